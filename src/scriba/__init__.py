@@ -1,0 +1,1 @@
+"""Scriba: a distributed commit log in Python that any Kafka client takes for Kafka."""

@@ -1,0 +1,181 @@
+"""The ports: everything outside the process that a node may touch, as small protocols.
+
+A node is given one `World`. The real one lives beside this file, the simulated one in
+`scriba.testing`; nothing above this room knows which it has. Paths are plain `str`.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, ParamSpec, Protocol, TypeVar
+
+from scriba.instant import Instant
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WOULD_BLOCK: Final = -1
+"""What a non-blocking call returns when nothing could be done without waiting."""
+
+EOF: Final = 0
+"""What `Stream.recv_into` returns when the peer has closed its side."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Clock(Protocol):
+    def mono_ms(self) -> int: ...
+
+    def wall_ms(self) -> int: ...
+
+    def now(self) -> Instant: ...
+
+
+class Rng(Protocol):
+    def bytes(self, n: int) -> bytes: ...
+
+    def below(self, n: int) -> int:
+        """A whole number in [0, n)."""
+        ...
+
+    def uuid(self) -> bytes:
+        """Sixteen random bytes shaped as a version 4 UUID, never one that Kafka reserves."""
+        ...
+
+
+class Offload(Protocol):
+    """Work that must not hold the loop: it is given values and gives values back."""
+
+    async def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+
+class File(Protocol):
+    path: str
+
+    def pread_into(self, view: memoryview, offset: int) -> int:
+        """Fills `view` as far as the file goes; may wait for the device (start-up, offload)."""
+        ...
+
+    def try_pread_into(self, view: memoryview, offset: int) -> int:
+        """As `pread_into`, but WOULD_BLOCK when the first byte is not in the page cache.
+
+        A short count means the file or the cached part ended there.
+        """
+        ...
+
+    def pwritev(self, views: Sequence[Buffer], offset: int) -> int:
+        """Writes all views at `offset`; returns their total. A short write is completed inside."""
+        ...
+
+    def resident(self, offset: int, n: int) -> bool:
+        """Whether the window can be sent without waiting for the device."""
+        ...
+
+    async def load(self, offset: int, n: int) -> None:
+        """Brings the window into the page cache, off the loop."""
+        ...
+
+    async def datasync(self) -> None: ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def open(self, path: str, create: bool = False) -> File:
+        """Opens for reading and writing. FileNotFoundError unless `create`."""
+        ...
+
+    def read(self, path: str) -> bytes:
+        """A small file, whole."""
+        ...
+
+    async def write_atomic(self, path: str, data: bytes) -> None:
+        """Replaces a small file: temporary name, fsync, rename, fsync of the directory."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted."""
+        ...
+
+    def is_dir(self, path: str) -> bool: ...
+
+    def mkdir(self, path: str) -> None:
+        """With parents; no error if it is there."""
+        ...
+
+    def rename(self, old: str, new: str) -> None: ...
+
+    def unlink(self, path: str) -> None: ...
+
+    def rmdir(self, path: str) -> None:
+        """Removes an empty directory."""
+        ...
+
+    def size(self, path: str) -> int: ...
+
+    async def sync_dir(self, path: str) -> None: ...
+
+    def lock(self, path: str) -> "DirLock":
+        """Takes the directory's `.lock` file; BlockingIOError when another process has it."""
+        ...
+
+    def space(self, path: str) -> tuple[int, int]:
+        """(total, usable) bytes of the volume."""
+        ...
+
+
+class DirLock(Protocol):
+    def release(self) -> None: ...
+
+
+class Stream(Protocol):
+    """A connected byte stream, non-blocking and readiness-based.
+
+    `recv_into`, `send` and `send_file` return bytes done, WOULD_BLOCK, or (recv) EOF; a broken
+    connection raises OSError. `want` replaces the interest: `on_readable` runs each time bytes
+    may be read, `on_writable` each time they may be written, None for no interest.
+    """
+
+    peer: str
+    """Host of the other side, for logs and limits."""
+
+    def recv_into(self, view: memoryview) -> int: ...
+
+    def send(self, views: Sequence[Buffer]) -> int: ...
+
+    def send_file(self, file: File, offset: int, n: int) -> int: ...
+
+    def want(
+        self,
+        on_readable: Callable[[], None] | None,
+        on_writable: Callable[[], None] | None,
+    ) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Listener(Protocol):
+    host: str
+    port: int
+
+    def close(self) -> None: ...
+
+
+class Net(Protocol):
+    def listen(self, host: str, port: int, on_connect: Callable[[Stream], None]) -> Listener:
+        """OSError (EADDRINUSE and so on) when it cannot; port 0 picks a free one."""
+        ...
+
+    async def connect(self, host: str, port: int) -> Stream: ...
+
+
+class World(Protocol):
+    clock: Clock
+    rng: Rng
+    offload: Offload
+    disk: Disk
+    net: Net
