@@ -4,10 +4,12 @@ A node is given one `World`. The real one lives beside this file, the simulated 
 `scriba.testing`; nothing above this room knows which it has. Paths are plain `str`.
 """
 
+import builtins
 from collections.abc import Callable, Sequence
 from typing import Final, ParamSpec, Protocol, TypeVar
 
 from scriba.instant import Instant
+from scriba.runtime.lag import LagHistogram
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,13 +32,13 @@ class Clock(Protocol):
 
 
 class Rng(Protocol):
-    def bytes(self, n: int) -> bytes: ...
+    def bytes(self, n: int) -> builtins.bytes: ...
 
     def below(self, n: int) -> int:
         """A whole number in [0, n)."""
         ...
 
-    def uuid(self) -> bytes:
+    def uuid(self) -> builtins.bytes:
         """Sixteen random bytes shaped as a version 4 UUID, never one that Kafka reserves."""
         ...
 
@@ -166,8 +168,20 @@ class Listener(Protocol):
 
 
 class Net(Protocol):
-    def listen(self, host: str, port: int, on_connect: Callable[[Stream], None]) -> Listener:
-        """OSError (EADDRINUSE and so on) when it cannot; port 0 picks a free one."""
+    def listen(
+        self,
+        host: str,
+        port: int,
+        on_connect: Callable[[Stream], None],
+        *,
+        backlog: int = 50,
+        send_buffer: int = -1,
+        receive_buffer: int = -1,
+    ) -> Listener:
+        """OSError (EADDRINUSE and so on) when it cannot; port 0 picks a free one.
+
+        An empty host means every address. Buffer sizes of -1 leave the kernel's own.
+        """
         ...
 
     async def connect(self, host: str, port: int) -> Stream: ...
@@ -179,3 +193,4 @@ class World(Protocol):
     offload: Offload
     disk: Disk
     net: Net
+    lag: LagHistogram

@@ -1,0 +1,257 @@
+"""Files on a POSIX file system.
+
+What may wait for the device is either async, and then runs in the offload, or says so in the port
+(start-up and offloaded work only). A descriptor stays open while an offloaded call uses it, also
+when the awaiting task has been cancelled or the file closed: otherwise its number could already
+name another file.
+"""
+
+import asyncio
+import errno
+import fcntl
+import os
+import struct
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Concatenate, Final, ParamSpec
+
+from scriba.runtime.ports import WOULD_BLOCK, Buffer, Offload
+from scriba.runtime.residency import RWF_NOWAIT, Residency
+
+P = ParamSpec("P")
+
+_IOV_MAX: Final = 1024
+_LOAD_BYTES: Final = 1 << 18
+_scratch = threading.local()
+
+
+def _sync_data(fd: int) -> None:
+    if hasattr(os, "fdatasync"):
+        os.fdatasync(fd)
+    elif hasattr(fcntl, "F_FULLFSYNC"):  # macOS: a plain fsync stops at the drive's own cache
+        fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(fd)
+
+
+def _sync_dir(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _load(fd: int, offset: int, n: int) -> None:
+    """Reads the window into a buffer of this thread that nobody looks at."""
+    buffer: memoryview | None = getattr(_scratch, "buffer", None)
+    if buffer is None:
+        buffer = _scratch.buffer = memoryview(bytearray(_LOAD_BYTES))
+    end = offset + n
+    while offset < end:
+        got = os.preadv(fd, [buffer[: end - offset]], offset)
+        if got == 0:
+            return
+        offset += got
+
+
+def _write_all(fd: int, views: Sequence[Buffer], offset: int) -> int:
+    """Completes short writes: they happen at signals, at limits and when the disk fills up."""
+    rest = [view for view in (memoryview(each).cast("B") for each in views) if view.nbytes]
+    start = offset
+    while rest:
+        done = os.pwritev(fd, rest[:_IOV_MAX], offset)
+        offset += done
+        while rest and done >= rest[0].nbytes:
+            done -= rest.pop(0).nbytes
+        if done:
+            rest[0] = rest[0][done:]
+    return offset - start
+
+
+def _replace(path: str, data: bytes) -> None:
+    temporary = path + ".tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        _write_all(fd, [data], 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(temporary, path)
+    _sync_dir(os.path.dirname(path) or ".")
+
+
+class PosixFile:
+    __slots__ = ("_away", "_closed", "_offload", "_residency", "fd", "path")
+
+    def __init__(self, path: str, fd: int, offload: Offload, residency: Residency) -> None:
+        self.path = path
+        self.fd = fd
+        self._offload = offload
+        self._residency = residency
+        self._away = 0
+        self._closed = False
+
+    def pread_into(self, view: memoryview, offset: int) -> int:
+        done = os.preadv(self.fd, [view], offset)
+        while 0 < done < view.nbytes:
+            got = os.preadv(self.fd, [view[done:]], offset + done)
+            if got == 0:
+                break
+            done += got
+        return done
+
+    def try_pread_into(self, view: memoryview, offset: int) -> int:
+        try:
+            return os.preadv(self.fd, [view], offset, RWF_NOWAIT)
+        except BlockingIOError:
+            return WOULD_BLOCK
+        except OSError as failure:
+            if failure.errno not in (errno.EOPNOTSUPP, errno.EINVAL):
+                raise
+            return self.pread_into(view, offset)  # a file system without RWF_NOWAIT
+
+    def pwritev(self, views: Sequence[Buffer], offset: int) -> int:
+        if len(views) == 1:  # the append of one batch: nothing to add up
+            view = views[0]
+            size = view.nbytes if isinstance(view, memoryview) else len(view)
+            done = os.pwrite(self.fd, view, offset)
+            if done < size:
+                done += _write_all(self.fd, [memoryview(view).cast("B")[done:]], offset + done)
+            return done
+        return _write_all(self.fd, views, offset)
+
+    def resident(self, offset: int, n: int) -> bool:
+        return self._residency.covers(self.fd, offset, n)
+
+    async def load(self, offset: int, n: int) -> None:
+        await self._lend(_load, offset, n)
+
+    async def datasync(self) -> None:
+        await self._lend(_sync_data)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self.fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self.fd).st_size
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._release()
+
+    async def _lend(
+        self, work: Callable[Concatenate[int, P], None], *args: P.args, **kwargs: P.kwargs
+    ) -> None:
+        if self._closed:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self.path)
+        self._away += 1
+        task = asyncio.ensure_future(self._offload.run(work, self.fd, *args, **kwargs))
+        task.add_done_callback(self._returned)
+        await asyncio.shield(task)
+
+    def _returned(self, _: "asyncio.Future[None]") -> None:
+        self._away -= 1
+        if self._closed:
+            self._release()
+
+    def _release(self) -> None:
+        if not self._away and self.fd >= 0:
+            fd, self.fd = self.fd, -1  # any later use fails with EBADF
+            os.close(fd)
+
+
+class PosixLock:
+    """Held as long as its descriptor is open, so the kernel frees it when the process dies."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _take_lock(fd: int) -> None:
+    if sys.platform == "linux":
+        # An open-file-description lock: it also meets the record lock that a JVM broker takes on
+        # the same file, and two nodes in one process exclude each other.
+        whole_file = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, whole_file)
+    else:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+class PosixDisk:
+    def __init__(self, offload: Offload) -> None:
+        self._offload = offload
+        self._residency = Residency()
+        self._replacing: dict[str, asyncio.Task[None]] = {}
+
+    def open(self, path: str, create: bool = False) -> PosixFile:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        return PosixFile(path, os.open(path, flags, 0o644), self._offload, self._residency)
+
+    def read(self, path: str) -> bytes:
+        with open(path, "rb") as file:
+            return file.read()
+
+    async def write_atomic(self, path: str, data: bytes) -> None:
+        """Replacements of one path happen in the order of the calls, each to its end."""
+        task = asyncio.ensure_future(self._replace_after(self._replacing.get(path), path, data))
+        self._replacing[path] = task
+        await asyncio.shield(task)
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def list(self, path: str) -> list[str]:
+        return sorted(os.listdir(path))
+
+    def is_dir(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def mkdir(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def rename(self, old: str, new: str) -> None:
+        os.replace(old, new)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def rmdir(self, path: str) -> None:
+        os.rmdir(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    async def sync_dir(self, path: str) -> None:
+        await self._offload.run(_sync_dir, path)
+
+    def lock(self, path: str) -> PosixLock:
+        fd = os.open(os.path.join(path, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            _take_lock(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        return PosixLock(fd)
+
+    def space(self, path: str) -> tuple[int, int]:
+        stat = os.statvfs(path)
+        return stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize
+
+    async def _replace_after(
+        self, earlier: "asyncio.Task[None] | None", path: str, data: bytes
+    ) -> None:
+        try:
+            if earlier is not None:
+                await asyncio.wait([earlier])
+            await self._offload.run(_replace, path, data)
+        finally:
+            if self._replacing.get(path) is asyncio.current_task():
+                del self._replacing[path]

@@ -1,0 +1,62 @@
+"""Background tasks under one roof: none runs unwatched, and none fails in silence.
+
+A task that ends with an exception nobody expected is a bug, and the state it left is unknown. The
+first such failure is logged and handed to whoever awaits `watch()`, which stops the node.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+log = logging.getLogger(__name__)
+
+
+class Tasks:
+    def __init__(self) -> None:
+        # A dict keeps the order of their start, so stopping is the same in every run.
+        self._running: dict[asyncio.Task[Any], None] = {}
+        self._failure: BaseException | None = None
+        self._watchers: list[asyncio.Future[None]] = []
+
+    def spawn(self, work: Coroutine[Any, Any, T], *, name: str) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._running[task] = None
+        task.add_done_callback(self._ended)
+        return task
+
+    async def watch(self) -> None:
+        """Waits for the first unexpected failure and raises it."""
+        if self._failure is None:
+            watcher: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._watchers.append(watcher)
+            try:
+                await watcher
+            finally:
+                self._watchers.remove(watcher)
+        assert self._failure is not None
+        raise self._failure
+
+    async def stop(self) -> None:
+        """Cancels what still runs and waits until it has ended; what it spawns meanwhile, too."""
+        me = asyncio.current_task()
+        while others := [task for task in self._running if task is not me]:
+            for task in others:
+                task.cancel()
+            await asyncio.wait(others)
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        del self._running[task]
+        if task.cancelled() or (failure := task.exception()) is None:
+            return
+        log.critical("background task %s failed", task.get_name(), exc_info=failure)
+        if self._failure is None:
+            self._failure = failure
+            for watcher in self._watchers:
+                if not watcher.done():
+                    watcher.set_result(None)

@@ -1,0 +1,31 @@
+"""The real world: the machine this process runs on."""
+
+from scriba.runtime.clock import SystemClock
+from scriba.runtime.disk import PosixDisk
+from scriba.runtime.lag import LagHistogram, LagMonitor
+from scriba.runtime.net import SocketNet
+from scriba.runtime.offload import DEFAULT_THREADS, ThreadOffload
+from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng
+from scriba.runtime.rng import SystemRng
+
+
+class RealWorld:
+    """Everything a node may touch. Entered, it also watches the running loop's lag."""
+
+    def __init__(self, threads: int = DEFAULT_THREADS) -> None:
+        self._threads = ThreadOffload(threads)
+        self.clock: Clock = SystemClock()
+        self.rng: Rng = SystemRng()
+        self.offload: Offload = self._threads
+        self.disk: Disk = PosixDisk(self.offload)
+        self.net: Net = SocketNet()
+        self.lag = LagHistogram()
+        self._monitor = LagMonitor(self.lag)
+
+    async def __aenter__(self) -> "RealWorld":
+        self._monitor.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._monitor.stop()
+        self._threads.close()

@@ -1,0 +1,90 @@
+"""Clock, randomness, offload, loop, lag and the world that bundles them."""
+
+import asyncio
+import base64
+import logging
+import threading
+import time
+
+import pytest
+
+from scriba.runtime import loop as loop_module
+from scriba.runtime.clock import SystemClock
+from scriba.runtime.lag import LagHistogram
+from scriba.runtime.offload import ThreadOffload
+from scriba.runtime.ports import World
+from scriba.runtime.rng import SystemRng, shape_uuid
+from scriba.runtime.world import RealWorld
+
+
+def test_the_clock_tells_both_times_in_milliseconds() -> None:
+    clock = SystemClock()
+    before = time.time() * 1000
+    now = clock.now()
+    assert before - 1 <= now.wall_ms <= clock.wall_ms()
+    assert now.mono_ms <= clock.mono_ms()
+
+
+def test_a_uuid_has_version_four_and_a_text_that_is_no_option() -> None:
+    draws = iter([bytes([0xFB]) + bytes(15), bytes([0xF8]) * 16, bytes(16)])
+    assert shape_uuid(lambda n: next(draws)) == bytes(6) + b"\x40\0\x80" + bytes(7)
+    rng = SystemRng()
+    for _ in range(500):
+        drawn = rng.uuid()
+        assert drawn[6] >> 4 == 4
+        assert drawn[8] >> 6 == 2
+        assert not base64.urlsafe_b64encode(drawn).startswith(b"-")
+    assert {rng.below(3) for _ in range(200)} == {0, 1, 2}
+    assert len(rng.bytes(7)) == 7
+
+
+async def test_offloaded_work_runs_elsewhere_and_its_error_comes_back() -> None:
+    offload = ThreadOffload(2)
+    here = threading.get_ident()
+    assert await offload.run(threading.get_ident) != here
+    assert await offload.run(int, "ff", base=16) == 255
+    with pytest.raises(ValueError, match="invalid literal"):
+        await offload.run(int, "x")
+    offload.close()
+
+
+def test_the_loop_runs_main_without_debug_and_returns_its_value() -> None:
+    async def main() -> tuple[str, bool]:
+        loop = asyncio.get_running_loop()
+        return type(loop).__module__, loop.get_debug()
+
+    module, debug = loop_module.run(main())
+    assert module.split(".")[0] in ("uvloop", "asyncio")
+    assert not debug
+
+
+def test_lag_falls_into_the_bucket_of_its_upper_bound() -> None:
+    histogram = LagHistogram()
+    for lag_ms in (0.0, 1.0, 1.1, 50.0, 9999.0):
+        histogram.add(lag_ms)
+    by_bound = dict(zip((*histogram.BOUNDS_MS, "more"), histogram.counts, strict=True))
+    assert (by_bound[1], by_bound[2], by_bound[50], by_bound["more"]) == (2, 1, 1, 1)
+    assert histogram.max_ms == 9999.0
+
+
+def hold_the_loop(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+async def test_a_slice_that_holds_the_loop_is_logged_with_the_name_of_who_ran(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING, "scriba.runtime.lag"):
+        async with RealWorld() as world:
+            await asyncio.sleep(0.05)
+            hold_the_loop(0.3)
+            await asyncio.sleep(0.05)
+    assert "hold_the_loop" in caplog.text
+    assert world.lag.max_ms > 100
+
+
+async def test_the_real_world_is_a_world() -> None:
+    world: World = RealWorld()
+    assert world.clock.now().wall_ms > 0
