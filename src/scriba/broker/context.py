@@ -1,0 +1,52 @@
+"""Who asks, from where, in which version: carried by every request from its first byte on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+ANONYMOUS: Final = "User:ANONYMOUS"
+
+
+class Context:
+    """The circumstances of one request; handlers read it, nobody writes to it.
+
+    `received` is the monotonic time in milliseconds at which its last byte arrived.
+    """
+
+    __slots__ = ("api", "client_id", "host", "listener", "principal", "received", "version")
+
+    def __init__(
+        self,
+        principal: str,
+        listener: str,
+        client_id: str | None,
+        host: str,
+        api: int,
+        version: int,
+        received: int,
+    ) -> None:
+        self.principal = principal
+        self.listener = listener
+        self.client_id = client_id
+        self.host = host
+        self.api = api
+        self.version = version
+        self.received = received
+
+
+class Later(Generic[T]):
+    """What a handler returns when its response must wait.
+
+    `open` lets the connection's next request start meanwhile: right for a Produce whose append is
+    done, wrong for everything that later requests may depend on. The awaitable may end in another
+    `Later`.
+    """
+
+    __slots__ = ("awaitable", "open")
+
+    def __init__(self, awaitable: Awaitable[T | Later[T] | None], open: bool = False) -> None:
+        self.awaitable = awaitable
+        self.open = open

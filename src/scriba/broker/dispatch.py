@@ -1,0 +1,154 @@
+"""From a frame to its handler and back: versions, errors, throttling and counting in one place.
+
+`served.py` names every API this broker serves with the versions it advertises; what is not in it
+is answered by closing the connection, as Kafka does. A handler is a plain function
+`(node, ctx, request)` that returns its response, `Later` for one that must wait, or None for no
+answer at all. A KafkaError that escapes it becomes the API's own shape of that error.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from scriba.broker.connection import Connection, HangUp, Parked, Parts
+from scriba.broker.context import Context, Later
+from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.wire.frame import decode_request_header, encode_response
+from scriba.wire.schema import Message
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+
+log = logging.getLogger(__name__)
+
+API_VERSIONS: Final = 18
+_START: Final = struct.Struct(">hhi")
+_LENGTH: Final = struct.Struct(">i")
+
+Handler = Callable[["Node", Context, Any], Any]
+Refuse = Callable[[Any, ErrorCode, str], Message]
+Encode = Callable[["Node", Any, int, int], Parts]
+
+
+def encode_plain(node: Node, response: Message, version: int, correlation_id: int) -> Parts:
+    body = encode_response(response, version, correlation_id)
+    return (_LENGTH.pack(len(body)), body)
+
+
+def refuse_at_top(response: type[Message]) -> Refuse:
+    """For responses with one error code of their own."""
+
+    def refuse(request: Message, code: ErrorCode, text: str) -> Message:
+        answer: Any = response()
+        answer.error_code = code
+        if hasattr(answer, "error_message"):
+            answer.error_message = text
+        return answer  # type: ignore[no-any-return]
+
+    return refuse
+
+
+@dataclass(slots=True)
+class Served:
+    """One API as this broker offers it."""
+
+    key: int
+    name: str
+    request: type[Message]
+    low: int
+    high: int
+    handler: Handler
+    refuse: Refuse
+    encode: Encode = encode_plain
+    count: int = 0
+    errors: int = 0
+
+
+class Dispatch:
+    def __init__(self, node: Node, table: dict[int, Served]) -> None:
+        self._node = node
+        self.table = table
+        self._clock = node.world.clock
+
+    def handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
+        """Starts one request; raises HangUp where only closing the connection is right."""
+        try:
+            key, version, correlation_id = _START.unpack_from(frame)
+        except struct.error:
+            raise HangUp("a frame too short for a request header") from None
+        served = self.table.get(key)
+        if served is None:
+            raise HangUp(f"API key {key} is not served")
+        if not served.low <= version <= served.high:
+            if key != API_VERSIONS:
+                raise HangUp(
+                    f"{served.name} version {version} is not served "
+                    f"(advertised are {served.low} to {served.high})"
+                )
+            return self._refuse_api_versions(served, correlation_id)
+        try:
+            header, start = decode_request_header(frame)
+            request = served.request.decode(frame[start:], version)
+        except ParseError as error:
+            raise HangUp(f"{served.name} version {version} cannot be read: {error}") from None
+        served.count += 1
+        ctx = Context(
+            connection.principal,
+            connection.listener,
+            header.client_id,
+            connection.peer,
+            key,
+            version,
+            connection.last_active,
+        )
+        try:
+            answer = served.handler(self._node, ctx, request)
+        except Exception as error:
+            answer = self._failed(served, request, error)
+        if type(answer) is Later:
+            work = self._finish(served, ctx, request, answer, correlation_id)
+            return Parked(work, answer.open)
+        if answer is None:
+            return None
+        self._node.throttle(ctx, answer)
+        return served.encode(self._node, answer, version, correlation_id)
+
+    async def _finish(
+        self,
+        served: Served,
+        ctx: Context,
+        request: Message,
+        answer: Later[Any],
+        correlation_id: int,
+    ) -> Parts | None:
+        result: Any = answer
+        try:
+            while isinstance(result, Later):
+                result = await result.awaitable
+        except Exception as error:
+            result = self._failed(served, request, error)
+        if result is None:
+            return None
+        self._node.throttle(ctx, result)
+        return served.encode(self._node, result, ctx.version, correlation_id)
+
+    def _failed(self, served: Served, request: Message, error: BaseException) -> Message:
+        """The API's error response; what nobody expected is logged with its trace."""
+        served.errors += 1
+        if isinstance(error, HangUp):
+            raise error
+        if isinstance(error, KafkaError):
+            return served.refuse(request, error.code, error.message or error.code.text)
+        log.error("%s failed", served.name, exc_info=error)
+        code = ErrorCode.UNKNOWN_SERVER_ERROR
+        return served.refuse(request, code, code.text)
+
+    def _refuse_api_versions(self, served: Served, correlation_id: int) -> Parts:
+        # A client newer than we are asks again with a version from this answer (KIP-511).
+        code = ErrorCode.UNSUPPORTED_VERSION
+        answer = served.refuse(None, code, code.text)
+        return served.encode(self._node, answer, 0, correlation_id)

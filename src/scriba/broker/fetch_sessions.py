@@ -1,0 +1,149 @@
+"""Incremental fetch sessions (KIP-227): a consumer names its partitions once, not in every fetch.
+
+Theory of operation. A session remembers, in the order of the last answers, which partitions a
+client reads and what it was told last of each. Every request of a session carries the epoch after
+the one before it; a gap means that a request or an answer was lost, and the client is told to
+start over. An incremental answer holds only partitions with news: records, an error, or offsets
+that moved. A partition that was answered moves to the end, so that a busy one cannot starve the
+rest when the size limit cuts the answer short.
+
+The cache has a fixed number of slots. A newcomer takes the place of the session unused for
+longest if that was longer than `EVICTION_MS`; otherwise it is served without a session.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from scriba.errors import ErrorCode, KafkaError
+from scriba.runtime.ports import Rng
+from scriba.wire.fetch import FetchPartition, FetchRequest
+
+EVICTION_MS: Final = 120_000
+FINAL_EPOCH: Final = -1
+INITIAL_EPOCH: Final = 0
+LAST_EPOCH: Final = 2**31 - 1
+
+
+@dataclass(slots=True, eq=False)
+class Watched:
+    """One partition of a fetch: what is asked for and, in a session, what was told last."""
+
+    topic_id: bytes
+    topic: str
+    asked: FetchPartition
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    told_error: bool = False
+
+    @property
+    def key(self) -> Key:
+        return (self.topic_id, self.topic, self.asked.partition)
+
+
+Key = tuple[bytes, str, int]
+
+
+@dataclass(slots=True)
+class Session:
+    id: int
+    by_id: bool
+    """Whether topics are named by id (Fetch 13 and later); a session cannot change sides."""
+    watched: dict[Key, Watched]
+    epoch: int = 1
+    last_used_ms: int = 0
+
+    def answered(self, item: Watched) -> None:
+        """Moves a partition behind the others."""
+        del self.watched[item.key]
+        self.watched[item.key] = item
+
+
+@dataclass(slots=True)
+class Plan:
+    """What one fetch request amounts to: the partitions to read, and the session if any."""
+
+    session: Session | None
+    session_id: int
+    incremental: bool
+    watched: list[Watched] = field(default_factory=list)
+
+
+class FetchSessions:
+    def __init__(self, slots: int, rng: Rng) -> None:
+        self._slots = slots
+        self._rng = rng
+        self._sessions: dict[int, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partitions(self) -> int:
+        return sum(len(s.watched) for s in self._sessions.values())
+
+    def plan(self, request: FetchRequest, by_id: bool, now_ms: int) -> Plan:
+        """Works a request into its session; raises the errors that make a client start over."""
+        epoch = request.session_epoch
+        if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(request.session_id, None)
+            items = {item.key: item for item in self._items(request)}
+            session = None
+            if epoch == INITIAL_EPOCH and items:
+                session = self._open(items, by_id, now_ms)
+            session_id = session.id if session else 0
+            return Plan(session, session_id, incremental=False, watched=list(items.values()))
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.by_id != by_id:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        self._update(session, request)
+        session.epoch = 1 if epoch == LAST_EPOCH else epoch + 1
+        session.last_used_ms = now_ms
+        # In the order of use, so that the first one is the one to evict.
+        del self._sessions[session.id]
+        if not session.watched:
+            return Plan(None, 0, incremental=True)
+        self._sessions[session.id] = session
+        return Plan(session, session.id, incremental=True, watched=list(session.watched.values()))
+
+    @staticmethod
+    def _items(request: FetchRequest) -> list[Watched]:
+        return [
+            Watched(topic.topic_id, topic.topic, partition)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+
+    def _update(self, session: Session, request: FetchRequest) -> None:
+        for item in self._items(request):
+            known = session.watched.get(item.key)
+            if known is None:
+                session.watched[item.key] = item
+            else:
+                known.asked = item.asked
+        for topic in request.forgotten_topics_data:
+            for index in topic.partitions:
+                session.watched.pop((topic.topic_id, topic.topic, index), None)
+
+    def _open(self, items: dict[Key, Watched], by_id: bool, now_ms: int) -> Session | None:
+        if len(self._sessions) >= self._slots and not self._evict(now_ms):
+            return None
+        new_id = 0
+        while new_id == 0 or new_id in self._sessions:
+            new_id = 1 + self._rng.below(2**31 - 1)
+        session = Session(new_id, by_id, items, last_used_ms=now_ms)
+        self._sessions[new_id] = session
+        return session
+
+    def _evict(self, now_ms: int) -> bool:
+        for oldest in self._sessions.values():
+            if now_ms - oldest.last_used_ms <= EVICTION_MS:
+                return False
+            del self._sessions[oldest.id]
+            return True
+        return False

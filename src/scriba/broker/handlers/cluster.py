@@ -1,0 +1,88 @@
+"""The state of directories, the metadata quorum and the cluster's features."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scriba.broker.access import CLUSTER_NAME, Operation, Resource
+from scriba.broker.context import Context, Later
+from scriba.errors import ErrorCode, KafkaError
+from scriba.wire.admin import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from scriba.wire.quorum import DescribeQuorumRequest, DescribeQuorumResponse
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+    from scriba.broker.replicas import HostedDir
+
+
+def _require(node: Node, ctx: Context, operation: Operation) -> None:
+    if not node.access.allowed(ctx, operation, Resource.CLUSTER, CLUSTER_NAME):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def describe_log_dirs(
+    node: Node, ctx: Context, request: DescribeLogDirsRequest
+) -> DescribeLogDirsResponse:
+    if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
+        # Before version 3 there is no place for the error: an empty answer is the refusal.
+        code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED if ctx.version >= 3 else ErrorCode.NONE
+        return DescribeLogDirsResponse(error_code=code)
+    wanted: dict[str, set[int]] | None = None
+    if request.topics is not None:
+        wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
+    return DescribeLogDirsResponse(
+        results=[_log_dir(node, hosted, wanted) for hosted in node.replicas.dirs]
+    )
+
+
+def _log_dir(
+    node: Node, hosted: HostedDir, wanted: dict[str, set[int]] | None
+) -> DescribeLogDirsResult:
+    result = DescribeLogDirsResult(log_dir=hosted.path)
+    if hosted.offline:
+        result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+        return result
+    topics: dict[str, DescribeLogDirsTopic] = {}
+    for partition in node.replicas.in_dir(hosted):
+        if wanted is not None and partition.index not in wanted.get(partition.topic, ()):
+            continue
+        topic = topics.get(partition.topic)
+        if topic is None:
+            topic = topics[partition.topic] = DescribeLogDirsTopic(name=partition.topic)
+        lag = max(partition.high_watermark.value - partition.log.end_offset, 0)
+        topic.partitions.append(
+            DescribeLogDirsPartition(
+                partition_index=partition.index, partition_size=partition.log.size, offset_lag=lag
+            )
+        )
+    result.topics = list(topics.values())
+    result.total_bytes, result.usable_bytes = node.world.disk.space(hosted.path)
+    return result
+
+
+def refuse_log_dirs(
+    request: DescribeLogDirsRequest, code: ErrorCode, text: str
+) -> DescribeLogDirsResponse:
+    return DescribeLogDirsResponse(error_code=code)
+
+
+def describe_quorum(
+    node: Node, ctx: Context, request: DescribeQuorumRequest
+) -> Later[DescribeQuorumResponse]:
+    _require(node, ctx, Operation.DESCRIBE)
+    return Later(node.controller.call(request))
+
+
+def update_features(
+    node: Node, ctx: Context, request: UpdateFeaturesRequest
+) -> Later[UpdateFeaturesResponse]:
+    _require(node, ctx, Operation.ALTER)
+    return Later(node.controller.call(request))

@@ -1,0 +1,292 @@
+"""Fetch: reads bounded by what the caller may see, answered at once or when enough is there.
+
+Records never pass through Python: a partition's answer holds a `Slice` of a segment file, which
+the connection sends with `sendfile`, or, when small, reads and sends together with the headers in
+one call. A fetch that finds less than `min_bytes` parks on the watermarks of its partitions and
+reads again when one moves, until its time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from typing import TYPE_CHECKING, Final
+
+from scriba.broker.access import CLUSTER_NAME, Operation, Resource
+from scriba.broker.connection import COPIED_BELOW, Parts, Region
+from scriba.broker.context import Context, Later
+from scriba.broker.fetch_sessions import Plan, Watched
+from scriba.errors import ErrorCode, KafkaError
+from scriba.storage.log import EMPTY, Cold, Slice
+from scriba.wire.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+    encode_response_parts,
+)
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+    from scriba.broker.partition import Partition
+
+FIRST_BY_ID: Final = 13
+READ_COMMITTED: Final = 1
+DEBUGGING_REPLICA: Final = -2
+"""Tools that read what consumers may not see yet, up to the end of the log."""
+
+_LENGTH: Final = struct.Struct(">i")
+_NO_RECORDS: Final = b""
+
+
+class _Round:
+    """One pass over the partitions of a fetch."""
+
+    __slots__ = ("answers", "bytes", "cold", "ready", "watched")
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[Watched, PartitionData]] = []
+        self.bytes = 0
+        self.cold: list[Cold] = []
+        self.ready = False
+        """Whether there is something that must not wait: an error or a divergence."""
+        self.watched: list[tuple[Partition, int]] = []
+        """Where to wait: a partition and the offset that would be news."""
+
+
+def fetch(node: Node, ctx: Context, request: FetchRequest) -> FetchResponse | Later[FetchResponse]:
+    replica = request.replica_id if ctx.version < 15 else request.replica_state.replica_id
+    if replica >= 0 and not node.access.allowed(
+        ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
+    ):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    plan = node.sessions.plan(request, ctx.version >= FIRST_BY_ID, ctx.received)
+    result = _read(node, ctx, request, plan, replica)
+    if result.cold or not _enough(result, request):
+        return Later(_wait(node, ctx, request, plan, replica, result))
+    return _respond(plan, result, ctx.version)
+
+
+def _enough(result: _Round, request: FetchRequest) -> bool:
+    return (
+        result.ready
+        or result.bytes >= request.min_bytes
+        or request.max_wait_ms <= 0
+        or not result.watched
+    )
+
+
+async def _wait(
+    node: Node,
+    ctx: Context,
+    request: FetchRequest,
+    plan: Plan,
+    replica: int,
+    result: _Round,
+) -> FetchResponse:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + request.max_wait_ms / 1000
+    while True:
+        if result.cold:
+            for cold in result.cold:
+                await cold.file.load(cold.position, cold.size)
+        else:
+            left = deadline - loop.time()
+            if _enough(result, request) or left <= 0:
+                return _respond(plan, result, ctx.version)
+            await _news(result, request, left)
+        result = _read(node, ctx, request, plan, replica)
+
+
+async def _news(result: _Round, request: FetchRequest, seconds: float) -> None:
+    """Returns when a watched watermark moves or the time is up."""
+    loop = asyncio.get_running_loop()
+    moved: asyncio.Future[None] = loop.create_future()
+    committed_only = request.isolation_level == READ_COMMITTED
+    for partition, offset in result.watched:
+        partition.readable(committed_only).watch(offset, moved)
+    timer = loop.call_later(seconds, _give_up, moved)
+    try:
+        await moved
+    except KafkaError:
+        pass  # the partition went away: reading again says how
+    finally:
+        timer.cancel()
+        moved.cancel()
+
+
+def _give_up(moved: asyncio.Future[None]) -> None:
+    if not moved.done():
+        moved.set_result(None)
+
+
+# ---- reading ----
+
+
+def _read(node: Node, ctx: Context, request: FetchRequest, plan: Plan, replica: int) -> _Round:
+    result = _Round()
+    budget = min(request.max_bytes, node.settings.fetch_max_bytes)
+    for item in plan.watched:
+        data = PartitionData(partition_index=item.asked.partition, high_watermark=-1)
+        data.records = _NO_RECORDS
+        try:
+            _read_one(node, ctx, request, replica, item, data, budget, result)
+        except KafkaError as error:
+            data.error_code = error.code
+            data.last_stable_offset = data.log_start_offset = -1
+            result.ready = True
+        result.answers.append((item, data))
+    return result
+
+
+def _read_one(
+    node: Node,
+    ctx: Context,
+    request: FetchRequest,
+    replica: int,
+    item: Watched,
+    data: PartitionData,
+    budget: int,
+    result: _Round,
+) -> None:
+    asked = item.asked
+    partition = _find(node, ctx, item, replica)
+    leader = partition.check_leader(asked.current_leader_epoch)
+    store = partition.log
+    if replica >= 0:
+        epoch = request.replica_state.replica_epoch
+        moved = leader.on_fetch(replica, asked.fetch_offset, epoch, node.world.clock.now())
+        if moved is None:
+            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+        partition.refresh()
+    committed_only = request.isolation_level == READ_COMMITTED
+    data.high_watermark = partition.high_watermark.value
+    data.last_stable_offset = partition.stable_offset.value
+    data.log_start_offset = store.start_offset
+    if asked.last_fetched_epoch >= 0 and _diverges(partition, item, data):
+        result.ready = True
+        return
+    if replica >= 0 or replica == DEBUGGING_REPLICA:
+        bound = store.end_offset
+    else:
+        bound = partition.readable(committed_only).value
+    left = budget - result.bytes
+    if left <= 0 and result.bytes:
+        store.check_offset(asked.fetch_offset)
+        result.watched.append((partition, bound + 1))
+        return
+    # The first batch found is sent whole even if it is over the limits, or a consumer with a
+    # small limit could never get past a large record.
+    found = store.read(
+        asked.fetch_offset,
+        min(asked.partition_max_bytes, max(left, 0)),
+        bound,
+        result.bytes == 0,
+    )
+    if found is EMPTY:
+        result.watched.append((partition, bound + 1))
+        return
+    if isinstance(found, Cold):
+        result.cold.append(found)
+        return
+    assert isinstance(found, Slice)
+    data.records = found  # type: ignore[assignment]
+    result.bytes += found.size
+    result.watched.append((partition, bound + 1))
+    if committed_only and replica < 0:
+        data.aborted_transactions = [
+            AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
+            for aborted in store.aborted_transactions(asked.fetch_offset, bound)
+        ]
+
+
+def _find(node: Node, ctx: Context, item: Watched, replica: int) -> Partition:
+    name = item.topic
+    if ctx.version >= FIRST_BY_ID:
+        found = node.topic_name(item.topic_id)
+        if found is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        name = found
+    if replica < 0 and not node.access.allowed(ctx, Operation.READ, Resource.TOPIC, name):
+        raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    return node.replicas.find(name, item.asked.partition)
+
+
+def _diverges(partition: Partition, item: Watched, data: PartitionData) -> bool:
+    """Whether the caller's last record is not on this log (KIP-320, KIP-595).
+
+    It is told the end of the epoch both know, and truncates or reports from there.
+    """
+    asked = item.asked
+    epoch, end_offset = partition.log.end_offset_for_epoch(asked.last_fetched_epoch)
+    if end_offset < 0 or epoch < 0:
+        raise KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"epoch {asked.last_fetched_epoch} is older than anything this log holds",
+        )
+    if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
+        data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        return True
+    return False
+
+
+# ---- answering ----
+
+
+def _respond(plan: Plan, result: _Round, version: int) -> FetchResponse:
+    response = FetchResponse(session_id=plan.session_id)
+    session = plan.session
+    topic: FetchableTopicResponse | None = None
+    for item, data in result.answers:
+        if session is not None and not _is_news(item, data) and plan.incremental:
+            continue
+        if topic is None or topic.topic != item.topic or topic.topic_id != item.topic_id:
+            topic = FetchableTopicResponse(topic=item.topic, topic_id=item.topic_id)
+            response.responses.append(topic)
+        topic.partitions.append(data)
+        if session is not None and (data.error_code or data.records is not _NO_RECORDS):
+            session.answered(item)
+    return response
+
+
+def _is_news(item: Watched, data: PartitionData) -> bool:
+    """Whether a session's client has to hear of this partition; remembers what it hears."""
+    news = (
+        data.records is not _NO_RECORDS
+        or data.high_watermark != item.high_watermark
+        or data.log_start_offset != item.log_start_offset
+        or data.error_code != 0
+        or item.told_error
+        or data.diverging_epoch.epoch >= 0
+    )
+    item.high_watermark = data.high_watermark
+    item.log_start_offset = data.log_start_offset
+    item.told_error = data.error_code != 0
+    return news
+
+
+def encode(node: Node, response: FetchResponse, version: int, correlation_id: int) -> Parts:
+    """The response as pieces: headers in memory, records as regions of files."""
+    pieces, total = encode_response_parts(response, version, correlation_id)
+    parts: list[bytes | bytearray | memoryview | Region] = [_LENGTH.pack(total)]
+    for piece in pieces:
+        if isinstance(piece, Slice):
+            node.counters.topic_bytes_out += piece.size
+            parts.append(_small_or_region(piece))
+        else:
+            parts.append(piece)
+    return parts
+
+
+def _small_or_region(piece: Slice) -> memoryview | Region:
+    if piece.size < COPIED_BELOW:
+        view = memoryview(bytearray(piece.size))
+        if piece.file.try_pread_into(view, piece.position) == piece.size:
+            return view
+    return Region(piece.file, piece.position, piece.size)
+
+
+def refuse(request: FetchRequest, code: ErrorCode, text: str) -> FetchResponse:
+    return FetchResponse(error_code=code)

@@ -1,0 +1,330 @@
+"""What the cluster looks like: brokers, topics, partitions, and what this broker can do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from scriba.broker.access import CLUSTER_NAME, Operation, Resource, allowed_operations
+from scriba.broker.context import Context, Later
+from scriba.broker.handlers.topics import auto_create
+from scriba.errors import ErrorCode, KafkaError
+from scriba.wire.metadata import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    Cursor,
+    DescribeClusterBroker,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsResponse,
+    DescribeTopicPartitionsResponsePartition,
+    DescribeTopicPartitionsResponseTopic,
+    FinalizedFeatureKey,
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+    SupportedFeatureKey,
+)
+from scriba.wire.uuids import ZERO
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+    from scriba.controller.image import PartitionImage, TopicImage
+
+BROKERS: Final = 1
+CONTROLLERS: Final = 2
+SOFTWARE_NAME: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
+
+
+# ---- ApiVersions ----
+
+
+def api_versions(node: Node, ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
+    if ctx.version >= 3 and not (
+        _is_software(request.client_software_name) and _is_software(request.client_software_version)
+    ):
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    image = node.image
+    response = ApiVersionsResponse(
+        api_keys=[
+            ApiVersion(api_key=served.key, min_version=served.low, max_version=served.high)
+            for served in node.dispatch.table.values()
+        ],
+    )
+    if ctx.version >= 3:
+        response.supported_features = [
+            # Before version 4 a minimum of 0 cannot be told (KIP-1022): such features are left out.
+            SupportedFeatureKey(name=name, min_version=low, max_version=high)
+            for name, (low, high) in sorted(node.supported_features.items())
+            if low > 0 or ctx.version >= 4
+        ]
+        response.finalized_features_epoch = image.offset
+        response.finalized_features = [
+            FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+            for name, level in sorted(image.features.items())
+            if level > 0
+        ]
+    return response
+
+
+def _is_software(text: str) -> bool:
+    return (
+        bool(text)
+        and all(letter in SOFTWARE_NAME for letter in text)
+        and text[0] not in "-."
+        and text[-1] not in "-."
+    )
+
+
+def refuse_api_versions(
+    request: ApiVersionsRequest | None, code: ErrorCode, text: str
+) -> ApiVersionsResponse:
+    response = ApiVersionsResponse(error_code=code)
+    if code is ErrorCode.UNSUPPORTED_VERSION:
+        response.api_keys = [ApiVersion(api_key=18, min_version=0, max_version=4)]
+    return response
+
+
+# ---- Metadata ----
+
+
+def metadata(
+    node: Node, ctx: Context, request: MetadataRequest
+) -> MetadataResponse | Later[MetadataResponse]:
+    missing = _missing(node, ctx, request)
+    if missing:
+        return Later(_create_then_answer(node, ctx, request, missing))
+    return _metadata(node, ctx, request, {})
+
+
+async def _create_then_answer(
+    node: Node, ctx: Context, request: MetadataRequest, missing: list[str]
+) -> MetadataResponse:
+    return _metadata(node, ctx, request, await auto_create(node, ctx, missing))
+
+
+def _wants_all(ctx: Context, request: MetadataRequest) -> bool:
+    return request.topics is None or (ctx.version == 0 and not request.topics)
+
+
+def _missing(node: Node, ctx: Context, request: MetadataRequest) -> list[str]:
+    """Topics asked for by name that may be made on the spot."""
+    if (
+        not node.settings.auto_create_topics_enable
+        or not request.allow_auto_topic_creation
+        or _wants_all(ctx, request)
+    ):
+        return []
+    known = node.image.topics_by_name
+    names = [t.name for t in request.topics or () if t.name and t.name not in known]
+    return [
+        name
+        for name in dict.fromkeys(names)
+        if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name)
+    ]
+
+
+def _metadata(
+    node: Node, ctx: Context, request: MetadataRequest, failed: dict[str, ErrorCode]
+) -> MetadataResponse:
+    image = node.image
+    access = node.access
+    response = MetadataResponse(
+        brokers=[
+            MetadataResponseBroker(node_id=broker.id, host=host, port=port, rack=broker.rack)
+            for broker, host, port in node.alive_brokers(ctx.listener)
+        ],
+        cluster_id=node.cluster_id,
+        controller_id=node.controller_id,
+    )
+    if 8 <= ctx.version <= 10 and request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = allowed_operations(
+            access, ctx, Resource.CLUSTER, CLUSTER_NAME
+        )
+    if _wants_all(ctx, request):
+        for name in sorted(image.topics_by_name):
+            if access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
+                response.topics.append(_topic(node, ctx, image.topics_by_name[name]))
+    else:
+        for asked in request.topics or ():
+            response.topics.append(_named(node, ctx, asked, failed))
+    if request.include_topic_authorized_operations:
+        for topic in response.topics:
+            if not topic.error_code and topic.name:
+                topic.topic_authorized_operations = allowed_operations(
+                    access, ctx, Resource.TOPIC, topic.name
+                )
+    return response
+
+
+def _named(
+    node: Node, ctx: Context, asked: MetadataRequestTopic, failed: dict[str, ErrorCode]
+) -> MetadataResponseTopic:
+    image = node.image
+    if asked.name is None:
+        topic = image.topics_by_id.get(asked.topic_id)
+        if ctx.version < 12:
+            code: ErrorCode = ErrorCode.INVALID_REQUEST
+        elif topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+        elif not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.name):
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        else:
+            return _topic(node, ctx, topic)
+        name = None if ctx.version >= 12 else ""
+        return MetadataResponseTopic(error_code=code, name=name, topic_id=asked.topic_id)
+    if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, asked.name):
+        code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    elif (topic := image.topics_by_name.get(asked.name)) is not None:
+        return _topic(node, ctx, topic)
+    elif not node.is_legal_topic(asked.name):
+        code = ErrorCode.INVALID_TOPIC_EXCEPTION
+    else:
+        code = failed.get(asked.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=ZERO)
+
+
+def _topic(node: Node, ctx: Context, topic: TopicImage) -> MetadataResponseTopic:
+    alive = node.alive_ids(ctx.listener)
+    answer = MetadataResponseTopic(
+        name=topic.name, topic_id=topic.id, is_internal=topic.name in node.internal_topics
+    )
+    for index, partition in sorted(topic.partitions.items()):
+        leader, code = _leader(partition, alive)
+        answer.partitions.append(
+            MetadataResponsePartition(
+                error_code=code,
+                partition_index=index,
+                leader_id=leader,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+                offline_replicas=[r for r in partition.replicas if r not in alive],
+            )
+        )
+    return answer
+
+
+def _leader(partition: PartitionImage, alive: frozenset[int]) -> tuple[int, ErrorCode]:
+    if partition.leader in alive:
+        return partition.leader, ErrorCode.NONE
+    if partition.leader == -1:
+        return -1, ErrorCode.LEADER_NOT_AVAILABLE
+    return partition.leader, ErrorCode.LISTENER_NOT_FOUND
+
+
+# ---- DescribeTopicPartitions ----
+
+
+def describe_topic_partitions(
+    node: Node, ctx: Context, request: DescribeTopicPartitionsRequest
+) -> DescribeTopicPartitionsResponse:
+    """Pages through topics in the order of their names, as a cursor needs (KIP-966)."""
+    image = node.image
+    cursor = request.cursor
+    names = sorted({topic.name for topic in request.topics} or image.topics_by_name)
+    first = 0
+    if cursor is not None:
+        if cursor.partition_index < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        names = [name for name in names if name >= cursor.topic_name]
+        first = cursor.partition_index if names and names[0] == cursor.topic_name else 0
+    limit = request.response_partition_limit
+    left = min(limit, node.settings.max_request_partition_size_limit)
+    if left <= 0:
+        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    response = DescribeTopicPartitionsResponse()
+    for name in names:
+        if left <= 0:
+            response.next_cursor = Cursor(topic_name=name, partition_index=0)
+            break
+        answer = _described(node, ctx, name, bool(request.topics))
+        if answer is None:
+            continue
+        whole = answer.partitions
+        answer.partitions = whole[first : first + left]
+        response.topics.append(answer)
+        left -= len(answer.partitions)
+        if first + len(answer.partitions) < len(whole):
+            next_index = first + len(answer.partitions)
+            response.next_cursor = Cursor(topic_name=name, partition_index=next_index)
+            break
+        first = 0
+    return response
+
+
+def _described(
+    node: Node, ctx: Context, name: str, named: bool
+) -> DescribeTopicPartitionsResponseTopic | None:
+    answer = DescribeTopicPartitionsResponseTopic(name=name)
+    if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
+        answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return answer if named else None
+    topic = node.image.topics_by_name.get(name)
+    if topic is None:
+        answer.error_code = (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            if node.is_legal_topic(name)
+            else ErrorCode.INVALID_TOPIC_EXCEPTION
+        )
+        return answer
+    answer.topic_id = topic.id
+    answer.is_internal = name in node.internal_topics
+    answer.topic_authorized_operations = allowed_operations(node.access, ctx, Resource.TOPIC, name)
+    for plain in _topic(node, ctx, topic).partitions:
+        answer.partitions.append(
+            DescribeTopicPartitionsResponsePartition(
+                error_code=plain.error_code,
+                partition_index=plain.partition_index,
+                leader_id=plain.leader_id,
+                leader_epoch=plain.leader_epoch,
+                replica_nodes=plain.replica_nodes,
+                isr_nodes=plain.isr_nodes,
+                eligible_leader_replicas=[],
+                last_known_elr=[],
+                offline_replicas=plain.offline_replicas,
+            )
+        )
+    return answer
+
+
+# ---- DescribeCluster ----
+
+
+def describe_cluster(
+    node: Node, ctx: Context, request: DescribeClusterRequest
+) -> DescribeClusterResponse:
+    if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if request.endpoint_type == CONTROLLERS:
+        raise KafkaError(
+            ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker's listener, not a controller's"
+        )
+    if request.endpoint_type != BROKERS:
+        raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)
+    response = DescribeClusterResponse(
+        cluster_id=node.cluster_id,
+        controller_id=node.controller_id,
+        endpoint_type=request.endpoint_type,
+        brokers=[
+            DescribeClusterBroker(
+                broker_id=broker.id,
+                host=host,
+                port=port,
+                rack=broker.rack,
+                is_fenced=broker.fenced if ctx.version >= 2 else False,
+            )
+            for broker, host, port in node.known_brokers(
+                ctx.listener, fenced=request.include_fenced_brokers
+            )
+        ],
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = allowed_operations(
+            node.access, ctx, Resource.CLUSTER, CLUSTER_NAME
+        )
+    return response

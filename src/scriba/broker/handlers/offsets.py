@@ -1,0 +1,190 @@
+"""Where a log begins, ends, and what it held at a time; and moving its beginning."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from scriba.broker.access import Operation, Resource
+from scriba.broker.context import Context, Later
+from scriba.errors import ErrorCode, KafkaError
+from scriba.wire.admin import (
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopicResult,
+)
+from scriba.wire.fetch import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+    OffsetForLeaderEpochEpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+    from scriba.broker.partition import Partition
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+
+FIRST_VERSION_OF: Final = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+"""The special timestamps came one by one; an older request that has one is malformed."""
+
+READ_COMMITTED: Final = 1
+CONSUMER: Final = -1
+TO_HIGH_WATERMARK: Final = -1
+NOWHERE: Final = (-1, -1, -1)
+"""Offset, timestamp and leader epoch of a question without an answer."""
+
+
+def list_offsets(
+    node: Node, ctx: Context, request: ListOffsetsRequest
+) -> Later[ListOffsetsResponse]:
+    return Later(_list_offsets(node, ctx, request))
+
+
+async def _list_offsets(
+    node: Node, ctx: Context, request: ListOffsetsRequest
+) -> ListOffsetsResponse:
+    response = ListOffsetsResponse()
+    asked_twice = _repeated(request)
+    for topic in request.topics:
+        answers = ListOffsetsTopicResponse(name=topic.name)
+        response.topics.append(answers)
+        allowed = node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.name)
+        for asked in topic.partitions:
+            answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+            answers.partitions.append(answer)
+            try:
+                if not allowed:
+                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                if (topic.name, asked.partition_index) in asked_twice:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST)
+                if ctx.version < FIRST_VERSION_OF.get(asked.timestamp, 0):
+                    raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+                partition = node.replicas.find(topic.name, asked.partition_index)
+                found = await _offset(partition, request, asked)
+                answer.offset, answer.timestamp, answer.leader_epoch = found
+            except KafkaError as error:
+                answer.error_code = error.code
+    return response
+
+
+def _repeated(request: ListOffsetsRequest) -> set[tuple[str, int]]:
+    seen: set[tuple[str, int]] = set()
+    repeated: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for asked in topic.partitions:
+            key = (topic.name, asked.partition_index)
+            (repeated if key in seen else seen).add(key)
+    return repeated
+
+
+async def _offset(
+    partition: Partition, request: ListOffsetsRequest, asked: ListOffsetsPartition
+) -> tuple[int, int, int]:
+    leader = partition.check_leader(asked.current_leader_epoch)
+    store = partition.log
+    if request.replica_id == CONSUMER:
+        bound = partition.readable(request.isolation_level == READ_COMMITTED).value
+    else:
+        bound = store.end_offset
+    match asked.timestamp:
+        case -1:
+            return bound, -1, leader.leader_epoch
+        case -2 | -4:
+            return store.start_offset, -1, store.epoch_of(store.start_offset)
+        case -5 | -6:
+            # Nothing of this log is in a remote tier.
+            return NOWHERE
+        case -3:
+            found = await store.max_timestamp_offset()
+        case timestamp if timestamp < 0:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        case timestamp:
+            found = await store.offset_for_timestamp(timestamp)
+    if found is None or found[0] >= bound:
+        return NOWHERE
+    return found
+
+
+def offset_for_leader_epoch(
+    node: Node, ctx: Context, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        answers = OffsetForLeaderTopicResult(topic=topic.topic)
+        response.topics.append(answers)
+        allowed = node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.topic)
+        for asked in topic.partitions:
+            answer = OffsetForLeaderEpochEpochEndOffset(partition=asked.partition)
+            answers.partitions.append(answer)
+            try:
+                if not allowed:
+                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                partition = node.replicas.find(topic.topic, asked.partition)
+                partition.check_leader(asked.current_leader_epoch)
+                found = partition.log.end_offset_for_epoch(asked.leader_epoch)
+                answer.leader_epoch, answer.end_offset = found
+            except KafkaError as error:
+                answer.error_code = error.code
+    return response
+
+
+def delete_records(
+    node: Node, ctx: Context, request: DeleteRecordsRequest
+) -> Later[DeleteRecordsResponse]:
+    return Later(_delete_records(node, ctx, request))
+
+
+async def _delete_records(
+    node: Node, ctx: Context, request: DeleteRecordsRequest
+) -> DeleteRecordsResponse:
+    response = DeleteRecordsResponse()
+    for topic in request.topics:
+        answers = DeleteRecordsTopicResult(name=topic.name)
+        response.topics.append(answers)
+        allowed = node.access.allowed(ctx, Operation.DELETE, Resource.TOPIC, topic.name)
+        for asked in topic.partitions:
+            answer = DeleteRecordsPartitionResult(
+                partition_index=asked.partition_index, low_watermark=-1
+            )
+            answers.partitions.append(answer)
+            try:
+                if not allowed:
+                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                partition = node.replicas.find(topic.name, asked.partition_index)
+                answer.low_watermark = _move_start(partition, asked.offset)
+            except KafkaError as error:
+                answer.error_code = error.code
+    # The new start is on disk before it is confirmed: what was deleted stays deleted.
+    await node.replicas.checkpoint_starts()
+    return response
+
+
+def _move_start(partition: Partition, offset: int) -> int:
+    partition.check_leader(-1)
+    if "delete" not in partition.settings.cleanup_policy:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            "records of a topic that is only compacted cannot be deleted by offset",
+        )
+    high_watermark = partition.high_watermark.value
+    wanted = high_watermark if offset == TO_HIGH_WATERMARK else offset
+    if not 0 <= wanted <= high_watermark:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+    return partition.log.delete_records_to(wanted)

@@ -1,0 +1,97 @@
+"""Producer ids for idempotent producers, and who writes to a partition."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from scriba.broker.access import CLUSTER_NAME, Operation, Resource
+from scriba.broker.context import Context, Later
+from scriba.errors import ErrorCode, KafkaError
+from scriba.wire.txn import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    PartitionResponse,
+    ProducerState,
+    TopicResponse,
+)
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+
+LAST_EPOCH: Final = 2**15 - 1
+
+
+def init_producer_id(
+    node: Node, ctx: Context, request: InitProducerIdRequest
+) -> InitProducerIdResponse | Later[InitProducerIdResponse]:
+    tid = request.transactional_id
+    if tid is not None:
+        if not node.access.allowed(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, tid):
+            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        if not tid:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
+        raise KafkaError(ErrorCode.NOT_COORDINATOR)
+    if not node.access.allowed(
+        ctx, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME
+    ) and not node.writes_any_topic(ctx):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return Later(_new_id(node))
+
+
+async def _new_id(node: Node) -> InitProducerIdResponse:
+    # Without a transactional id there is nothing to bump: every call gets an id of its own.
+    return InitProducerIdResponse(producer_id=await node.producer_ids.next(), producer_epoch=0)
+
+
+def describe_producers(
+    node: Node, ctx: Context, request: DescribeProducersRequest
+) -> DescribeProducersResponse:
+    response = DescribeProducersResponse()
+    for topic in request.topics:
+        answers = TopicResponse(name=topic.name)
+        response.topics.append(answers)
+        allowed = node.access.allowed(ctx, Operation.READ, Resource.TOPIC, topic.name)
+        for index in topic.partition_indexes:
+            answer = PartitionResponse(partition_index=index)
+            answers.partitions.append(answer)
+            try:
+                if not node.is_legal_topic(topic.name):
+                    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
+                if not allowed:
+                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+                partition = node.replicas.find(topic.name, index)
+                partition.check_leader(-1)
+                answer.active_producers = [
+                    ProducerState(
+                        producer_id=active.producer_id,
+                        producer_epoch=active.epoch,
+                        last_sequence=active.last_sequence,
+                        last_timestamp=active.last_timestamp,
+                        coordinator_epoch=active.coordinator_epoch,
+                        current_txn_start_offset=active.txn_start_offset,
+                    )
+                    for active in partition.log.active_producers()
+                ]
+            except KafkaError as error:
+                answer.error_code = error.code
+                answer.error_message = error.message or error.code.text
+    return response
+
+
+def refuse_describe_producers(
+    request: DescribeProducersRequest, code: ErrorCode, text: str
+) -> DescribeProducersResponse:
+    return DescribeProducersResponse(
+        topics=[
+            TopicResponse(
+                name=topic.name,
+                partitions=[
+                    PartitionResponse(partition_index=index, error_code=code, error_message=text)
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

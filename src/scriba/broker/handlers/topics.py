@@ -1,0 +1,236 @@
+"""Making, widening and deleting topics: authorised here, decided by the controller."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from scriba.broker.access import CLUSTER_NAME, Operation, Resource
+from scriba.broker.context import Context, Later
+from scriba.errors import ErrorCode, KafkaError
+from scriba.wire.admin import (
+    CreatableTopic,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from scriba.wire.uuids import ZERO
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+
+USE_DEFAULT: Final = -1
+
+
+# ---- CreateTopics ----
+
+
+def create_topics(
+    node: Node, ctx: Context, request: CreateTopicsRequest
+) -> Later[CreateTopicsResponse]:
+    return Later(_create_topics(node, ctx, request))
+
+
+async def _create_topics(
+    node: Node, ctx: Context, request: CreateTopicsRequest
+) -> CreateTopicsResponse:
+    anywhere = node.access.allowed(ctx, Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME)
+    allowed: list[CreatableTopic] = []
+    refused: dict[str, CreatableTopicResult] = {}
+    for topic in request.topics:
+        if anywhere or node.access.allowed(ctx, Operation.CREATE, Resource.TOPIC, topic.name):
+            allowed.append(topic)
+        else:
+            refused[topic.name] = CreatableTopicResult(
+                name=topic.name,
+                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+                error_message="not allowed to create this topic",
+            )
+    order = [topic.name for topic in request.topics]
+    request.topics = allowed
+    response = CreateTopicsResponse()
+    if allowed:
+        response = await node.controller.call(request)
+        await node.replicas.settled()
+    made = {result.name: result for result in response.topics}
+    made.update(refused)
+    response.topics = [made[name] for name in dict.fromkeys(order) if name in made]
+    for result in response.topics:
+        _hide_configs(node, ctx, result)
+    return response
+
+
+def _hide_configs(node: Node, ctx: Context, result: CreatableTopicResult) -> None:
+    if result.error_code or node.access.allowed(
+        ctx, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, result.name
+    ):
+        return
+    result.topic_config_error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    result.num_partitions = result.replication_factor = -1
+    result.configs = []
+
+
+async def auto_create(node: Node, ctx: Context, names: list[str]) -> dict[str, ErrorCode]:
+    """Makes topics that a client asked about; returns why for those it could not."""
+    failed: dict[str, ErrorCode] = {}
+    wanted = CreateTopicsRequest(timeout_ms=node.settings.request_timeout_ms)
+    anywhere = node.access.allowed(ctx, Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME)
+    for name in names:
+        if not node.is_legal_topic(name):
+            failed[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
+        elif not anywhere and not node.access.allowed(ctx, Operation.CREATE, Resource.TOPIC, name):
+            failed[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        else:
+            wanted.topics.append(
+                CreatableTopic(
+                    name=name, num_partitions=USE_DEFAULT, replication_factor=USE_DEFAULT
+                )
+            )
+    if wanted.topics:
+        response = await node.controller.call(wanted)
+        await node.replicas.settled()
+        for result in response.topics:
+            if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                failed[result.name] = ErrorCode(result.error_code)
+    return failed
+
+
+def refuse_create_topics(
+    request: CreateTopicsRequest, code: ErrorCode, text: str
+) -> CreateTopicsResponse:
+    return CreateTopicsResponse(
+        topics=[
+            CreatableTopicResult(name=topic.name, error_code=code, error_message=text)
+            for topic in request.topics
+        ]
+    )
+
+
+# ---- CreatePartitions ----
+
+
+def create_partitions(
+    node: Node, ctx: Context, request: CreatePartitionsRequest
+) -> Later[CreatePartitionsResponse]:
+    return Later(_create_partitions(node, ctx, request))
+
+
+async def _create_partitions(
+    node: Node, ctx: Context, request: CreatePartitionsRequest
+) -> CreatePartitionsResponse:
+    refused: list[CreatePartitionsTopicResult] = []
+    allowed = []
+    for topic in request.topics:
+        if node.access.allowed(ctx, Operation.ALTER, Resource.TOPIC, topic.name):
+            allowed.append(topic)
+        else:
+            code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            refused.append(CreatePartitionsTopicResult(name=topic.name, error_code=code))
+    request.topics = allowed
+    response = CreatePartitionsResponse()
+    if allowed:
+        response = await node.controller.call(request)
+        await node.replicas.settled()
+    response.results.extend(refused)
+    return response
+
+
+def refuse_create_partitions(
+    request: CreatePartitionsRequest, code: ErrorCode, text: str
+) -> CreatePartitionsResponse:
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(name=topic.name, error_code=code, error_message=text)
+            for topic in request.topics
+        ]
+    )
+
+
+# ---- DeleteTopics ----
+
+
+def delete_topics(
+    node: Node, ctx: Context, request: DeleteTopicsRequest
+) -> Later[DeleteTopicsResponse]:
+    return Later(_delete_topics(node, ctx, request))
+
+
+async def _delete_topics(
+    node: Node, ctx: Context, request: DeleteTopicsRequest
+) -> DeleteTopicsResponse:
+    if not node.settings.delete_topic_enable:
+        # Clients before version 3 do not know the newer code.
+        old = ctx.version < 3
+        code = ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED
+        raise KafkaError(code, "delete.topic.enable is false on this broker")
+    if ctx.version < 6:
+        request.topics = [DeleteTopicState(name=name) for name in request.topic_names]
+        request.topic_names = []
+    refused: list[DeletableTopicResult] = []
+    allowed: list[DeleteTopicState] = []
+    for topic in request.topics:
+        refusal = _refuse_delete(node, ctx, topic)
+        if refusal is None:
+            allowed.append(topic)
+        else:
+            refused.append(refusal)
+    request.topics = allowed
+    response = DeleteTopicsResponse()
+    if allowed:
+        response = await node.controller.call(request)
+        await node.replicas.settled()
+    response.responses.extend(refused)
+    return response
+
+
+def _refuse_delete(
+    node: Node, ctx: Context, topic: DeleteTopicState
+) -> DeletableTopicResult | None:
+    """Why the caller may not delete it; a name it may not see is not given away by an id."""
+    name = topic.name
+    by_id = name is None
+    if by_id:
+        if topic.topic_id == ZERO:
+            return DeletableTopicResult(
+                name=None, topic_id=ZERO, error_code=ErrorCode.INVALID_REQUEST
+            )
+        found = node.image.topics_by_id.get(topic.topic_id)
+        if found is None:
+            return None
+        name = found.name
+    elif topic.topic_id != ZERO:
+        return DeletableTopicResult(
+            name=name,
+            topic_id=topic.topic_id,
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message="give a topic's name or its id, not both",
+        )
+    assert name is not None
+    if node.access.allowed(ctx, Operation.DELETE, Resource.TOPIC, name):
+        return None
+    visible = node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name)
+    return DeletableTopicResult(
+        name=name if visible or not by_id else None,
+        topic_id=topic.topic_id,
+        error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    )
+
+
+def refuse_delete_topics(
+    request: DeleteTopicsRequest, code: ErrorCode, text: str
+) -> DeleteTopicsResponse:
+    topics = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
+    return DeleteTopicsResponse(
+        responses=[
+            DeletableTopicResult(
+                name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=text
+            )
+            for topic in topics
+        ]
+    )

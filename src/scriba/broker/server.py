@@ -1,0 +1,148 @@
+"""Accepts connections on every listener, within the limits, and hands their frames to dispatch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from scriba.broker.buffers import BufferPool
+from scriba.broker.connection import Connection, Parked, Parts
+from scriba.broker.context import ANONYMOUS
+from scriba.runtime.ports import Clock, Listener, Net, Stream
+
+log = logging.getLogger(__name__)
+
+SCRATCH_BYTES: Final = 1 << 18
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the network side did; plain numbers, rendered when somebody asks."""
+
+    accepted: int = 0
+    refused: int = 0
+    hung_up: int = 0
+    idled_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_request_bytes: int
+    max_connections: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: dict[str, int]
+    idle_ms: int
+
+
+class Handle(Protocol):
+    def __call__(self, connection: Connection, frame: memoryview) -> Parts | Parked | None: ...
+
+
+class Server:
+    """All listeners and connections of one node."""
+
+    def __init__(self, net: Net, clock: Clock, limits: Limits, handle: Handle) -> None:
+        self.clock = clock
+        self.limits = limits
+        self.handle = handle
+        self.max_request_bytes = limits.max_request_bytes
+        self.pool = BufferPool()
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.counters = Counters()
+        self._net = net
+        self._listeners: list[Listener] = []
+        self._connections: dict[Connection, None] = {}
+        self._per_host: dict[str, int] = {}
+        self._early: list[tuple[Stream, str]] = []
+        self._open = False
+
+    def listen(self, name: str, host: str, port: int) -> Listener:
+        """Takes the port. Clients may connect from now on, and are served after `open`."""
+        listener = self._net.listen(host, port, self._acceptor(name))
+        self._listeners.append(listener)
+        return listener
+
+    def open(self) -> None:
+        self._open = True
+        early, self._early = self._early, []
+        for stream, name in early:
+            self._admit(stream, name)
+
+    def _acceptor(self, name: str) -> Callable[[Stream], None]:
+        def accept(stream: Stream) -> None:
+            if self._open:
+                self._admit(stream, name)
+            else:
+                self._early.append((stream, name))
+
+        return accept
+
+    def _admit(self, stream: Stream, name: str) -> None:
+        limits = self.limits
+        host = stream.peer
+        held = self._per_host.get(host, 0)
+        per_host = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
+        if len(self._connections) >= limits.max_connections and not self._make_room():
+            self._refuse(stream, f"max.connections={limits.max_connections} is reached")
+            return
+        if held >= per_host:
+            self._refuse(stream, f"max.connections.per.ip allows {per_host} from {host}")
+            return
+        self.counters.accepted += 1
+        self._per_host[host] = held + 1
+        self._connections[Connection(self, stream, name, ANONYMOUS)] = None
+
+    def _make_room(self) -> bool:
+        """Closes the connection that has been idle longest, as Kafka does at its limit."""
+        idle = [c for c in self._connections if not c.busy]
+        if not idle:
+            return False
+        min(idle, key=lambda c: c.last_active).close()
+        return True
+
+    def _refuse(self, stream: Stream, why: str) -> None:
+        self.counters.refused += 1
+        log.warning("refused a connection of %s: %s", stream.peer, why)
+        stream.close()
+
+    def hung_up(self, connection: Connection, why: str) -> None:
+        self.counters.hung_up += 1
+        log.info("closing the connection of %s: %s", connection.peer, why)
+
+    def forget(self, connection: Connection) -> None:
+        if self._connections.pop(connection, 0) is None:
+            left = self._per_host.get(connection.peer, 1) - 1
+            if left:
+                self._per_host[connection.peer] = left
+            else:
+                self._per_host.pop(connection.peer, None)
+
+    @property
+    def connections(self) -> int:
+        return len(self._connections)
+
+    def close_idle(self) -> int:
+        """Hangs up on peers that neither sent, nor took, nor waited for a byte for too long."""
+        before = self.clock.mono_ms() - self.limits.idle_ms
+        idle = [c for c in self._connections if c.last_active < before and not c.busy]
+        for connection in idle:
+            connection.close()
+        self.counters.idled_out += len(idle)
+        return len(idle)
+
+    def stop_listening(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+        for stream, _ in self._early:
+            stream.close()
+        self._early.clear()
+
+    def close(self) -> None:
+        self.stop_listening()
+        for connection in tuple(self._connections):
+            connection.close()
