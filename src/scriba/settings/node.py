@@ -1,0 +1,176 @@
+"""A node's settings taken together: their layers, and what follows from them."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Self
+
+from scriba.config import ConfigError, Scope, Source
+from scriba.settings.elsewhere import Screened, screen
+from scriba.settings.listeners import (
+    Endpoint,
+    check_listeners,
+    parse_endpoints,
+    parse_protocol_map,
+    parse_voters,
+)
+from scriba.settings.node_keys import NodeKeys, parse_overrides
+from scriba.settings.topic import TopicSettings
+
+MS_PER: Final = {"minutes": 60_000, "hours": 3_600_000}
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+ONE_NODE_ONLY: Final = "clusters of several nodes are not served yet"
+
+
+class NodeSettings(NodeKeys):
+    """What is in force on a node.
+
+    Three layers of text lie over the defaults: what was given at start, what was set at run time
+    for the whole cluster, and what was set at run time for this broker. `layers` keeps them, so
+    that DescribeConfigs can say where a value comes from.
+    """
+
+    layers: ClassVar[Mapping[Source, Mapping[str, str]]] = {}
+    screened: ClassVar[Screened] = Screened({}, (), ())
+    machine: ClassVar[str] = "localhost"
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str], machine: str = "localhost") -> Self:
+        """Reads what was given at start. `machine` is its name, advertised for an empty host."""
+        screened = screen(given, cls.table)
+        static = {"node.id": screened.kept["broker.id"]} if "broker.id" in screened.kept else {}
+        static |= screened.kept
+        return cls._layered({Source.STATIC_BROKER_CONFIG: static}, screened, machine)
+
+    def with_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> Self:
+        """The same node under other run-time settings: those of the cluster and its own."""
+        layers = {
+            Source.DYNAMIC_BROKER_CONFIG: broker,
+            Source.DYNAMIC_DEFAULT_BROKER_CONFIG: cluster,
+            Source.STATIC_BROKER_CONFIG: self.layer(Source.STATIC_BROKER_CONFIG),
+        }
+        return self._layered(layers, self.screened, self.machine)
+
+    @classmethod
+    def _layered(
+        cls, layers: dict[Source, Mapping[str, str]], screened: Screened, machine: str
+    ) -> Self:
+        texts: dict[str, str] = {}
+        for source in sorted(layers, reverse=True):
+            texts |= layers[source]
+        settings = cls(**cls.parse_values(texts))
+        settings.__dict__.update(layers=layers, screened=screened, machine=machine)
+        settings.check()
+        return settings
+
+    @classmethod
+    def check_dynamic(cls, changes: Mapping[str, str], *, cluster: bool) -> None:
+        """Whether a running node takes `changes`, for itself or for the whole cluster."""
+        for name, text in screen(changes, cls.table, at_start=False).kept.items():
+            declaration = cls.table[name]
+            if declaration.read_only:
+                raise ConfigError(f"{name}: is read at start only; set it there and restart")
+            if cluster and declaration.scope is Scope.PER_BROKER:
+                raise ConfigError(f"{name}: is set per broker, not for the whole cluster")
+            declaration.parse(text)
+
+    def layer(self, source: Source) -> Mapping[str, str]:
+        """What one source gave, as text."""
+        return self.layers.get(source, NOTHING)
+
+    @cached_property
+    def topic_defaults(self) -> TopicSettings:
+        """The settings of a topic that sets nothing itself."""
+        values: dict[str, Any] = {}
+        for declaration in TopicSettings.table.values():
+            for name in declaration.synonyms:
+                value = self.value(name)
+                if value is not None:
+                    unit = name.rpartition(".")[2]
+                    values[declaration.attribute] = (
+                        value * MS_PER[unit] if unit in MS_PER else value
+                    )
+                    break
+        values["retention_ms"] = max(values["retention_ms"], -1)
+        return TopicSettings(**values)
+
+    @cached_property
+    def data_dirs(self) -> tuple[str, ...]:
+        return self.log_dirs or self.log_dir
+
+    @cached_property
+    def endpoints(self) -> tuple[Endpoint, ...]:
+        """Every listener to bind."""
+        protocols = parse_protocol_map(self.listener_security_protocol_map)
+        return parse_endpoints("listeners", self.listeners, protocols)
+
+    @cached_property
+    def controller_names(self) -> tuple[str, ...]:
+        return tuple(name.upper() for name in self.controller_listener_names)
+
+    @cached_property
+    def broker_endpoints(self) -> tuple[Endpoint, ...]:
+        """The listeners that serve clients and other brokers."""
+        return tuple(e for e in self.endpoints if e.name not in self.controller_names)
+
+    @cached_property
+    def advertised_endpoints(self) -> tuple[Endpoint, ...]:
+        """What clients are told; port 0 stands for the port that was bound."""
+        if not self.advertised_listeners:
+            return tuple(e._replace(host=e.host or self.machine) for e in self.broker_endpoints)
+        protocols = parse_protocol_map(self.listener_security_protocol_map)
+        told = parse_endpoints("advertised.listeners", self.advertised_listeners, protocols)
+        return tuple(
+            e._replace(host=e.host or self.machine)
+            for e in told
+            if e.name not in self.controller_names
+        )
+
+    @cached_property
+    def inter_broker_listener(self) -> str:
+        """Name of the listener on which brokers reach each other."""
+        if self.inter_broker_listener_name is not None:
+            return self.inter_broker_listener_name.upper()
+        wanted = self.security_inter_broker_protocol
+        return next((e.name for e in self.broker_endpoints if e.protocol == wanted), wanted)
+
+    @cached_property
+    def connections_per_ip(self) -> Mapping[str, int]:
+        """The exceptions from `max.connections.per.ip`."""
+        return parse_overrides(self.max_connections_per_ip_overrides)
+
+    def check(self) -> None:
+        """Everything that no single value can tell. ConfigError at the first contradiction."""
+        if self.broker_id not in (-1, self.node_id):
+            raise ConfigError(
+                f"broker.id={self.broker_id}: differs from node.id={self.node_id}; drop it"
+            )
+        if set(self.process_roles) != {"broker", "controller"}:
+            raise ConfigError(
+                f"process.roles={','.join(self.process_roles)}: {ONE_NODE_ONLY}; "
+                "use broker,controller"
+            )
+        for voter in (voters := parse_voters(self.controller_quorum_voters)):
+            if len(voters) > 1 or voter.node_id != self.node_id:
+                raise ConfigError(
+                    f"controller.quorum.voters={','.join(self.controller_quorum_voters)}: "
+                    f"{ONE_NODE_ONLY}; name only this node ({self.node_id})"
+                )
+        if len(self.controller_quorum_bootstrap_servers) > 1:
+            raise ConfigError(
+                f"controller.quorum.bootstrap.servers: {ONE_NODE_ONLY}; name only this node"
+            )
+        if self.topic_defaults.retention_ms == 0:
+            raise ConfigError("log.retention.ms: must be -1 (for ever) or at least 1")
+        if not self.data_dirs:
+            raise ConfigError("log.dirs: must name a directory")
+        if self.max_connections_per_ip == 0 and not self.connections_per_ip:
+            raise ConfigError(
+                "max.connections.per.ip=0: shuts everyone out; raise it or set overrides"
+            )
+        static = self.layer(Source.STATIC_BROKER_CONFIG)
+        if "inter.broker.listener.name" in static and "security.inter.broker.protocol" in static:
+            raise ConfigError(
+                "security.inter.broker.protocol: drop it, since inter.broker.listener.name is set"
+            )
+        check_listeners(self)

@@ -1,0 +1,451 @@
+"""The settings of a node, declared.
+
+Names, types and bounds are Kafka's. Defaults are too, except where a node must come up with no
+settings at all: an id, both roles, a loopback listener, a directory.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from scriba.config import Importance, Kind, Scope, Setting, Settings, setting
+from scriba.settings.listeners import PROTOCOLS
+from scriba.settings.topic import MAX_INT, MAX_LONG, TopicSettings
+
+HIGH, LOW = Importance.HIGH, Importance.LOW
+CLUSTER_WIDE = Scope.CLUSTER_WIDE
+
+
+def for_topics(*, default: str, importance: Importance = Importance.MEDIUM) -> Any:
+    """Declares what a topic gets that does not set `default` itself: same type, same bounds."""
+    shared: Setting = TopicSettings.table[default]
+    return replace(
+        shared,
+        name="",
+        synonyms=(),
+        scope=CLUSTER_WIDE,
+        importance=importance,
+        doc=f"Default of the topic setting `{default}`.",
+    )
+
+
+def _per_ip(text: str) -> str | None:
+    try:
+        parse_overrides(text)
+    except ValueError:
+        return "must be host:count,host:count"
+    return None
+
+
+def parse_overrides(text: str) -> dict[str, int]:
+    """`max.connections.per.ip.overrides`: address to count."""
+    counts: dict[str, int] = {}
+    for item in filter(None, (part.strip() for part in text.split(","))):
+        host, _, count = item.rpartition(":")
+        if not host or int(count) < 0:
+            raise ValueError(item)
+        counts[host.strip()] = int(count)
+    return counts
+
+
+class NodeKeys(Settings):
+    # --- who it is and where it listens -------------------------------------------------------
+    node_id: int = setting(
+        Kind.INT,
+        default=1,
+        at_least=0,
+        importance=HIGH,
+        synonyms=("broker.id",),
+        doc="Number of this node, unique in its cluster and kept for life.",
+    )
+    broker_id: int = setting(
+        Kind.INT, default=-1, importance=HIGH, doc="Older name of `node.id`; -1 when not used."
+    )
+    process_roles: tuple[str, ...] = setting(
+        Kind.LIST,
+        default=("broker", "controller"),
+        choices=("broker", "controller"),
+        importance=HIGH,
+        doc="What this node does. A single node does both.",
+    )
+    broker_rack: str | None = setting(
+        Kind.STRING, default=None, doc="Rack of this node, told to clients with the metadata."
+    )
+    listeners: tuple[str, ...] = setting(
+        Kind.LIST,
+        default=("PLAINTEXT://127.0.0.1:9092",),
+        importance=HIGH,
+        doc="Addresses to listen on, as `NAME://host:port`. Port 0 takes any free port; an empty "
+        "host is every address of the machine, which needs `scriba.allow.insecure.bind`.",
+    )
+    advertised_listeners: tuple[str, ...] = setting(
+        Kind.LIST,
+        default=(),
+        importance=HIGH,
+        doc="Addresses told to clients, where they differ from `listeners`.",
+    )
+    listener_security_protocol_map: str = setting(
+        Kind.STRING,
+        default="CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,"
+        "SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        importance=LOW,
+        doc="Security protocol of each listener name, as `NAME:PROTOCOL`.",
+    )
+    controller_listener_names: tuple[str, ...] = setting(
+        Kind.LIST,
+        default=("CONTROLLER",),
+        importance=HIGH,
+        doc="Listener names that serve the controller. A single node needs none of them bound.",
+    )
+    inter_broker_listener_name: str | None = setting(
+        Kind.STRING,
+        default=None,
+        doc="Listener on which brokers reach each other; else the one of "
+        "`security.inter.broker.protocol`.",
+    )
+    security_inter_broker_protocol: str = setting(
+        Kind.STRING,
+        default="PLAINTEXT",
+        choices=PROTOCOLS,
+        doc="Protocol that picks the listener between brokers when none is named.",
+    )
+    controller_quorum_voters: tuple[str, ...] = setting(
+        Kind.LIST,
+        default=(),
+        importance=HIGH,
+        doc="The controllers, as `id@host:port`. A single node names itself or nobody.",
+    )
+    controller_quorum_bootstrap_servers: tuple[str, ...] = setting(
+        Kind.LIST,
+        default=(),
+        importance=HIGH,
+        doc="Where to find the controllers. A single node names itself or nobody.",
+    )
+    scriba_allow_insecure_bind: bool = setting(
+        Kind.BOOLEAN,
+        default=False,
+        doc="Whether a listener without authentication may be bound to an address that other "
+        "machines reach.",
+    )
+    # --- where it keeps its data --------------------------------------------------------------
+    log_dir: tuple[str, ...] = setting(
+        Kind.LIST,
+        default=("scriba-data",),
+        importance=HIGH,
+        doc="Directory of the data when `log.dirs` is not set.",
+    )
+    log_dirs: tuple[str, ...] = setting(
+        Kind.LIST,
+        default=(),
+        importance=HIGH,
+        synonyms=("log.dir",),
+        doc="Directories of the data; partitions are spread over them.",
+    )
+    metadata_log_dir: str | None = setting(
+        Kind.STRING,
+        default=None,
+        importance=HIGH,
+        doc="Directory of the cluster metadata log; else the first of `log.dirs`.",
+    )
+    # --- connections and requests -------------------------------------------------------------
+    socket_request_max_bytes: int = setting(
+        Kind.INT,
+        default=104_857_600,
+        at_least=1,
+        importance=HIGH,
+        doc="Largest request; a longer one closes its connection before memory is taken.",
+    )
+    connections_max_idle_ms: int = setting(
+        Kind.LONG, default=600_000, doc="Idle time after which a connection is closed."
+    )
+    max_connections: int = setting(
+        Kind.INT,
+        default=MAX_INT,
+        at_least=0,
+        scope=CLUSTER_WIDE,
+        doc="Most connections at a time; further ones are closed at once.",
+    )
+    max_connections_per_ip: int = setting(
+        Kind.INT,
+        default=MAX_INT,
+        at_least=0,
+        scope=CLUSTER_WIDE,
+        doc="Most connections at a time from one address.",
+    )
+    max_connections_per_ip_overrides: str = setting(
+        Kind.STRING,
+        default="",
+        check=_per_ip,
+        scope=CLUSTER_WIDE,
+        doc="Exceptions from `max.connections.per.ip`, as `host:count`.",
+    )
+    fetch_max_bytes: int = setting(
+        Kind.INT,
+        default=57_671_680,
+        at_least=1024,
+        doc="Most bytes of records in one answer to a fetch.",
+    )
+    max_incremental_fetch_session_cache_slots: int = setting(
+        Kind.INT, default=1000, at_least=0, doc="Fetch sessions remembered at a time."
+    )
+    max_request_partition_size_limit: int = setting(
+        Kind.INT,
+        default=2000,
+        at_least=1,
+        doc="Most partitions in one answer that describes topic partitions.",
+    )
+    request_timeout_ms: int = setting(
+        Kind.INT,
+        default=30_000,
+        importance=HIGH,
+        doc="Time a broker gives another node to answer.",
+    )
+    # --- topics -------------------------------------------------------------------------------
+    num_partitions: int = setting(
+        Kind.INT, default=1, at_least=1, doc="Partitions of a topic created without a count."
+    )
+    default_replication_factor: int = setting(
+        Kind.INT, default=1, doc="Replicas of a topic created without a factor."
+    )
+    auto_create_topics_enable: bool = setting(
+        Kind.BOOLEAN,
+        default=True,
+        importance=HIGH,
+        doc="Whether asking for an unknown topic creates it.",
+    )
+    delete_topic_enable: bool = setting(
+        Kind.BOOLEAN, default=True, importance=HIGH, doc="Whether topics may be deleted."
+    )
+    message_max_bytes: int = for_topics(default="max.message.bytes", importance=HIGH)
+    min_insync_replicas: int = for_topics(default="min.insync.replicas", importance=HIGH)
+    unclean_leader_election_enable: bool = for_topics(
+        default="unclean.leader.election.enable", importance=HIGH
+    )
+    compression_type: str = for_topics(default="compression.type", importance=HIGH)
+    compression_gzip_level: int = for_topics(default="compression.gzip.level")
+    compression_lz4_level: int = for_topics(default="compression.lz4.level")
+    compression_zstd_level: int = for_topics(default="compression.zstd.level")
+    # --- the log ------------------------------------------------------------------------------
+    log_cleanup_policy: tuple[str, ...] = for_topics(default="cleanup.policy")
+    log_segment_bytes: int = for_topics(default="segment.bytes", importance=HIGH)
+    log_roll_ms: int | None = setting(
+        Kind.LONG,
+        default=None,
+        at_least=1,
+        importance=HIGH,
+        scope=CLUSTER_WIDE,
+        synonyms=("log.roll.hours",),
+        doc="Default of the topic setting `segment.ms`.",
+    )
+    log_roll_hours: int = setting(
+        Kind.INT,
+        default=168,
+        at_least=1,
+        importance=HIGH,
+        doc="`log.roll.ms` in hours, when that is not set.",
+    )
+    log_roll_jitter_ms: int | None = setting(
+        Kind.LONG,
+        default=None,
+        at_least=0,
+        importance=HIGH,
+        scope=CLUSTER_WIDE,
+        synonyms=("log.roll.jitter.hours",),
+        doc="Default of the topic setting `segment.jitter.ms`.",
+    )
+    log_roll_jitter_hours: int = setting(
+        Kind.INT,
+        default=0,
+        at_least=0,
+        importance=HIGH,
+        doc="`log.roll.jitter.ms` in hours, when that is not set.",
+    )
+    log_index_size_max_bytes: int = for_topics(default="segment.index.bytes")
+    log_index_interval_bytes: int = for_topics(default="index.interval.bytes")
+    log_retention_ms: int | None = setting(
+        Kind.LONG,
+        default=None,
+        importance=HIGH,
+        scope=CLUSTER_WIDE,
+        synonyms=("log.retention.minutes", "log.retention.hours"),
+        doc="Default of the topic setting `retention.ms`; -1 keeps data for ever.",
+    )
+    log_retention_minutes: int | None = setting(
+        Kind.INT,
+        default=None,
+        importance=HIGH,
+        doc="`log.retention.ms` in minutes, when that is not set.",
+    )
+    log_retention_hours: int = setting(
+        Kind.INT,
+        default=168,
+        importance=HIGH,
+        doc="`log.retention.ms` in hours, when neither that nor the minutes are set.",
+    )
+    log_retention_bytes: int = for_topics(default="retention.bytes", importance=HIGH)
+    log_retention_check_interval_ms: int = setting(
+        Kind.LONG, default=300_000, at_least=1, doc="Time between two looks for segments to delete."
+    )
+    log_segment_delete_delay_ms: int = for_topics(default="file.delete.delay.ms", importance=HIGH)
+    log_flush_interval_messages: int = for_topics(default="flush.messages", importance=HIGH)
+    log_flush_interval_ms: int | None = setting(
+        Kind.LONG,
+        default=None,
+        importance=HIGH,
+        scope=CLUSTER_WIDE,
+        synonyms=("log.flush.scheduler.interval.ms",),
+        doc="Default of the topic setting `flush.ms`.",
+    )
+    log_flush_scheduler_interval_ms: int = setting(
+        Kind.LONG,
+        default=MAX_LONG,
+        importance=HIGH,
+        doc="`log.flush.interval.ms` when that is not set.",
+    )
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        Kind.INT,
+        default=60_000,
+        at_least=0,
+        importance=HIGH,
+        doc="Time between two writes of the recovery points.",
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(
+        Kind.INT,
+        default=60_000,
+        at_least=0,
+        importance=HIGH,
+        doc="Time between two writes of the log start offsets.",
+    )
+    log_initial_task_delay_ms: int = setting(
+        Kind.LONG,
+        default=30_000,
+        at_least=0,
+        importance=LOW,
+        internal=True,
+        doc="Time from the start to the first run of the log's background jobs.",
+    )
+    log_message_timestamp_type: str = for_topics(default="message.timestamp.type")
+    log_message_timestamp_before_max_ms: int = for_topics(default="message.timestamp.before.max.ms")
+    log_message_timestamp_after_max_ms: int = for_topics(default="message.timestamp.after.max.ms")
+    log_preallocate: bool = for_topics(default="preallocate")
+    log_cleaner_delete_retention_ms: int = for_topics(default="delete.retention.ms")
+    log_cleaner_min_compaction_lag_ms: int = for_topics(default="min.compaction.lag.ms")
+    log_cleaner_max_compaction_lag_ms: int = for_topics(default="max.compaction.lag.ms")
+    log_cleaner_min_cleanable_ratio: float = for_topics(default="min.cleanable.dirty.ratio")
+    log_local_retention_ms: int = for_topics(default="local.retention.ms")
+    log_local_retention_bytes: int = for_topics(default="local.retention.bytes")
+    producer_id_expiration_ms: int = setting(
+        Kind.INT,
+        default=86_400_000,
+        at_least=1,
+        importance=LOW,
+        scope=CLUSTER_WIDE,
+        doc="Time after its last write at which a partition forgets an idempotent producer.",
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        Kind.INT,
+        default=600_000,
+        at_least=1,
+        importance=LOW,
+        internal=True,
+        doc="Time between two looks for producers to forget.",
+    )
+    # --- replication and the controller -------------------------------------------------------
+    replica_lag_time_max_ms: int = setting(
+        Kind.LONG,
+        default=30_000,
+        importance=HIGH,
+        doc="Time without catching up after which a follower leaves the in-sync set.",
+    )
+    replica_high_watermark_checkpoint_interval_ms: int = setting(
+        Kind.LONG,
+        default=5000,
+        importance=HIGH,
+        doc="Time between two writes of the high watermarks.",
+    )
+    broker_heartbeat_interval_ms: int = setting(
+        Kind.INT, default=2000, doc="Time between two heartbeats of a broker to the controller."
+    )
+    broker_session_timeout_ms: int = setting(
+        Kind.INT, default=9000, doc="Silence after which the controller fences a broker."
+    )
+    initial_broker_registration_timeout_ms: int = setting(
+        Kind.INT,
+        default=60_000,
+        doc="Time a broker has to register with the controller before it gives up.",
+    )
+    controller_quorum_election_timeout_ms: int = setting(
+        Kind.INT,
+        default=1000,
+        at_least=0,
+        importance=HIGH,
+        doc="Time a controller waits for an election to end before it starts another.",
+    )
+    controller_quorum_election_backoff_max_ms: int = setting(
+        Kind.INT,
+        default=1000,
+        at_least=0,
+        importance=HIGH,
+        doc="Longest pause before another election after one without a winner.",
+    )
+    controller_quorum_fetch_timeout_ms: int = setting(
+        Kind.INT,
+        default=2000,
+        at_least=0,
+        importance=HIGH,
+        doc="Silence of the leading controller after which another stands for election.",
+    )
+    controller_quorum_request_timeout_ms: int = setting(
+        Kind.INT, default=2000, at_least=0, doc="Time a controller gives another to answer."
+    )
+    controller_quorum_append_linger_ms: int = setting(
+        Kind.INT,
+        default=25,
+        at_least=0,
+        doc="Time the leading controller gathers metadata records before it writes them.",
+    )
+    metadata_log_segment_bytes: int = setting(
+        Kind.INT,
+        default=1 << 30,
+        at_least=8 << 20,
+        importance=HIGH,
+        doc="Size at which a new segment of the metadata log begins.",
+    )
+    metadata_log_segment_ms: int = setting(
+        Kind.LONG,
+        default=604_800_000,
+        importance=HIGH,
+        doc="Age at which a new segment of the metadata log begins.",
+    )
+    metadata_max_retention_bytes: int = setting(
+        Kind.LONG,
+        default=104_857_600,
+        importance=HIGH,
+        doc="Size above which old metadata goes, once a snapshot holds it.",
+    )
+    metadata_max_retention_ms: int = setting(
+        Kind.LONG,
+        default=604_800_000,
+        importance=HIGH,
+        doc="Age at which old metadata goes, once a snapshot holds it.",
+    )
+    metadata_log_max_record_bytes_between_snapshots: int = setting(
+        Kind.LONG,
+        default=20_971_520,
+        at_least=1,
+        importance=HIGH,
+        doc="Bytes of new metadata that call for a snapshot.",
+    )
+    metadata_log_max_snapshot_interval_ms: int = setting(
+        Kind.LONG,
+        default=3_600_000,
+        at_least=0,
+        importance=HIGH,
+        doc="Time after which new metadata calls for a snapshot; 0 for never.",
+    )
+    metadata_max_idle_interval_ms: int = setting(
+        Kind.INT,
+        default=500,
+        at_least=0,
+        importance=LOW,
+        doc="Time between the empty records of an idle controller; 0 for none.",
+    )
