@@ -1,0 +1,147 @@
+"""Record batches: header, checksum, records, control records."""
+
+import contextlib
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scriba.errors import KafkaError, ParseError
+from scriba.records.batch import (
+    HEADER_SIZE,
+    ControlType,
+    EndTxnMarker,
+    Record,
+    check_crc,
+    check_records,
+    control_batch,
+    control_type,
+    decode_records,
+    encode_batch,
+    end_txn_batch,
+    next_sequence,
+    read_end_txn_marker,
+    read_header,
+    records_bytes,
+    set_log_append_time,
+    stamp,
+    walk,
+)
+from scriba.records.compression import Codec
+
+int64 = st.integers(-(2**40), 2**40)
+content = st.none() | st.binary(max_size=200)
+records = st.lists(
+    st.builds(
+        Record,
+        timestamp=st.integers(-1, 2**45),
+        key=content,
+        value=content,
+        headers=st.lists(st.tuples(st.text(max_size=20), content), max_size=3).map(tuple),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(records, st.sampled_from(Codec), st.integers(0, 2**50))
+def test_records_come_back_as_they_were_written(given: list[Record], codec: Codec, base: int):
+    batch = encode_batch(given, base_offset=base, codec=codec)
+    header = read_header(batch)
+    assert header.size == len(batch)
+    assert check_crc(batch, 0, header)
+    assert header.max_timestamp == max(r.timestamp for r in given)
+    expected = [r._replace(offset=base + i) for i, r in enumerate(given)]
+    assert decode_records(batch) == expected
+    assert header.next_offset == base + len(given)
+    assert check_records(records_bytes(batch, header, 1 << 20), header.count, False) is None
+
+
+@given(records, st.sampled_from(Codec), st.data())
+def test_mutated_bytes_raise_nothing_but_the_parse_error(given, codec, data):
+    batch = encode_batch(given, codec=codec)
+    for _ in range(data.draw(st.integers(1, 4))):
+        batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(0, len(batch)))
+    with contextlib.suppress(ParseError, KafkaError):
+        decode_records(batch[:cut], max_bytes=1 << 16)
+
+
+@given(st.binary(max_size=200))
+def test_random_bytes_are_no_batch(data: bytes):
+    try:
+        for _, header in walk(data):
+            assert header.size <= len(data)
+        decode_records(data, max_bytes=1 << 16)
+    except (ParseError, KafkaError):
+        pass
+
+
+def test_stamp_gives_a_place_without_touching_the_checksum():
+    batch = encode_batch([Record(value=b"x")] * 3)
+    stamp(memoryview(batch), 0, 4711, 8)
+    header = read_header(batch)
+    assert (header.base_offset, header.leader_epoch, header.last_offset) == (4711, 8, 4713)
+    assert check_crc(batch, 0, header)
+
+
+def test_log_append_time_replaces_every_records_timestamp():
+    batch = encode_batch([Record(timestamp=5), Record(timestamp=9)])
+    header = set_log_append_time(batch, 0, read_header(batch), 77)
+    assert header == read_header(batch)
+    assert header.log_append_time
+    assert check_crc(batch, 0, header)
+    assert [r.timestamp for r in decode_records(batch)] == [77, 77]
+
+
+def test_walk_stops_before_a_batch_that_is_cut_short():
+    one, two = encode_batch([Record()]), encode_batch([Record()] * 2, base_offset=1)
+    positions = [(pos, header.base_offset) for pos, header in walk(one + two[:-1])]
+    assert positions == [(0, 0)]
+
+
+def test_sequences_wrap_to_zero():
+    assert next_sequence(2**31 - 1) == 0
+    batch = encode_batch([Record()] * 4, producer_id=1, producer_epoch=0, base_sequence=2**31 - 2)
+    assert read_header(batch).last_sequence == 1
+
+
+def test_checksum_covers_everything_from_the_attributes_on():
+    batch = encode_batch([Record(key=b"k", value=b"v")])
+    assert read_header(batch).crc == crc32c(bytes(batch[21:]))
+    batch[-1] ^= 1
+    assert not check_crc(batch, 0, read_header(batch))
+    assert not check_crc(batch[:-1], 0, read_header(batch))
+
+
+def test_header_needs_all_its_bytes():
+    with pytest.raises(ParseError):
+        read_header(bytes(HEADER_SIZE - 1))
+
+
+def test_transaction_markers_say_how_it_ended():
+    for commit in (True, False):
+        batch = end_txn_batch(7, 3, EndTxnMarker(commit, 12), timestamp=99)
+        header = read_header(batch)
+        assert (header.is_control, header.is_transactional) == (True, True)
+        assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, -1)
+        assert read_end_txn_marker(batch) == EndTxnMarker(commit, 12)
+
+
+def test_control_batches_of_the_quorum_are_no_transaction_markers():
+    batch = control_batch([(ControlType.LEADER_CHANGE, b"who")], timestamp=1, leader_epoch=4)
+    assert read_end_txn_marker(batch) is None
+    assert control_type(decode_records(batch)[0].key) is ControlType.LEADER_CHANGE
+    assert control_type(b"\0\0\0\x63") is None
+
+
+def test_a_keyless_record_is_found_where_keys_are_needed():
+    batch = encode_batch([Record(key=b"a"), Record(value=b"v"), Record()])
+    header = read_header(batch)
+    data = records_bytes(batch, header, 1 << 20)
+    assert check_records(data, 3, need_keys=True) == 1
+    with pytest.raises(ParseError):
+        check_records(data, 2, need_keys=False)
+    with pytest.raises(ParseError):
+        check_records(data, 4, need_keys=False)

@@ -1,0 +1,202 @@
+"""What the broker says to a produced batch, code by code as Kafka does."""
+
+import contextlib
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scriba.errors import ErrorCode, KafkaError
+from scriba.records.batch import (
+    EndTxnMarker,
+    Record,
+    assemble,
+    check_crc,
+    decode_records,
+    encode_batch,
+    end_txn_batch,
+    read_header,
+)
+from scriba.records.compression import Codec
+from scriba.records.validate import Origin, needs_offload, prepare
+from scriba.settings import TopicSettings
+
+NOW = 1_700_000_000_000
+
+
+def batch(*records: Record, **more) -> bytearray:
+    return encode_batch(records or [Record(timestamp=NOW, key=b"k", value=b"v" * 50)] * 3, **more)
+
+
+def remade(data: bytearray, **fields) -> bytearray:
+    """The batch with other header fields and a checksum that fits them."""
+    return assemble(read_header(data)._replace(**fields), data[61:])
+
+
+def verdict(data: bytearray, settings=None, **more) -> ErrorCode:
+    with pytest.raises(KafkaError) as refused:
+        prepare(memoryview(data), settings or TopicSettings(), NOW, **more)
+    return refused.value.code
+
+
+def test_a_good_batch_passes_untouched():
+    data = batch()
+    before = bytes(data)
+    prepared = prepare(memoryview(data), TopicSettings(), NOW)
+    assert bytes(prepared.view) == before
+    assert prepared.header == read_header(data)
+
+
+def test_a_bad_checksum_is_corrupt():
+    data = batch()
+    data[-1] ^= 1
+    assert verdict(data) is ErrorCode.CORRUPT_MESSAGE
+
+
+@pytest.mark.parametrize("size", [0, 11, 16, 60, 100])
+def test_a_batch_cut_short_is_no_batch(size):
+    assert verdict(batch()[:size]) is ErrorCode.INVALID_RECORD
+
+
+def test_an_impossible_length_is_corrupt():
+    for length in (-1, 0, 13, 30):
+        data = batch()
+        struct.pack_into(">i", data, 8, length)
+        assert verdict(data) is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_magic_of_the_past_is_invalid_and_of_the_future_corrupt():
+    for magic, code in ((0, 87), (1, 87), (3, 2), (-1, 2)):
+        data = batch()
+        struct.pack_into(">b", data, 16, magic)
+        assert verdict(data) == code
+
+
+def test_several_batches_are_invalid_but_part_of_one_behind_is_overlooked():
+    assert verdict(batch() + batch()) is ErrorCode.INVALID_RECORD
+    whole = batch()
+    for cut in (5, 40, 70):
+        prepared = prepare(memoryview(whole + batch()[:cut]), TopicSettings(), NOW)
+        assert len(prepared.view) == len(whole)
+    assert verdict(whole + b"\0" * 20) is ErrorCode.CORRUPT_MESSAGE
+
+
+def test_counts_and_deltas_must_agree():
+    for fields in (
+        {"count": 2},
+        {"count": 0},
+        {"count": -1},
+        {"last_offset_delta": 7},
+        {"last_offset_delta": -1, "count": 0},
+    ):
+        assert verdict(remade(batch(), **fields)) is ErrorCode.INVALID_RECORD
+
+
+def test_clients_may_not_choose_offsets_or_write_control_records():
+    assert verdict(remade(batch(), base_offset=5)) is ErrorCode.INVALID_RECORD
+    marker = end_txn_batch(7, 0, EndTxnMarker(True, 1), NOW)
+    assert verdict(marker) is ErrorCode.INVALID_RECORD
+    assert prepare(memoryview(marker), TopicSettings(), NOW, origin=Origin.COORDINATOR)
+
+
+def test_an_idempotent_batch_needs_a_sequence():
+    assert verdict(batch(producer_id=5, producer_epoch=0)) is ErrorCode.INVALID_RECORD
+    assert prepare(
+        memoryview(batch(producer_id=5, producer_epoch=0, base_sequence=0)), TopicSettings(), NOW
+    )
+
+
+def test_sizes_are_bounded_by_topic_and_segment():
+    assert verdict(batch(), TopicSettings(max_message_bytes=100)) is ErrorCode.MESSAGE_TOO_LARGE
+    assert verdict(batch(), TopicSettings(segment_bytes=100)) is ErrorCode.RECORD_LIST_TOO_LARGE
+
+
+def test_codecs_unknown_or_too_new_for_the_request_are_refused():
+    assert verdict(remade(batch(), attributes=5)) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+    zstd = batch(codec=Codec.ZSTD)
+    assert verdict(zstd, allow_zstd=False) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+def test_timestamps_must_lie_in_the_topics_window():
+    settings = TopicSettings(
+        message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500
+    )
+    for stamp, good in ((-1000, True), (-1001, False), (500, True), (501, False)):
+        data = batch(Record(timestamp=NOW + stamp))
+        if good:
+            assert prepare(memoryview(data), settings, NOW)
+        else:
+            assert verdict(data, settings) is ErrorCode.INVALID_TIMESTAMP
+    assert prepare(memoryview(batch(Record(timestamp=-1))), settings, NOW)
+
+
+def test_a_missing_largest_timestamp_is_filled_in():
+    data = remade(batch(Record(timestamp=NOW)), max_timestamp=-1)
+    prepared = prepare(memoryview(data), TopicSettings(), NOW)
+    assert prepared.header.max_timestamp == NOW
+    assert check_crc(prepared.view, 0, read_header(prepared.view))
+
+
+def test_log_append_time_is_the_brokers_to_set():
+    settings = TopicSettings(message_timestamp_type="LogAppendTime")
+    prepared = prepare(memoryview(batch(Record(timestamp=3))), settings, NOW)
+    assert prepared.header.log_append_time
+    assert prepared.header.max_timestamp == NOW
+    assert check_crc(prepared.view, 0, prepared.header)
+    theirs = batch(Record(timestamp=3), log_append_time=NOW)
+    assert verdict(theirs, settings) is ErrorCode.INVALID_TIMESTAMP
+    cleared = prepare(
+        memoryview(batch(Record(timestamp=NOW), log_append_time=NOW)), TopicSettings(), NOW
+    )
+    assert not cleared.header.log_append_time
+
+
+def test_compacted_topics_need_keys():
+    settings = TopicSettings(cleanup_policy=("compact",))
+    assert prepare(memoryview(batch()), settings, NOW)
+    for codec in Codec:
+        keyless = batch(Record(timestamp=NOW, key=b"a"), Record(timestamp=NOW), codec=codec)
+        assert verdict(keyless, settings) is ErrorCode.INVALID_RECORD
+
+
+@given(st.sampled_from(Codec), st.sampled_from(Codec))
+def test_recompression_keeps_the_records(source: Codec, target: Codec):
+    name = "uncompressed" if target is Codec.NONE else target.name.lower()
+    settings = TopicSettings(compression_type=name)
+    data = batch(codec=source, producer_id=9, producer_epoch=1, base_sequence=4)
+    prepared = prepare(memoryview(data), settings, NOW)
+    assert prepared.header.codec is target
+    assert check_crc(prepared.view, 0, prepared.header)
+    assert prepared.header.size == len(prepared.view)
+    assert decode_records(prepared.view) == decode_records(data)
+    assert prepared.header.base_sequence == 4
+
+
+def test_recompression_refuses_bombs_and_records_that_do_not_add_up():
+    settings = TopicSettings(compression_type="uncompressed")
+    bomb = batch(Record(timestamp=NOW, value=bytes(200 << 20)), codec=Codec.ZSTD)
+    assert verdict(bomb, settings) is ErrorCode.MESSAGE_TOO_LARGE
+    header = read_header(batch(codec=Codec.LZ4))
+    wrong = assemble(header, b"not lz4 at all")
+    assert verdict(wrong, settings) is ErrorCode.INVALID_RECORD
+    growing = batch(Record(timestamp=NOW, value=bytes(2 << 20)), codec=Codec.ZSTD)
+    assert verdict(growing, settings) is ErrorCode.MESSAGE_TOO_LARGE
+
+
+def test_only_work_on_records_leaves_the_loop():
+    large = read_header(batch(*[Record(timestamp=NOW, key=b"k", value=bytes(50))] * 2000))
+    small = read_header(batch())
+    assert not needs_offload(large, TopicSettings())
+    assert needs_offload(large, TopicSettings(compression_type="zstd"))
+    assert not needs_offload(small, TopicSettings(compression_type="zstd"))
+    assert needs_offload(large, TopicSettings(cleanup_policy=("compact",)))
+
+
+@given(st.binary(max_size=150), st.data())
+def test_any_bytes_give_a_verdict(noise, data):
+    raw = bytearray(noise) if data.draw(st.booleans()) else batch() + noise
+    if raw:
+        raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(0, 255))
+    with contextlib.suppress(KafkaError):
+        prepare(memoryview(raw), TopicSettings(), NOW)
