@@ -16,48 +16,14 @@ from struct import Struct as Layout
 from struct import pack, unpack_from
 from typing import Any, Final
 
-from scriba.wire.schema import Decoder, Encoder, Field, Message, Struct, Type
+from scriba.wire.schema import Buffer, Decoder, Encoder, Field, Message, Struct, Type
+from scriba.wire.varint import read_uvarint, skip_tags, write_uvarint
 
 MAX_STRING: Final = 0x7FFF
 
 
-def uvarint(buf: bytes | bytearray | memoryview, pos: int) -> tuple[int, int]:
-    """An unsigned varint of at most 31 bits and where it ends."""
-    value = shift = 0
-    while True:
-        byte = buf[pos]
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            if value > 0x7FFFFFFF:
-                raise ValueError("varint out of range")
-            return value, pos
-        shift += 7
-        if shift > 28:
-            raise ValueError("varint too long")
-
-
-def encode_uvarint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def skip_tags(buf: bytes | bytearray | memoryview, pos: int) -> int:
-    """Steps over a section of tagged fields; may end past the buffer, as decoders do."""
-    count, pos = uvarint(buf, pos)
-    for _ in range(count):
-        _, pos = uvarint(buf, pos)
-        size, pos = uvarint(buf, pos)
-        pos += size
-    return pos
-
-
-def _string_length(buf: bytes | bytearray | memoryview, pos: int) -> tuple[int, int]:
-    length, pos = uvarint(buf, pos)
+def _string_length(buf: Buffer, pos: int) -> tuple[int, int]:
+    length, pos = read_uvarint(buf, pos)
     if length > MAX_STRING + 1:
         raise ValueError("string too long")
     return length, pos
@@ -66,7 +32,7 @@ def _string_length(buf: bytes | bytearray | memoryview, pos: int) -> tuple[int, 
 def _write_string_length(length: int) -> bytes:
     if length > MAX_STRING + 1:
         raise ValueError("string too long")
-    return encode_uvarint(length)
+    return write_uvarint(length)
 
 
 def _fail(text: str) -> None:
@@ -146,7 +112,8 @@ class _DecoderSource(_Source):
         self.run: list[tuple[str, str]] = []
         self.scope.update(
             new=object.__new__,
-            uvarint=uvarint,
+            uvarint=read_uvarint,
+            skip_tags=skip_tags,
             string_length=_string_length,
             fail=_fail,
             unpack_from=unpack_from,
@@ -281,6 +248,9 @@ class _DecoderSource(_Source):
         count, tag, end = self.fresh("n"), self.fresh("t"), self.fresh("e")
         self.run.append(("B", count))
         self.flush()
+        if not fields:
+            self.line(f"if {count}: pos = skip_tags(buf, pos - 1)")
+            return
         with self.block(f"if {count}:"):
             self.line(f"if {count} > 127: {count}, pos = uvarint(buf, pos - 1)")
             with self.block(f"for _ in range({count}):"):
@@ -314,7 +284,7 @@ class _EncoderSource(_Source):
         self.run: list[tuple[str, str]] = []
         self.later: list[tuple[str, list[Field]]] = []
         self.scope.update(
-            uvarint=encode_uvarint,
+            uvarint=write_uvarint,
             string_length=_write_string_length,
             fail=_fail,
             pack=pack,
@@ -340,8 +310,8 @@ class _EncoderSource(_Source):
             self.run.append((code, n))
             self.flush()
             return
-        short = self.packed([*self.run, ("B", n)])
-        self.line(f"if {n} < 128: out += {short}")
+        short = f"out += {self.packed([*self.run, ('B', n)])}" if self.run else f"out.append({n})"
+        self.line(f"if {n} < 128: {short}")
         rest = f"{self.packed(self.run)} + " if self.run else ""
         self.line(f"else: out += {rest}{long}({n})")
         self.run.clear()
@@ -374,16 +344,16 @@ class _EncoderSource(_Source):
         self.line(f"out += {v}")
 
     def records(self, source: str, nullable: bool) -> None:
-        v, n = self.fresh("v"), self.fresh("n")
+        v, n, hole = self.fresh("v"), self.fresh("n"), self.fresh("h")
         more = " + 1" if self.flexible else ""
         self.line(f"{v} = {source}")
         if nullable:
             self.line(f"if {v} is None: {v} = b''; {n} = {0 if self.flexible else -1}")
         self.line(f"{'elif' if nullable else 'if'} isinstance({v}, BUFFERS): {n} = len({v}){more}")
-        self.line(f"else: {n} = {v}.size{more}")
+        self.line(f"else: {hole} = {v}; {v} = None; {n} = {hole}.size{more}")
         self.length("i", n, "uvarint")
-        self.line(f"if isinstance({v}, BUFFERS): out += {v}")
-        self.line(f"else: holes.append((len(out), {v}))")
+        self.line(f"if {v} is None: holes.append((len(out), {hole}))")
+        self.line(f"else: out += {v}")
 
     def array(self, element: Type, source: str, nullable: bool) -> None:
         v, n = self.fresh("v"), self.fresh("n")
@@ -467,7 +437,7 @@ class _EncoderSource(_Source):
                     self.line("out = bytearray()")
                     self.value(f.type, f"o.{f.name}", self.version in f.nullable)
                     self.flush()
-                    self.line(f"section += {encode_uvarint(f.tag or 0)!r}; count += 1")
+                    self.line(f"section += {write_uvarint(f.tag or 0)!r}; count += 1")
                     self.line("section += uvarint(len(out)); section += out")
             self.line("whole += uvarint(count); whole += section")
 

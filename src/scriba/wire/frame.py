@@ -11,8 +11,8 @@ from typing import NamedTuple, TypeVar
 
 from scriba.errors import ParseError
 from scriba.wire.apis import API, ApiKey
-from scriba.wire.codec import skip_tags
 from scriba.wire.schema import Buffer, Hole, Message
+from scriba.wire.varint import skip_tags
 
 M = TypeVar("M", bound=Message)
 

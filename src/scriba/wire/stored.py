@@ -10,7 +10,6 @@ from typing import Final
 
 from scriba.errors import ParseError
 from scriba.wire import uuids
-from scriba.wire.codec import uvarint
 from scriba.wire.schema import (
     Bool,
     Buffer,
@@ -29,6 +28,7 @@ from scriba.wire.schema import (
     Uuid,
     field,
 )
+from scriba.wire.varint import read_uvarint
 
 
 class BrokerEndpoint(Struct):
@@ -396,9 +396,9 @@ def encode_metadata_record(message: Message, version: int | None = None) -> byte
 
 def decode_metadata_record(buf: Buffer) -> Message:
     try:
-        frame, pos = uvarint(buf, 0)
-        key, pos = uvarint(buf, pos)
-        version, pos = uvarint(buf, pos)
+        frame, pos = read_uvarint(buf, 0)
+        key, pos = read_uvarint(buf, pos)
+        version, pos = read_uvarint(buf, pos)
     except (ValueError, IndexError) as e:
         raise ParseError(f"metadata record: {e}") from e
     if frame != _FRAME_VERSION:
