@@ -14,7 +14,6 @@ with it.
 Values given in Python are trusted; text from outside goes through `parse` and is checked there.
 """
 
-import difflib
 import enum
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +22,13 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, dataclass_transform
 
 
 class ConfigError(ValueError):
-    """Text that is no valid setting. The message is one line: cause, then what to do."""
+    """A setting that cannot be taken. The message is one line: which, why, and what to do."""
+
+    def __init__(self, name: str, complaint: str, given: str | None = None) -> None:
+        super().__init__(
+            f"{name}: {complaint}" if given is None else f"{name}={given}: {complaint}"
+        )
+        self.name = name
 
 
 class StartError(Exception):
@@ -145,7 +150,7 @@ class Setting:
 
     def refuse(self, text: str, complaint: str) -> ConfigError:
         shown = "[hidden]" if self.sensitive else text.strip()
-        return ConfigError(f"{self.name}={shown}: {complaint}")
+        return ConfigError(self.name, complaint, shown)
 
     def render(self, value: Any) -> str | None:
         """The text Kafka would show for `value`; None for a value that is not set."""
@@ -294,7 +299,7 @@ class Settings:
     def declaration(cls, name: str) -> Setting:
         found = cls.table.get(name)
         if found is None:
-            raise ConfigError(f"{name}: no such setting{did_you_mean(name, cls.table)}")
+            raise ConfigError(name, f"no such setting{did_you_mean(name, cls.table)}")
         return found
 
     def replace(self, **values: Any) -> Self:
@@ -313,8 +318,6 @@ class Settings:
             self.value(name) == other.value(name) for name in self.table
         )
 
-    __hash__ = None  # type: ignore[assignment]
-
     def __repr__(self) -> str:
         changed = (
             f"{d.attribute}={'[hidden]' if d.sensitive else repr(self.value(d.name))}"
@@ -326,6 +329,8 @@ class Settings:
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The known name that `name` was probably meant to be."""
+    import difflib  # only a start that fails pays for it
+
     found = difflib.get_close_matches(name.lower(), known, n=1, cutoff=cutoff)
     return found[0] if found else None
 

@@ -9,7 +9,7 @@ and defaults, as its own configuration classes report them.
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from scriba.config import ConfigError, nearest
+from scriba.config import ConfigError, did_you_mean
 
 
 class Screened(NamedTuple):
@@ -49,20 +49,19 @@ def _same(default: str | None, text: str) -> bool:
 
 def _no_such(name: str, served: Collection[str], text: str | None = None) -> ConfigError:
     if name in NOT_APPLICABLE:
-        return ConfigError(f"{name}: has no meaning here: {NOT_APPLICABLE[name]}")
+        return ConfigError(name, f"has no meaning here: {NOT_APPLICABLE[name]}")
     if name in ADVICE:
-        return ConfigError(f"{name}: {ADVICE[name]}")
+        return ConfigError(name, ADVICE[name])
     if name.startswith("zookeeper."):
-        return ConfigError(f"{name}: {ADVICE['zookeeper.connect']}")
+        return ConfigError(name, ADVICE["zookeeper.connect"])
     if name in LATER:
         feature, default = LATER[name]
         hint = f" or leave it at {default}" if default and text is not None else ""
-        return ConfigError(f"{name}: needs {feature} (not served yet); remove it{hint}")
+        return ConfigError(name, f"needs {feature} (not served yet); remove it{hint}")
     for prefix, feature in LATER_PREFIXES.items():
         if name.startswith(prefix):
-            return ConfigError(f"{name}: needs {feature} (not served yet); remove it")
-    match = nearest(name, [*served, *LATER, *NOT_APPLICABLE])
-    return ConfigError(f"{name}: no such setting" + (f"; did you mean {match}?" if match else ""))
+            return ConfigError(name, f"needs {feature} (not served yet); remove it")
+    return ConfigError(name, f"no such setting{did_you_mean(name, [*served, *LATER])}")
 
 
 def _names(reasons: Mapping[str, str]) -> dict[str, str]:
@@ -441,3 +440,8 @@ LATER: Final = _defaults(
     }
 )
 """Key to the feature that it belongs to and Kafka's default, which is always accepted."""
+
+
+def known_names() -> list[str]:
+    """Every key of Kafka that `screen` has a word on."""
+    return [*LATER, *NOT_APPLICABLE, *ADVICE, *GONE]

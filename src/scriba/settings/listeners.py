@@ -102,7 +102,7 @@ def parse_voters(items: Sequence[str]) -> tuple[Voter, ...]:
 
 
 def _wrong(key: str, item: str, complaint: str) -> ConfigError:
-    return ConfigError(f"{key}: {item!r}: {complaint}")
+    return ConfigError(key, complaint, item)
 
 
 class Listening(Protocol):
@@ -123,30 +123,33 @@ class Listening(Protocol):
 def check_listeners(node: Listening) -> None:
     """ConfigError unless a node can serve, and may serve, on all of its listeners."""
     if not node.broker_endpoints:
-        raise ConfigError(
-            "listeners: no listener for clients; add one such as PLAINTEXT://127.0.0.1:9092"
-        )
+        raise ConfigError("listeners", "has none for clients; add PLAINTEXT://127.0.0.1:9092")
     for endpoint in node.endpoints:
         if endpoint.protocol not in SERVED_PROTOCOLS:
-            raise ConfigError(
-                f"listeners: {endpoint}: {endpoint.protocol} is not served yet; use PLAINTEXT"
+            raise _wrong(
+                "listeners", str(endpoint), f"{endpoint.protocol} is not served yet; use PLAINTEXT"
             )
         if not endpoint.is_loopback and not node.scriba_allow_insecure_bind:
-            raise ConfigError(
-                f"listeners: {endpoint}: other machines could reach it without authentication; "
-                "bind it to 127.0.0.1, or allow it with scriba.allow.insecure.bind=true"
+            raise _wrong(
+                "listeners",
+                str(endpoint),
+                "other machines could reach it without authentication; bind it to 127.0.0.1, or "
+                "allow it with scriba.allow.insecure.bind=true",
             )
     names = {e.name for e in node.broker_endpoints}
     for endpoint in node.advertised_endpoints:
         if endpoint.name not in names:
-            raise ConfigError(f"advertised.listeners: {endpoint}: no such listener in listeners")
+            raise _wrong("advertised.listeners", str(endpoint), "listeners has none of that name")
         if endpoint.host in WILDCARDS:
-            raise ConfigError(
-                f"advertised.listeners: {endpoint}: no client can connect to that; set "
-                "advertised.listeners to an address of this machine"
+            raise _wrong(
+                "advertised.listeners",
+                str(endpoint),
+                "no client can connect to that; set advertised.listeners to an address of this "
+                "machine",
             )
     if node.inter_broker_listener not in {e.name for e in node.advertised_endpoints}:
-        raise ConfigError(
-            f"inter.broker.listener.name={node.inter_broker_listener}: not among the advertised "
-            "listeners of this broker"
+        raise _wrong(
+            "inter.broker.listener.name",
+            node.inter_broker_listener,
+            "not among the advertised listeners of this broker",
         )

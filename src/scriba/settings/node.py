@@ -69,9 +69,9 @@ class NodeSettings(NodeKeys):
         for name, text in screen(changes, cls.table, at_start=False).kept.items():
             declaration = cls.table[name]
             if declaration.read_only:
-                raise ConfigError(f"{name}: is read at start only; set it there and restart")
+                raise ConfigError(name, "is read at start only; set it there and restart")
             if cluster and declaration.scope is Scope.PER_BROKER:
-                raise ConfigError(f"{name}: is set per broker, not for the whole cluster")
+                raise ConfigError(name, "is set per broker, not for the whole cluster")
             declaration.parse(text)
 
     def layer(self, source: Source) -> Mapping[str, str]:
@@ -142,35 +142,31 @@ class NodeSettings(NodeKeys):
     def check(self) -> None:
         """Everything that no single value can tell. ConfigError at the first contradiction."""
         if self.broker_id not in (-1, self.node_id):
-            raise ConfigError(
-                f"broker.id={self.broker_id}: differs from node.id={self.node_id}; drop it"
-            )
+            raise self._refuse("broker.id", f"differs from node.id={self.node_id}; drop it")
         if set(self.process_roles) != {"broker", "controller"}:
-            raise ConfigError(
-                f"process.roles={','.join(self.process_roles)}: {ONE_NODE_ONLY}; "
-                "use broker,controller"
+            raise self._refuse("process.roles", f"{ONE_NODE_ONLY}; use broker,controller")
+        voters = parse_voters(self.controller_quorum_voters)
+        if voters and [voter.node_id for voter in voters] != [self.node_id]:
+            raise self._refuse(
+                "controller.quorum.voters",
+                f"{ONE_NODE_ONLY}; name only this node ({self.node_id}), or leave it out",
             )
-        for voter in (voters := parse_voters(self.controller_quorum_voters)):
-            if len(voters) > 1 or voter.node_id != self.node_id:
-                raise ConfigError(
-                    f"controller.quorum.voters={','.join(self.controller_quorum_voters)}: "
-                    f"{ONE_NODE_ONLY}; name only this node ({self.node_id})"
-                )
         if len(self.controller_quorum_bootstrap_servers) > 1:
-            raise ConfigError(
-                f"controller.quorum.bootstrap.servers: {ONE_NODE_ONLY}; name only this node"
+            raise self._refuse(
+                "controller.quorum.bootstrap.servers", f"{ONE_NODE_ONLY}; name only this node"
             )
         if self.topic_defaults.retention_ms == 0:
-            raise ConfigError("log.retention.ms: must be -1 (for ever) or at least 1")
+            raise ConfigError("log.retention.ms", "must be -1 (for ever) or at least 1 ms")
         if not self.data_dirs:
-            raise ConfigError("log.dirs: must name a directory")
+            raise self._refuse("log.dirs", "must name a directory")
         if self.max_connections_per_ip == 0 and not self.connections_per_ip:
-            raise ConfigError(
-                "max.connections.per.ip=0: shuts everyone out; raise it or set overrides"
-            )
+            raise self._refuse("max.connections.per.ip", "shuts everyone out; raise it")
         static = self.layer(Source.STATIC_BROKER_CONFIG)
         if "inter.broker.listener.name" in static and "security.inter.broker.protocol" in static:
-            raise ConfigError(
-                "security.inter.broker.protocol: drop it, since inter.broker.listener.name is set"
+            raise self._refuse(
+                "security.inter.broker.protocol", "inter.broker.listener.name is set too; drop one"
             )
         check_listeners(self)
+
+    def _refuse(self, name: str, complaint: str) -> ConfigError:
+        return ConfigError(name, complaint, self.table[name].render(self.value(name)))

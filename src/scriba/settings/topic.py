@@ -325,7 +325,8 @@ class TopicSettings(Settings):
         changed = self.replace(**values)
         if changed.min_compaction_lag_ms > changed.max_compaction_lag_ms:
             raise ConfigError(
-                f"min.compaction.lag.ms={changed.min_compaction_lag_ms}: must not exceed "
-                f"max.compaction.lag.ms ({changed.max_compaction_lag_ms})"
+                "min.compaction.lag.ms",
+                f"must not exceed max.compaction.lag.ms ({changed.max_compaction_lag_ms})",
+                str(changed.min_compaction_lag_ms),
             )
         return changed

@@ -1,0 +1,106 @@
+"""Every setting that Kafka 4.3 has, compared with what is declared here.
+
+`kafka-4.3.0.tsv` is what Kafka's own jars report (`tools/settings/DumpSettings.java` prints it).
+"""
+
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from scriba.config import Setting
+from scriba.settings import NodeSettings, TopicSettings
+from scriba.settings.elsewhere import LATER, NOT_APPLICABLE
+
+
+class Fact(NamedTuple):
+    level: str
+    name: str
+    kind: str
+    default: str
+    bounds: str
+    importance: str
+    mode: str
+    internal: str
+
+
+LINES: Final = (Path(__file__).parent / "kafka-4.3.0.tsv").read_text().splitlines()
+ROWS: Final = [line.split("\t") for line in LINES]
+FACTS: Final = [Fact(*row) for row in ROWS if row[0] != "synonyms"]
+SYNONYMS: Final = {row[1]: tuple(row[2].split()) for row in ROWS if row[0] == "synonyms"}
+
+OWN_DEFAULTS: Final = {
+    # A node starts without any setting given, on loopback, in a directory of its own.
+    "node.id",
+    "process.roles",
+    "controller.listener.names",
+    "listener.security.protocol.map",
+    "listeners",
+    "log.dir",
+    # An unset list is an empty list, with no third state.
+    "advertised.listeners",
+    "log.dirs",
+}
+READ_AT_START: Final = {
+    # Kafka can open and close listeners while it runs.
+    "listeners",
+    "listener.security.protocol.map",
+}
+
+
+def declared(fact: Fact) -> Setting | None:
+    table = TopicSettings.table if fact.level == "topic" else NodeSettings.table
+    return table.get(fact.name)
+
+
+SERVED: Final = [(fact, setting) for fact in FACTS if (setting := declared(fact)) is not None]
+
+
+def test_every_setting_of_kafka_is_declared_or_sorted_into_exactly_one_table() -> None:
+    for fact in FACTS:
+        places = [fact.name in LATER, fact.name in NOT_APPLICABLE, declared(fact) is not None]
+        assert sum(places) == 1, fact.name
+
+
+def test_nothing_is_declared_that_kafka_does_not_know_except_our_own() -> None:
+    known = {fact.name for fact in FACTS}
+    ours = [*NodeSettings.table, *TopicSettings.table]
+    assert [name for name in ours if name not in known and not name.startswith("scriba.")] == []
+    assert [name for name in NOT_APPLICABLE if name not in known] == []
+    dynamic_only = {name for name, (feature, _) in LATER.items() if "throttling" in feature}
+    assert {name for name in LATER if name not in known} == dynamic_only
+
+
+@pytest.mark.parametrize(("fact", "setting"), SERVED, ids=lambda value: getattr(value, "name", ""))
+def test_type_default_and_bounds_are_those_of_kafka(fact: Fact, setting: Setting) -> None:
+    assert setting.kind.name == fact.kind
+    assert bool(setting.internal) == (fact.internal == "internal")
+    if fact.name not in OWN_DEFAULTS:
+        assert setting.render(setting.default) == (
+            None if fact.default == "<null>" else fact.default
+        )
+    if numbers := re.fullmatch(r"\[(-?\d+),\.\.\.(?:,(-?\d+))?\](?: or (-?\d+))?", fact.bounds):
+        expected = tuple(None if number is None else int(number) for number in numbers.groups())
+        assert (setting.at_least, setting.at_most, setting.also) == expected
+    elif names := re.fullmatch(r"\[([a-zA-Z_, ]+)\]", fact.bounds):
+        assert set(setting.choices) == set(names[1].split(", "))
+
+
+@pytest.mark.parametrize(("fact", "setting"), SERVED, ids=lambda value: getattr(value, "name", ""))
+def test_a_setting_changes_at_run_time_where_it_does_in_kafka(fact: Fact, setting: Setting) -> None:
+    if fact.level == "broker":
+        expected = "read-only" if fact.name in READ_AT_START else fact.mode
+        assert setting.scope.value == expected
+        assert setting.importance.name == fact.importance
+
+
+def test_topic_settings_fall_back_on_the_same_broker_settings() -> None:
+    ours = {name: setting.synonyms for name, setting in TopicSettings.table.items()}
+    assert {name: synonyms for name, synonyms in ours.items() if synonyms} == SYNONYMS
+
+
+def test_defaults_of_features_to_come_are_those_of_kafka() -> None:
+    for fact in FACTS:
+        if fact.name in LATER:
+            assert LATER[fact.name][1] == ("" if fact.default == "<null>" else fact.default)
