@@ -1,0 +1,69 @@
+# What there is to do here. `make` alone lists it.
+
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+PY := .venv/bin/python
+CHECKED := src tests tools bench
+
+READY := .venv/.ready
+PROGRAMS := .cache/programs.ready
+JARS := .cache/jars.ready
+
+.PHONY: help setup run test lint format unit sim integration conformance faults bench golden docs clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
+
+setup: $(PROGRAMS) $(READY) $(JARS) ## everything a fresh machine needs, in .venv and .cache
+
+run: $(READY) ## start a broker with a demo topic
+	@exec .venv/bin/scriba up --demo
+
+test: setup ## lint, types and all tests; the bar for a change
+	@$(PY) tools/check.py
+
+lint: $(READY) ## ruff and mypy
+	@$(PY) tools/check.py lint
+
+format: $(READY) ## let ruff put the code in order
+	@.venv/bin/ruff check --fix $(CHECKED)
+	@.venv/bin/ruff format $(CHECKED)
+
+unit: $(READY) ## tests of single rooms
+	@$(PY) -m pytest tests/unit tests/test_layers.py
+
+sim: $(READY) ## whole nodes on simulated time; SEEDS=n for more
+	@$(PY) -m pytest tests/sim
+
+integration: $(READY) ## tests of a running node
+	@$(PY) -m pytest tests/integration
+
+conformance: setup ## programs that others wrote, against a running node
+	@$(PY) -m pytest tests/conformance
+
+faults: setup ## crashes, torn files, bad input
+	@$(PY) -m pytest tests/faults
+
+bench: setup ## side by side with Apache Kafka, into bench/RESULTS.md
+	@$(PY) bench
+
+golden: setup ## record again what Apache Kafka's jars encode and declare
+	@$(PY) tools/golden
+
+docs: $(READY) ## write the reference pages from the declarations
+	@$(PY) tools/reference.py
+
+clean: ## remove what was built and cached, not the data
+	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+
+$(PROGRAMS): tools/setup.sh
+	@tools/setup.sh programs
+	@mkdir -p $(@D) && touch $@
+
+$(READY): pyproject.toml constraints.txt
+	@tools/setup.sh python
+	@touch $@
+
+$(JARS): tools/kafka/pom.xml $(READY) $(PROGRAMS)
+	@tools/setup.sh jars
+	@mkdir -p $(@D) && touch $@

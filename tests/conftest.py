@@ -1,0 +1,80 @@
+"""What holds for every test: the order of the stages, the list of skips, where the time went."""
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parent
+STAGES = ("layers", "unit", "sim", "integration", "conformance", "faults")
+ALLOWED_SKIPS = TESTS / "allowed_skips.txt"
+
+
+def stage_of(nodeid: str) -> str:
+    path = nodeid.partition("::")[0].removeprefix("tests/")
+    return path.split("/")[0] if "/" in path else "layers"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The cheapest tests first, so that a mistake shows early."""
+    order = {stage: place for place, stage in enumerate(STAGES)}
+    items.sort(key=lambda item: order.get(stage_of(item.nodeid), len(STAGES)))
+
+
+class Tally:
+    """Counts what the end of a run tells: time per stage, and skips nobody wrote down."""
+
+    def __init__(self) -> None:
+        self.spent: defaultdict[str, float] = defaultdict(float)
+        self.skipped: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.spent[stage_of(report.nodeid)] += report.duration
+        if report.skipped:
+            self.note(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.skipped:
+            self.note(report.nodeid)
+
+    def note(self, nodeid: str) -> None:
+        if not any(fnmatch(nodeid, pattern) for pattern in allowed_skips()):
+            self.skipped.append(nodeid)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.skipped and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.skipped:
+            terminalreporter.section("skipped without a reason in tests/allowed_skips.txt")
+            for nodeid in self.skipped:
+                terminalreporter.line(nodeid)
+        terminalreporter.section("where the time went")
+        for name, seconds in [*earlier(), *self.spent.items()]:
+            terminalreporter.line(f"{seconds:8.1f} s  {name}")
+
+
+def allowed_skips() -> Iterator[str]:
+    """Patterns of test names, one a line, each followed by `#` and the reason."""
+    for line in ALLOWED_SKIPS.read_text().splitlines():
+        pattern, _, reason = line.partition("#")
+        if pattern.strip():
+            assert reason.strip(), f"{ALLOWED_SKIPS.name}: {line!r} gives no reason"
+            yield pattern.strip()
+
+
+def earlier() -> Iterator[tuple[str, float]]:
+    """What `make test` did before the tests, handed over by tools/check.py."""
+    for item in filter(None, os.environ.get("SCRIBA_SPENT", "").split(",")):
+        name, _, seconds = item.partition("=")
+        yield name, float(seconds)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Tally(), "scriba-tally")

@@ -1,0 +1,54 @@
+#!/bin/sh
+# Brings a fresh machine to where `make test` runs: the programs, the virtual environment, the jars.
+#
+#   tools/setup.sh programs   kcat, strace, JDK and Maven, by apt where they are missing
+#   tools/setup.sh python     .venv with scriba and all extras, at the pinned versions
+#   tools/setup.sh jars       Apache Kafka's released jars, for the tests that talk to it
+set -eu
+cd "$(dirname "$0")/.."
+
+say() { printf 'setup: %s\n' "$*"; }
+fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
+
+programs() {
+    missing=""
+    for pair in kcat:kcat strace:strace javac:openjdk-17-jdk-headless mvn:maven; do
+        command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
+    done
+    [ -n "$missing" ] || return 0
+    command -v apt-get >/dev/null || fail "please install:$missing"
+    as_root=""
+    if [ "$(id -u)" != 0 ]; then
+        command -v sudo >/dev/null || fail "not root; please install:$missing"
+        as_root=sudo
+    fi
+    say "installing$missing"
+    # A release that has no JDK 17 has a newer one, which does as well.
+    $as_root apt-get update -qq
+    # shellcheck disable=SC2086
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing ||
+        $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+            $(echo "$missing" | sed 's/openjdk-17-jdk-headless/default-jdk-headless/')
+}
+
+python() {
+    for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
+        [ -n "$candidate" ] && command -v "$candidate" >/dev/null || continue
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+        then
+            chosen=$candidate
+            break
+        fi
+    done
+    [ -n "${chosen:-}" ] || fail "no Python 3.11 or newer with venv found; set PYTHON to one"
+    [ -x .venv/bin/python ] || { say "making .venv with $chosen"; "$chosen" -m venv .venv; }
+    say "installing scriba with all extras"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+        --constraint constraints.txt --editable '.[console,spark,dev]'
+}
+
+jars() {
+    .venv/bin/python tools/kafka jars >/dev/null
+}
+
+"${1:?programs, python or jars}"
