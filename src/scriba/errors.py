@@ -205,6 +205,14 @@ class ErrorCode(enum.IntEnum):
     SHARE_SESSION_LIMIT_REACHED = 133, True, "the broker holds as many share sessions as it may"
 
 
+def error_code(number: int) -> ErrorCode:
+    """The code that a peer sent; one that is newer than this table counts as unknown."""
+    try:
+        return ErrorCode(number)  # type: ignore[call-arg]
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
 class KafkaError(Exception):
     """An operation failed in a way the protocol has a code for."""
 
