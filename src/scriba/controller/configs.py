@@ -1,0 +1,236 @@
+"""Configs of topics and brokers: what may be set, and how lists grow and shrink (KIP-339).
+
+A topic's configs are checked as a whole, as they would be after the change. A broker's configs are
+checked against what a running node can take; those for all brokers have the empty name.
+"""
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from scriba.config import ConfigError, Kind, Settings
+from scriba.controller.image import BROKER, TOPIC
+from scriba.controller.state import Result, State, fail
+from scriba.errors import ErrorCode, KafkaError
+from scriba.instant import Instant
+from scriba.settings import NodeSettings, TopicSettings
+from scriba.wire.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlterConfigsResponseAlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
+)
+from scriba.wire.schema import Message
+from scriba.wire.stored import ConfigRecord
+
+MAX_VALUE_LENGTH: Final = (1 << 15) - 1
+
+
+class Operation(enum.IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+def incremental_alter_configs(
+    state: State, request: IncrementalAlterConfigsRequest, version: int, now: Instant
+) -> Result:
+    records, outcomes = _each_resource(
+        request.resources,
+        lambda resource: _incremental(
+            state, resource.resource_type, resource.resource_name, resource.configs
+        ),
+    )
+    answer = IncrementalAlterConfigsResponseAlterConfigsResourceResponse
+    response = IncrementalAlterConfigsResponse(responses=[answer(**o) for o in outcomes])
+    return Result([] if request.validate_only else records, response)
+
+
+def alter_configs(state: State, request: AlterConfigsRequest, version: int, now: Instant) -> Result:
+    """The older request replaces everything: what it does not name goes back to its default."""
+
+    def replace_all(resource: Any) -> list[Message]:
+        wanted = {config.name: config.value for config in resource.configs}
+        key = (resource.resource_type, resource.resource_name)
+        dropped = dict.fromkeys(name for name in state.image.config(*key) if name not in wanted)
+        return _changes(state, *key, wanted | dropped)
+
+    records, outcomes = _each_resource(request.resources, replace_all)
+    answer = AlterConfigsResponseAlterConfigsResourceResponse
+    response = AlterConfigsResponse(responses=[answer(**o) for o in outcomes])
+    return Result([] if request.validate_only else records, response)
+
+
+def _each_resource(
+    resources: Iterable[Any], alter: Callable[[Any], list[Message]]
+) -> tuple[list[Message], list[dict[str, Any]]]:
+    """One resource's error does not touch the others."""
+    resources = list(resources)
+    seen: dict[tuple[int, str], int] = {}
+    for resource in resources:
+        key = (resource.resource_type, resource.resource_name)
+        seen[key] = seen.get(key, 0) + 1
+    records: list[Message] = []
+    outcomes: list[dict[str, Any]] = []
+    for resource in resources:
+        key = (resource.resource_type, resource.resource_name)
+        code, message = ErrorCode.NONE, None
+        try:
+            if seen[key] > 1:
+                fail(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            _refuse_ambiguous(resource.configs)
+            records += alter(resource)
+        except KafkaError as error:
+            code, message = error.code, error.message
+        outcomes.append(
+            {
+                "error_code": code,
+                "error_message": message,
+                "resource_type": resource.resource_type,
+                "resource_name": resource.resource_name,
+            }
+        )
+    return records, outcomes
+
+
+def _refuse_ambiguous(configs: Iterable[Any]) -> None:
+    configs = list(configs)
+    if len({config.name for config in configs}) != len(configs):
+        fail(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    nothing = [
+        config.name
+        for config in configs
+        if config.value is None
+        and getattr(config, "config_operation", Operation.SET) != Operation.DELETE
+    ]
+    if nothing:
+        fail(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nothing)}")
+
+
+def _incremental(
+    state: State,
+    resource_type: int,
+    name: str,
+    configs: Iterable[IncrementalAlterConfigsRequestAlterableConfig],
+) -> list[Message]:
+    current = state.image.config(resource_type, name)
+    wanted: dict[str, str | None] = {}
+    for config in configs:
+        value = config.value
+        match config.config_operation:
+            case Operation.SET:
+                wanted[config.name] = value
+            case Operation.DELETE:
+                wanted[config.name] = None
+            case Operation.APPEND | Operation.SUBTRACT as operation:
+                old = current.get(config.name)
+                if old is None:
+                    old = _default(state, resource_type, config.name)
+                wanted[config.name] = _edited_list(
+                    resource_type, config.name, old, value or "", Operation(operation)
+                )
+            case unknown:
+                fail(ErrorCode.INVALID_REQUEST, f"Unknown operations type {unknown}")
+    return _changes(state, resource_type, name, wanted)
+
+
+def _edited_list(
+    resource_type: int, name: str, old: str | None, change: str, operation: Operation
+) -> str:
+    declaration = _table(resource_type).table.get(name)
+    if declaration is None or declaration.kind is not Kind.LIST:
+        fail(
+            ErrorCode.INVALID_CONFIG,
+            f"Can't {operation.name} to key {name} because its type is not LIST.",
+        )
+    items = [item for item in (old or "").split(",") if item]
+    for item in change.split(","):
+        if operation is Operation.SUBTRACT:
+            if item in items:
+                items.remove(item)
+        elif item not in items:
+            items.append(item)
+    return ",".join(items)
+
+
+def _default(state: State, resource_type: int, name: str) -> str | None:
+    declaration = _table(resource_type).table.get(name)
+    if declaration is None:
+        return None
+    holder: Settings = state.settings
+    if resource_type == TOPIC:
+        holder = state.settings.topic_defaults
+    return declaration.render(holder.value(name))
+
+
+def _table(resource_type: int) -> type[Settings]:
+    return TopicSettings if resource_type == TOPIC else NodeSettings
+
+
+def _changes(
+    state: State, resource_type: int, name: str, wanted: Mapping[str, str | None]
+) -> list[Message]:
+    """The records that bring the resource to `wanted` (None: back to the default), checked."""
+    current = state.image.config(resource_type, name)
+    after = {key: value for key, value in current.items() if key not in wanted}
+    after |= {key: value for key, value in wanted.items() if value is not None}
+    if any(len(value) > MAX_VALUE_LENGTH for value in after.values()):
+        fail(
+            ErrorCode.INVALID_CONFIG, f"A config value has more than {MAX_VALUE_LENGTH} characters."
+        )
+    if resource_type == TOPIC:
+        _check_topic(state, name, after)
+    elif resource_type == BROKER:
+        _check_broker(state, name, after, wanted)
+    else:
+        fail(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+    # A broker's config is written even if it stays the same: that makes a broker read files
+    # named by it again.
+    return [
+        ConfigRecord(resource_type=resource_type, resource_name=name, name=key, value=value)
+        for key, value in wanted.items()
+        if value != current.get(key) or resource_type == BROKER
+    ]
+
+
+def _check_topic(state: State, name: str, after: Mapping[str, str]) -> None:
+    if not name:
+        fail(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+    try:
+        TopicSettings.resolve(after, state.settings)
+    except ConfigError as error:
+        fail(ErrorCode.INVALID_CONFIG, str(error))
+    if name not in state.image.topics_by_name:
+        fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+
+
+def _check_broker(
+    state: State, name: str, after: Mapping[str, str], wanted: Mapping[str, str | None]
+) -> None:
+    if name:
+        broker_id = _broker_id(name)
+        if broker_id not in state.image.brokers:
+            fail(ErrorCode.INVALID_REQUEST, f"No broker with id {name} is registered.")
+    changes = {key: value for key, value in wanted.items() if value is not None}
+    try:
+        NodeSettings.check_dynamic(changes, cluster=not name)
+        if name in ("", str(state.node_id)):
+            cluster = state.image.config(BROKER, "") if name else after
+            own = after if name else state.image.config(BROKER, str(state.node_id))
+            state.settings.with_dynamic(cluster, own)
+    except ConfigError as error:
+        fail(ErrorCode.INVALID_REQUEST, str(error))
+
+
+def _broker_id(name: str) -> int:
+    try:
+        broker_id = int(name)
+    except ValueError:
+        fail(ErrorCode.INVALID_REQUEST, "Unable to parse broker name as a base 10 number.")
+    if broker_id < 0:
+        fail(ErrorCode.INVALID_REQUEST, "Invalid negative broker ID.")
+    return broker_id

@@ -1,0 +1,126 @@
+"""Feature levels: what this release can do, and what the cluster has agreed to use (KIP-584).
+
+A level is finalised for the whole cluster only when every broker and controller supports it, and is
+then a FeatureLevelRecord in the log. Only features that are served are in `SUPPORTED`; a cluster
+made by an older release raises the new ones later, by UpdateFeatures, on the data it has.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from scriba.controller.image import KRAFT_VERSION, METADATA_VERSION
+from scriba.controller.state import Result, State, fail
+from scriba.errors import ErrorCode, KafkaError
+from scriba.instant import Instant
+from scriba.wire.configs import (
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
+from scriba.wire.schema import Message
+from scriba.wire.stored import FeatureLevelRecord
+
+METADATA_LEVEL: Final = 30
+"""4.3-IV0: the level whose record formats this release writes."""
+
+SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
+    METADATA_VERSION: (METADATA_LEVEL, METADATA_LEVEL),
+    KRAFT_VERSION: (0, 1),
+}
+
+UPGRADE: Final = 1
+SAFE_DOWNGRADE: Final = 2
+UNSAFE_DOWNGRADE: Final = 3
+
+
+def bootstrap() -> list[Message]:
+    """The first records of a new cluster: the level at which its metadata is written."""
+    return [FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_LEVEL)]
+
+
+def check_supported(features: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> None:
+    """Refuses data that was written with a feature level which this release does not know."""
+    for name, level in features.items():
+        low, high = supported.get(name, (0, 0))
+        if not low <= level <= high:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the cluster runs {name} at level {level}, this release supports {low} to {high}",
+            )
+
+
+def update_features(
+    state: State, request: UpdateFeaturesRequest, version: int, now: Instant
+) -> Result:
+    """All updates take effect, or none; up to version 1 each one is told so."""
+    response = UpdateFeaturesResponse()
+    records: list[Message] = []
+    try:
+        _refuse_duplicates(request)
+        for update in request.feature_updates:
+            kind = update.upgrade_type
+            if version == 0 and update.allow_downgrade:
+                kind = SAFE_DOWNGRADE
+            records += _update(state, update.feature, update.max_version_level, kind)
+    except KafkaError as error:
+        response.error_code, response.error_message = error.code, error.message
+        records = []
+    if version < 2:
+        response.results = [
+            UpdatableFeatureResult(
+                feature=update.feature,
+                error_code=response.error_code,
+                error_message=response.error_message,
+            )
+            for update in request.feature_updates
+        ]
+    return Result([] if request.validate_only else records, response)
+
+
+def _refuse_duplicates(request: UpdateFeaturesRequest) -> None:
+    seen: set[str] = set()
+    for update in request.feature_updates:
+        if update.feature in seen:
+            fail(ErrorCode.INVALID_REQUEST, f"Feature {update.feature} is named twice.")
+        seen.add(update.feature)
+
+
+def _update(state: State, name: str, level: int, kind: int) -> Iterator[Message]:
+    def refuse(why: str) -> None:
+        fail(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Invalid update version {level} for feature {name}. {why}",
+        )
+
+    current = state.image.features.get(name, 0)
+    if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
+        refuse("The controller does not support the given upgrade type.")
+    if level < 0:
+        refuse("A feature version cannot be less than 0.")
+    for who, (low, high) in _ranges(state, name):
+        if not low <= level <= high:
+            if not high:
+                refuse(f"{who} does not support this feature.")
+            refuse(f"{who} only supports versions {low}-{high}")
+    if level < current and kind == UPGRADE:
+        refuse(
+            "Can't downgrade the version of this feature without setting the upgrade type to "
+            "either safe or unsafe downgrade."
+        )
+    if level > current and kind != UPGRADE:
+        refuse("Can't downgrade to a newer version.")
+    if level < current and name == KRAFT_VERSION:
+        refuse("Can't downgrade the version of this feature.")
+    if level == current:
+        return
+    yield FeatureLevelRecord(name=name, feature_level=level)
+
+
+def _ranges(state: State, name: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Who must support the level, with the range that each of them announced."""
+    yield f"Local controller {state.node_id}", state.supported.get(name, (0, 0))
+    for broker in state.image.brokers.values():
+        yield f"Broker {broker.id}", broker.features.get(name, (0, 0))
+    for controller in state.image.controllers.values():
+        if controller.id != state.node_id:
+            yield f"Controller {controller.id}", controller.features.get(name, (0, 0))

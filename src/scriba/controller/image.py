@@ -1,0 +1,590 @@
+"""The cluster as the metadata log tells it: topics, partitions, brokers, configs, features.
+
+An image is the fold of the records of `__cluster_metadata`, in order; nothing else changes it.
+The controller keeps two of them: the speculative one has seen every record appended, the committed
+one only what the high watermark covers, and only the latter is shown to brokers and snapshots.
+
+The tables of an image change in place, what they hold never does: a `TopicImage`, a partition, a
+broker or the configs of a resource are replaced, not altered. So a reader may keep any of them over
+an await, and `copy()` costs as much as the tables' spines. Within one `Delta` a touched topic is
+copied once and then filled, which keeps a topic of 10,000 partitions linear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from scriba.wire.schema import Message
+from scriba.wire.stored import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    BrokerEndpoint,
+    BrokerFeature,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    ControllerEndpoint,
+    ControllerFeature,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    FenceBrokerRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
+)
+
+NO_LEADER: Final = -1
+NO_CHANGE: Final = -2
+"""What a `PartitionChangeRecord` carries as leader when the leader stays (and its epoch too)."""
+
+RECOVERED: Final = 0
+RECOVERING: Final = 1
+
+TOPIC: Final = 2
+BROKER: Final = 4
+"""Resource types, as ConfigRecord and the config requests number them."""
+
+METADATA_VERSION: Final = "metadata.version"
+KRAFT_VERSION: Final = "kraft.version"
+
+DIRECTORY_MIGRATING: Final = bytes(16)
+DIRECTORY_UNASSIGNED: Final = bytes(15) + b"\x01"
+"""Reserved directory ids: the broker has not said yet where it keeps the replica."""
+
+_OPEN_DIRECTORIES: Final = frozenset((DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED))
+
+
+class ImageError(Exception):
+    """A record that contradicts the records before it, or one this release cannot follow."""
+
+
+class PartitionImage(NamedTuple):
+    replicas: tuple[int, ...]
+    directories: tuple[bytes, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    leader_recovery_state: int = RECOVERED
+    removing_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    eligible_leader_replicas: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+
+    def directory(self, broker: int) -> bytes:
+        """The log directory that holds this broker's replica."""
+        return self.directories[self.replicas.index(broker)]
+
+
+class TopicImage:
+    __slots__ = ("id", "name", "partitions")
+
+    def __init__(self, name: str, topic_id: bytes, partitions: dict[int, PartitionImage]) -> None:
+        self.name = name
+        self.id = topic_id
+        self.partitions = partitions
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, TopicImage)
+            and self.id == other.id
+            and self.name == other.name
+            and self.partitions == other.partitions
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"TopicImage({self.name!r}, {self.id.hex()}, {len(self.partitions)} partitions)"
+
+
+class Listener(NamedTuple):
+    name: str
+    host: str
+    port: int
+    security_protocol: int
+
+
+class BrokerImage(NamedTuple):
+    id: int
+    epoch: int
+    incarnation_id: bytes
+    listeners: tuple[Listener, ...]
+    features: dict[str, tuple[int, int]]
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool
+    directories: tuple[bytes, ...]
+    cordoned_directories: tuple[bytes, ...]
+    registered_at: int
+    """Offset of the RegisterBrokerRecord: a broker that has seen it may be unfenced."""
+
+    @property
+    def active(self) -> bool:
+        return not self.fenced and not self.in_controlled_shutdown
+
+    def default_directory(self) -> bytes:
+        """Where a new replica goes: known when there is one directory, else the broker chooses."""
+        return self.directories[0] if len(self.directories) == 1 else DIRECTORY_UNASSIGNED
+
+    def holds(self, directory: bytes) -> bool:
+        """Whether a replica in this directory can be online ."""
+        return directory in self.directories or directory in _OPEN_DIRECTORIES
+
+
+class ControllerImage(NamedTuple):
+    id: int
+    incarnation_id: bytes
+    listeners: tuple[Listener, ...]
+    features: dict[str, tuple[int, int]]
+
+
+class Delta:
+    """What a stretch of records changed, with what stood there before (None: nothing)."""
+
+    __slots__ = (
+        "brokers",
+        "configs",
+        "created",
+        "deleted",
+        "end_offset",
+        "features",
+        "partitions",
+        "producer_ids",
+    )
+
+    def __init__(self) -> None:
+        self.created: dict[bytes, TopicImage] = {}
+        self.deleted: dict[bytes, TopicImage] = {}
+        self.partitions: dict[bytes, dict[int, PartitionImage | None]] = {}
+        """By topic id, the partitions added or changed, deleted topics apart."""
+        self.configs: dict[tuple[int, str], dict[str, str]] = {}
+        self.brokers: dict[int, BrokerImage | None] = {}
+        self.features: dict[str, int] = {}
+        self.producer_ids = False
+        self.end_offset = 0
+
+    def __bool__(self) -> bool:
+        return bool(
+            self.created
+            or self.deleted
+            or self.partitions
+            or self.configs
+            or self.brokers
+            or self.features
+            or self.producer_ids
+        )
+
+
+class ClusterImage:
+    __slots__ = (
+        "_open_transaction",
+        "brokers",
+        "configs",
+        "controllers",
+        "end_offset",
+        "epoch",
+        "features",
+        "next_producer_id",
+        "topics_by_id",
+        "topics_by_name",
+    )
+
+    def __init__(self) -> None:
+        self.topics_by_name: dict[str, TopicImage] = {}
+        self.topics_by_id: dict[bytes, TopicImage] = {}
+        self.brokers: dict[int, BrokerImage] = {}
+        self.controllers: dict[int, ControllerImage] = {}
+        self.configs: dict[tuple[int, str], dict[str, str]] = {}
+        self.features: dict[str, int] = {}
+        self.next_producer_id = 0
+        self.end_offset = 0
+        """The first offset not folded in, exclusive as every end offset."""
+        self.epoch = 0
+        """The leader epoch of the last record folded in."""
+        self._open_transaction: list[tuple[int, Message]] | None = None
+
+    @property
+    def last_offset(self) -> int:
+        """The offset a broker reports in its heartbeats as the last one it has applied."""
+        return self.end_offset - 1
+
+    @property
+    def metadata_version(self) -> int:
+        return self.features.get(METADATA_VERSION, 0)
+
+    def config(self, resource_type: int, name: str) -> dict[str, str]:
+        return self.configs.get((resource_type, name), {})
+
+    def copy(self) -> ClusterImage:
+        """An image that later changes to this one do not reach."""
+        other = ClusterImage()
+        other.topics_by_name = self.topics_by_name.copy()
+        other.topics_by_id = self.topics_by_id.copy()
+        other.brokers = self.brokers.copy()
+        other.controllers = self.controllers.copy()
+        other.configs = self.configs.copy()
+        other.features = self.features.copy()
+        other.next_producer_id = self.next_producer_id
+        other.end_offset = self.end_offset
+        other.epoch = self.epoch
+        if self._open_transaction is not None:
+            other._open_transaction = self._open_transaction.copy()
+        return other
+
+    def __eq__(self, other: object) -> bool:
+        """Same cluster: position in the log and registration offsets (a snapshot's reader sees
+        other ones) do not count."""
+        return (
+            isinstance(other, ClusterImage)
+            and self.topics_by_id == other.topics_by_id
+            and self.configs == other.configs
+            and self.features == other.features
+            and self.controllers == other.controllers
+            and self.next_producer_id == other.next_producer_id
+            and {k: b._replace(registered_at=0) for k, b in self.brokers.items()}
+            == {k: b._replace(registered_at=0) for k, b in other.brokers.items()}
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    # ---- folding ----
+
+    def replay(
+        self, records: Iterable[Message], base_offset: int, epoch: int, delta: Delta
+    ) -> None:
+        """Folds in one batch; `base_offset` is the offset of its first record."""
+        offset = base_offset - 1
+        for offset, record in enumerate(records, base_offset):
+            self._replay(record, offset, delta)
+        self.advance(offset + 1, epoch, delta)
+
+    def advance(self, end_offset: int, epoch: int, delta: Delta) -> None:
+        """Moves past records that carry no metadata (the quorum's own control batches)."""
+        self.end_offset = delta.end_offset = end_offset
+        self.epoch = epoch
+
+    def set_feature(self, name: str, level: int, delta: Delta) -> None:
+        """A level of zero means the feature is off, which is the same as never set."""
+        delta.features.setdefault(name, self.features.get(name, 0))
+        if level:
+            self.features[name] = level
+        else:
+            self.features.pop(name, None)
+
+    def _replay(self, record: Message, offset: int, delta: Delta) -> None:
+        kind = type(record)
+        if self._open_transaction is not None:
+            # Records of a metadata transaction take effect together, or not at all (KIP-868).
+            if kind is AbortTransactionRecord:
+                self._open_transaction = None
+            elif kind is EndTransactionRecord:
+                held, self._open_transaction = self._open_transaction, None
+                for held_offset, held_record in held:
+                    self._replay(held_record, held_offset, delta)
+            else:
+                self._open_transaction.append((offset, record))
+            return
+        if kind is BeginTransactionRecord:
+            self._open_transaction = []
+            return
+        fold = _FOLDS.get(kind)
+        if fold is None:
+            raise ImageError(
+                f"record {kind.__name__} at offset {offset} belongs to a feature "
+                "that this release does not have"
+            )
+        fold(self, record, offset, delta)
+
+    def _touch(self, topic_id: bytes, delta: Delta) -> TopicImage:
+        topic = self.topics_by_id.get(topic_id)
+        if topic is None:
+            raise ImageError(f"no topic with id {topic_id.hex()}")
+        if topic_id not in delta.partitions:
+            delta.partitions[topic_id] = {}
+            topic = TopicImage(topic.name, topic_id, topic.partitions.copy())
+            self.topics_by_id[topic_id] = self.topics_by_name[topic.name] = topic
+        return topic
+
+    def _topic(self, record: TopicRecord, offset: int, delta: Delta) -> None:
+        if record.name in self.topics_by_name:
+            raise ImageError(f"topic {record.name} created twice, again at offset {offset}")
+        topic = TopicImage(record.name, record.topic_id, {})
+        self.topics_by_name[record.name] = self.topics_by_id[record.topic_id] = topic
+        delta.created[record.topic_id] = topic
+        delta.partitions[record.topic_id] = {}
+
+    def _partition(self, record: PartitionRecord, offset: int, delta: Delta) -> None:
+        topic = self._touch(record.topic_id, delta)
+        index = record.partition_id
+        delta.partitions[record.topic_id].setdefault(index, topic.partitions.get(index))
+        topic.partitions[index] = PartitionImage(
+            tuple(record.replicas),
+            tuple(record.directories) or (DIRECTORY_MIGRATING,) * len(record.replicas),
+            tuple(record.isr),
+            record.leader,
+            record.leader_epoch,
+            record.partition_epoch,
+            record.leader_recovery_state,
+            tuple(record.removing_replicas),
+            tuple(record.adding_replicas),
+            tuple(record.eligible_leader_replicas or ()),
+            tuple(record.last_known_elr or ()),
+        )
+
+    def _partition_change(self, record: PartitionChangeRecord, offset: int, delta: Delta) -> None:
+        topic = self._touch(record.topic_id, delta)
+        index = record.partition_id
+        before = topic.partitions.get(index)
+        if before is None:
+            raise ImageError(f"no partition {topic.name}-{index} to change at offset {offset}")
+        delta.partitions[record.topic_id].setdefault(index, before)
+        topic.partitions[index] = changed(before, record)
+
+    def _remove_topic(self, record: RemoveTopicRecord, offset: int, delta: Delta) -> None:
+        topic = self.topics_by_id.pop(record.topic_id, None)
+        if topic is None:
+            raise ImageError(f"no topic with id {record.topic_id.hex()} to remove at {offset}")
+        del self.topics_by_name[topic.name]
+        delta.partitions.pop(record.topic_id, None)
+        if delta.created.pop(record.topic_id, None) is None:
+            delta.deleted[record.topic_id] = topic
+        before = self.configs.pop((TOPIC, topic.name), None)
+        if before is not None:
+            delta.configs.setdefault((TOPIC, topic.name), before)
+
+    def _config(self, record: ConfigRecord, offset: int, delta: Delta) -> None:
+        key = (record.resource_type, record.resource_name)
+        before = self.configs.get(key, {})
+        delta.configs.setdefault(key, before)
+        after = before.copy()
+        if record.value is None:
+            after.pop(record.name, None)
+        else:
+            after[record.name] = record.value
+        if after:
+            self.configs[key] = after
+        else:
+            self.configs.pop(key, None)
+
+    def _feature(self, record: FeatureLevelRecord, offset: int, delta: Delta) -> None:
+        self.set_feature(record.name, record.feature_level, delta)
+
+    def _producer_ids(self, record: ProducerIdsRecord, offset: int, delta: Delta) -> None:
+        if record.next_producer_id < self.next_producer_id:
+            raise ImageError(f"producer ids go back to {record.next_producer_id} at {offset}")
+        self.next_producer_id = record.next_producer_id
+        delta.producer_ids = True
+
+    def _register_broker(self, record: RegisterBrokerRecord, offset: int, delta: Delta) -> None:
+        delta.brokers.setdefault(record.broker_id, self.brokers.get(record.broker_id))
+        self.brokers[record.broker_id] = BrokerImage(
+            record.broker_id,
+            record.broker_epoch,
+            record.incarnation_id,
+            _listeners(record.end_points),
+            _ranges(record.features),
+            record.rack,
+            record.fenced,
+            record.in_controlled_shutdown,
+            tuple(record.log_dirs),
+            tuple(record.cordoned_log_dirs or ()),
+            offset,
+        )
+
+    def _unregister_broker(self, record: UnregisterBrokerRecord, offset: int, delta: Delta) -> None:
+        broker = self._broker(record.broker_id, record.broker_epoch, offset)
+        delta.brokers.setdefault(broker.id, broker)
+        del self.brokers[broker.id]
+
+    def _fence(self, record: FenceBrokerRecord, offset: int, delta: Delta) -> None:
+        self._set_broker(self._broker(record.id, record.epoch, offset), delta, fenced=True)
+
+    def _unfence(self, record: UnfenceBrokerRecord, offset: int, delta: Delta) -> None:
+        self._set_broker(self._broker(record.id, record.epoch, offset), delta, fenced=False)
+
+    def _change_broker(
+        self, record: BrokerRegistrationChangeRecord, offset: int, delta: Delta
+    ) -> None:
+        broker = self._broker(record.broker_id, record.broker_epoch, offset)
+        changes: dict[str, Any] = {}
+        if record.fenced:
+            changes["fenced"] = record.fenced > 0
+        if record.in_controlled_shutdown:
+            changes["in_controlled_shutdown"] = record.in_controlled_shutdown > 0
+        if record.log_dirs:
+            changes["directories"] = tuple(record.log_dirs)
+        if record.cordoned_log_dirs is not None:
+            changes["cordoned_directories"] = tuple(record.cordoned_log_dirs)
+        self._set_broker(broker, delta, **changes)
+
+    def _broker(self, broker_id: int, epoch: int, offset: int) -> BrokerImage:
+        broker = self.brokers.get(broker_id)
+        if broker is None or broker.epoch != epoch:
+            raise ImageError(f"no broker {broker_id} of epoch {epoch} to change at {offset}")
+        return broker
+
+    def _set_broker(self, broker: BrokerImage, delta: Delta, **changes: Any) -> None:
+        delta.brokers.setdefault(broker.id, broker)
+        self.brokers[broker.id] = broker._replace(**changes)
+
+    def _register_controller(
+        self, record: RegisterControllerRecord, offset: int, delta: Delta
+    ) -> None:
+        self.controllers[record.controller_id] = ControllerImage(
+            record.controller_id,
+            record.incarnation_id,
+            _listeners(record.end_points),
+            _ranges(record.features),
+        )
+
+    def _no_op(self, record: NoOpRecord, offset: int, delta: Delta) -> None:
+        pass
+
+    # ---- writing ----
+
+    def records(self) -> Iterator[Message]:
+        """The shortest list of records that folds into this image, in the order Kafka writes."""
+        yield FeatureLevelRecord(name=METADATA_VERSION, feature_level=self.metadata_version)
+        for name, level in sorted(self.features.items()):
+            # The quorum writes its own version as a control record.
+            if name not in (METADATA_VERSION, KRAFT_VERSION):
+                yield FeatureLevelRecord(name=name, feature_level=level)
+        for broker in self.brokers.values():
+            yield _broker_record(broker)
+        for controller in self.controllers.values():
+            yield _controller_record(controller)
+        for topic in self.topics_by_name.values():
+            yield TopicRecord(name=topic.name, topic_id=topic.id)
+            for index, partition in topic.partitions.items():
+                yield partition_record(topic.id, index, partition)
+        for (resource_type, resource_name), values in self.configs.items():
+            for name, value in values.items():
+                yield ConfigRecord(
+                    resource_type=resource_type,
+                    resource_name=resource_name,
+                    name=name,
+                    value=value,
+                )
+        if self.next_producer_id:
+            yield ProducerIdsRecord(
+                broker_id=-1, broker_epoch=-1, next_producer_id=self.next_producer_id
+            )
+
+
+def changed(partition: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
+    """The partition after the change; naming a leader, even the same one, starts a new epoch."""
+    same_leader = record.leader == NO_CHANGE
+    state = record.leader_recovery_state
+    return PartitionImage(
+        _or(record.replicas, partition.replicas),
+        partition.directories if record.directories is None else tuple(record.directories),
+        _or(record.isr, partition.isr),
+        partition.leader if same_leader else record.leader,
+        partition.leader_epoch if same_leader else partition.leader_epoch + 1,
+        partition.partition_epoch + 1,
+        partition.leader_recovery_state if state < 0 else state,
+        _or(record.removing_replicas, partition.removing_replicas),
+        _or(record.adding_replicas, partition.adding_replicas),
+        _or(record.eligible_leader_replicas, partition.eligible_leader_replicas),
+        _or(record.last_known_elr, partition.last_known_elr),
+    )
+
+
+def partition_record(topic_id: bytes, index: int, partition: PartitionImage) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=list(partition.replicas),
+        isr=list(partition.isr),
+        removing_replicas=list(partition.removing_replicas),
+        adding_replicas=list(partition.adding_replicas),
+        leader=partition.leader,
+        leader_recovery_state=partition.leader_recovery_state,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        directories=list(partition.directories),
+        eligible_leader_replicas=list(partition.eligible_leader_replicas) or None,
+        last_known_elr=list(partition.last_known_elr) or None,
+    )
+
+
+def _or(new: list[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:
+    return old if new is None else tuple(new)
+
+
+def _listeners(
+    points: Iterable[BrokerEndpoint] | Iterable[ControllerEndpoint],
+) -> tuple[Listener, ...]:
+    return tuple(Listener(p.name, p.host, p.port, p.security_protocol) for p in points)
+
+
+def _ranges(
+    features: Iterable[BrokerFeature] | Iterable[ControllerFeature],
+) -> dict[str, tuple[int, int]]:
+    return {f.name: (f.min_supported_version, f.max_supported_version) for f in features}
+
+
+def _broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=broker.id,
+        incarnation_id=broker.incarnation_id,
+        broker_epoch=broker.epoch,
+        end_points=[
+            BrokerEndpoint(
+                name=x.name, host=x.host, port=x.port, security_protocol=x.security_protocol
+            )
+            for x in broker.listeners
+        ],
+        features=[
+            BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in broker.features.items()
+        ],
+        rack=broker.rack,
+        fenced=broker.fenced,
+        in_controlled_shutdown=broker.in_controlled_shutdown,
+        log_dirs=list(broker.directories),
+        cordoned_log_dirs=list(broker.cordoned_directories),
+    )
+
+
+def _controller_record(controller: ControllerImage) -> RegisterControllerRecord:
+    return RegisterControllerRecord(
+        controller_id=controller.id,
+        incarnation_id=controller.incarnation_id,
+        end_points=[
+            ControllerEndpoint(
+                name=x.name, host=x.host, port=x.port, security_protocol=x.security_protocol
+            )
+            for x in controller.listeners
+        ],
+        features=[
+            ControllerFeature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in controller.features.items()
+        ],
+    )
+
+
+_FOLDS: Final[dict[type[Message], Callable[[ClusterImage, Any, int, Delta], None]]] = {
+    TopicRecord: ClusterImage._topic,
+    PartitionRecord: ClusterImage._partition,
+    PartitionChangeRecord: ClusterImage._partition_change,
+    RemoveTopicRecord: ClusterImage._remove_topic,
+    ConfigRecord: ClusterImage._config,
+    FeatureLevelRecord: ClusterImage._feature,
+    ProducerIdsRecord: ClusterImage._producer_ids,
+    RegisterBrokerRecord: ClusterImage._register_broker,
+    UnregisterBrokerRecord: ClusterImage._unregister_broker,
+    FenceBrokerRecord: ClusterImage._fence,
+    UnfenceBrokerRecord: ClusterImage._unfence,
+    BrokerRegistrationChangeRecord: ClusterImage._change_broker,
+    RegisterControllerRecord: ClusterImage._register_controller,
+    NoOpRecord: ClusterImage._no_op,
+}

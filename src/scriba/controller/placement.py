@@ -1,0 +1,63 @@
+"""Where the replicas of new partitions go: striped over the brokers, fenced ones last.
+
+Leaders go round the unfenced brokers, followers are the next brokers in the ring; after each round
+the ring is shuffled, so that the same brokers do not always stand behind the same leader.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+
+from scriba.controller.image import BrokerImage
+from scriba.controller.state import fail
+from scriba.errors import ErrorCode
+
+
+def place(
+    brokers: Iterable[BrokerImage],
+    replication_factor: int,
+    below: Callable[[int], int],
+) -> Iterator[tuple[int, ...]]:
+    """Replica lists without end, one per new partition, the preferred leader first.
+
+    INVALID_REPLICATION_FACTOR at once when there are too few brokers. A broker that shuts down
+    takes no new replicas; a fenced one does, for it is expected back.
+    """
+    ready, fenced = [], []
+    for broker in sorted(brokers):
+        if broker.fenced:
+            fenced.append(broker.id)
+        elif not broker.in_controlled_shutdown:
+            ready.append(broker.id)
+    if not ready:
+        fail(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced.")
+    if replication_factor > len(ready) + len(fenced):
+        fail(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The target replication factor of {replication_factor} cannot be reached because "
+            f"only {len(ready) + len(fenced)} broker(s) are registered.",
+        )
+    return _stripes(ready, fenced, replication_factor, below)
+
+
+def _stripes(
+    ready: list[int], fenced: list[int], replication_factor: int, below: Callable[[int], int]
+) -> Iterator[tuple[int, ...]]:
+    start = below(len(ready))
+    while True:
+        for leader in range(start, start + len(ready)):
+            ring = _rotated(ready, leader)
+            if replication_factor > len(ring):
+                ring += _rotated(fenced, leader)
+            yield tuple(ring[:replication_factor])
+        _shuffle(ready, below)
+        _shuffle(fenced, below)
+
+
+def _rotated(brokers: list[int], by: int) -> list[int]:
+    cut = by % len(brokers)
+    return brokers[cut:] + brokers[:cut]
+
+
+def _shuffle(items: list[int], below: Callable[[int], int]) -> None:
+    for i in range(len(items) - 1, 0, -1):
+        j = below(i + 1)
+        items[i], items[j] = items[j], items[i]

@@ -1,0 +1,80 @@
+"""What the handlers of the controller share: the speculative image, sessions, facts given to them.
+
+Hard state is the image and changes only by `replay`. Soft state is the brokers' sessions: never
+stored, started afresh when this node becomes the active controller.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, NoReturn
+
+from scriba.controller.image import BrokerImage, ClusterImage
+from scriba.errors import ErrorCode, KafkaError
+from scriba.settings.node import NodeSettings
+from scriba.wire.schema import Message
+
+
+class Result(NamedTuple):
+    """What a request comes to. `response` is complete once `records` is exhausted.
+
+    An atomic result becomes one batch. The others may be cut: each record stands for itself, as
+    when a broker's thousands of partitions lose a replica. Records may be made as they are
+    pulled, so that whoever runs the machine can pause in between.
+    """
+
+    records: Iterable[Message]
+    response: Message
+    atomic: bool = True
+
+
+@dataclass(slots=True)
+class Session:
+    """A broker's contact with the controller; times are monotonic milliseconds."""
+
+    last_contact: int
+    metadata_offset: int = -1
+    controlled_shutdown_offset: int = -1
+
+
+@dataclass(slots=True)
+class State:
+    node_id: int
+    cluster_id: str
+    settings: NodeSettings
+    supported: Mapping[str, tuple[int, int]]
+    uuid: Callable[[], bytes]
+    """Makes the id of a new topic."""
+    below: Callable[[int], int]
+    """Picks a whole number in [0, n): where a stripe of replicas starts."""
+    image: ClusterImage = field(default_factory=ClusterImage)
+    sessions: dict[int, Session] = field(default_factory=dict)
+
+    def active(self, broker_id: int) -> bool:
+        """Whether a replica on this broker can lead and be in sync."""
+        broker = self.image.brokers.get(broker_id)
+        return broker is not None and broker.active
+
+    def session_is_valid(self, broker: BrokerImage, now_ms: int) -> bool:
+        session = self.sessions.get(broker.id)
+        return (
+            session is not None
+            and now_ms - session.last_contact < self.settings.broker_session_timeout_ms
+        )
+
+    def check_broker_epoch(self, broker_id: int, broker_epoch: int) -> BrokerImage:
+        """A request of an earlier incarnation must not change anything (KIP-380)."""
+        broker = self.image.brokers.get(broker_id)
+        if broker is None:
+            fail(
+                ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {broker_id} is registered."
+            )
+        if broker.epoch != broker_epoch:
+            fail(
+                ErrorCode.STALE_BROKER_EPOCH,
+                f"Expected broker epoch {broker.epoch}, but got broker epoch {broker_epoch}",
+            )
+        return broker
+
+
+def fail(code: ErrorCode, message: str = "") -> NoReturn:
+    raise KafkaError(code, message)

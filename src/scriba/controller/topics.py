@@ -1,0 +1,468 @@
+"""Topics and partitions are made and go: the requests of administrators."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final
+
+from scriba.config import ConfigError
+from scriba.controller.configs import MAX_VALUE_LENGTH
+from scriba.controller.image import TOPIC, PartitionImage, TopicImage, partition_record
+from scriba.controller.placement import place
+from scriba.controller.state import Result, State, fail
+from scriba.errors import ErrorCode, KafkaError
+from scriba.instant import Instant
+from scriba.settings import TopicSettings, describe_topic
+from scriba.wire.admin import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+    CreatePartitionsTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from scriba.wire.schema import Message
+from scriba.wire.stored import ConfigRecord, RemoveTopicRecord, TopicRecord
+from scriba.wire.uuids import ZERO
+
+MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+MAX_NAME_LENGTH: Final = 249
+METADATA_TOPIC: Final = "__cluster_metadata"
+_LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+
+
+def check_name(name: str) -> None:
+    """The rules for a topic's name, which becomes part of a directory's name."""
+    if not name:
+        complaint = "the empty string is not allowed"
+    elif name in (".", ".."):
+        complaint = "'.' or '..' is not allowed"
+    elif len(name) > MAX_NAME_LENGTH:
+        complaint = (
+            f"the length of '{name}' is longer than the max allowed length {MAX_NAME_LENGTH}"
+        )
+    elif not _LEGAL.issuperset(name):
+        complaint = (
+            f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' "
+            "and '-'"
+        )
+    else:
+        return
+    fail(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {complaint}")
+
+
+def _unified(name: str) -> str:
+    """Metrics write '.' as '_': two names with the same form cannot live together."""
+    return name.replace(".", "_")
+
+
+class Collisions:
+    """Names of topics whose metrics would be those of another, found without a scan per name."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._by_form = {_unified(name): name for name in names if "." in name or "_" in name}
+
+    def check(self, name: str) -> None:
+        other = self._by_form.get(_unified(name)) if "." in name or "_" in name else None
+        if other is not None:
+            fail(
+                ErrorCode.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{name}' collides with existing topic: {other}",
+            )
+
+
+# ---- CreateTopics ----
+
+
+def create_topics(state: State, request: CreateTopicsRequest, version: int, now: Instant) -> Result:
+    response = CreateTopicsResponse()
+    counts: dict[str, int] = {}
+    for topic in request.topics:
+        counts[topic.name] = counts.get(topic.name, 0) + 1
+    asked = [t for t in request.topics if counts[t.name] == 1 and t.name != METADATA_TOPIC]
+    plans: list[Iterator[Message]] = []
+    refused = _too_many_partitions(state, asked)
+    collisions = None if refused else Collisions(state.image.topics_by_name)
+    for topic in asked:
+        try:
+            if collisions is None:
+                fail(
+                    ErrorCode.POLICY_VIOLATION,
+                    "Excessively large number of partitions per request.",
+                )
+            result, records = _create_topic(state, topic, collisions)
+            response.topics.append(result)
+            plans.append(records)
+        except KafkaError as error:
+            response.topics.append(_refusal(topic.name, error.code, error.message))
+    for name, count in counts.items():
+        if count > 1:
+            response.topics.append(
+                _refusal(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            )
+        elif name == METADATA_TOPIC:
+            response.topics.append(
+                _refusal(
+                    name,
+                    ErrorCode.INVALID_REQUEST,
+                    f"Creation of internal topic {METADATA_TOPIC} is prohibited.",
+                )
+            )
+    if request.validate_only:
+        return Result([], response)
+    return Result((record for plan in plans for record in plan), response)
+
+
+def _too_many_partitions(state: State, topics: Iterable[CreatableTopic]) -> bool:
+    total = 0
+    for topic in topics:
+        if topic.assignments:
+            total += len(topic.assignments)
+        elif topic.num_partitions == -1:
+            total += state.settings.num_partitions
+        else:
+            total += max(topic.num_partitions, 0)
+    return total > MAX_PARTITIONS_PER_REQUEST
+
+
+def _create_topic(
+    state: State, topic: CreatableTopic, collisions: Collisions
+) -> tuple[CreatableTopicResult, Iterator[Message]]:
+    """Checks in the order in which Kafka does, since the first error is the one told."""
+    check_name(topic.name)
+    if topic.name in state.image.topics_by_name:
+        fail(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+    collisions.check(topic.name)
+    configs = _checked_configs(state, topic)
+    if topic.assignments:
+        replicas = _manual_assignment(state, topic)
+        count, factor = len(replicas), len(replicas[0])
+        placed: Iterator[tuple[int, ...]] = iter(replicas)
+    else:
+        count, factor = _sizes(state, topic)
+        placed = _placed(state, factor)
+    topic_id = state.uuid()
+    result = CreatableTopicResult(
+        name=topic.name,
+        topic_id=topic_id,
+        error_message=None,
+        num_partitions=count,
+        replication_factor=factor,
+        configs=_described(state, configs),
+    )
+    return result, _topic_records(state, topic.name, topic_id, configs, islice(placed, count))
+
+
+def _sizes(state: State, topic: CreatableTopic) -> tuple[int, int]:
+    if topic.replication_factor < -1 or topic.replication_factor == 0:
+        fail(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            "Replication factor must be larger than 0, or -1 to use the default value.",
+        )
+    if topic.num_partitions < -1 or topic.num_partitions == 0:
+        fail(
+            ErrorCode.INVALID_PARTITIONS,
+            "Number of partitions was set to an invalid non-positive value.",
+        )
+    count, factor = topic.num_partitions, topic.replication_factor
+    return (
+        state.settings.num_partitions if count == -1 else count,
+        state.settings.default_replication_factor if factor == -1 else factor,
+    )
+
+
+def _placed(state: State, factor: int) -> Iterator[tuple[int, ...]]:
+    try:
+        return place(state.image.brokers.values(), factor, state.below)
+    except KafkaError as error:
+        fail(error.code, f"Unable to replicate the partition {factor} time(s): {error.message}")
+
+
+def _checked_configs(state: State, topic: CreatableTopic) -> dict[str, str]:
+    nothing = [config.name for config in topic.configs if config.value is None]
+    if nothing:
+        fail(
+            ErrorCode.INVALID_CONFIG,
+            f"Null value not supported for topic configs: {','.join(nothing)}",
+        )
+    configs = {config.name: config.value for config in topic.configs if config.value is not None}
+    if any(len(value) > MAX_VALUE_LENGTH for value in configs.values()):
+        fail(
+            ErrorCode.INVALID_CONFIG, f"A config value has more than {MAX_VALUE_LENGTH} characters."
+        )
+    try:
+        TopicSettings.resolve(configs, state.settings)
+    except ConfigError as error:
+        fail(ErrorCode.INVALID_CONFIG, str(error))
+    return configs
+
+
+def _manual_assignment(state: State, topic: CreatableTopic) -> list[tuple[int, ...]]:
+    if topic.replication_factor != -1:
+        fail(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not -1.",
+        )
+    if topic.num_partitions != -1:
+        fail(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not -1.",
+        )
+    by_index: dict[int, tuple[int, ...]] = {}
+    factor: int | None = None
+    for assignment in topic.assignments:
+        index = assignment.partition_index
+        if index in by_index:
+            fail(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"Found multiple manual partition assignments for partition {index}",
+            )
+        _check_assignment(state, assignment.broker_ids, factor, index)
+        factor = len(assignment.broker_ids)
+        by_index[index] = tuple(assignment.broker_ids)
+    if not all(index in by_index for index in range(len(by_index))):
+        fail(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "partitions should be a consecutive 0-based integer sequence",
+        )
+    return [by_index[index] for index in range(len(by_index))]
+
+
+def _check_assignment(state: State, brokers: Sequence[int], factor: int | None, index: int) -> None:
+    def refuse(why: str) -> None:
+        fail(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)
+
+    if not brokers:
+        refuse("The manual partition assignment includes an empty replica list.")
+    seen: set[int] = set()
+    for broker in sorted(brokers):
+        if broker not in state.image.brokers:
+            refuse(
+                f"The manual partition assignment includes broker {broker}, but no such broker is "
+                "registered."
+            )
+        if broker in seen:
+            refuse(f"The manual partition assignment includes the broker {broker} more than once.")
+        seen.add(broker)
+    if factor is not None and len(brokers) != factor:
+        refuse(
+            f"The manual partition assignment includes a partition with {len(brokers)} replica(s), "
+            f"but this is not consistent with previous partitions, which have {factor} replica(s)."
+        )
+    if not any(state.active(broker) for broker in brokers):
+        refuse(
+            f"All brokers specified in the manual partition assignment for partition {index} are "
+            "fenced or in controlled shutdown."
+        )
+
+
+def _described(state: State, configs: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=row.name,
+            value=row.value,
+            read_only=row.read_only,
+            config_source=row.source,
+            is_sensitive=row.is_sensitive,
+        )
+        for row in sorted(describe_topic(configs, state.settings))
+    ]
+
+
+def _topic_records(
+    state: State,
+    name: str,
+    topic_id: bytes,
+    configs: Mapping[str, str],
+    placed: Iterable[tuple[int, ...]],
+) -> Iterator[Message]:
+    yield TopicRecord(name=name, topic_id=topic_id)
+    for key, value in configs.items():
+        yield ConfigRecord(resource_type=TOPIC, resource_name=name, name=key, value=value)
+    yield from _partition_records(state, topic_id, 0, placed)
+
+
+def _partition_records(
+    state: State, topic_id: bytes, first: int, placed: Iterable[tuple[int, ...]]
+) -> Iterator[Message]:
+    images: dict[tuple[int, ...], PartitionImage] = {}
+    for index, replicas in enumerate(placed, first):
+        image = images.get(replicas)
+        if image is None:
+            image = images[replicas] = _new_partition(state, replicas)
+        yield partition_record(topic_id, index, image)
+
+
+def _new_partition(state: State, replicas: tuple[int, ...]) -> PartitionImage:
+    isr = tuple(broker for broker in replicas if state.active(broker))
+    return PartitionImage(
+        replicas=replicas,
+        directories=tuple(state.image.brokers[broker].default_directory() for broker in replicas),
+        isr=isr,
+        leader=isr[0],
+        leader_epoch=0,
+        partition_epoch=0,
+    )
+
+
+def _refusal(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
+    return CreatableTopicResult(name=name, error_code=code, error_message=message)
+
+
+# ---- DeleteTopics ----
+
+
+def delete_topics(state: State, request: DeleteTopicsRequest, version: int, now: Instant) -> Result:
+    if not state.settings.delete_topic_enable:
+        code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
+        fail(code, "Topic deletion is disabled.")
+    response = DeleteTopicsResponse()
+    names: dict[str, int] = {}
+    ids: dict[bytes, int] = {}
+    for name in request.topic_names:
+        names[name] = names.get(name, 0) + 1
+    for topic in request.topics:
+        if topic.name is None and topic.topic_id == ZERO:
+            response.responses.append(
+                _undeleted(None, ZERO, "Neither topic name nor id were specified.")
+            )
+        elif topic.name is None:
+            ids[topic.topic_id] = ids.get(topic.topic_id, 0) + 1
+        elif topic.topic_id == ZERO:
+            names[topic.name] = names.get(topic.name, 0) + 1
+        else:
+            response.responses.append(
+                _undeleted(
+                    topic.name, topic.topic_id, "You may not specify both topic name and topic id."
+                )
+            )
+    doomed = _find_doomed(state, names, ids, response)
+    response.responses.extend(
+        DeletableTopicResult(name=topic.name, topic_id=topic.id) for topic in doomed
+    )
+    return Result([RemoveTopicRecord(topic_id=topic.id) for topic in doomed], response)
+
+
+def _find_doomed(
+    state: State,
+    names: Mapping[str, int],
+    ids: Mapping[bytes, int],
+    response: DeleteTopicsResponse,
+) -> list[TopicImage]:
+    """The topics to delete; a topic named by name and by id is a duplicate, too."""
+    results = response.responses
+    found: dict[bytes, TopicImage] = {}
+    for topic_id, count in ids.items():
+        topic = state.image.topics_by_id.get(topic_id)
+        if count > 1:
+            results.append(_undeleted(None, topic_id, "Duplicate topic id."))
+        elif topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_ID
+            results.append(
+                DeletableTopicResult(
+                    name=None, topic_id=topic_id, error_code=code, error_message=code.text
+                )
+            )
+        else:
+            found[topic.id] = topic
+    for name, count in names.items():
+        topic = state.image.topics_by_name.get(name)
+        if count > 1:
+            results.append(_undeleted(name, ZERO, "Duplicate topic name."))
+        elif topic is None:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            results.append(
+                DeletableTopicResult(
+                    name=name, topic_id=ZERO, error_code=code, error_message=code.text
+                )
+            )
+        elif topic.id in found:
+            del found[topic.id]
+            results.append(
+                _undeleted(name, topic.id, "The provided topic name maps to an ID that was given.")
+            )
+        else:
+            found[topic.id] = topic
+    return list(found.values())
+
+
+def _undeleted(name: str | None, topic_id: bytes, why: str) -> DeletableTopicResult:
+    return DeletableTopicResult(
+        name=name, topic_id=topic_id, error_code=ErrorCode.INVALID_REQUEST, error_message=why
+    )
+
+
+# ---- CreatePartitions ----
+
+
+def create_partitions(
+    state: State, request: CreatePartitionsRequest, version: int, now: Instant
+) -> Result:
+    response = CreatePartitionsResponse()
+    counts: dict[str, int] = {}
+    for topic in request.topics:
+        counts[topic.name] = counts.get(topic.name, 0) + 1
+    plans: list[Iterator[Message]] = []
+    for name, count in counts.items():
+        if count > 1:
+            response.results.append(
+                CreatePartitionsTopicResult(
+                    name=name,
+                    error_code=ErrorCode.INVALID_REQUEST,
+                    error_message="Duplicate topic name.",
+                )
+            )
+    room = MAX_PARTITIONS_PER_REQUEST
+    for topic in request.topics:
+        if counts[topic.name] > 1:
+            continue
+        result = CreatePartitionsTopicResult(name=topic.name, error_message=None)
+        response.results.append(result)
+        try:
+            added, records = _create_partitions(state, topic, room)
+            room -= added
+            plans.append(records)
+        except KafkaError as error:
+            result.error_code, result.error_message = error.code, error.message
+    if request.validate_only:
+        return Result([], response)
+    return Result((record for plan in plans for record in plan), response)
+
+
+def _create_partitions(
+    state: State, topic: CreatePartitionsTopic, room: int
+) -> tuple[int, Iterator[Message]]:
+    image = state.image.topics_by_name.get(topic.name)
+    if image is None:
+        fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    present = len(image.partitions)
+    if topic.count == present:
+        fail(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+    if topic.count < present:
+        fail(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {topic.name} currently has {present} partition(s); {topic.count} would not "
+            "be an increase.",
+        )
+    added = topic.count - present
+    if topic.assignments is not None and len(topic.assignments) != added:
+        fail(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Attempted to add {added} additional partition(s), but only {len(topic.assignments)} "
+            "assignment(s) were specified.",
+        )
+    if added > room:
+        fail(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+    factor = len(next(iter(image.partitions.values())).replicas)
+    if topic.assignments is not None:
+        for index, assignment in enumerate(topic.assignments, present):
+            _check_assignment(state, assignment.broker_ids, factor, index)
+        placed: Iterator[tuple[int, ...]] = (tuple(a.broker_ids) for a in topic.assignments)
+    else:
+        placed = _placed(state, factor)
+    return added, _partition_records(state, image.id, present, islice(placed, added))

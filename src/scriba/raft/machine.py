@@ -1,0 +1,564 @@
+"""KRaft: a quorum of controllers agrees on the metadata log (KIP-595, KIP-996).
+
+Raft, except that followers pull. Records of the log carry the epoch of the leader that wrote them;
+an epoch has at most one leader, because a voter gives one vote per epoch, to a candidate whose log
+is at least as complete as its own, and writes that down before it answers. What a majority has on
+disk is committed, if it reaches into the leader's own epoch.
+
+Roles and how they follow each other are in `VALID`. A node whose leader goes silent first asks
+whether it could win (PROSPECTIVE); only if so it takes the next epoch and asks for votes
+(CANDIDATE), so a node that was cut off disturbs nobody when it comes back. A leader that no longer
+hears a majority resigns, so that its clients do not wait for ever. An observer is no voter; it only
+fetches.
+
+The machine keeps where epochs begin, never records. It is told the time and gives back, by `ready`,
+what to write and to send. Never: go back in epoch or high watermark, vote twice in an epoch, answer
+before the answer's reason is on disk, commit by counting an older epoch's records, truncate below
+the high watermark.
+"""
+
+import enum
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple
+
+from scriba.instant import Instant
+from scriba.raft.epochs import EpochTable
+from scriba.raft.messages import (
+    BeginEpoch,
+    EndEpoch,
+    EpochReply,
+    FetchReply,
+    FetchRequest,
+    HardState,
+    Leadership,
+    Position,
+    Ready,
+    Reply,
+    Request,
+    Run,
+    Voter,
+    VoteReply,
+    VoteRequest,
+)
+from scriba.raft.progress import Parked, Progress
+
+
+class Role(enum.Enum):
+    UNATTACHED = "waits for a leader or an election"
+    PROSPECTIVE = "asks whether it could win an election"
+    CANDIDATE = "asks for votes in a new epoch"
+    LEADER = "writes the log"
+    FOLLOWER = "fetches from the leader"
+    RESIGNED = "led this epoch and has stopped"
+
+
+VALID: Final = {
+    Role.UNATTACHED: {Role.UNATTACHED, Role.PROSPECTIVE, Role.FOLLOWER},
+    Role.PROSPECTIVE: {Role.UNATTACHED, Role.CANDIDATE, Role.FOLLOWER},
+    Role.CANDIDATE: {Role.UNATTACHED, Role.PROSPECTIVE, Role.LEADER, Role.FOLLOWER},
+    Role.LEADER: {Role.UNATTACHED, Role.RESIGNED, Role.FOLLOWER},
+    Role.FOLLOWER: {Role.UNATTACHED, Role.PROSPECTIVE, Role.FOLLOWER},
+    Role.RESIGNED: {Role.UNATTACHED, Role.PROSPECTIVE, Role.FOLLOWER},
+}
+
+MAX_WAIT_MS: Final = 500
+"""How long a leader may keep a fetch that has nothing to bring."""
+
+
+class Timeouts(NamedTuple):
+    election_ms: int = 1000
+    fetch_ms: int = 2000
+    request_ms: int = 2000
+
+
+class Raft:
+    def __init__(
+        self,
+        own: Voter,
+        voters: Iterable[Voter],
+        hard_state: HardState,
+        log: EpochTable,
+        below: Callable[[int], int],
+        now: Instant,
+        timeouts: Timeouts,
+    ) -> None:
+        """`below(n)` gives a number in [0, n): the jitter that keeps candidates apart."""
+        self.own = own
+        self.voters = {voter.id: voter for voter in voters}
+        self.log = log
+        self.epoch = max(hard_state.epoch, log.last_epoch)
+        self.leader = hard_state.leader if hard_state.epoch == self.epoch else None
+        self.high_watermark = log.start.offset
+        self.flushed = log.end_offset
+        self.role = Role.UNATTACHED
+        self.progress: Progress | None = None
+        self._voted = hard_state.voted if hard_state.epoch == self.epoch else None
+        self._timeouts = timeouts
+        self._below = below
+        self._deadline: int | None = None
+        self._granted: set[int] = set()
+        self._refused: set[int] = set()
+        self._resend_at: dict[int, int] = {}
+        self._fetch_at: int | None = None
+        """When the next fetch is due; None while one waits for the disk."""
+        self._has_fetched = False
+        self._next_peer = 0
+        self._parked: list[Parked] = []
+        self._leader_high_watermark = -1
+        self._saved = hard_state
+        self._told = Leadership(-1, None)
+        self._told_high_watermark = self.high_watermark
+        self._truncate_to: int | None = None
+        self._append: FetchReply | None = None
+        self._fetch_snapshot: Position | None = None
+        self._sends: list[tuple[int, Request]] = []
+        self._replies: list[tuple[object, Reply]] = []
+        self._start(now)
+
+    def _start(self, now: Instant) -> None:
+        if self.is_voter and len(self.voters) == 1:
+            # Nobody else can lead or vote: the next epoch is ours, without asking.
+            self.role = Role.CANDIDATE
+            self._begin_election(now)
+        elif self.leader == self.own.id:
+            # It may have lost, with the crash, what it had not yet written; another may lead.
+            self.role = Role.RESIGNED
+            self._deadline = now.mono_ms + self._election_timeout()
+        elif self.leader is not None:
+            self._follow(self.epoch, self.leader, now)
+        else:
+            self._detach(self.epoch, now)
+
+    @property
+    def is_voter(self) -> bool:
+        return self.voters.get(self.own.id) == self.own
+
+    @property
+    def hard_state(self) -> HardState:
+        return HardState(self.epoch, self.leader, None if self.leader is not None else self._voted)
+
+    # ---- the shell's side ----
+
+    def ready(self) -> Ready | None:
+        """What has to be done since the last call; None for nothing."""
+        hard_state = self.hard_state if self.hard_state != self._saved else None
+        leadership = Leadership(self.epoch, self.leader)
+        told = None if leadership == self._told else leadership
+        moved = self.high_watermark != self._told_high_watermark
+        if not (
+            hard_state
+            or told
+            or moved
+            or self._sends
+            or self._replies
+            or self._append
+            or self._truncate_to is not None
+            or self._fetch_snapshot
+        ):
+            return None
+        ready = Ready(
+            hard_state,
+            self._truncate_to,
+            self._append,
+            self._fetch_snapshot,
+            told,
+            self.high_watermark if moved else None,
+            self._sends,
+            self._replies,
+        )
+        self._saved = self.hard_state
+        self._told = leadership
+        self._told_high_watermark = self.high_watermark
+        self._truncate_to = self._append = self._fetch_snapshot = None
+        self._sends, self._replies = [], []
+        return ready
+
+    def next_deadline(self) -> int | None:
+        """The monotonic time of the next `tick`; None when nothing is due."""
+        due = [self._deadline, *(parked.deadline for parked in self._parked)]
+        if self.role in (Role.PROSPECTIVE, Role.CANDIDATE, Role.LEADER):
+            due += self._resend_at.values()
+        if self._fetches:
+            due.append(self._fetch_at)
+        return min((at for at in due if at is not None), default=None)
+
+    def append(self, count: int) -> int:
+        """The leader writes `count` records; returns the offset of the first."""
+        assert self.role is Role.LEADER
+        base = self.log.end_offset
+        self.log.append(Run(self.epoch, base + count))
+        self._answer_parked()
+        return base
+
+    def persisted(self, end_offset: int, now: Instant) -> None:
+        """The log is on disk up to `end_offset`: that may be counted, and fetched after."""
+        self.flushed = max(self.flushed, min(end_offset, self.log.end_offset))
+        if self.progress is not None:
+            self.progress.flushed = self.flushed
+            self._commit()
+        elif self._fetch_at is None and self.flushed == self.log.end_offset:
+            self._learn_high_watermark()
+            self._fetch_at = now.mono_ms
+
+    def snapshot_loaded(self, snapshot: Position, now: Instant) -> None:
+        """A snapshot fetched from the leader now stands for the log up to its end."""
+        assert snapshot.offset >= self.high_watermark
+        self.log.reset(snapshot)
+        self.flushed = snapshot.offset
+        self.high_watermark = snapshot.offset
+        self._fetch_at = now.mono_ms
+
+    def snapshot_taken(self, snapshot: Position) -> None:
+        """The log below a snapshot of committed records may go, and has gone."""
+        assert snapshot.offset <= self.high_watermark
+        self.log.advance_start(snapshot)
+
+    def resign(self, now: Instant) -> None:
+        """Leaves in good order, naming those who should follow."""
+        if self.role is not Role.LEADER or self.progress is None:
+            return
+        farewell = EndEpoch(self.epoch, self.own.id, self.progress.successors())
+        self._become(Role.RESIGNED)
+        self._deadline = now.mono_ms + self._election_timeout()
+        for peer in self._peers():
+            self._sends.append((peer, farewell))
+
+    def tick(self, now: Instant) -> None:
+        if self._deadline is not None and now.mono_ms >= self._deadline:
+            self._deadline = None
+            self._time_out(now)
+        self._resend(now)
+        if self._fetches and self._fetch_at is not None and now.mono_ms >= self._fetch_at:
+            self._fetch(now)
+        self._answer_parked(now)
+
+    def step(
+        self, sender: int, message: Request | Reply, now: Instant, token: object = None
+    ) -> None:
+        """Takes a message of another node. A request is answered under its `token`, some later."""
+        match message:
+            case VoteRequest():
+                self._replies.append((token, self._on_vote(message, now)))
+            case BeginEpoch():
+                self._hear_of(message.epoch, message.leader, now)
+                self._replies.append((token, EpochReply(self.epoch, self.leader)))
+            case EndEpoch():
+                self._on_end_epoch(message, now)
+                self._replies.append((token, EpochReply(self.epoch, self.leader)))
+            case FetchRequest():
+                self._on_fetch(message, token, now)
+            case VoteReply():
+                self._on_vote_reply(sender, message, now)
+            case EpochReply():
+                self._hear_of(message.epoch, message.leader, now)
+            case FetchReply():
+                self._on_fetch_reply(sender, message, now)
+
+    # ---- roles ----
+
+    def _become(self, role: Role) -> None:
+        assert role in VALID[self.role], f"{self.role.name} cannot become {role.name}"
+        self.role = role
+        self.progress = None
+        self._granted, self._refused = set(), set()
+        self._resend_at = {}
+        self._has_fetched = False
+        for parked in self._parked:
+            self._refuse_fetch(parked.token)
+        self._parked = []
+
+    def _enter(self, epoch: int, leader: int | None) -> None:
+        assert epoch >= self.epoch
+        if epoch > self.epoch:
+            self._voted = None
+        self.epoch, self.leader = epoch, leader
+
+    def _detach(self, epoch: int, now: Instant) -> None:
+        self._become(Role.UNATTACHED)
+        self._enter(epoch, self.leader if epoch == self.epoch else None)
+        self._deadline = now.mono_ms + self._election_timeout() if self.is_voter else None
+        self._fetch_at = None if self.is_voter else now.mono_ms
+
+    def _follow(self, epoch: int, leader: int, now: Instant) -> None:
+        self._become(Role.FOLLOWER)
+        self._enter(epoch, leader)
+        self._deadline = now.mono_ms + self._timeouts.fetch_ms
+        self._leader_high_watermark = -1
+        # Records of an earlier leader may still be on their way to the disk.
+        self._fetch_at = now.mono_ms if self.flushed == self.log.end_offset else None
+
+    def _hear_of(self, epoch: int, leader: int | None, now: Instant) -> bool:
+        """Takes in an epoch and its leader; whether that changed who we follow."""
+        if epoch < self.epoch or leader == self.own.id:
+            return False
+        if epoch > self.epoch:
+            if leader is None:
+                self._detach(epoch, now)
+            else:
+                self._follow(epoch, leader, now)
+            return True
+        if leader is not None and self.role not in (Role.FOLLOWER, Role.LEADER):
+            assert self.leader in (None, leader), "two leaders in one epoch"
+            self._follow(epoch, leader, now)
+            return True
+        return False
+
+    def _time_out(self, now: Instant) -> None:
+        match self.role:
+            case Role.LEADER:
+                self._check_majority(now)
+            case Role.FOLLOWER if not self.is_voter:
+                self._detach(self.epoch, now)
+            case Role.UNATTACHED | Role.FOLLOWER | Role.RESIGNED | Role.CANDIDATE:
+                self._become(Role.PROSPECTIVE)
+                self._canvass(now)
+            case Role.PROSPECTIVE:
+                self._give_up(now)
+
+    def _check_majority(self, now: Instant) -> None:
+        assert self.progress is not None
+        patience = self._timeouts.fetch_ms * 3 // 2
+        if self.progress.hears_majority(now, patience):
+            self._deadline = now.mono_ms + patience // 2
+        else:
+            self.resign(now)
+
+    # ---- elections ----
+
+    def _election_timeout(self) -> int:
+        return self._timeouts.election_ms + self._below(max(self._timeouts.election_ms, 1))
+
+    def _peers(self) -> list[int]:
+        return [peer for peer in self.voters if peer != self.own.id]
+
+    def _canvass(self, now: Instant) -> None:
+        """Sends out vote requests, for show or in earnest as the role says."""
+        self._granted = {self.own.id}
+        self._deadline = now.mono_ms + self._election_timeout()
+        self._resend_at = dict.fromkeys(self._peers(), now.mono_ms)
+        self._resend(now)
+        self._count_votes(now)
+
+    def _begin_election(self, now: Instant) -> None:
+        self._enter(self.epoch + 1, None)
+        self._voted = self.own
+        self._canvass(now)
+
+    def _resend(self, now: Instant) -> None:
+        if self.role in (Role.PROSPECTIVE, Role.CANDIDATE):
+            request: Request = VoteRequest(
+                self.epoch, self.own, self.log.end, self.role is Role.PROSPECTIVE
+            )
+            pause = self._timeouts.request_ms
+        elif self.role is Role.LEADER:
+            request = BeginEpoch(self.epoch, self.own.id)
+            pause = max(self._timeouts.fetch_ms // 2, 1)
+        else:
+            return
+        for peer, at in self._resend_at.items():
+            if now.mono_ms >= at:
+                self._resend_at[peer] = now.mono_ms + pause
+                if not self._heard_from(peer, now, pause):
+                    self._sends.append((peer, request))
+
+    def _heard_from(self, peer: int, now: Instant, within_ms: int) -> bool:
+        if self.progress is None:
+            return peer in self._granted or peer in self._refused
+        last = self.progress.voters[peer].last_contact
+        return last >= 0 and now.mono_ms - last <= within_ms
+
+    def _on_vote(self, request: VoteRequest, now: Instant) -> VoteReply:
+        if request.epoch > self.epoch:
+            self._detach(request.epoch, now)
+        granted = request.epoch == self.epoch and self._would_vote(request)
+        if granted and not request.pre_vote:
+            self._voted = request.candidate
+            self._deadline = now.mono_ms + self._election_timeout()
+        return VoteReply(self.epoch, self.leader, granted, request.pre_vote)
+
+    def _would_vote(self, request: VoteRequest) -> bool:
+        complete = request.end >= self.log.end
+        if request.pre_vote:
+            # One who hears the leader keeps it: the asker may just be cut off.
+            heard = self.role is Role.FOLLOWER and self._has_fetched
+            return complete and not heard and self.role is not Role.LEADER
+        if self.role not in (Role.UNATTACHED, Role.PROSPECTIVE):
+            return False
+        if self._voted is not None:
+            return self._voted == request.candidate
+        return self.leader is None and complete
+
+    def _on_vote_reply(self, sender: int, reply: VoteReply, now: Instant) -> None:
+        if self._hear_of(reply.epoch, reply.leader, now) or reply.epoch < self.epoch:
+            return
+        asked = Role.PROSPECTIVE if reply.pre_vote else Role.CANDIDATE
+        if self.role is not asked or sender not in self.voters:
+            return
+        (self._granted if reply.granted else self._refused).add(sender)
+        self._count_votes(now)
+
+    def _count_votes(self, now: Instant) -> None:
+        majority = len(self.voters) // 2 + 1
+        if len(self._granted) >= majority:
+            if self.role is Role.PROSPECTIVE:
+                self._become(Role.CANDIDATE)
+                self._begin_election(now)
+            else:
+                self._lead(now)
+        elif len(self._refused) > len(self.voters) - majority:
+            # Lost: the timeout, with its jitter, says when to try again.
+            self._resend_at = {}
+
+    def _give_up(self, now: Instant) -> None:
+        if self.leader is not None and self.leader != self.own.id:
+            self._follow(self.epoch, self.leader, now)
+        else:
+            self._detach(self.epoch, now)
+
+    def _lead(self, now: Instant) -> None:
+        self._become(Role.LEADER)
+        self.leader = self.own.id
+        self.progress = Progress(self.own, self.voters.values(), self.log.end_offset, now)
+        self.progress.flushed = self.flushed
+        self._deadline = None
+        if len(self.voters) > 1:
+            self._deadline = now.mono_ms + self._timeouts.fetch_ms * 3 // 2
+        self._resend_at = dict.fromkeys(self._peers(), now.mono_ms)
+        self._resend(now)
+
+    def _on_end_epoch(self, message: EndEpoch, now: Instant) -> None:
+        self._hear_of(message.epoch, message.leader, now)
+        leaving = self.role is Role.FOLLOWER and self.leader == message.leader
+        if not (leaving and message.epoch == self.epoch and self.is_voter):
+            return
+        # The most complete log stands at once, each next one gives those before it a start.
+        rank = len(self.voters)
+        if self.own.id in message.successors:
+            rank = message.successors.index(self.own.id)
+        self._deadline = now.mono_ms
+        if rank:
+            pause = self._timeouts.election_ms >> max(len(self.voters) - rank, 0)
+            self._deadline += pause + self._below(max(pause, 1))
+
+    # ---- the log ----
+
+    @property
+    def _fetches(self) -> bool:
+        return self.role is Role.FOLLOWER or (self.role is Role.UNATTACHED and not self.is_voter)
+
+    def _fetch(self, now: Instant) -> None:
+        """Fetches from the leader; an observer without one asks the voters in turn."""
+        if self.role is Role.FOLLOWER and self.leader is not None:
+            target = self.leader
+        else:
+            peers = self._peers()
+            target = peers[self._next_peer % len(peers)]
+            self._next_peer += 1
+        # Ask again if no answer comes; it may also be late, and is then as good.
+        self._fetch_at = now.mono_ms + self._timeouts.request_ms
+        request = FetchRequest(
+            self.epoch,
+            self.own,
+            self.log.end_offset,
+            self.log.last_epoch,
+            self.high_watermark,
+            MAX_WAIT_MS,
+        )
+        self._sends.append((target, request))
+
+    def _on_fetch(self, request: FetchRequest, token: object, now: Instant) -> None:
+        if self.progress is None or request.epoch != self.epoch:
+            # A replica that is ahead knows better; one that is behind learns from the answer.
+            self._refuse_fetch(token)
+            return
+        reply = self._fetch_reply(request)
+        if reply.diverging is None and reply.snapshot is None:
+            replica = self.progress.of(request.replica, now)
+            if replica is not None:
+                replica.fetched(request.offset, self.log.end_offset, now)
+                self._commit()
+            if self._nothing_for(request):
+                wait = min(request.max_wait_ms, MAX_WAIT_MS)
+                self._parked.append(Parked(request, token, now.mono_ms + wait))
+                return
+            reply = self._fetch_reply(request)
+        self._replies.append((token, reply))
+
+    def _fetch_reply(self, request: FetchRequest) -> FetchReply:
+        log, offset = self.log, request.offset
+        reply = FetchReply(self.epoch, self.own.id, self.high_watermark, offset, log.end_offset)
+        if log.contains(Position(request.last_epoch, offset)):
+            return reply
+        if offset <= log.start.offset or request.last_epoch < log.start.epoch:
+            return reply._replace(end_offset=offset, snapshot=log.start)
+        return reply._replace(end_offset=offset, diverging=log.end_of(request.last_epoch))
+
+    def _nothing_for(self, request: FetchRequest) -> bool:
+        return (
+            request.offset == self.log.end_offset
+            and request.high_watermark >= self.high_watermark
+            and request.max_wait_ms > 0
+        )
+
+    def _answer_parked(self, now: Instant | None = None) -> None:
+        if not self._parked:
+            return
+        waiting: list[Parked] = []
+        for parked in self._parked:
+            late = now is not None and now.mono_ms >= parked.deadline
+            if late or not self._nothing_for(parked.request):
+                self._replies.append((parked.token, self._fetch_reply(parked.request)))
+            else:
+                waiting.append(parked)
+        self._parked = waiting
+
+    def _refuse_fetch(self, token: object) -> None:
+        self._replies.append((token, FetchReply(self.epoch, self.leader, refused=True)))
+
+    def _commit(self) -> None:
+        assert self.progress is not None
+        offset = self.progress.committed()
+        if offset is not None and offset > self.high_watermark:
+            self.high_watermark = offset
+            self._answer_parked()
+
+    def _on_fetch_reply(self, sender: int, reply: FetchReply, now: Instant) -> None:
+        if self._hear_of(reply.epoch, reply.leader, now) or reply.refused:
+            return
+        if self.role is not Role.FOLLOWER or reply.epoch != self.epoch or sender != self.leader:
+            return
+        self._deadline = now.mono_ms + self._timeouts.fetch_ms
+        self._has_fetched = True
+        if self._fetch_at is None or reply.offset != self.log.end_offset:
+            return  # the answer to an earlier question
+        if reply.snapshot is not None:
+            self._fetch_at = None
+            self._fetch_snapshot = reply.snapshot
+        elif reply.diverging is not None:
+            self._truncate(reply.diverging, now)
+        else:
+            self._leader_high_watermark = reply.high_watermark
+            if reply.runs:
+                for run in reply.runs:
+                    self.log.append(run)
+                self._append = reply
+                self._fetch_at = None
+            else:
+                self._learn_high_watermark()
+                self._fetch_at = now.mono_ms
+
+    def _truncate(self, diverging: Position, now: Instant) -> None:
+        """Cuts off what the leader does not have; its next answer may cut more."""
+        ours = self.log.end_of(diverging.epoch)
+        cut = min(ours.offset, diverging.offset) if ours.epoch == diverging.epoch else ours.offset
+        cut = max(cut, self.log.start.offset)
+        assert cut >= self.high_watermark, "the leader lacks committed records"
+        self.log.truncate(cut)
+        self.flushed = min(self.flushed, cut)
+        self._truncate_to = cut
+        self._fetch_at = now.mono_ms
+
+    def _learn_high_watermark(self) -> None:
+        known = min(self._leader_high_watermark, self.flushed)
+        if known > self.high_watermark:
+            self.high_watermark = known

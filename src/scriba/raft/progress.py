@@ -1,0 +1,104 @@
+"""What a leader knows of the replicas that fetch from it, and what follows: the commit."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from scriba.instant import Instant
+from scriba.raft.messages import FetchRequest, Voter
+
+OBSERVER_EXPIRY_MS: Final = 300_000
+MAX_OBSERVERS: Final = 10_000
+
+
+@dataclass(slots=True)
+class Replica:
+    """One replica's log as its last fetch told it; times are wall-clock, for DescribeQuorum."""
+
+    voter: Voter
+    end_offset: int = -1
+    last_contact: int = -1
+    """Monotonic time of the last fetch, -1 for none in this epoch."""
+    last_fetch_ms: int = -1
+    last_caught_up_ms: int = -1
+    leader_end_then: int = -1
+
+    def fetched(self, offset: int, leader_end: int, now: Instant) -> None:
+        if offset >= leader_end:
+            self.last_caught_up_ms = now.wall_ms
+        elif 0 <= self.leader_end_then <= offset:
+            # It has by now what the leader had when it last asked.
+            self.last_caught_up_ms = self.last_fetch_ms
+        self.end_offset = offset
+        self.last_contact = now.mono_ms
+        self.last_fetch_ms = now.wall_ms
+        self.leader_end_then = leader_end
+
+
+@dataclass(slots=True)
+class Parked:
+    """A fetch that waits for something to bring."""
+
+    request: FetchRequest
+    token: object
+    deadline: int
+
+
+class Progress:
+    """The replicas of one leader in one epoch."""
+
+    def __init__(
+        self, own: Voter, voters: Iterable[Voter], start_offset: int, now: Instant
+    ) -> None:
+        self.own = own
+        self.voters = {voter.id: Replica(voter) for voter in voters}
+        self.observers: dict[Voter, Replica] = {}
+        self.start_offset = start_offset
+        self.since = now.mono_ms
+        self.flushed = 0
+
+    def of(self, replica: Voter, now: Instant) -> Replica | None:
+        """The replica that fetches; None for one observer too many."""
+        voter = self.voters.get(replica.id)
+        if voter is not None and voter.voter.directory == replica.directory:
+            return voter
+        known = self.observers.get(replica)
+        if known is None:
+            self._forget_silent(now)
+            if len(self.observers) >= MAX_OBSERVERS:
+                return None
+            known = self.observers[replica] = Replica(replica)
+        return known
+
+    def _forget_silent(self, now: Instant) -> None:
+        silent = now.mono_ms - OBSERVER_EXPIRY_MS
+        self.observers = {k: r for k, r in self.observers.items() if r.last_contact > silent}
+
+    def committed(self) -> int | None:
+        """Up to where a majority has the log on disk, once that reaches into this epoch.
+
+        A majority that holds an older epoch's records may still lose them to a log with a later
+        epoch, so they count only together with a record of our own (Raft 5.4.2).
+        """
+        ends = sorted(
+            (
+                self.flushed if replica.voter == self.own else replica.end_offset
+                for replica in self.voters.values()
+            ),
+            reverse=True,
+        )
+        offset = ends[len(ends) // 2]
+        return offset if offset > self.start_offset else None
+
+    def hears_majority(self, now: Instant, within_ms: int) -> bool:
+        heard = sum(
+            replica.voter == self.own
+            or max(replica.last_contact, self.since) > now.mono_ms - within_ms
+            for replica in self.voters.values()
+        )
+        return heard > len(self.voters) // 2
+
+    def successors(self) -> tuple[int, ...]:
+        others = [r for r in self.voters.values() if r.voter != self.own]
+        others.sort(key=lambda replica: (-replica.end_offset, replica.voter.id))
+        return tuple(replica.voter.id for replica in others)
