@@ -1,0 +1,1 @@
+"""The command line. Each command is a module, imported when it is called."""

@@ -1,0 +1,154 @@
+"""`scriba up`: one node, from the words it was started with to its clean end."""
+
+import argparse
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from scriba import __version__
+from scriba.config import ConfigError, StartError
+from scriba.settings import NodeSettings
+from scriba.settings.sources import (
+    Given,
+    parse_arguments,
+    parse_environment,
+    parse_properties,
+)
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+
+DEMO_TOPIC: Final = "demo"
+DEMO_PARTITIONS: Final = 3
+
+
+def run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    logging.basicConfig(
+        level=logging.INFO if options.verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+    )
+    settings = read_settings(options, environment)
+
+    from scriba.runtime.loop import run as run_loop
+
+    return run_loop(serve(settings, demo=options.demo))
+
+
+def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> NodeSettings:
+    """All sources put together; what was left aside is said on standard error."""
+    given: dict[str, Given] = read_file(options.config) if options.config else {}
+    variables, strangers = parse_environment(environment)
+    given |= variables
+    given |= parse_arguments(options.settings)
+    if options.port is not None:
+        if "listeners" in given:
+            raise StartError(
+                f"--port: listeners is set too ({given['listeners'].origin}); drop one"
+            )
+        given["listeners"] = Given(f"PLAINTEXT://127.0.0.1:{options.port}", "--port")
+    if options.data is not None:
+        given["log.dirs"] = Given(options.data, "--data")
+    try:
+        texts = {name: value.text for name, value in given.items()}
+        settings = NodeSettings.parse(texts, machine=socket.gethostname())
+    except ConfigError as error:
+        origin = given.get(error.name)
+        raise StartError(f"{error} ({origin.origin})" if origin else str(error)) from error
+    note("without a meaning here, ignored", settings.screened.ignored)
+    note("for features not served yet, without effect", settings.screened.waiting)
+    note("no setting by that name, ignored", strangers)
+    return settings
+
+
+def read_file(path: str) -> dict[str, Given]:
+    try:
+        with open(path, encoding="utf-8") as file:
+            return parse_properties(file.read(), path)
+    except OSError as error:
+        raise StartError(f"--config {path}: {error.strerror}; name a readable file") from error
+    except UnicodeDecodeError as error:
+        raise StartError(f"--config {path}: is not UTF-8 text; save it as such") from error
+
+
+def note(what: str, names: "tuple[str, ...] | list[str]") -> None:
+    if names:
+        print(f"note: {what}: {', '.join(names)}", file=sys.stderr)
+
+
+async def serve(settings: NodeSettings, *, demo: bool) -> int:
+    """Runs a node until a signal or a failure ends it."""
+    from scriba.broker.node import Node
+    from scriba.runtime.world import RealWorld
+
+    async with RealWorld() as world:
+        node = Node(settings, world)
+        life = asyncio.ensure_future(live(node, demo=demo))
+        listen_to_signals(life)
+        try:
+            await life
+        except asyncio.CancelledError:
+            print("stopping", flush=True)
+        finally:
+            await node.stop()
+    return 0
+
+
+async def live(node: "Node", *, demo: bool) -> None:
+    await node.start()
+    if demo:
+        await create_demo_topic(node)
+    print(banner(node), flush=True)
+    await node.wait_stopped()
+
+
+def listen_to_signals(life: "asyncio.Future[None]") -> None:
+    """The first SIGINT or SIGTERM asks the node to stop; a SIGINT after that does not ask."""
+    asked = False
+
+    def stop(number: signal.Signals) -> None:
+        nonlocal asked
+        if asked and number is signal.SIGINT:
+            print("stopped at once; the next start recovers the log", file=sys.stderr, flush=True)
+            os._exit(128 + number)
+        asked = True
+        life.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+
+
+async def create_demo_topic(node: "Node") -> None:
+    from scriba.client.admin import create_topic
+
+    listener = node.listeners[0]
+    await create_topic(listener.host, listener.port, DEMO_TOPIC, DEMO_PARTITIONS)
+
+
+def banner(node: "Node") -> str:
+    addresses = [f"{address(each.host)}:{each.port}" for each in node.listeners]
+    broker = addresses[0]
+    directories = ", ".join(os.path.abspath(each) for each in node.data_dirs)
+    return "\n".join(
+        [
+            f"Scriba {__version__}: node {node.settings.node_id} of cluster {node.cluster_id}",
+            *(f"  listening on {each}" for each in addresses),
+            f"  data in {directories}",
+            "",
+            f"  produce:  echo hello | kcat -P -b {broker} -t {DEMO_TOPIC}",
+            f"  consume:  kcat -C -b {broker} -t {DEMO_TOPIC} -e",
+            "  stop:     Ctrl-C",
+        ]
+    )
+
+
+def address(host: str) -> str:
+    """A host that can be connected to from here, for one that may stand for all."""
+    if host in ("", "0.0.0.0", "::"):
+        return "127.0.0.1"
+    return f"[{host}]" if ":" in host else host
