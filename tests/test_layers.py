@@ -104,12 +104,11 @@ MODULES = [load(path) for path in sorted(SOURCE.rglob("*.py"))]
 def wrong_turns(module: Module) -> Iterator[str]:
     """Imports against the direction of the house."""
     for imported, line in module.imports():
-        if imported != "scriba" and not imported.startswith("scriba."):
+        house, _, inside = imported.partition(".")
+        room = inside.partition(".")[0]
+        if house != "scriba" or room in (module.room, "__version__"):
             continue
-        room = imported.split(".")[1] if "." in imported else "__init__"
         where = f"{module.name}:{line} imports {imported}"
-        if room == module.room:
-            continue
         if room not in ALLOWED[module.room]:
             yield f"{where}: {module.room} may not know {room}"
         doors = ENTRANCES.get((module.room, room))
@@ -130,12 +129,13 @@ def reaching_outside(module: Module) -> Iterator[str]:
         if isinstance(node, ast.Call):
             yield from _reaching_call(module, node)
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id == "os" and node.attr not in {"path", "fspath", "PathLike"}:
+            if node.value.id == "os" and node.attr not in PURE_OS:
                 yield f"{module.name}:{node.lineno} uses os.{node.attr}"
             elif (node.value.id, node.attr) in CLOCKS:
                 yield f"{module.name}:{node.lineno} asks {node.value.id}.{node.attr}"
 
 
+PURE_OS = {"path", "fspath", "PathLike", "strerror"}
 TOUCHING_PATHS = {"exists", "isfile", "isdir", "getsize", "getmtime", "realpath", "abspath"}
 
 

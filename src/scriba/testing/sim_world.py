@@ -1,0 +1,216 @@
+"""A world that follows from one seed: time, disks, network, randomness and their faults.
+
+    sim = SimWorld(seed=7)
+    host = sim.host("broker")
+
+    async def main() -> None:
+        process = host.start(lambda world: serve(world))
+        ...
+        host.power_cut()
+        process = host.start(lambda world: serve(world))
+
+    sim.run(main())
+    sim.trace.digest()
+
+Hosts keep their disk and clock; a process gets a `World` of its own and loses it when it ends.
+Everything that happens to disks and network is written to the trace; the same seed gives the same
+trace, on every machine and whatever PYTHONHASHSEED says.
+"""
+
+import asyncio
+import hashlib
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, ParamSpec, TypeVar
+
+from scriba.instant import Instant
+from scriba.runtime.lag import LagHistogram
+from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng
+from scriba.runtime.rng import SeededRng
+from scriba.testing.sim_disk import DiskFaults, SimDisk, Volume
+from scriba.testing.sim_loop import Life, SimLoop
+from scriba.testing.sim_net import NetFaults, Network, SimNet
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+EPOCH_MS: Final = 1_750_000_000_000
+"""What the wall clocks say when a simulation begins."""
+
+
+class Trace:
+    """What happened, in order: a running hash of all of it and the text of the last events."""
+
+    def __init__(self, loop: SimLoop, keep: int = 2000) -> None:
+        self._loop = loop
+        self._hash = hashlib.blake2b(digest_size=16)
+        self.last: deque[str] = deque(maxlen=keep)
+
+    def add(self, *event: object) -> None:
+        line = f"{self._loop.time():.9f} {' '.join(map(str, event))}"
+        self._hash.update(line.encode())
+        self._hash.update(b"\n")
+        self.last.append(line)
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+class SimClock:
+    """A host's clock. The wall can be moved; the monotonic side cannot."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+        self._wall_ms = EPOCH_MS
+
+    def mono_ms(self) -> int:
+        return int(self._loop.time() * 1000 + 1e-6)
+
+    def wall_ms(self) -> int:
+        return self._wall_ms + self.mono_ms()
+
+    def now(self) -> Instant:
+        return Instant(self.mono_ms(), self.wall_ms())
+
+    def jump(self, ms: int) -> None:
+        self._wall_ms += ms
+
+
+class SimOffload:
+    """Work away from the loop: it takes time, and happens early or late in it."""
+
+    def __init__(self, rng: SeededRng, busy_ms: tuple[float, float] = (0.02, 2.0)) -> None:
+        self._rng = rng
+        self._busy_ms = busy_ms
+
+    async def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        early = self._rng.chance(0.5)
+        pause = self._rng.between(*self._busy_ms) / 1000
+        if not early:
+            await asyncio.sleep(pause)
+        try:
+            return fn(*args, **kwargs)
+        finally:
+            if early:
+                await asyncio.sleep(pause)
+
+
+class ProcessWorld:
+    """The world as one simulated process sees it."""
+
+    def __init__(self, host: "SimHost", number: int) -> None:
+        rng = host.sim.rng.fork(f"{host.name}/{number}")
+        self.sim_disk = SimDisk(host.volume)
+        self.sim_net = SimNet(host.sim.network, host.name)
+        self.clock: Clock = host.clock
+        self.rng: Rng = rng.fork("rng")
+        self.offload: Offload = SimOffload(rng.fork("offload"))
+        self.disk: Disk = self.sim_disk
+        self.net: Net = self.sim_net
+        self.lag = LagHistogram()
+
+
+class SimProcess:
+    def __init__(
+        self,
+        host: "SimHost",
+        number: int,
+        main: "Callable[[ProcessWorld], Coroutine[Any, Any, None]]",
+    ) -> None:
+        self.world = ProcessWorld(host, number)
+        self._host = host
+        self._life = Life(f"{host.name}/{number}")
+        context = self._life.context()
+        self.task = context.run(
+            host.sim.loop.create_task, main(self.world), name=self._life.name, context=context
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self._life.alive and not self.task.done()
+
+    def kill(self) -> None:
+        """As `kill -9`: the process is gone, what it wrote is still in the host's page cache."""
+        self._end(silently=False)
+
+    def _end(self, silently: bool) -> None:
+        if self._life.alive:
+            self._host.sim.trace.add("kill", self._life.name)
+            self.world.sim_disk.die()
+            self.world.sim_net.die(silently)
+            self._host.sim.loop.kill(self._life)
+
+
+class SimHost:
+    """A machine: a name, a disk, a clock, and the processes on it."""
+
+    def __init__(self, sim: "SimWorld", name: str) -> None:
+        self.sim = sim
+        self.name = name
+        self.clock = SimClock(sim.loop)
+        self.volume = Volume(sim.rng.fork(f"{name}/disk"), sim.disk_faults, sim.noting(name))
+        self._processes: list[SimProcess] = []
+        self._started = 0
+
+    def start(self, main: Callable[[ProcessWorld], Coroutine[Any, Any, None]]) -> SimProcess:
+        self._started += 1
+        self.sim.network.up(self.name)
+        self.sim.trace.add("start", self.name, self._started)
+        process = SimProcess(self, self._started, main)
+        self._processes = [kept for kept in self._processes if kept.alive]
+        self._processes.append(process)
+        return process
+
+    def power_cut(self) -> None:
+        """Ends all processes; the disk loses what was not synced; peers hear nothing."""
+        self.sim.trace.add("power cut", self.name)
+        self.sim.network.down(self.name)
+        for process in self._processes:
+            process._end(silently=True)
+        self.volume.power_cut()
+
+
+class SimWorld:
+    def __init__(
+        self,
+        seed: int,
+        *,
+        disk_faults: DiskFaults | None = None,
+        net_faults: NetFaults | None = None,
+    ) -> None:
+        self.seed = seed
+        self.rng = SeededRng(seed)
+        self.loop = SimLoop()
+        self.trace = Trace(self.loop)
+        self.disk_faults = disk_faults or DiskFaults()
+        self.network = Network(
+            self.loop, self.rng.fork("net"), net_faults or NetFaults(), self.noting("net")
+        )
+        self._hosts: dict[str, SimHost] = {}
+
+    def host(self, name: str) -> SimHost:
+        if name not in self._hosts:
+            self._hosts[name] = SimHost(self, name)
+        return self._hosts[name]
+
+    def noting(self, who: str) -> Callable[..., None]:
+        return lambda *event: self.trace.add(who, *event)
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Runs `main` and ends every process; an error in any callback fails the run.
+
+        `main` is the outside: it starts and ends processes and is in none of them.
+        """
+        loop = self.loop
+        outside = Life("outside")
+        try:
+            task = loop.create_task(main, name=outside.name, context=outside.context())
+            return loop.run_until_complete(task)
+        finally:
+            loop.kill(outside)
+            for host in self._hosts.values():
+                for process in host._processes:
+                    process.kill()
+            loop.close()
+            if loop.errors:
+                raise BaseExceptionGroup("errors nobody caught", loop.errors)
