@@ -150,12 +150,14 @@ class _DecoderSource(_Source):
             self.line(f"if {n} < 0: fail('{name} is null')")
         return n, ""
 
-    def value(self, type_: Type, target: str, name: str, nullable: bool) -> None:
+    def value(
+        self, type_: Type, target: str, name: str, nullable: bool, tagged: bool = False
+    ) -> None:
         """Reads one value of any type into `target`, maybe leaving it pending in the run."""
         if type_.element is not None:
             self.array(type_.element, target, name, nullable)
         elif type_.struct is not None:
-            self.struct_value(type_.struct, target, nullable)
+            self.struct_value(type_.struct, target, nullable, tagged)
         elif type_.kind is not None and type_.kind.code:
             self.run.append((type_.kind.code, target))
         elif type_.kind is not None:
@@ -215,14 +217,15 @@ class _DecoderSource(_Source):
                     self.flush()
                 self.line(f"{items}.append({item})")
 
-    def struct_value(self, cls: type[Struct], target: str, nullable: bool) -> None:
+    def struct_value(self, cls: type[Struct], target: str, nullable: bool, tagged: bool) -> None:
         if not nullable:
             self.line(f"{target} = {self.struct(cls)}")
             return
+        # A byte before the structure says whether there is one; null is -1, but 0 under a tag.
         mark = self.fresh("n")
         self.run.append(("b", mark))
         self.flush()
-        self.line(f"if {mark} < 0: {target} = None")
+        self.line(f"if {mark} {'<=' if tagged else '<'} 0: {target} = None")
         with self.block("else:"):
             item = self.struct(cls)
             self.flush()
@@ -260,7 +263,7 @@ class _DecoderSource(_Source):
                 for f in fields:
                     with self.block(f"if {tag} == {f.tag}:"):
                         nullable = self.version in f.nullable
-                        self.value(f.type, f"{item}.{f.name}", f.name, nullable)
+                        self.value(f.type, f"{item}.{f.name}", f.name, nullable, tagged=True)
                         self.flush()
                         self.line(f"if pos != {end}: fail('{f.name} has another size')")
                 self.line(f"pos = {end}")
@@ -316,11 +319,11 @@ class _EncoderSource(_Source):
         self.line(f"else: out += {rest}{long}({n})")
         self.run.clear()
 
-    def value(self, type_: Type, source: str, nullable: bool) -> None:
+    def value(self, type_: Type, source: str, nullable: bool, tagged: bool = False) -> None:
         if type_.element is not None:
             self.array(type_.element, source, nullable)
         elif type_.struct is not None:
-            self.struct_value(type_.struct, source, nullable)
+            self.struct_value(type_.struct, source, nullable, tagged)
         elif type_.kind is not None and type_.kind.code:
             if type_.kind.name == "uuid":
                 self.line(f"if len({source}) != 16: fail('a UUID has 16 bytes')")
@@ -377,7 +380,7 @@ class _EncoderSource(_Source):
                 self.value(element, item, False)
             self.flush()
 
-    def struct_value(self, cls: type[Struct], source: str, nullable: bool) -> None:
+    def struct_value(self, cls: type[Struct], source: str, nullable: bool, tagged: bool) -> None:
         item = self.fresh("o")
         self.line(f"{item} = {source}")
         if not nullable:
@@ -385,7 +388,7 @@ class _EncoderSource(_Source):
             return
         pending = list(self.run)
         with self.block(f"if {item} is None:"):
-            self.run.append(("b", "-1"))
+            self.run.append(("b", "0" if tagged else "-1"))
             self.flush()
         self.run = [*pending, ("b", "1")]
         with self.block("else:"):
@@ -435,7 +438,7 @@ class _EncoderSource(_Source):
             for f in fields:
                 with self.block(f"if {self.differs(f, 'o')}:"):
                     self.line("out = bytearray()")
-                    self.value(f.type, f"o.{f.name}", self.version in f.nullable)
+                    self.value(f.type, f"o.{f.name}", self.version in f.nullable, tagged=True)
                     self.flush()
                     self.line(f"section += {write_uvarint(f.tag or 0)!r}; count += 1")
                     self.line("section += uvarint(len(out)); section += out")

@@ -143,20 +143,24 @@ class Field:
         """The versions in which None can be sent."""
         return self.null_in or (self.within if self.type.optional else NONE)
 
+    @property
+    def shared_default(self) -> bool:
+        """Whether every object may hold the same default, because it cannot change."""
+        if self._default is not UNSET or self.type.kind is not None:
+            return True
+        struct = self.type.struct
+        plain = struct is not None and all(f.type.kind is not None for f in struct.FIELDS)
+        return plain and self.tag is not None
+
     def default(self) -> Any:
-        """The value of an attribute nobody set: fresh where it could be changed in place."""
+        """The value of an attribute nobody set: fresh unless it is shared."""
         if self._default is not UNSET:
             return self._default
         if self.type.kind is not None:
             return self.type.kind.zero
         if self.type.struct is not None:
-            return _absent(self.type.struct) if self.tag is not None else self.type.struct()
+            return _absent(self.type.struct) if self.shared_default else self.type.struct()
         return []
-
-    @property
-    def shared_default(self) -> bool:
-        """Whether every object may hold the same default."""
-        return self._default is not UNSET or self.type.kind is not None or self.tag is not None
 
 
 def field(

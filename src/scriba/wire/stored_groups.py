@@ -120,7 +120,7 @@ class ConsumerGroupMemberMetadataValue(Message, key=5, versions="0", flexible="0
     subscribed_topic_regex: NullableStr = field("0+")
     rebalance_timeout_ms: Int32 = field("0+", default=-1)
     server_assignor: NullableStr = field("0+")
-    classic_member_metadata: ClassicMemberMetadata | None = field("0+", default=None, tag=0)
+    classic_member_metadata: ClassicMemberMetadata | None = field("0+", tag=0)
 
 
 class ConsumerGroupTargetAssignmentMetadataKey(Message, key=6, versions="0"):
@@ -154,7 +154,7 @@ class ConsumerGroupCurrentMemberAssignmentKey(Message, key=8, versions="0"):
 class ConsumerGroupCurrentMemberAssignmentValueTopicPartitions(Struct):
     topic_id: Uuid = field("0+")
     partitions: list[Int32] = field("0+")
-    assignment_epochs: list[Int32] | None = field("0+", default=None, tag=0)
+    assignment_epochs: list[Int32] | None = field("0+", tag=0)
 
 
 class ConsumerGroupCurrentMemberAssignmentValue(Message, key=8, versions="0", flexible="0+"):
@@ -275,7 +275,7 @@ class StreamsGroupMetadataValue(Message, key=17, versions="0", flexible="0+"):
     epoch: Int32 = field("0+")
     metadata_hash: Int64 = field("0+")
     validated_topology_epoch: Int32 = field("0+", default=-1, tag=0)
-    last_assignment_configs: list[LastAssignmentConfig] | None = field("0+", default=None, tag=1)
+    last_assignment_configs: list[LastAssignmentConfig] | None = field("0+", tag=1)
 
 
 class StreamsGroupMemberMetadataKey(Message, key=19, versions="0"):
@@ -338,7 +338,7 @@ class StreamsGroupCurrentMemberAssignmentKey(Message, key=22, versions="0"):
 class StreamsGroupCurrentMemberAssignmentValueTaskIds(Struct):
     subtopology_id: Str = field("0+")
     partitions: list[Int32] = field("0+")
-    assignment_epochs: list[Int32] | None = field("0+", default=None, tag=0)
+    assignment_epochs: list[Int32] | None = field("0+", tag=0)
 
 
 class StreamsGroupCurrentMemberAssignmentValue(Message, key=22, versions="0", flexible="0+"):
