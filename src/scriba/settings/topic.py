@@ -33,7 +33,7 @@ class TopicSettings(Settings):
         scope=Scope.CLUSTER_WIDE,
         synonyms=("log.cleanup.policy",),
         doc="How old data goes: `delete` drops whole segments by age and size. Empty keeps "
-        "everything.",
+        "everything. `compact` is refused until it is served.",
     )
     compression_gzip_level: int = setting(
         Kind.INT,
