@@ -30,7 +30,7 @@ format: $(READY) ## let ruff put the code in order
 	@.venv/bin/ruff format $(CHECKED)
 
 unit: $(READY) ## tests of single rooms
-	@$(PY) -m pytest tests/unit tests/test_layers.py
+	@$(PY) -m pytest tests/test_layers.py tests/unit tests/golden
 
 sim: $(READY) ## whole nodes on simulated time; SEEDS=n for more
 	@$(PY) -m pytest tests/sim
@@ -48,7 +48,8 @@ bench: setup ## side by side with Apache Kafka, into bench/RESULTS.md
 	@$(PY) bench
 
 golden: setup ## record again what Apache Kafka's jars encode and declare
-	@$(PY) tools/golden
+	@tests/golden/make.sh
+	@java -cp '.cache/kafka/lib/*' tools/settings/DumpSettings.java > tests/unit/settings/kafka-4.3.0.tsv
 
 docs: $(READY) ## write the reference pages from the declarations
 	@$(PY) tools/reference.py

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-STAGES = ("layers", "unit", "sim", "integration", "conformance", "faults")
+STAGES = ("layers", "unit", "golden", "sim", "integration", "conformance", "faults")
 ALLOWED_SKIPS = TESTS / "allowed_skips.txt"
 
 
