@@ -33,7 +33,8 @@ class _Stat(ctypes.Structure):
 class Residency:
     """Asks for one disk. Its two structs are reused, so it belongs to one loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, cachestat: int = _CACHESTAT) -> None:
+        self._number = cachestat
         self._range = _Range()
         self._stat = _Stat()
         self._scratch: memoryview | None = None
@@ -60,7 +61,7 @@ class Residency:
         """Cached pages in the window, or -1, then and for good, when the kernel cannot tell."""
         self._range.offset = offset
         self._range.length = n
-        if self._syscall(_CACHESTAT, fd, *self._arguments) != 0:
+        if self._syscall(self._number, fd, *self._arguments) != 0:
             self._cachestat = False
             return -1
         return int(self._stat.cached)
