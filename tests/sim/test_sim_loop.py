@@ -109,7 +109,7 @@ def test_a_killed_process_does_nothing_more_and_leaves_no_warning() -> None:
         warnings.simplefilter("error")
         sim.run(main())
         gc.collect()
-    assert host.volume.files() == []
+    assert host.volume.files() == {}
 
 
 def test_offloaded_work_takes_time_and_gives_its_value_or_error() -> None:

@@ -21,7 +21,7 @@ import asyncio
 import errno
 import os
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -174,20 +174,15 @@ class Volume:
 
     def power_cut(self) -> None:
         self.root.power_cut(self.rng)
-        self.used = sum(len(node.content) for _, node in self.files())
+        self.used = sum(len(content) for content in self.files().values())
 
-    def files(self) -> "list[tuple[str, _Inode]]":
-        """All files with their paths, sorted."""
-        found: list[tuple[str, _Inode]] = []
-        todo: list[tuple[str, _Dir]] = [("", self.root)]
-        while todo:
-            path, directory = todo.pop()
-            for name, node in directory.entries.items():
-                if isinstance(node, _Dir):
-                    todo.append((f"{path}/{name}", node))
-                else:
-                    found.append((f"{path}/{name}", node))
-        return sorted(found, key=lambda entry: entry[0])
+    def files(self) -> dict[str, bytes]:
+        """What a process would read: all files by their paths."""
+        return {path: bytes(node.content) for path, node in _walk("", self.root, synced=False)}
+
+    def synced(self) -> dict[str, bytes]:
+        """What no power cut can take: synced content under synced names."""
+        return {path: bytes(node.durable) for path, node in _walk("", self.root, synced=True)}
 
     def flip_bit(self, path: str, low: int = 0, high: int | None = None) -> int:
         """Damages one bit of a file, on the device and in the cache; returns the byte's offset."""
@@ -212,6 +207,14 @@ class Volume:
     def next_turn(self) -> int:
         self.turn += 1
         return self.turn
+
+
+def _walk(path: str, directory: _Dir, synced: bool) -> Iterator[tuple[str, _Inode]]:
+    for name, node in sorted((directory.durable if synced else directory.entries).items()):
+        if isinstance(node, _Dir):
+            yield from _walk(f"{path}/{name}", node, synced)
+        else:
+            yield f"{path}/{name}", node
 
 
 def _parts(path: str) -> list[str]:

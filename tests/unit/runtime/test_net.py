@@ -4,11 +4,13 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from scriba.runtime import loop as loop_module
 from scriba.runtime.net import SocketNet, SocketStream
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Listener, Stream
 from scriba.runtime.world import RealWorld
@@ -21,17 +23,23 @@ class Pair:
     listener: Listener
 
 
-@pytest.fixture
-async def pair() -> AsyncIterator[Pair]:
-    accepted: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
+@asynccontextmanager
+async def connected() -> AsyncIterator[Pair]:
+    accepted: asyncio.Queue[Stream] = asyncio.Queue()
     net = SocketNet()
-    listener = net.listen("127.0.0.1", 0, accepted.set_result)
+    listener = net.listen("127.0.0.1", 0, accepted.put_nowait)
     near = await net.connect("127.0.0.1", listener.port)
-    far = await accepted
+    far = await accepted.get()
     yield Pair(near, far, listener)
     near.close()
     far.close()
     listener.close()
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[Pair]:
+    async with connected() as pair:
+        yield pair
 
 
 async def readable(stream: Stream) -> None:
@@ -111,28 +119,43 @@ async def test_a_part_of_a_file_is_sent_and_a_file_cut_short_breaks_the_connecti
     file.close()
 
 
-async def test_unchanged_interest_is_not_registered_again(
-    pair: Pair, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loop = asyncio.get_running_loop()
-    registered: list[int] = []
-    add_reader = loop.add_reader
+class CountingLoop:
+    """Counts registrations; nothing is ever ready."""
 
-    def counting(fd: int, callback: object) -> None:
-        registered.append(fd)
-        add_reader(fd, callback)  # type: ignore[arg-type]
+    def __init__(self) -> None:
+        self.calls: list[str] = []
 
-    monkeypatch.setattr(loop, "add_reader", counting)
+    def add_reader(self, fd: int, callback: object) -> None:
+        self.calls.append("add reader")
 
+    def remove_reader(self, fd: int) -> None:
+        self.calls.append("remove reader")
+
+    def add_writer(self, fd: int, callback: object) -> None:
+        self.calls.append("add writer")
+
+    def remove_writer(self, fd: int) -> None:
+        self.calls.append("remove writer")
+
+
+async def test_unchanged_interest_is_not_registered_again(pair: Pair) -> None:
     class Owner:
         def on_readable(self) -> None: ...
 
+        def on_writable(self) -> None: ...
+
+    loop = CountingLoop()
+    raw = socket.create_connection(("127.0.0.1", pair.listener.port))
+    stream = SocketStream(raw, loop, "here")  # type: ignore[arg-type]
     owner = Owner()
     for _ in range(3):
-        pair.near.want(owner.on_readable, None)
-    assert len(registered) == 1
-    pair.near.want(Owner().on_readable, None)
-    assert len(registered) == 2
+        stream.want(owner.on_readable, None)
+    assert loop.calls == ["add reader"]
+    stream.want(owner.on_readable, owner.on_writable)
+    stream.want(Owner().on_readable, None)
+    assert loop.calls[1:] == ["add writer", "add reader", "remove writer"]
+    stream.close()
+    assert loop.calls[4:] == ["remove reader"]
 
 
 async def test_nothing_is_called_after_close(pair: Pair) -> None:
@@ -182,3 +205,23 @@ async def test_a_burst_of_connections_is_accepted_over_several_passes() -> None:
         client.close()
     listener.close()
     listener.close()
+
+
+def test_it_is_the_same_on_the_loop_that_nodes_run_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        for story in (
+            test_bytes_arrive_in_order_and_the_end_is_seen,
+            test_a_full_pipe_blocks_and_wakes_the_writer_when_it_drains,
+            test_nothing_is_called_after_close,
+            test_a_taken_port_is_refused,
+            test_connecting_to_nobody_is_an_error,
+        ):
+            async with connected() as pair:
+                await story(pair)
+        async with connected() as pair:
+            await test_a_part_of_a_file_is_sent_and_a_file_cut_short_breaks_the_connection(
+                pair, tmp_path
+            )
+        await test_a_burst_of_connections_is_accepted_over_several_passes()
+
+    loop_module.run(main())

@@ -1,0 +1,302 @@
+"""One whole node under a seed's mix of faults, with scripted clients and a check of every promise.
+
+The seed decides the topic's flush policy, the sizes of segments, how disk and network behave, and
+what happens to the node: connections reset, hosts cut off, the process killed, the power cut (now
+and then in the middle of a restart), the wall clock moved, or a clean stop. Then everything heals,
+the clients finish, and the whole log is read back through the protocol.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scriba.broker.node import Node
+from scriba.errors import ErrorCode, ParseError, error_code
+from scriba.records.batch import check_crc, decode_records, walk
+from scriba.settings import NodeSettings
+from scriba.testing.history import History
+from scriba.testing.peer import Peer
+from scriba.testing.sim_disk import DiskFaults
+from scriba.testing.sim_net import NetFaults
+from scriba.testing.sim_world import ProcessWorld, SimProcess, SimWorld
+from scriba.testing.workload import Client, consume, produce, produce_idempotently, read_all
+from scriba.wire.admin import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+TOPIC: Final = "records"
+PARTITIONS: Final = 2
+ADDRESS: Final = ("broker", 9092)
+DATA: Final = "/data"
+START_TIMEOUT_S: Final = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    seed: int
+    violations: tuple[str, ...]
+    digest: str
+    trace: tuple[str, ...]
+    acked: int
+    seen: int
+
+
+def run(seed: int) -> Report:
+    """Plays one seed. Equal seeds give equal digests."""
+    scene = _Scene(seed)
+    try:
+        scene.sim.run(scene.play())
+    except Exception as failure:
+        scene.history.violation(f"the run broke: {failure!r}")
+    history = scene.history
+    trace = scene.sim.trace
+    return Report(
+        seed,
+        tuple(history.violations),
+        trace.digest(),
+        tuple(trace.last),
+        history.acked,
+        history.seen,
+    )
+
+
+class _Scene:
+    def __init__(self, seed: int) -> None:
+        draw = self.draw = SimWorld(seed).rng.fork("scene")
+        self.sim = SimWorld(
+            seed,
+            disk_faults=DiskFaults(
+                sync_ms=((0.05, 1.0), (0.5, 20.0))[draw.below(2)],
+                stall=(0.0, 0.02)[draw.below(2)],
+                cold=(0.0, 0.05)[draw.below(2)],
+            ),
+            net_faults=NetFaults(
+                spike=(0.0, 0.01)[draw.below(2)],
+                short=(0.0, 0.1)[draw.below(2)],
+                window=(4_096, 65_536)[draw.below(2)],
+            ),
+        )
+        self.host = self.sim.host(ADDRESS[0])
+        self.history = History(synced_only=draw.chance(0.6))
+        self.process: SimProcess
+        self._up: asyncio.Event
+        self._asked_to_stop: asyncio.Event
+
+    def topic_settings(self) -> dict[str, str]:
+        draw = self.draw
+        chosen = {
+            "retention.ms": "-1",
+            "internal.segment.bytes": str((3_000, 30_000, 1 << 20)[draw.below(3)]),
+            "index.interval.bytes": str((1, 500, 4096)[draw.below(3)]),
+        }
+        if self.history.synced_only:
+            chosen["flush.messages"] = "1"
+        elif draw.chance(0.5):
+            chosen["flush.messages"] = str(2 + draw.below(30))
+        return chosen
+
+    # ---- the play ----
+
+    async def play(self) -> None:
+        await self.start_node()
+        await self.in_a_process("setup", self.create_topic)
+        clients = [self.client(name) for name in ("plain", "idempotent", "consumer")]
+        works = (produce, produce_idempotently, consume)
+        running = [
+            self.sim.host("clients").start(_calling(work, client)).task
+            for work, client in zip(works, clients, strict=True)
+        ]
+        for _ in range(2 + self.draw.below(4)):
+            await asyncio.sleep(self.draw.between(0.1, 2.5))
+            await self.misfortune()
+        self.sim.network.heal()
+        self.sim.disk_faults.stall = 0
+        await asyncio.sleep(1)
+        for client in clients:
+            client.stopping = True
+        done, late = await asyncio.wait(running, timeout=120)
+        if late:
+            self.history.violation(f"{len(late)} clients got no answers after all had healed")
+        for task in running:
+            if task in done:
+                task.result()
+        await self.in_a_process("reader", self.check)
+        self.note_failure()
+
+    async def misfortune(self) -> None:
+        """One thing that goes wrong, and what is needed to go on."""
+        draw, network = self.draw, self.sim.network
+        kind = ("reset", "cut", "kill", "power", "power", "clock", "stop")[draw.below(7)]
+        self.sim.trace.add("misfortune", kind)
+        if kind == "reset":
+            network.reset_some(ADDRESS[0], 0.7)
+        elif kind == "cut":
+            network.cut(ADDRESS[0], "clients")
+            await asyncio.sleep(draw.between(0.1, 4))
+            network.heal()
+        elif kind == "clock":
+            self.host.clock.jump(int(draw.between(-7_200_000, 7_200_000)))
+        elif kind == "stop":
+            self._asked_to_stop.set()
+            await asyncio.wait([self.process.task], timeout=START_TIMEOUT_S)
+            self.note_failure(stopped=True)
+            self.process.kill()
+            await self.start_node()
+        else:
+            self.fell(kind)
+            while draw.chance(0.25):  # again, somewhere on the way up
+                self.boot()
+                await asyncio.sleep(draw.between(0, 0.2))
+                self.fell(("kill", "power")[draw.below(2)])
+            await asyncio.sleep(draw.between(0, 2))
+            await self.start_node()
+
+    def fell(self, kind: str) -> None:
+        self.note_failure()
+        if kind == "kill":
+            self.process.kill()
+        else:
+            self.history.power_cut(synced_records(self.host.volume.synced()))
+            self.host.power_cut()
+
+    # ---- the node ----
+
+    def boot(self) -> None:
+        self._up, self._asked_to_stop = asyncio.Event(), asyncio.Event()
+        up, asked = self._up, self._asked_to_stop
+
+        async def serve(world: ProcessWorld) -> None:
+            node = Node(node_settings(), world)
+            await node.start()
+            up.set()
+            watching = asyncio.ensure_future(node.wait_stopped())
+            asking = asyncio.ensure_future(asked.wait())
+            await asyncio.wait([watching, asking], return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                await watching
+            watching.cancel()
+            await node.stop()
+
+        self.process = self.host.start(serve)
+
+    async def start_node(self) -> None:
+        self.boot()
+        waiting = asyncio.ensure_future(self._up.wait())
+        await asyncio.wait(
+            [waiting, self.process.task],
+            timeout=START_TIMEOUT_S,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        waiting.cancel()
+        if not self._up.is_set():
+            self.note_failure()
+            raise RuntimeError("the node did not come up")
+
+    def note_failure(self, stopped: bool = False) -> None:
+        """A node ends only when it is told to, and then without an error."""
+        task = self.process.task
+        if task.done() and not task.cancelled() and task.exception() is not None:
+            self.history.violation(f"the node failed: {task.exception()!r}")
+            raise RuntimeError("the node failed") from task.exception()
+        if task.done() != stopped:
+            self.history.violation("the node did not stop" if stopped else "the node just ended")
+
+    # ---- clients ----
+
+    def client(self, name: str) -> Client:
+        world = ProcessWorld(self.sim.host("clients"), 0)
+        return Client(
+            name=name,
+            net=world.net,
+            clock=world.clock,
+            rng=self.sim.rng.fork(f"client/{name}"),
+            history=self.history,
+            topic=TOPIC,
+            partitions=PARTITIONS,
+            address=ADDRESS,
+        )
+
+    async def in_a_process(
+        self, name: str, work: Callable[[Client], Coroutine[Any, Any, None]]
+    ) -> None:
+        task = self.sim.host("clients").start(_calling(work, self.client(name))).task
+        await asyncio.wait_for(task, START_TIMEOUT_S)
+
+    async def create_topic(self, client: Client) -> None:
+        request = CreateTopicsRequest(
+            topics=[
+                CreatableTopic(
+                    name=TOPIC,
+                    num_partitions=PARTITIONS,
+                    replication_factor=1,
+                    configs=[
+                        CreatableTopicConfig(name=name, value=value)
+                        for name, value in self.topic_settings().items()
+                    ],
+                )
+            ]
+        )
+
+        async def work(peer: Peer) -> None:
+            answer = (await peer.call(request, 7, CreateTopicsResponse)).topics[0]
+            assert answer.error_code == ErrorCode.NONE, (
+                error_code(answer.error_code).name,
+                answer.error_message,
+            )
+
+        await client.persist(work)
+
+    async def check(self, client: Client) -> None:
+        self.history.check(await read_all(client))
+
+
+def _calling(
+    work: Callable[[Client], Coroutine[Any, Any, None]], client: Client
+) -> Callable[[ProcessWorld], Coroutine[Any, Any, None]]:
+    async def main(world: ProcessWorld) -> None:
+        client.net = world.net
+        await work(client)
+
+    return main
+
+
+def node_settings() -> NodeSettings:
+    return NodeSettings.parse(
+        {
+            "listeners": f"PLAINTEXT://{ADDRESS[0]}:{ADDRESS[1]}",
+            "scriba.allow.insecure.bind": "true",
+            "log.dirs": DATA,
+        }
+    )
+
+
+def synced_records(files: dict[str, bytes]) -> dict[int, list[tuple[int, bytes]]]:
+    """The records in the longest valid prefix of each partition's synced files."""
+    found: dict[int, list[tuple[int, bytes]]] = {}
+    for partition in range(PARTITIONS):
+        records = found[partition] = []
+        prefix = f"{DATA}/{TOPIC}-{partition}/"
+        for path in sorted(path for path in files if path.startswith(prefix)):
+            base = path.removeprefix(prefix).removesuffix(".log")
+            if base.isdecimal() and int(base) == len(records) and not _read(files[path], records):
+                break
+    return found
+
+
+def _read(content: bytes, records: list[tuple[int, bytes]]) -> bool:
+    """Adds the records of valid batches; False where the valid ones end before the file does."""
+    end = 0
+    try:
+        for position, header in walk(content):
+            if header.base_offset != len(records) or not check_crc(content, position, header):
+                return False
+            end = position + header.size
+            batch = decode_records(content[position:end])
+            records += [(record.offset, record.value or b"") for record in batch]
+    except ParseError:
+        return False
+    return end == len(content)
