@@ -31,9 +31,9 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+from rawkafka import T0
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
-T0 = 1_700_000_000_000
 
 
 @pytest.fixture

@@ -23,8 +23,7 @@ from kafka.errors import (  # type: ignore[import-untyped]
     MessageSizeTooLargeError,
     TopicAlreadyExistsError,
 )
-
-T0 = 1_700_000_000_000
+from rawkafka import T0
 
 
 @pytest.fixture

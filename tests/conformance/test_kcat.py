@@ -5,9 +5,7 @@ import subprocess
 
 import pytest
 from brokers import Broker
-from rawkafka import Connection, create_topic
-
-T0 = 1_700_000_000_000
+from rawkafka import T0, Connection, create_topic
 
 
 def kcat(cluster: Broker, *args: str, stdin: str = "") -> str:

@@ -18,6 +18,7 @@ from uuid import UUID
 
 import cramjam
 import crc32c
+import lz4.frame  # type: ignore[import-untyped]
 from kafka.protocol.admin import CreateTopicsRequest  # type: ignore[import-untyped]
 from kafka.protocol.api_header import ResponseClassRegistry  # type: ignore[import-untyped]
 from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest  # type: ignore[import-untyped]
@@ -29,7 +30,11 @@ Message: TypeAlias = Any
 Header: TypeAlias = tuple[str, bytes]
 
 CLIENT_ID = "rawkafka"
+T0 = int(time.time() * 1000) - 3_600_000
+"""An hour ago, in milliseconds: old enough to be told from now, young enough to be kept."""
+
 EARLIEST, LATEST, MAX_TIMESTAMP = -2, -1, -3
+COORDINATOR_LOADING, COORDINATOR_NOT_AVAILABLE = 14, 15
 
 
 class Codec(IntEnum):
@@ -50,7 +55,7 @@ def compress(codec: Codec, data: bytes) -> bytes:
         case Codec.SNAPPY:
             return bytes(cramjam.snappy.compress_raw(data))
         case Codec.LZ4:
-            return bytes(cramjam.lz4.compress(data))
+            return bytes(lz4.frame.compress(data, block_linked=False))
         case Codec.ZSTD:
             return bytes(cramjam.zstd.compress(data))
 
@@ -95,7 +100,7 @@ class Batch:
     leader_epoch: int = -1
     magic: int = 2
     attributes: int = 0
-    timestamp: int = 1_700_000_000_000
+    timestamp: int = T0
     max_timestamp: int | None = None
     producer_id: int = -1
     producer_epoch: int = -1
@@ -325,6 +330,9 @@ def init_producer_id(connection: Connection) -> tuple[int, int]:
         transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
     )
     answer = connection.call(request, 4)
+    while answer.error_code in (COORDINATOR_LOADING, COORDINATOR_NOT_AVAILABLE):
+        time.sleep(0.05)
+        answer = connection.call(request, 4)
     if answer.error_code:
         raise ValueError(f"InitProducerId: error {answer.error_code}")
     return answer.producer_id, answer.producer_epoch
