@@ -124,7 +124,7 @@ def listen_to_signals(life: "asyncio.Future[None]") -> None:
 
 
 async def create_demo_topic(node: "Node") -> None:
-    from scriba.client.admin import create_topic
+    from scriba.client.bare import create_topic
 
     listener = node.listeners[0]
     await create_topic(listener.host, listener.port, DEMO_TOPIC, DEMO_PARTITIONS)

@@ -54,7 +54,6 @@ class NodeKeys(Settings):
         default=1,
         at_least=0,
         importance=HIGH,
-        synonyms=("broker.id",),
         doc="Number of this node, unique in its cluster and kept for life.",
     )
     broker_id: int = setting(
@@ -137,7 +136,6 @@ class NodeKeys(Settings):
         Kind.LIST,
         default=(),
         importance=HIGH,
-        synonyms=("log.dir",),
         doc="Directories of the data; partitions are spread over them.",
     )
     metadata_log_dir: str | None = setting(

@@ -1,4 +1,4 @@
-"""Administration of a cluster over the public protocol."""
+"""A bare request over the public protocol: one connection, one question, one answer."""
 
 import asyncio
 from typing import Final, TypeVar
@@ -8,7 +8,7 @@ from scriba.wire.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsR
 from scriba.wire.frame import decode_response, encode_request
 from scriba.wire.schema import Message
 
-CLIENT_ID: Final = "scriba-admin"
+CLIENT_ID: Final = "scriba-cli"
 CREATE_TOPICS_VERSION: Final = 7
 LONGEST_ANSWER: Final = 1 << 20
 
