@@ -220,6 +220,11 @@ class ClusterImage:
     def metadata_version(self) -> int:
         return self.features.get(METADATA_VERSION, 0)
 
+    @property
+    def in_transaction(self) -> bool:
+        """Whether records are held back until their metadata transaction ends."""
+        return self._open_transaction is not None
+
     def config(self, resource_type: int, name: str) -> dict[str, str]:
         return self.configs.get((resource_type, name), {})
 

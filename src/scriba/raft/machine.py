@@ -70,6 +70,11 @@ class Timeouts(NamedTuple):
     fetch_ms: int = 2000
     request_ms: int = 2000
 
+    @property
+    def fetch_wait_ms(self) -> int:
+        """How long a fetch may wait: well below what makes a follower doubt its leader."""
+        return min(MAX_WAIT_MS, self.fetch_ms // 4, self.request_ms // 4)
+
 
 class Raft:
     def __init__(
@@ -240,7 +245,7 @@ class Raft:
             case VoteRequest():
                 self._replies.append((token, self._on_vote(message, now)))
             case BeginEpoch():
-                self._hear_of(message.epoch, message.leader, now)
+                self._hear_of(message.epoch, message.leader, now, at_first_hand=True)
                 self._replies.append((token, EpochReply(self.epoch, self.leader)))
             case EndEpoch():
                 self._on_end_epoch(message, now)
@@ -275,7 +280,8 @@ class Raft:
 
     def _detach(self, epoch: int, now: Instant) -> None:
         self._become(Role.UNATTACHED)
-        self._enter(epoch, self.leader if epoch == self.epoch else None)
+        # A voter remembers that this epoch had its leader; an observer looks for one anew.
+        self._enter(epoch, self.leader if epoch == self.epoch and self.is_voter else None)
         self._deadline = now.mono_ms + self._election_timeout() if self.is_voter else None
         self._fetch_at = None if self.is_voter else now.mono_ms
 
@@ -287,8 +293,14 @@ class Raft:
         # Records of an earlier leader may still be on their way to the disk.
         self._fetch_at = now.mono_ms if self.flushed == self.log.end_offset else None
 
-    def _hear_of(self, epoch: int, leader: int | None, now: Instant) -> bool:
-        """Takes in an epoch and its leader; whether that changed who we follow."""
+    def _hear_of(
+        self, epoch: int, leader: int | None, now: Instant, *, at_first_hand: bool = False
+    ) -> bool:
+        """Takes in an epoch and its leader; whether that changed who we follow.
+
+        Others may still name a leader that has long been silent, and so it may itself after a
+        crash. Who gave it up in this epoch takes it back only at its own word.
+        """
         if epoch < self.epoch or leader == self.own.id:
             return False
         if epoch > self.epoch:
@@ -297,7 +309,9 @@ class Raft:
             else:
                 self._follow(epoch, leader, now)
             return True
-        if leader is not None and self.role not in (Role.FOLLOWER, Role.LEADER):
+        if leader is None or self.role in (Role.FOLLOWER, Role.LEADER):
+            return False
+        if self.leader is None or at_first_hand:
             assert self.leader in (None, leader), "two leaders in one epoch"
             self._follow(epoch, leader, now)
             return True
@@ -462,7 +476,7 @@ class Raft:
             self.log.end_offset,
             self.log.last_epoch,
             self.high_watermark,
-            MAX_WAIT_MS,
+            self._timeouts.fetch_wait_ms,
         )
         self._sends.append((target, request))
 
@@ -523,7 +537,8 @@ class Raft:
             self._answer_parked()
 
     def _on_fetch_reply(self, sender: int, reply: FetchReply, now: Instant) -> None:
-        if self._hear_of(reply.epoch, reply.leader, now) or reply.refused:
+        served = sender == reply.leader and not reply.refused
+        if self._hear_of(reply.epoch, reply.leader, now, at_first_hand=served) or not served:
             return
         if self.role is not Role.FOLLOWER or reply.epoch != self.epoch or sender != self.leader:
             return

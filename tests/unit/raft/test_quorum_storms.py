@@ -1,0 +1,97 @@
+"""Quorums of several machines through faults: the rules hold, and breaking a rule is noticed."""
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scriba.raft.machine import Raft, Role
+from scriba.raft.messages import VoteRequest
+from scriba.raft.progress import Progress
+
+_spec = importlib.util.spec_from_file_location(
+    "raft_network", Path(__file__).with_name("network.py")
+)
+assert _spec
+assert _spec.loader
+network = importlib.util.module_from_spec(_spec)
+sys.modules["raft_network"] = network
+_spec.loader.exec_module(network)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("voters", "observers"), [(1, 0), (2, 0), (3, 1), (5, 0)])
+def test_quorum_keeps_its_rules_through_a_storm_and_recovers(
+    seed: int, voters: int, observers: int
+) -> None:
+    table = network.Table(seed, voters, observers)
+    network.storm(table, rounds=60)
+    assert table.committed
+
+
+def test_same_seed_gives_the_same_history() -> None:
+    def history() -> object:
+        table = network.Table(7, 3)
+        network.storm(table, rounds=40)
+        return table.leaders, table.committed
+
+    assert history() == history()
+
+
+def caught(make: Callable[..., Raft] = Raft, **options: Any) -> bool:
+    for seed in range(150):
+        try:
+            table = network.Table(seed, 3, make=make, **options)
+            network.storm(table, rounds=80)
+        except AssertionError:
+            return True
+    return False
+
+
+def test_voter_that_forgets_its_vote_is_caught() -> None:
+    assert caught(persists_votes=False)
+
+
+def test_leader_that_counts_what_is_not_flushed_is_caught() -> None:
+    class Hasty(Raft):
+        def append(self, count: int) -> int:
+            base = super().append(count)
+            self.flushed = self.log.end_offset
+            if self.progress is not None:
+                self.progress.flushed = self.flushed
+                self._commit()
+            return base
+
+        def _on_fetch_reply(self, sender: int, reply: Any, now: Any) -> None:
+            super()._on_fetch_reply(sender, reply, now)
+            if self._append is not None:
+                self.persisted(self.log.end_offset, now)
+
+    assert caught(Hasty)
+
+
+def test_leader_that_counts_an_older_epoch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def committed(self: Progress) -> int | None:
+        own, start = self.own, self.start_offset
+        self.start_offset = -1
+        try:
+            return rightly(self)
+        finally:
+            self.own, self.start_offset = own, start
+
+    rightly = Progress.committed
+    monkeypatch.setattr(Progress, "committed", committed)
+    assert caught()
+
+
+def test_voter_that_does_not_compare_logs_is_caught() -> None:
+    class Gullible(Raft):
+        def _would_vote(self, request: VoteRequest) -> bool:
+            if self.role not in (Role.UNATTACHED, Role.PROSPECTIVE) and not request.pre_vote:
+                return False
+            return request.pre_vote or self._voted in (None, request.candidate)
+
+    assert caught(Gullible)
