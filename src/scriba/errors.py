@@ -13,7 +13,7 @@ class ErrorCode(enum.IntEnum):
     retriable: bool
     text: str
 
-    def __new__(cls, code: int, retriable: bool, text: str) -> "ErrorCode":
+    def __new__(cls, code: int, retriable: bool = False, text: str = "") -> "ErrorCode":
         member = int.__new__(cls, code)
         member._value_ = code
         member.retriable = retriable
@@ -208,7 +208,7 @@ class ErrorCode(enum.IntEnum):
 def error_code(number: int) -> ErrorCode:
     """The code that a peer sent; one that is newer than this table counts as unknown."""
     try:
-        return ErrorCode(number)  # type: ignore[call-arg]
+        return ErrorCode(number)
     except ValueError:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
