@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tools" / "kafka"))
@@ -75,7 +76,7 @@ def transactions(broker: Broker) -> None:
             producer.abort_transaction(30)
 
 
-def seen(broker: Broker, isolation: str) -> list[list[object]]:
+def seen(broker: Broker, isolation: str) -> list[list[Any]]:
     """Every record that a reader sees, up to the end."""
     consumer = Consumer(
         {
@@ -87,14 +88,15 @@ def seen(broker: Broker, isolation: str) -> list[list[object]]:
         }
     )
     consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
-    found: list[list[object]] = []
+    found: list[list[Any]] = []
     while True:
         message = consumer.poll(30)
         assert message is not None
         if message.error() is not None:
             consumer.close()
             return found
-        key, value, headers = message.key(), message.value(), message.headers()
+        key, value = message.key(), message.value()
+        headers: Any = message.headers()
         found.append(
             [
                 message.offset(),
@@ -111,7 +113,7 @@ def main() -> None:
         broker = KafkaBroker(Path(folder))
         with running(broker):
             with Connection(broker.port) as connection:
-                create_topic(connection, TOPIC, **SETTINGS)
+                create_topic(connection, TOPIC, 1, **SETTINGS)
             batches(broker)
             transactions(broker)
             expected = {

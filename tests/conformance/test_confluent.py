@@ -359,9 +359,8 @@ def test_settings_change_one_by_one_and_all_at_once(admin: AdminClient, topic: s
     create(admin, topic, retention_ms="1000000", segment_bytes="2000000")
     entry, op = ConfigEntry, AlterConfigOpType
 
-    def now(name: str) -> str:
-        value: str = config_of(admin, ConfigResource(ResourceType.TOPIC, topic))[name].value
-        return value
+    def now(name: str) -> str | None:
+        return config_of(admin, ConfigResource(ResourceType.TOPIC, topic))[name].value
 
     def change(*entries: ConfigEntry) -> Any:
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=list(entries))

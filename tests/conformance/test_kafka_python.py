@@ -56,9 +56,12 @@ def read(cluster: Broker) -> Iterator[Callable[..., list[Any]]]:
         consumer.assign([part])
         consumer.seek(part, offset)
         taken: list[Any] = []
-        eventually(
-            lambda: taken.extend(consumer.poll(timeout_ms=500).get(part, [])) or len(taken) >= count
-        )
+
+        def enough() -> bool:
+            taken.extend(consumer.poll(timeout_ms=500).get(part, []))
+            return len(taken) >= count
+
+        eventually(enough)
         return taken
 
     yield take
