@@ -74,6 +74,8 @@ class Controller:
             image=image,
         )
         self._last_tick = 0
+        for name in image.topics_by_name:
+            self._note_name(name)
         self._refresh_settings()
 
     @property
@@ -124,6 +126,10 @@ class Controller:
     def replay(self, records: Iterable[Message], base_offset: int, epoch: int) -> None:
         delta = Delta()
         self.image.replay(records, base_offset, epoch, delta)
+        for topic in delta.created.values():
+            self._note_name(topic.name)
+        for topic in delta.deleted.values():
+            self.state.metric_forms.pop(topics.metric_form(topic.name) or "", None)
         for broker_id in delta.brokers:
             if broker_id not in self.image.brokers:
                 self.state.sessions.pop(broker_id, None)
@@ -132,6 +138,11 @@ class Controller:
 
     def advance(self, end_offset: int, epoch: int) -> None:
         self.image.advance(end_offset, epoch, Delta())
+
+    def _note_name(self, name: str) -> None:
+        form = topics.metric_form(name)
+        if form:
+            self.state.metric_forms[form] = name
 
     def _refresh_settings(self) -> None:
         self.state.settings = effective_settings(self._static, self.image, self.state.node_id)

@@ -48,6 +48,8 @@ class State:
     """Picks a whole number in [0, n): where a stripe of replicas starts."""
     image: ClusterImage = field(default_factory=ClusterImage)
     sessions: dict[int, Session] = field(default_factory=dict)
+    metric_forms: dict[str, str] = field(default_factory=dict)
+    """Topics by the form of their name in metrics, where '.' and '_' are the same."""
 
     def active(self, broker_id: int) -> bool:
         """Whether a replica on this broker can lead and be in sync."""

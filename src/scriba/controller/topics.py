@@ -56,24 +56,19 @@ def check_name(name: str) -> None:
     fail(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {complaint}")
 
 
-def _unified(name: str) -> str:
-    """Metrics write '.' as '_': two names with the same form cannot live together."""
-    return name.replace(".", "_")
+def metric_form(name: str) -> str | None:
+    """The name as metrics write it, if that may be another topic's, too: '.' becomes '_'."""
+    return name.replace(".", "_") if "." in name or "_" in name else None
 
 
-class Collisions:
-    """Names of topics whose metrics would be those of another, found without a scan per name."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._by_form = {_unified(name): name for name in names if "." in name or "_" in name}
-
-    def check(self, name: str) -> None:
-        other = self._by_form.get(_unified(name)) if "." in name or "_" in name else None
-        if other is not None:
-            fail(
-                ErrorCode.INVALID_TOPIC_EXCEPTION,
-                f"Topic '{name}' collides with existing topic: {other}",
-            )
+def _refuse_collision(state: State, name: str) -> None:
+    form = metric_form(name)
+    other = state.metric_forms.get(form) if form else None
+    if other is not None:
+        fail(
+            ErrorCode.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with existing topic: {other}",
+        )
 
 
 # ---- CreateTopics ----
@@ -87,15 +82,14 @@ def create_topics(state: State, request: CreateTopicsRequest, version: int, now:
     asked = [t for t in request.topics if counts[t.name] == 1 and t.name != METADATA_TOPIC]
     plans: list[Iterator[Message]] = []
     refused = _too_many_partitions(state, asked)
-    collisions = None if refused else Collisions(state.image.topics_by_name)
     for topic in asked:
         try:
-            if collisions is None:
+            if refused:
                 fail(
                     ErrorCode.POLICY_VIOLATION,
                     "Excessively large number of partitions per request.",
                 )
-            result, records = _create_topic(state, topic, collisions)
+            result, records = _create_topic(state, topic)
             response.topics.append(result)
             plans.append(records)
         except KafkaError as error:
@@ -131,13 +125,13 @@ def _too_many_partitions(state: State, topics: Iterable[CreatableTopic]) -> bool
 
 
 def _create_topic(
-    state: State, topic: CreatableTopic, collisions: Collisions
+    state: State, topic: CreatableTopic
 ) -> tuple[CreatableTopicResult, Iterator[Message]]:
     """Checks in the order in which Kafka does, since the first error is the one told."""
     check_name(topic.name)
     if topic.name in state.image.topics_by_name:
         fail(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
-    collisions.check(topic.name)
+    _refuse_collision(state, topic.name)
     configs = _checked_configs(state, topic)
     if topic.assignments:
         replicas = _manual_assignment(state, topic)
