@@ -37,7 +37,11 @@ class Cluster:
     """Requests go in, records are encoded, decoded and replayed; `now` moves only by hand."""
 
     def __init__(
-        self, image: ClusterImage | None = None, supported: Any = SUPPORTED, **properties: str
+        self,
+        image: ClusterImage | None = None,
+        supported: Any = SUPPORTED,
+        own_broker: int | None = None,
+        **properties: str,
     ) -> None:
         self.now = Instant(1_000_000, 1_700_000_000_000)
         self.log: list[bytes] = []
@@ -53,7 +57,7 @@ class Cluster:
             below=self._random.randrange,
             supported=supported,
         )
-        self.append(self.controller.activate(self.now, own_broker=None))
+        self.append(self.controller.activate(self.now, own_broker))
 
     @property
     def image(self) -> ClusterImage:

@@ -1,0 +1,121 @@
+"""Features are raised on the data a cluster has, by all or by nobody."""
+
+from typing import Any
+
+import pytest
+
+from scriba.controller.features import SUPPORTED
+from scriba.errors import ErrorCode, KafkaError
+from scriba.wire.brokers import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationRequestFeature,
+)
+from scriba.wire.configs import FeatureUpdateKey, UpdateFeaturesRequest
+
+NEXT_RELEASE = {**SUPPORTED, "transaction.version": (0, 2), "group.version": (0, 1)}
+
+
+def update(cluster: Any, kind: int = 1, version: int = 2, validate: bool = False, **to: int) -> Any:
+    updates = [
+        FeatureUpdateKey(feature=name.replace("_", "."), max_version_level=level)
+        for name, level in to.items()
+    ]
+    for each in updates:
+        if version:
+            each.upgrade_type = kind
+        else:
+            each.allow_downgrade = kind != 1
+    return cluster.do(
+        UpdateFeaturesRequest(feature_updates=updates, validate_only=validate), version
+    )
+
+
+def test_new_cluster_has_the_metadata_version_and_nothing_that_is_not_served(cluster: Any) -> None:
+    assert cluster.image.features == {"metadata.version": 30}
+    answer = update(cluster, transaction_version=2)
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+
+
+def test_next_release_raises_features_on_existing_data(make_cluster: Any) -> None:
+    old = make_cluster().with_brokers(1)
+    old.create("kept", 3)
+    new = make_cluster(old.reloaded(), supported=NEXT_RELEASE, own_broker=1)
+    assert new.image.features == {"metadata.version": 30}
+    answer = update(new, transaction_version=2)
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert "Broker 1" in answer.error_message, "the broker of the old release is still registered"
+    new.register(1, incarnation_id=b"the new release.")
+    new.beat(1)
+    assert update(new, transaction_version=2, validate=True).error_code == ErrorCode.NONE
+    assert "transaction.version" not in new.image.features
+    assert update(new, transaction_version=2, group_version=1).error_code == ErrorCode.NONE
+    assert new.image.features["transaction.version"] == 2
+    assert len(new.image.topics_by_name["kept"].partitions) == 3
+    with pytest.raises(KafkaError) as refused:
+        make_cluster(new.image.copy())
+    assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
+    assert "transaction.version" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "level", "code"),
+    [
+        (1, 1, ErrorCode.INVALID_UPDATE_VERSION),
+        (2, 1, ErrorCode.NONE),
+        (2, 0, ErrorCode.NONE),
+        (3, 0, ErrorCode.NONE),
+        (2, 2, ErrorCode.NONE),
+        (1, 3, ErrorCode.INVALID_UPDATE_VERSION),
+        (1, -1, ErrorCode.INVALID_UPDATE_VERSION),
+        (0, 2, ErrorCode.INVALID_UPDATE_VERSION),
+    ],
+)
+def test_downgrades_must_be_meant(
+    make_cluster: Any, kind: int, level: int, code: ErrorCode
+) -> None:
+    cluster = make_cluster(supported=NEXT_RELEASE).with_brokers(1)
+    update(cluster, transaction_version=2)
+    assert update(cluster, kind, transaction_version=level).error_code == code
+
+
+def test_downgrade_to_something_newer_is_refused(make_cluster: Any) -> None:
+    cluster = make_cluster(supported=NEXT_RELEASE).with_brokers(1)
+    assert update(cluster, 2, group_version=1).error_code == ErrorCode.INVALID_UPDATE_VERSION
+
+
+def test_feature_at_zero_is_off(make_cluster: Any) -> None:
+    cluster = make_cluster(supported=NEXT_RELEASE).with_brokers(1)
+    update(cluster, group_version=1)
+    update(cluster, 2, group_version=0)
+    assert "group.version" not in cluster.image.features
+    assert cluster.reloaded() == cluster.image
+
+
+def test_one_bad_update_stops_all(make_cluster: Any) -> None:
+    cluster = make_cluster(supported=NEXT_RELEASE).with_brokers(1)
+    answer = update(cluster, group_version=1, transaction_version=9)
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert not cluster.records
+
+
+def test_older_requests_hear_about_each_feature(make_cluster: Any) -> None:
+    cluster = make_cluster(supported=NEXT_RELEASE).with_brokers(1)
+    answer = update(cluster, version=0, transaction_version=2)
+    assert [(r.feature, r.error_code) for r in answer.results] == [("transaction.version", 0)]
+    assert update(cluster, kind=2, version=0, transaction_version=1).error_code == 0
+    assert cluster.image.features["transaction.version"] == 1
+
+
+def test_every_controller_must_support_it(make_cluster: Any) -> None:
+    cluster = make_cluster(supported=NEXT_RELEASE).with_brokers(1)
+    feature = ControllerRegistrationRequestFeature(
+        name="group.version", min_supported_version=0, max_supported_version=0
+    )
+    cluster.do(ControllerRegistrationRequest(controller_id=7, features=[feature]))
+    answer = update(cluster, group_version=1)
+    assert "Controller 7" in answer.error_message
+
+
+def test_metadata_version_cannot_go_back(cluster: Any) -> None:
+    answer = update(cluster, 3, metadata_version=29)
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
