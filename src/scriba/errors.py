@@ -38,32 +38,16 @@ class ErrorCode(enum.IntEnum):
     COORDINATOR_LOAD_IN_PROGRESS = 14, True, "the coordinator is still loading its state"
     COORDINATOR_NOT_AVAILABLE = 15, True, "no coordinator is available"
     NOT_COORDINATOR = 16, True, "another broker coordinates this"
-    INVALID_TOPIC_EXCEPTION = (
-        17,
-        False,
-        "the topic name is not legal, or the topic must not be written",
-    )
+    INVALID_TOPIC_EXCEPTION = 17, False, "not a legal topic name, or not a topic to write to"
     RECORD_LIST_TOO_LARGE = 18, False, "the batch is larger than a segment may be"
     NOT_ENOUGH_REPLICAS = 19, True, "fewer replicas are in sync than the topic demands"
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = (
-        20,
-        True,
-        "written, but fewer replicas are in sync than demanded",
-    )
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20, True, "written, but too few replicas are in sync"
     INVALID_REQUIRED_ACKS = 21, False, "acks must be 0, 1 or -1"
     ILLEGAL_GENERATION = 22, False, "the group has moved on to another generation"
-    INCONSISTENT_GROUP_PROTOCOL = (
-        23,
-        False,
-        "the member shares no protocol with the rest of the group",
-    )
+    INCONSISTENT_GROUP_PROTOCOL = 23, False, "shares no protocol with the rest of the group"
     INVALID_GROUP_ID = 24, False, "the group id is not legal"
     UNKNOWN_MEMBER_ID = 25, False, "the group has no such member"
-    INVALID_SESSION_TIMEOUT = (
-        26,
-        False,
-        "the session timeout is outside the range the broker allows",
-    )
+    INVALID_SESSION_TIMEOUT = 26, False, "outside the range of session timeouts allowed here"
     REBALANCE_IN_PROGRESS = 27, False, "the group is rebalancing; join again"
     INVALID_COMMIT_OFFSET_SIZE = 28, False, "the committed offset data has an impossible size"
     TOPIC_AUTHORIZATION_FAILED = 29, False, "not allowed on this topic"
@@ -75,11 +59,7 @@ class ErrorCode(enum.IntEnum):
     UNSUPPORTED_VERSION = 35, False, "this version of the API is not served"
     TOPIC_ALREADY_EXISTS = 36, False, "a topic of this name exists"
     INVALID_PARTITIONS = 37, False, "the number of partitions is not acceptable"
-    INVALID_REPLICATION_FACTOR = (
-        38,
-        False,
-        "the replication factor is below 1 or above the number of brokers",
-    )
+    INVALID_REPLICATION_FACTOR = 38, False, "below 1 or above the number of brokers"
     INVALID_REPLICA_ASSIGNMENT = 39, False, "the replica assignment is not valid"
     INVALID_CONFIG = 40, False, "the configuration is not valid"
     NOT_CONTROLLER = 41, True, "another node is the active controller"
@@ -90,22 +70,10 @@ class ErrorCode(enum.IntEnum):
     DUPLICATE_SEQUENCE_NUMBER = 46, False, "the producer's sequence number was already used"
     INVALID_PRODUCER_EPOCH = 47, False, "the producer's epoch is out of date"
     INVALID_TXN_STATE = 48, False, "the transaction is in no state for this"
-    INVALID_PRODUCER_ID_MAPPING = (
-        49,
-        False,
-        "the producer id does not belong to this transactional id",
-    )
-    INVALID_TRANSACTION_TIMEOUT = (
-        50,
-        False,
-        "the transaction timeout exceeds what the broker allows",
-    )
+    INVALID_PRODUCER_ID_MAPPING = 49, False, "the producer id has another transactional id"
+    INVALID_TRANSACTION_TIMEOUT = 50, False, "longer than a transaction may take on this broker"
     CONCURRENT_TRANSACTIONS = 51, True, "another operation on this transaction is under way"
-    TRANSACTION_COORDINATOR_FENCED = (
-        52,
-        False,
-        "the marker comes from a replaced transaction coordinator",
-    )
+    TRANSACTION_COORDINATOR_FENCED = 52, False, "the marker's coordinator has been replaced"
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53, False, "not allowed to use this transactional id"
     SECURITY_DISABLED = 54, False, "no authorizer is configured"
     OPERATION_NOT_ATTEMPTED = 55, False, "not tried, because another part of the request failed"
@@ -116,16 +84,8 @@ class ErrorCode(enum.IntEnum):
     REASSIGNMENT_IN_PROGRESS = 60, False, "a reassignment of the partition is under way"
     DELEGATION_TOKEN_AUTH_DISABLED = 61, False, "delegation tokens are not enabled"
     DELEGATION_TOKEN_NOT_FOUND = 62, False, "no such delegation token"
-    DELEGATION_TOKEN_OWNER_MISMATCH = (
-        63,
-        False,
-        "the principal neither owns nor may renew the token",
-    )
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = (
-        64,
-        False,
-        "tokens cannot be asked for over this connection",
-    )
+    DELEGATION_TOKEN_OWNER_MISMATCH = 63, False, "not the owner or a renewer of the token"
+    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED = 64, False, "no tokens over such a connection"
     DELEGATION_TOKEN_AUTHORIZATION_FAILED = 65, False, "not allowed on this delegation token"
     DELEGATION_TOKEN_EXPIRED = 66, False, "the delegation token has expired"
     INVALID_PRINCIPAL_TYPE = 67, False, "the principal type is not supported"
@@ -137,11 +97,7 @@ class ErrorCode(enum.IntEnum):
     TOPIC_DELETION_DISABLED = 73, False, "topics cannot be deleted on this cluster"
     FENCED_LEADER_EPOCH = 74, True, "the request's leader epoch is out of date"
     UNKNOWN_LEADER_EPOCH = 75, True, "the request's leader epoch is newer than the broker's"
-    UNSUPPORTED_COMPRESSION_TYPE = (
-        76,
-        False,
-        "the client cannot read the compression of this partition",
-    )
+    UNSUPPORTED_COMPRESSION_TYPE = 76, False, "the client cannot read the compression used here"
     STALE_BROKER_EPOCH = 77, False, "the broker has registered again since"
     OFFSET_NOT_AVAILABLE = 78, True, "a new leader's high watermark has not caught up yet"
     MEMBER_ID_REQUIRED = 79, False, "join again with the member id given here"
@@ -151,11 +107,7 @@ class ErrorCode(enum.IntEnum):
     ELIGIBLE_LEADERS_NOT_AVAILABLE = 83, True, "no replica may become leader"
     ELECTION_NOT_NEEDED = 84, True, "the partition already has the leader it should have"
     NO_REASSIGNMENT_IN_PROGRESS = 85, False, "no reassignment is under way"
-    GROUP_SUBSCRIBED_TO_TOPIC = (
-        86,
-        False,
-        "the group is subscribed to the topic, so its offsets must stay",
-    )
+    GROUP_SUBSCRIBED_TO_TOPIC = 86, False, "the group is subscribed to the topic"
     INVALID_RECORD = 87, False, "a record breaks the rules of the topic"
     UNSTABLE_OFFSET_COMMIT = 88, True, "a transaction still holds back these offsets"
     THROTTLING_QUOTA_EXCEEDED = 89, True, "the quota is used up for now"

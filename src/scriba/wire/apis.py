@@ -11,10 +11,8 @@ from typing import Final
 
 from scriba.wire.schema import LATEST, Message
 
-BROKER: Final = 1
-CONTROLLER: Final = 2
-_B = BROKER
-_C = CONTROLLER
+_B: Final = 1  # served on the listeners of brokers
+_C: Final = 2  # served on the listeners of controllers
 
 
 class ApiKey(enum.IntEnum):
@@ -128,8 +126,8 @@ class Api:
         self.min_version = min_version
         self.max_version = max_version
         self.flexible_from = LATEST + 1 if flexible_from is None else flexible_from
-        self.on_broker = bool(listeners & BROKER)
-        self.on_controller = bool(listeners & CONTROLLER)
+        self.on_broker = bool(listeners & _B)
+        self.on_controller = bool(listeners & _C)
 
     @cached_property
     def request(self) -> type[Message]:

@@ -307,7 +307,7 @@ class _EncoderSource(_Source):
             self.line(f"out += {what}")
             self.run.clear()
 
-    def length(self, code: str, n: str, long: str) -> None:
+    def length(self, code: str, n: str, long: str, often_long: bool = False) -> None:
         """Writes the pending run and the length in variable `n` (one more in a varint)."""
         if not self.flexible:
             self.run.append((code, n))
@@ -315,6 +315,12 @@ class _EncoderSource(_Source):
             return
         short = f"out += {self.packed([*self.run, ('B', n)])}" if self.run else f"out.append({n})"
         self.line(f"if {n} < 128: {short}")
+        if often_long:
+            low, middle = ("B", f"{n} & 127 | 128"), ("B", f"{n} >> 7 & 127 | 128")
+            two = self.packed([*self.run, low, ("B", f"{n} >> 7")])
+            three = self.packed([*self.run, low, middle, ("B", f"{n} >> 14")])
+            self.line(f"elif {n} < {1 << 14}: out += {two}")
+            self.line(f"elif {n} < {1 << 21}: out += {three}")
         rest = f"{self.packed(self.run)} + " if self.run else ""
         self.line(f"else: out += {rest}{long}({n})")
         self.run.clear()
@@ -354,7 +360,7 @@ class _EncoderSource(_Source):
             self.line(f"if {v} is None: {v} = b''; {n} = {0 if self.flexible else -1}")
         self.line(f"{'elif' if nullable else 'if'} isinstance({v}, BUFFERS): {n} = len({v}){more}")
         self.line(f"else: {hole} = {v}; {v} = None; {n} = {hole}.size{more}")
-        self.length("i", n, "uvarint")
+        self.length("i", n, "uvarint", often_long=True)
         self.line(f"if {v} is None: holes.append((len(out), {hole}))")
         self.line(f"else: out += {v}")
 

@@ -276,9 +276,13 @@ def _refuse(self: Struct, name: str, value: object) -> None:
 
 
 def _absent(cls: type[Struct]) -> Struct:
-    """The one default of `cls`, which cannot be changed."""
+    """The one default of `cls`, which cannot be changed; a copy of it is itself."""
     if cls not in _absences:
-        namespace = {"FIELDS": cls.FIELDS, "__setattr__": _refuse}
+        namespace = {
+            "FIELDS": cls.FIELDS,
+            "__setattr__": _refuse,
+            "__reduce__": lambda _: (_absent, (cls,)),
+        }
         frozen = cast(type[Struct], _StructType(cls.__name__, (cls,), namespace))
         absent = object.__new__(frozen)
         for f in cls.FIELDS:

@@ -1,6 +1,8 @@
 """The language of declarations, on messages made up for the purpose."""
 
+import copy
 import linecache
+import pickle
 import struct
 import traceback
 import tracemalloc
@@ -87,6 +89,15 @@ def test_the_shared_default_of_a_tagged_structure_refuses_changes() -> None:
     tree.origin = Point(x=3)
     assert Tree().origin.x == -1
     assert Tree.decode(tree.encode(2), 2).origin == Point(x=3, y=-1)
+
+
+def test_messages_can_be_copied() -> None:
+    tree = a_tree()
+    for duplicate in (copy.copy(tree), copy.deepcopy(tree), pickle.loads(pickle.dumps(tree))):
+        assert duplicate == tree
+        assert duplicate.origin is tree.origin
+    copy.deepcopy(tree).leaves[0].name = "changed"
+    assert tree == a_tree()
 
 
 def test_repr_shows_what_was_set() -> None:
