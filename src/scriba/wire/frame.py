@@ -69,10 +69,15 @@ def response_header_version(api_key: int, version: int) -> int:
     return int(api_key != ApiKey.API_VERSIONS and version >= API[api_key].flexible_from)
 
 
-def encode_response(message: Message, version: int, correlation_id: int) -> bytearray:
+def _response_header(message: Message, version: int, correlation_id: int) -> bytearray:
     out = bytearray(_INT32.pack(correlation_id))
     if version in message.FLEXIBLE and message.KEY != ApiKey.API_VERSIONS:
         out.append(0)
+    return out
+
+
+def encode_response(message: Message, version: int, correlation_id: int) -> bytearray:
+    out = _response_header(message, version, correlation_id)
     message.encode_into(out, version)
     return out
 
@@ -85,9 +90,7 @@ def encode_response_parts(
     The bytes between two holes are views of one buffer, so nothing is copied; replacing each hole
     by its bytes gives what `encode_response` gives.
     """
-    out = bytearray(_INT32.pack(correlation_id))
-    if version in message.FLEXIBLE and message.KEY != ApiKey.API_VERSIONS:
-        out.append(0)
+    out = _response_header(message, version, correlation_id)
     holes: list[tuple[int, Hole]] = []
     message.encode_into(out, version, holes)
     view = memoryview(out)

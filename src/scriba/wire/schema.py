@@ -11,9 +11,9 @@ exists, and type checkers see an ordinary keyword constructor with Kafka's defau
 Declaring costs next to nothing: the constructor and the codecs (`codec.py`) are generated when
 they are first used, for one class and one version at a time.
 
-Two rules save work on the hot path. Bytes that were checked by nobody are never copied: a
-`Records` attribute is a view into the decoded buffer. And a tagged structure that is absent is
-one shared default which refuses changes: assign a new one instead.
+Two rules save work on the hot path. Record batches are never copied: a `Records` attribute is a
+view of the buffer it was decoded from. And a tagged structure that is absent is one shared
+default which refuses changes: assign a new one instead.
 """
 
 from collections.abc import Callable

@@ -469,6 +469,6 @@ def decode_quorum_state(buf: Buffer) -> QuorumStateData:
             ]
         else:
             state.voted_directory_id = uuids.from_text(facts["votedDirectoryId"])
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
         raise ParseError(f"quorum-state: {e!r}") from e
     return state

@@ -1,5 +1,7 @@
 """Headers around messages, and responses with holes for records that come from files."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -94,6 +96,13 @@ def test_old_clients_must_see_produce_from_version_0() -> None:
     assert (API[ApiKey.PRODUCE].min_version, API[ApiKey.PRODUCE].advertised_min) == (3, 0)
     assert API[ApiKey.FETCH].advertised_min == 4
     assert API[ApiKey.INIT_PRODUCER_ID].max_version == 5
+
+
+def test_the_table_of_apis_loads_no_messages() -> None:
+    check = "import sys, scriba.wire.frame; print([m for m in sys.modules if 'scriba.wire.' in m])"
+    listed = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True).stdout
+    assert "scriba.wire.apis" in listed
+    assert not any(f"scriba.wire.{api.family}'" in listed for api in API.values())
 
 
 @dataclass(frozen=True)
