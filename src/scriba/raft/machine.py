@@ -83,18 +83,20 @@ class Raft:
         voters: Iterable[Voter],
         hard_state: HardState,
         log: EpochTable,
+        flushed: int,
         below: Callable[[int], int],
         now: Instant,
         timeouts: Timeouts,
     ) -> None:
-        """`below(n)` gives a number in [0, n): the jitter that keeps candidates apart."""
+        """`flushed` is how much of the log is on the device for certain; `below(n)` gives a
+        number in [0, n): the jitter that keeps candidates apart."""
         self.own = own
         self.voters = {voter.id: voter for voter in voters}
         self.log = log
         self.epoch = max(hard_state.epoch, log.last_epoch)
         self.leader = hard_state.leader if hard_state.epoch == self.epoch else None
         self.high_watermark = log.start.offset
-        self.flushed = log.end_offset
+        self.flushed = flushed
         self.role = Role.UNATTACHED
         self.progress: Progress | None = None
         self._voted = hard_state.voted if hard_state.epoch == self.epoch else None

@@ -85,6 +85,7 @@ class Machine:
             self.table.voters,
             disk.hard_state,
             EpochTable(disk.start, disk.epochs(), disk.end),
+            disk.flushed,
             self.table.random.randrange,
             self.table.now,
             TIMEOUTS,

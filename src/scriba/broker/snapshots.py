@@ -1,0 +1,204 @@
+"""Snapshots of the metadata log, in Kafka's format: `<end offset>-<epoch>.checkpoint`.
+
+A snapshot holds the records that fold into the image at its end offset: a control batch with the
+header, the quorum's version and its voters, then batches of metadata records, then a control batch
+with the footer. The footer tells a whole file from a cut one. It is written under another name,
+flushed and renamed, so a file with the right name was once complete; one that no longer reads is
+passed over, and the log before it, or an earlier snapshot, takes its place.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from scriba.controller.machine import encode
+from scriba.errors import ParseError
+from scriba.raft.messages import Position
+from scriba.records.batch import (
+    ControlType,
+    Record,
+    check_crc,
+    control_batch,
+    control_type,
+    decode_records,
+    encode_batch,
+    walk,
+)
+from scriba.runtime.ports import Disk
+from scriba.wire.schema import Message
+from scriba.wire.stored import (
+    KRaftVersionRecord,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    VotersRecord,
+    decode_metadata_record,
+)
+
+log = logging.getLogger(__name__)
+
+SUFFIX: Final = ".checkpoint"
+PART: Final = ".checkpoint.part"
+RECORDS_PER_BATCH: Final = 256
+_NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+
+
+class QuorumFacts(NamedTuple):
+    """What the quorum says of itself, beside the metadata: its version and its voters."""
+
+    kraft_version: int
+    voters: VotersRecord | None
+
+
+class Snapshot(NamedTuple):
+    position: Position
+    quorum: QuorumFacts
+    batches: list[list[Message]]
+    last_timestamp: int
+
+
+def file_name(position: Position) -> str:
+    return f"{position.offset:020d}-{position.epoch:010d}{SUFFIX}"
+
+
+def find(disk: Disk, directory: str) -> list[Position]:
+    """The snapshots in a directory, the newest first."""
+    names = (_NAME.fullmatch(name) for name in disk.list(directory))
+    found = [Position(int(match[2]), int(match[1])) for match in names if match]
+    return sorted(found, key=lambda position: position.offset, reverse=True)
+
+
+def remove_parts(disk: Disk, directory: str) -> None:
+    """Clears away what a crash left half written."""
+    for name in disk.list(directory):
+        if name.endswith(PART):
+            disk.unlink(f"{directory}/{name}")
+
+
+def encoded(
+    position: Position, quorum: QuorumFacts, records: Iterable[Message], last_timestamp: int
+) -> Iterator[bytearray]:
+    """The batches of a snapshot, one at a time; `last_timestamp` is that of the last record."""
+    head = [
+        (
+            ControlType.SNAPSHOT_HEADER,
+            SnapshotHeaderRecord(last_contained_log_timestamp=last_timestamp).encode(0),
+        )
+    ]
+    if quorum.kraft_version > 0 and quorum.voters is not None:
+        version = KRaftVersionRecord(kraft_version=quorum.kraft_version)
+        head.append((ControlType.KRAFT_VERSION, version.encode(0)))
+        head.append((ControlType.KRAFT_VOTERS, quorum.voters.encode(0)))
+    offset = len(head)
+    batch = control_batch(head, last_timestamp, position.epoch)
+    yield batch
+    waiting: list[Record] = []
+    for record in records:
+        waiting.append(Record(0, last_timestamp, None, encode(record)))
+        if len(waiting) == RECORDS_PER_BATCH:
+            yield encode_batch(waiting, base_offset=offset, leader_epoch=position.epoch)
+            offset += len(waiting)
+            waiting = []
+    if waiting:
+        yield encode_batch(waiting, base_offset=offset, leader_epoch=position.epoch)
+        offset += len(waiting)
+    footer = [(ControlType.SNAPSHOT_FOOTER, SnapshotFooterRecord().encode(0))]
+    batch = control_batch(footer, last_timestamp, position.epoch)
+    batch[:8] = offset.to_bytes(8, "big")
+    yield batch
+
+
+async def write(
+    disk: Disk, directory: str, position: Position, batches: AsyncIterator[bytearray]
+) -> int:
+    """Writes a snapshot and returns its size; nothing bears its name before it is safe."""
+    path = f"{directory}/{file_name(position)}"
+    part = path.removesuffix(SUFFIX) + PART
+    file = disk.open(part, create=True)
+    try:
+        file.truncate(0)
+        size = 0
+        async for batch in batches:
+            size += file.pwritev([batch], size)
+        await file.datasync()
+    finally:
+        file.close()
+    disk.rename(part, path)
+    await disk.sync_dir(directory)
+    return size
+
+
+def read(disk: Disk, directory: str, position: Position) -> Snapshot:
+    """Reads a snapshot whole. ParseError when it is not what was once written."""
+    data = disk.read(f"{directory}/{file_name(position)}")
+    quorum = QuorumFacts(0, None)
+    batches: list[list[Message]] = []
+    timestamp, complete, end = -1, False, 0
+    for at, header in walk(data):
+        if complete:
+            raise ParseError("more follows the footer")
+        view = memoryview(data)[at : at + header.size]
+        if not check_crc(data, at, header):
+            raise ParseError(f"the batch at byte {at} fails its checksum")
+        records = decode_records(view)
+        end = at + header.size
+        if not header.is_control:
+            if not at:
+                raise ParseError("no header")
+            batches.append([decode_metadata_record(_value(record)) for record in records])
+            continue
+        for record in records:
+            kind = control_type(record.key)
+            if (at == 0 and record is records[0]) != (kind is ControlType.SNAPSHOT_HEADER):
+                raise ParseError("the header is not at the beginning, or not alone")
+            if kind is ControlType.SNAPSHOT_HEADER:
+                head = SnapshotHeaderRecord.decode(_value(record), 0)
+                timestamp = head.last_contained_log_timestamp
+            elif kind is ControlType.SNAPSHOT_FOOTER:
+                complete = True
+            else:
+                quorum = learn(quorum, record)
+    if not complete or end != len(data):
+        raise ParseError("it ends before its footer")
+    return Snapshot(position, quorum, batches, timestamp)
+
+
+def learn(quorum: QuorumFacts, record: Record) -> QuorumFacts:
+    """Takes in a control record about the quorum itself; others leave it as it is."""
+    kind = control_type(record.key)
+    if kind is ControlType.KRAFT_VERSION:
+        version = KRaftVersionRecord.decode(_value(record), 0)
+        return quorum._replace(kraft_version=version.kraft_version)
+    if kind is ControlType.KRAFT_VOTERS:
+        return quorum._replace(voters=VotersRecord.decode(_value(record), 0))
+    return quorum
+
+
+def _value(record: Record) -> bytes:
+    if record.value is None:
+        raise ParseError(f"the record at {record.offset} has no value")
+    return record.value
+
+
+def newest_valid(disk: Disk, directory: str, log_start: int) -> Snapshot | None:
+    """The newest snapshot that reads well and that the log continues; None to begin at zero.
+
+    ParseError when neither a snapshot nor the log reaches back to the beginning.
+    """
+    damaged: list[str] = []
+    for position in find(disk, directory):
+        if position.offset < log_start:
+            break
+        try:
+            return read(disk, directory, position)
+        except ParseError as error:
+            log.error("snapshot %s cannot be read: %s", file_name(position), error)
+            damaged.append(file_name(position))
+    if log_start:
+        what = f"; unreadable: {', '.join(damaged)}" if damaged else ""
+        raise ParseError(
+            f"{directory}: the log begins at {log_start} and no readable snapshot reaches it{what}"
+        )
+    return None
