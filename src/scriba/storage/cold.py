@@ -1,0 +1,36 @@
+"""What is not in memory: the loop never waits for the device, it is told to come back."""
+
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from scriba.runtime.ports import Disk
+
+
+class Loadable(Protocol):
+    async def load(self, offset: int, n: int) -> None: ...
+
+
+class Cold(NamedTuple):
+    """What has to be in memory first: `await cold.file.load(cold.position, cold.size)`."""
+
+    file: Loadable
+    position: int
+    size: int
+
+
+class Window:
+    """A file to bring into the page cache by its name: its owner may have closed it meanwhile."""
+
+    __slots__ = ("_disk", "_path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+
+    async def load(self, offset: int, n: int) -> None:
+        with suppress(FileNotFoundError):  # deleted meanwhile: trying again will say so
+            file = self._disk.open(self._path)
+            try:
+                await file.load(offset, n)
+            finally:
+                file.close()

@@ -1,0 +1,691 @@
+"""One partition's log: appended at one end, read anywhere, shortened at the other end.
+
+Everything that changes it is a synchronous step on the loop; only the device is awaited. `append`
+checks the producer, gives the batch its place, writes it with one call and takes note of it; until
+the write has succeeded nothing has changed, so a full disk costs that batch and nothing else.
+
+`flush` makes durable what was written before it was called; everybody who waits while one sync is
+under way shares the next. `flushed_offset` never passes what the device has, directory entries and
+leader epochs included. After a failed sync nobody knows what the device holds, so there is no
+second one: the log fails for good, and reading is all that is left. The same happens when bytes
+below the flushed end turn out to be damaged.
+
+Offsets: `start_offset <= end_offset`, `flushed_offset <= end_offset`; ends are exclusive. A batch
+is never split: not by a roll, not by a truncation, and a read begins at one.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Self
+
+from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.instant import Instant
+from scriba.records.batch import EndTxnMarker
+from scriba.records.header import CONTROL, LOG_APPEND_TIME, LOG_OVERHEAD, BatchHeader, stamp
+from scriba.runtime.ports import Disk, Offload
+from scriba.settings import TopicSettings
+from scriba.storage.cold import Cold
+from scriba.storage.epochs import Epochs
+from scriba.storage.group_commit import GroupCommit
+from scriba.storage.incoming import check_batches, read_marker
+from scriba.storage.inline import Inline
+from scriba.storage.names import LEADER_EPOCHS, PARTITION_METADATA, deleted_dir
+from scriba.storage.partition_metadata import claim
+from scriba.storage.producers import AbortedTxn, ActiveProducer, Producers, Repeat
+from scriba.storage.recovery import Loaded, Place, load, producers_at
+from scriba.storage.removal import remove_tree
+from scriba.storage.results import (
+    EMPTY,
+    Appended,
+    Empty,
+    Failure,
+    Slice,
+    storage_error,
+)
+from scriba.storage.retention import Reason, SegmentFacts, before_start, expired, over_size
+from scriba.storage.search import TimedOffset, first_after, latest
+from scriba.storage.segment import Damaged, Limits, Segment
+from scriba.storage.segments import Segments, limits_of
+from scriba.storage.snapshots import Snapshots
+
+__all__ = ["EMPTY", "Appended", "Cold", "Empty", "Failure", "Log", "Slice", "TimedOffset"]
+
+logger = logging.getLogger(__name__)
+
+DAY_MS: Final = 86_400_000
+_ENTRIES_WORTH_WRITING: Final = 64
+_SNAPSHOT_EVERY: Final = 64 << 20
+
+
+class Log:
+    __slots__ = (
+        "_closing",
+        "_commit",
+        "_created",
+        "_disk",
+        "_files_new",
+        "_generation",
+        "_offload",
+        "_on_failure",
+        "_segments",
+        "_settings",
+        "_snapshots",
+        "_torn",
+        "_unsnapped",
+        "_unsynced",
+        "directory",
+        "end_offset",
+        "epochs",
+        "failure",
+        "flushed_offset",
+        "partition",
+        "producers",
+        "start_offset",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(
+        self,
+        loaded: Loaded,
+        topic: str,
+        partition: int,
+        topic_id: bytes | None,
+        settings: TopicSettings,
+        on_failure: Callable[["Log", Failure], None] | None = None,
+    ) -> None:
+        place = loaded.place
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.directory = place.directory
+        self.start_offset = loaded.start_offset
+        self.end_offset = loaded.end_offset
+        self.flushed_offset = loaded.recovery_point
+        self.epochs: Epochs = loaded.epochs
+        self.producers: Producers = loaded.producers
+        self.failure: Failure | None = None
+        self._disk = place.disk
+        self._offload = place.offload
+        self._on_failure = on_failure
+        self._settings = settings
+        self._snapshots: Snapshots = loaded.snapshots
+        self._segments = Segments(
+            place.disk, place.offload, place.directory, loaded.segments, self._limits
+        )
+        self._segments.configure()
+        self._commit = GroupCommit(self._sync)
+        self._unsynced: list[Segment] = []
+        """Sealed segments that are not all on the device."""
+        self._created = self._files_new = loaded.created
+        """Whether the directory, or files in it, may not be on the device."""
+        self._closing = False
+        self._generation = 0
+        """Counts truncations: a sync that began before one proves nothing about what came after."""
+        self._unsnapped = 0
+        self._torn = False
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        topic: str,
+        partition: int,
+        topic_id: bytes | None,
+        settings: TopicSettings,
+        now: Instant,
+        *,
+        recovery_point: int | None = None,
+        log_start: int = 0,
+        clean: bool = False,
+        offload: Offload | None = None,
+        producer_expiration_ms: int = DAY_MS,
+        on_failure: Callable[["Log", Failure], None] | None = None,
+    ) -> Self:
+        """Opens or creates the log in `directory`. Waits for the device.
+
+        Without a recovery point nothing counts as flushed, unless the shutdown was clean.
+        """
+        disk.mkdir(directory)
+        topic_id = claim(disk, directory, topic_id)
+        place = Place(
+            disk=disk,
+            offload=offload or Inline(),
+            directory=directory,
+            limits=limits_of(settings, directory, 0),
+            producer_expiration_ms=producer_expiration_ms,
+            now_ms=now.wall_ms,
+        )
+        loaded = load(place, recovery_point, log_start, clean)
+        log = cls(loaded, topic, partition, topic_id, settings, on_failure)
+        if loaded.damage:
+            log.fail(loaded.damage, device=False)
+        return log
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def settings(self) -> TopicSettings:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: TopicSettings) -> None:
+        self._settings = settings
+        self._segments.configure()
+
+    @property
+    def size(self) -> int:
+        return self._segments.size
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def first_segment_offset(self) -> int:
+        """The start as the files alone would tell it."""
+        return self._segments.first_offset
+
+    def _limits(self, base_offset: int) -> Limits:
+        return limits_of(self._settings, self.directory, base_offset)
+
+    # ---- appending ----
+
+    def append(
+        self, view: memoryview, header: BatchHeader, leader_epoch: int, now: Instant
+    ) -> Appended:
+        """Appends the one batch in `view` as the leader; stamps its offset and epoch in place.
+
+        `header` is the batch's, as `prepare` returned it. KafkaError says why not; the log is
+        then unchanged.
+        """
+        if self.failure is not None:
+            raise self.failure.error
+        attributes = header.attributes
+        marker: EndTxnMarker | None = None
+        if header.producer_id >= 0:
+            if attributes & CONTROL:
+                marker = read_marker(view)
+                if marker is not None:
+                    self.producers.check_marker(header, marker)
+            else:
+                repeat = self.producers.check(header)
+                if repeat is not None:
+                    return self._repeated(repeat)
+        base_offset = self.end_offset
+        last_offset = base_offset + header.last_offset_delta
+        max_timestamp = header.max_timestamp
+        stamp(view, 0, base_offset, leader_epoch)
+        size = header.length + LOG_OVERHEAD
+        segment = self._segments.active
+        if (
+            segment.size + size > segment.limit
+            or max_timestamp > segment.roll_after
+            or last_offset > segment.max_offset
+        ):
+            if size > self._settings.segment_bytes:
+                raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
+            segment = self._make_room(size, base_offset, last_offset, max_timestamp, now)
+        try:
+            segment.append(view, base_offset, last_offset, max_timestamp)
+        except OSError as error:
+            raise self._not_written(segment, error) from error
+        self.end_offset = last_offset + 1
+        self._unsnapped += size
+        if leader_epoch > self.epochs.latest:
+            self.epochs.assign(leader_epoch, base_offset)
+        if header.producer_id >= 0:
+            self._note_producer(segment, header, marker, base_offset, now)
+        time = max_timestamp if attributes & LOG_APPEND_TIME else -1
+        return Appended(base_offset, last_offset, time, self.start_offset, False)
+
+    def append_follower(self, view: memoryview, now: Instant) -> None:
+        """Appends batches as a leader sent them, offsets and epochs included.
+
+        A part of a batch at the end is left out. KafkaError if they do not follow this log.
+        """
+        if self.failure is not None:
+            raise self.failure.error
+        start = 0
+        run: list[tuple[int, BatchHeader]] = []
+        for position, header in check_batches(view, self.end_offset):
+            segment = self._segments.active
+            if (
+                segment.size + position - start + header.size > segment.limit
+                or header.max_timestamp > segment.roll_after
+                or header.last_offset > segment.max_offset
+            ):
+                self._write_run(view[start:position], start, run, now)
+                start, run = position, []
+                self._make_room(
+                    header.size,
+                    header.base_offset,
+                    header.last_offset,
+                    header.max_timestamp,
+                    now,
+                )
+            run.append((position, header))
+        if run:
+            self._write_run(view[start : run[-1][0] + run[-1][1].size], start, run, now)
+
+    def _write_run(
+        self, view: memoryview, start: int, run: list[tuple[int, BatchHeader]], now: Instant
+    ) -> None:
+        """Writes batches that go into one segment with one call."""
+        if not run:
+            return
+        segment = self._segments.active
+        base = segment.size - start
+        try:
+            segment.open_file().pwritev((view,), segment.size)
+        except OSError as error:
+            raise self._not_written(segment, error) from error
+        self._unsnapped += len(view)
+        for position, header in run:
+            segment.note(
+                base + position,
+                header.size,
+                header.base_offset,
+                header.last_offset,
+                header.max_timestamp,
+            )
+            self.end_offset = header.next_offset
+            if header.leader_epoch > self.epochs.latest:
+                self.epochs.assign(header.leader_epoch, header.base_offset)
+            if header.producer_id >= 0:
+                marker = read_marker(view[position - start :]) if header.is_control else None
+                self._note_producer(segment, header, marker, header.base_offset, now)
+
+    def begin_epoch(self, leader_epoch: int) -> None:
+        """A leader takes note of the epoch it begins, before the first record of it."""
+        self.epochs.assign(leader_epoch, self.end_offset)
+
+    def _repeated(self, repeat: Repeat) -> Appended:
+        by_broker = self._settings.message_timestamp_type == "LogAppendTime"
+        time = repeat.timestamp if by_broker else -1
+        return Appended(repeat.base_offset, repeat.last_offset, time, self.start_offset, True)
+
+    def _note_producer(
+        self,
+        segment: Segment,
+        header: BatchHeader,
+        marker: EndTxnMarker | None,
+        base_offset: int,
+        now: Instant,
+    ) -> None:
+        if not header.attributes & CONTROL:
+            self.producers.update(header, base_offset, now.wall_ms)
+        elif marker is not None:
+            aborted = self.producers.end_txn(header, marker, base_offset, now.wall_ms)
+            if aborted is not None:
+                try:
+                    segment.note_aborted(aborted)
+                except OSError as error:  # the marker is there: what it aborts must be known
+                    raise self.fail(f"transaction index: {error}", device=True) from error
+
+    def _make_room(
+        self, size: int, base_offset: int, last_offset: int, max_timestamp: int, now: Instant
+    ) -> Segment:
+        """The segment that takes a batch: the active one if it still may, or else a new one."""
+        segment = self._segments.active
+        try:
+            if self._torn:
+                self._remove_torn(segment)
+            if segment.limit < 0:
+                segment.wake()
+            if segment.is_full(size, last_offset, max_timestamp, now.wall_ms):
+                self._roll(base_offset, now)
+        except OSError as error:
+            logger.error("%r: cannot begin a segment: %s", self, error)
+            raise storage_error(f"{self!r} cannot be written: {error}") from error
+        return self._segments.active
+
+    def _not_written(self, segment: Segment, error: OSError) -> KafkaError:
+        """A batch that may be there in part: the part goes, at once or before the next append."""
+        logger.error("%r: cannot append: %s", self, error)
+        segment.limit = -1
+        self._torn = True
+        try:
+            self._remove_torn(segment)
+        except OSError:
+            logger.warning("%r: the torn batch stays until the disk takes writes again", self)
+        return storage_error(f"{self!r} cannot be written: {error}")
+
+    def _remove_torn(self, segment: Segment) -> None:
+        segment.open_file().truncate(segment.size)
+        self._torn = False
+
+    def _roll(self, base_offset: int, now: Instant) -> None:
+        """Begins a segment; the old one is durable before the flushed end passes its own."""
+        self._unsynced.append(self._segments.roll(base_offset, now.wall_ms))
+        self._files_new = True
+        self._take_snapshot(base_offset)
+
+    def roll(self, now: Instant) -> None:
+        """Begins a new segment, unless the active one is still empty."""
+        if self._segments.active.size:
+            self._roll(self.end_offset, now)
+
+    def roll_if_due(self, now: Instant) -> bool:
+        """Rolls a segment that is older than `segment.ms` although nobody appends any more."""
+        active = self._segments.active
+        if self.failure is not None or not active.size:
+            return False
+        active.wake()
+        if not active.is_full(0, self.end_offset - 1, now.wall_ms, now.wall_ms):
+            return False
+        self._roll(self.end_offset, now)
+        return True
+
+    def _take_snapshot(self, offset: int) -> None:
+        self._snapshots.take(self.producers, offset, self._segments)
+        self._unsnapped = 0
+
+    def expire_producers(self, now: Instant, expiration_ms: int = DAY_MS) -> int:
+        return self.producers.expire(now.wall_ms, expiration_ms)
+
+    # ---- reading ----
+
+    def check_offset(self, offset: int) -> None:
+        if not self.start_offset <= offset <= self.end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"{self!r} has offsets {self.start_offset} to {self.end_offset}, not {offset}",
+            )
+
+    def read(
+        self, offset: int, max_bytes: int, bound: int, min_one: bool = True
+    ) -> Slice | Cold | Empty:
+        """Batches from the one with `offset` on, and nothing of `bound` or after.
+
+        At most `max_bytes`, but at least one batch if there is one and `min_one` asks for it. On
+        Cold, load and call again.
+        """
+        if not self.start_offset <= offset <= self.end_offset:
+            self.check_offset(offset)
+        if offset >= bound:
+            return EMPTY
+        segments = self._segments
+        segment: Segment | None = segments.holding(offset)
+        try:
+            while segment is not None:
+                start = segment.locate(offset)
+                limit = self._limit(segment, bound)
+                if isinstance(start, Cold):
+                    return start
+                if isinstance(limit, Cold):
+                    return limit
+                if start < limit:
+                    size = segment.extent(start, limit, max_bytes, min_one)
+                    if isinstance(size, Cold):
+                        return size
+                    return Slice(segment.open_file(), start, size, offset) if size else EMPTY
+                segment = segments.after(segment)  # compaction left nothing of this one's end
+        except Damaged as damage:
+            raise self.fail(str(damage), device=False) from None
+        except OSError as error:
+            raise self.fail(f"cannot be read: {error}", device=True) from error
+        return EMPTY
+
+    def _limit(self, segment: Segment, bound: int) -> int | Cold:
+        """Where in the segment `bound` lies."""
+        if segment is self._segments.active:
+            end = self.end_offset
+        else:
+            following = self._segments.after(segment)
+            end = following.base_offset if following else self.end_offset
+        return segment.size if bound >= end else segment.locate(bound)
+
+    async def offset_for_timestamp(self, timestamp: int) -> TimedOffset | None:
+        """The first record that is not older than `timestamp`."""
+        segments = self._segments.from_offset(self.start_offset)
+        return await self._search(
+            first_after(segments, timestamp, self.start_offset, self._offload)
+        )
+
+    async def max_timestamp_offset(self) -> TimedOffset | None:
+        """The first record with the largest timestamp."""
+        return await self._search(latest(self._segments.from_offset(0), self._offload))
+
+    async def _search(self, search: Awaitable[TimedOffset | None]) -> TimedOffset | None:
+        try:
+            return await search
+        except (Damaged, ParseError) as damage:
+            raise self.fail(str(damage), device=False) from None
+        except OSError as error:  # a segment that was deleted meanwhile: asking again helps
+            raise storage_error(f"{self!r} cannot be read: {error}") from error
+
+    @property
+    def latest_epoch(self) -> int:
+        return self.epochs.latest
+
+    def epoch_of(self, offset: int) -> int:
+        return self.epochs.epoch_of(offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest epoch up to `epoch`; (-1, -1) if unknowable."""
+        return self.epochs.end_offset_for(epoch, self.end_offset)
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        return self.producers.last_stable_offset(high_watermark)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Transactions whose records a reader of [start, end) must leave out."""
+        aborted: list[AbortedTxn] = []
+        for segment in self._segments.from_offset(start_offset):
+            if segment.aborted and segment.aborted.collect(start_offset, end_offset, aborted):
+                break
+        return aborted
+
+    def active_producers(self) -> list[ActiveProducer]:
+        return self.producers.active()
+
+    # ---- flushing ----
+
+    async def flush(self, up_to: int | None = None) -> None:
+        """Returns when everything before `up_to` (else: written so far) is on the device."""
+        target = self.end_offset if up_to is None else min(up_to, self.end_offset)
+        while self.flushed_offset < min(target, self.end_offset):
+            if self.failure is not None:
+                raise self.failure.error
+            await self._commit.join()
+
+    async def _sync(self) -> None:
+        if self.failure is not None:
+            raise self.failure.error
+        end, generation = self.end_offset, self._generation
+        active, sealed = self._segments.active, self._unsynced
+        files_new, created = self._files_new, self._created
+        self._unsynced, self._files_new, self._created = [], False, False
+        try:
+            indexes = self._closing or active.offsets.unwritten >= _ENTRIES_WORTH_WRITING
+            if indexes:
+                active.write_indexes()
+            if self._unsnapped >= _SNAPSHOT_EVERY:
+                self._take_snapshot(end)
+            await self._write_epochs()
+            for segment in sealed:
+                await segment.sync(indexes=True)
+            await active.sync(indexes)
+            if files_new:
+                await self._disk.sync_dir(self.directory)
+            if created:
+                await self._sync_creation()
+        except OSError as error:
+            raise self.fail(f"cannot be flushed: {error}", device=True) from error
+        if generation == self._generation:
+            self.flushed_offset = max(self.flushed_offset, end)
+
+    async def _sync_creation(self) -> None:
+        """Makes the partition's directory itself durable, and whose it is."""
+        if self.topic_id is not None:
+            file = self._disk.open(f"{self.directory}/{PARTITION_METADATA}")
+            try:
+                await file.datasync()
+            finally:
+                file.close()
+        await self._disk.sync_dir(self.directory.rpartition("/")[0])
+
+    async def _write_epochs(self) -> None:
+        if self.epochs.dirty:
+            self.epochs.dirty = False
+            await self._disk.write_atomic(f"{self.directory}/{LEADER_EPOCHS}", self.epochs.encode())
+
+    def fail(self, why: str, device: bool) -> KafkaError:
+        """Takes the log out of use for good, except for reading; the error to raise."""
+        error = storage_error(f"{self!r}: {why}")
+        if self.failure is None:
+            logger.error("%r is offline: %s", self, why)
+            self.failure = Failure(error, device)
+            if self._on_failure is not None:
+                self._on_failure(self, self.failure)
+        return error
+
+    async def close(self) -> None:
+        """Makes everything durable, so that the next start after this one reads no records."""
+        try:
+            if self.failure is None and not self._at_rest():
+                active = self._segments.active
+                if self._torn:
+                    self._remove_torn(active)
+                active.seal()
+                self._take_snapshot(self.end_offset)
+                self._closing = True
+                await self._commit.join()
+        except OSError as error:
+            raise self.fail(f"cannot be closed: {error}", device=True) from error
+        finally:
+            self._segments.close()
+
+    def _at_rest(self) -> bool:
+        """Whether all files are as closing would leave them."""
+        return (
+            self.flushed_offset == self.end_offset == self._snapshots.latest
+            and not self.epochs.dirty
+            and not self._torn
+        )
+
+    # ---- shortening ----
+
+    def delete_records_to(self, offset: int) -> int:
+        """Moves the start up to `offset`, which must not be past the high watermark."""
+        if offset > self.start_offset:
+            self.start_offset = min(offset, self.end_offset)
+            self.epochs.truncate_start(self.start_offset)
+        return self.start_offset
+
+    async def retention(
+        self, now: Instant, high_watermark: int, by_age: bool = True
+    ) -> list[tuple[int, Reason]]:
+        """One pass: deletes segments that may go; their base offsets and why.
+
+        Also removes files whose delay is over. `by_age` is off while the clock is in doubt.
+        """
+        await self._segments.removal.sweep(now.mono_ms)
+        if self.failure is not None:
+            return []
+        gone = self._delete(before_start(self._facts(), self.start_offset), Reason.START, now)
+        if "delete" in self._settings.cleanup_policy:
+            limit = self._settings.retention_bytes
+            gone += self._delete(over_size(self._facts(), limit, high_watermark), Reason.SIZE, now)
+            if by_age and self._settings.retention_ms >= 0:
+                count = await self._count_expired(now, high_watermark)
+                gone += self._delete(min(count, len(self._segments)), Reason.AGE, now)
+        return gone
+
+    def _facts(self) -> list[SegmentFacts]:
+        return self._segments.facts(self.end_offset)
+
+    async def _count_expired(self, now: Instant, high_watermark: int) -> int:
+        count = 0
+        for segment, facts in zip(list(self._segments), self._facts(), strict=True):
+            if not segment.size or facts.end_offset > high_watermark:
+                break
+            await segment.load_times()
+            newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+            if not expired(newest, self._settings.retention_ms, now):
+                break
+            count += 1
+        return count
+
+    def _delete(self, count: int, why: Reason, now: Instant) -> list[tuple[int, Reason]]:
+        """Deletes the oldest segments; if that is all of them, a new one begins first."""
+        if not count:
+            return []
+        if count == len(self._segments):
+            self._roll(self.end_offset, now)
+        gone = self._segments.drop_first(count)
+        self.delete_records_to(self._segments.first_offset)
+        self._doom(gone, now)
+        logger.info("%r: deleted %d segments %s", self, count, why)
+        return [(segment.base_offset, why) for segment in gone]
+
+    def _doom(self, gone: list[Segment], now: Instant) -> None:
+        deadline = now.mono_ms + self._settings.file_delete_delay_ms
+        for segment in gone:
+            self._segments.removal.doom(
+                segment, self._snapshots.path(segment.base_offset), deadline
+            )
+            self._snapshots.forget(segment.base_offset)
+            if segment in self._unsynced:
+                self._unsynced.remove(segment)
+
+    def truncate_to(self, offset: int, now: Instant) -> bool:
+        """Removes everything from `offset` on; False if there was nothing. Waits for the device.
+
+        Only whole batches go or stay: a batch that `offset` lies in goes. The recovery point on
+        disk must be below the new end before: `LogDir.truncate` sees to that.
+        """
+        if offset >= self.end_offset:
+            # A leader may have begun an epoch here without writing a record of it.
+            self.epochs.truncate_end(self.end_offset)
+            return False
+        if offset < self._segments.first_offset:
+            self.truncate_fully(offset, now)
+            return True
+        self._doom(self._segments.drop_after(offset), now)
+        segment = self._segments.active
+        position, end = segment.seek(offset)
+        segment.truncate(position, end)
+        self._end_at(end, now)
+        return True
+
+    def truncate_fully(self, offset: int, now: Instant) -> None:
+        """Removes everything; the log goes on at `offset`, empty."""
+        self._doom(self._segments.clear(), now)
+        self._segments.begin(offset, now.wall_ms)
+        self._files_new = True
+        self.start_offset = offset
+        self.epochs.clear()
+        self._end_at(offset, now)
+
+    def _end_at(self, end_offset: int, now: Instant) -> None:
+        self._generation += 1
+        self._torn = False
+        self.end_offset = end_offset
+        self.start_offset = min(self.start_offset, end_offset)
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+        self.epochs.truncate_end(end_offset)
+        self._snapshots.delete_above(end_offset)
+        self.producers = producers_at(
+            self._disk, self._segments.from_offset(0), self._snapshots, end_offset, now.wall_ms
+        )
+
+    def begin_delete(self, unique: bytes | None = None) -> None:
+        """Takes the partition away: its directory gets a name that no start takes for a partition.
+
+        `unique` tells apart deletions of one name; the topic's id does that by itself.
+        """
+        parent = self.directory.rpartition("/")[0]
+        name = deleted_dir(self.topic, self.partition, unique or self.topic_id or bytes(16))
+        self._disk.rename(self.directory, f"{parent}/{name}")
+        self.directory = f"{parent}/{name}"
+        self.failure = Failure(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), device=False)
+        self._segments.close()
+
+    async def remove_files(self) -> None:
+        """Removes what `begin_delete` took away."""
+        await self._disk.sync_dir(self.directory.rpartition("/")[0])
+        await remove_tree(self._disk, self._offload, self.directory)

@@ -1,0 +1,329 @@
+"""One of a node's log directories: whose it is, what lies in it, and how it was left.
+
+`open` only looks: it takes the lock and reads. `adopt` says whose the directory must be, before
+anything is changed. `start` makes it ours: the mark of a clean shutdown goes, so that a crash from
+now on is seen as one. `close` flushes every log, writes the checkpoints and leaves the mark, last.
+
+The recovery points on disk are promises: everything below them is on the device. So one is never
+above what its log still has: it is lowered before a truncation, and forgotten before another log
+begins under the same name.
+
+A device that fails takes all its logs with it.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Final
+
+from scriba.config import StartError
+from scriba.errors import KafkaError
+from scriba.instant import Instant
+from scriba.runtime.ports import DirLock, Disk, Offload
+from scriba.settings import TopicSettings
+from scriba.storage.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_STARTS,
+    RECOVERY_POINTS,
+    format_offsets,
+    read_offsets,
+)
+from scriba.storage.log import DAY_MS, Failure, Log
+from scriba.storage.meta_properties import FILE_NAME as META_PROPERTIES
+from scriba.storage.meta_properties import MetaProperties
+from scriba.storage.names import (
+    DELETED_DIR,
+    PartitionName,
+    parse_partition_dir,
+    partition_dir,
+)
+from scriba.storage.partition_metadata import read_topic_id
+from scriba.storage.removal import remove_tree
+from scriba.storage.results import storage_error
+
+logger = logging.getLogger(__name__)
+
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+METADATA_TOPIC: Final = "__cluster_metadata"
+_CLOSING_AT_ONCE: Final = 16
+
+
+class LogDir:
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        lock: DirLock,
+        offload: Offload,
+        on_failure: Callable[["LogDir", Log | None, str], None] | None,
+    ) -> None:
+        self.path = path
+        self.logs: dict[PartitionName, Log] = {}
+        self.meta: MetaProperties | None = None
+        self.clean = False
+        """Whether the last shutdown was clean."""
+        self.broker_epoch = -1
+        """The broker's epoch at that shutdown, -1 if unknown (KIP-966)."""
+        self.high_watermarks: dict[PartitionName, int] = {}
+        """As of the last checkpoint."""
+        self.failure: str | None = None
+        self._disk = disk
+        self._lock = lock
+        self._offload = offload
+        self._on_failure = on_failure
+        self._recovery_points: dict[PartitionName, int] = {}
+        """As the file on disk has them."""
+        self._log_starts: dict[PartitionName, int] = {}
+
+    # ---- opening ----
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        path: str,
+        offload: Offload,
+        on_failure: Callable[["LogDir", Log | None, str], None] | None = None,
+    ) -> "LogDir":
+        """Locks the directory and reads what it says about itself. Waits for the device.
+
+        `on_failure` is told of a log that failed, and, with None for a log, of the directory.
+        """
+        try:
+            disk.mkdir(path)
+            lock = disk.lock(path)
+        except BlockingIOError:
+            raise StartError(
+                f"{path} is in use by another running node: stop that one, or choose other log.dirs"
+            ) from None
+        except OSError as error:
+            raise StartError(f"{path} cannot be used as a log directory: {error}") from None
+        directory = cls(disk, path, lock, offload, on_failure)
+        try:
+            directory._look()
+        except BaseException:
+            lock.release()
+            raise
+        return directory
+
+    def _look(self) -> None:
+        disk, path = self._disk, self.path
+        meta = f"{path}/{META_PROPERTIES}"
+        if disk.exists(meta):
+            try:
+                self.meta = MetaProperties.decode(disk.read(meta))
+            except ValueError as error:
+                raise StartError(
+                    f"{meta} cannot be read ({error}): restore it, or choose other log.dirs"
+                ) from None
+        marker = f"{path}/{CLEAN_SHUTDOWN}"
+        self.clean = disk.exists(marker)
+        if self.clean:
+            with suppress(ValueError, TypeError, KeyError):
+                self.broker_epoch = int(json.loads(disk.read(marker))["brokerEpoch"])
+        self._recovery_points = read_offsets(disk, f"{path}/{RECOVERY_POINTS}")
+        self._log_starts = read_offsets(disk, f"{path}/{LOG_STARTS}")
+        self.high_watermarks = read_offsets(disk, f"{path}/{HIGH_WATERMARKS}")
+
+    async def adopt(self, cluster_id: str, node_id: int, directory_id: bytes) -> None:
+        """Makes sure that the directory is this node's; `directory_id` is for one without."""
+        meta = self.meta
+        if meta is not None:
+            if meta.cluster_id != cluster_id:
+                raise StartError(
+                    f"{self.path} belongs to cluster {meta.cluster_id}, this is {cluster_id}: "
+                    "choose other log.dirs"
+                )
+            if meta.node_id != node_id:
+                raise StartError(
+                    f"{self.path} belongs to node {meta.node_id}, this is {node_id}: "
+                    "choose other log.dirs, or set node.id"
+                )
+            if meta.directory_id is not None:
+                return
+        self.meta = MetaProperties(cluster_id, node_id, directory_id)
+        await self._disk.write_atomic(f"{self.path}/{META_PROPERTIES}", self.meta.encode())
+
+    async def start(self) -> None:
+        """Begins to use the directory; nothing was changed before."""
+        if self.clean:
+            self._disk.unlink(f"{self.path}/{CLEAN_SHUTDOWN}")
+        there = set(self._listed())
+        stale = self._recovery_points.keys() - there
+        if stale:
+            await self._write_recovery_points(
+                {name: at for name, at in self._recovery_points.items() if name in there}
+            )
+        await self._disk.sync_dir(self.path)
+
+    def partitions(self) -> list[tuple[PartitionName, bytes | None]]:
+        """The partitions that have a directory here, with their topics' ids where known."""
+        return [
+            (name, read_topic_id(self._disk, f"{self.path}/{partition_dir(*name)}"))
+            for name in self._listed()
+            if name.topic != METADATA_TOPIC
+        ]
+
+    def _listed(self) -> list[PartitionName]:
+        return [
+            name
+            for entry in self._disk.list(self.path)
+            if (name := parse_partition_dir(entry)) is not None
+            and self._disk.is_dir(f"{self.path}/{entry}")
+        ]
+
+    async def open_log(
+        self,
+        topic: str,
+        partition: int,
+        topic_id: bytes | None,
+        settings: TopicSettings,
+        now: Instant,
+        producer_expiration_ms: int = DAY_MS,
+    ) -> Log:
+        """Opens the partition's log, or creates it. After a crash the reading is offloaded."""
+        if self.failure is not None:
+            raise self._error()
+        name = PartitionName(topic, partition)
+        directory = f"{self.path}/{partition_dir(topic, partition)}"
+        known = self._disk.exists(directory)
+        if not known and name in self._recovery_points:
+            await self.checkpoint()
+        recovery_point = self._recovery_points.get(name)
+        log_start = self._log_starts.get(name, 0) if known else 0
+
+        def open_it() -> Log:
+            return Log.open(
+                self._disk,
+                directory,
+                topic,
+                partition,
+                topic_id,
+                settings,
+                now,
+                recovery_point=recovery_point,
+                log_start=log_start,
+                clean=self.clean and known,
+                offload=self._offload,
+                producer_expiration_ms=producer_expiration_ms,
+                on_failure=self._log_failed,
+            )
+
+        try:
+            if known and not self.clean:
+                log = await self._offload.run(open_it)
+            else:
+                log = open_it()
+        except OSError as error:
+            self._fail(f"{directory}: {error}")
+            raise self._error() from error
+        self.logs[name] = log
+        return log
+
+    # ---- using ----
+
+    async def truncate(self, log: Log, offset: int, now: Instant) -> bool:
+        """Truncates after lowering the recovery point on disk: below it, damage is a disaster."""
+        name = PartitionName(log.topic, log.partition)
+        if self._recovery_points.get(name, 0) > offset:
+            await self._write_recovery_points({**self._recovery_points, name: offset})
+        return log.truncate_to(offset, now)
+
+    async def delete_log(self, log: Log) -> None:
+        """Takes a partition away; its files go with `remove_deleted`."""
+        name = PartitionName(log.topic, log.partition)
+        self.logs.pop(name, None)
+        log.begin_delete()
+        self.high_watermarks.pop(name, None)
+        await self.checkpoint()
+
+    async def remove_deleted(self) -> int:
+        """Removes the files of deleted partitions, those of earlier runs included."""
+        removed = 0
+        for entry in self._disk.list(self.path):
+            if entry.endswith(DELETED_DIR):
+                await remove_tree(self._disk, self._offload, f"{self.path}/{entry}")
+                removed += 1
+        return removed
+
+    async def checkpoint(self) -> None:
+        """Writes down how far each log is flushed and where it starts."""
+        await self.checkpoint_starts()
+        await self._write_recovery_points(
+            {name: log.flushed_offset for name, log in self.logs.items()}
+        )
+
+    async def checkpoint_starts(self) -> None:
+        """Only starts that differ from what the files themselves say are worth a line."""
+        starts = {
+            name: log.start_offset
+            for name, log in self.logs.items()
+            if log.start_offset > log.first_segment_offset
+        }
+        if starts != self._log_starts:
+            await self._write(LOG_STARTS, starts)
+            self._log_starts = starts
+
+    async def checkpoint_high_watermarks(self, values: Mapping[PartitionName, int]) -> None:
+        if values != self.high_watermarks:
+            await self._write(HIGH_WATERMARKS, values)
+            self.high_watermarks = dict(values)
+
+    async def _write_recovery_points(self, points: dict[PartitionName, int]) -> None:
+        if points != self._recovery_points:
+            await self._write(RECOVERY_POINTS, points)
+            self._recovery_points = points
+
+    async def _write(self, file: str, offsets: Mapping[PartitionName, int]) -> None:
+        try:
+            await self._disk.write_atomic(f"{self.path}/{file}", format_offsets(offsets))
+        except OSError as error:
+            self._fail(f"{file}: {error}")
+            raise self._error() from error
+
+    # ---- failing and closing ----
+
+    def _log_failed(self, log: Log, failure: Failure) -> None:
+        if self._on_failure is not None:
+            self._on_failure(self, log, failure.error.message)
+        if failure.device:
+            self._fail(failure.error.message)
+
+    def _fail(self, why: str) -> None:
+        if self.failure is not None:
+            return
+        self.failure = why
+        logger.error("log directory %s is offline: %s", self.path, why)
+        for log in list(self.logs.values()):
+            log.fail(f"its directory is offline: {why}", device=True)
+        if self._on_failure is not None:
+            self._on_failure(self, None, why)
+
+    def _error(self) -> KafkaError:
+        return storage_error(f"log directory {self.path} is offline: {self.failure}")
+
+    async def close(self, broker_epoch: int = -1) -> None:
+        """Closes every log; the mark of a clean shutdown only if all of them are whole."""
+        gate = asyncio.Semaphore(_CLOSING_AT_ONCE)
+
+        async def close(log: Log) -> bool:
+            async with gate:
+                try:
+                    await log.close()
+                except KafkaError as error:
+                    logger.error("%r: not closed cleanly: %s", log, error)
+                return log.failure is None
+
+        try:
+            closed = await asyncio.gather(*(close(log) for log in self.logs.values()))
+            if self.failure is None:
+                await self.checkpoint()
+                if all(closed):
+                    content = json.dumps({"version": 0, "brokerEpoch": broker_epoch})
+                    await self._disk.write_atomic(f"{self.path}/{CLEAN_SHUTDOWN}", content.encode())
+        except (KafkaError, OSError) as error:
+            logger.error("log directory %s: not closed cleanly: %s", self.path, error)
+        finally:
+            self._lock.release()

@@ -1,0 +1,57 @@
+"""What files and directories of a log directory are called: as Kafka calls them."""
+
+import re
+from typing import Final, NamedTuple
+
+LOG: Final = ".log"
+INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+TXN_INDEX: Final = ".txnindex"
+SNAPSHOT: Final = ".snapshot"
+SEGMENT_SUFFIXES: Final = (LOG, INDEX, TIME_INDEX, TXN_INDEX)
+
+DELETED: Final = ".deleted"
+CLEANED: Final = ".cleaned"
+SWAP: Final = ".swap"
+TEMPORARY: Final = ".tmp"
+
+LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA: Final = "partition.metadata"
+
+DELETED_DIR: Final = "-delete"
+_OTHER_DIRS: Final = (DELETED_DIR, "-future", "-stray")
+_LONGEST_NAME: Final = 255
+_FILE: Final = re.compile(r"(\d{20})(\.[a-z.]+)")
+_PARTITION: Final = re.compile(r"(.+)-(\d+)")
+
+
+class PartitionName(NamedTuple):
+    topic: str
+    partition: int
+
+
+def file_name(offset: int, suffix: str) -> str:
+    return f"{offset:020d}{suffix}"
+
+
+def parse_file(name: str) -> tuple[int, str] | None:
+    """The offset and the suffix of a file that belongs to a segment, or None."""
+    found = _FILE.fullmatch(name)
+    return (int(found[1]), found[2]) if found else None
+
+
+def partition_dir(topic: str, partition: int) -> str:
+    return f"{topic}-{partition}"
+
+
+def parse_partition_dir(name: str) -> PartitionName | None:
+    if name.endswith(_OTHER_DIRS):
+        return None
+    found = _PARTITION.fullmatch(name)
+    return PartitionName(found[1], int(found[2])) if found else None
+
+
+def deleted_dir(topic: str, partition: int, unique: bytes) -> str:
+    """A name no partition can have; long topic names lose their end."""
+    tail = f"-{partition}.{unique.hex()}{DELETED_DIR}"
+    return topic[: _LONGEST_NAME - len(tail)] + tail

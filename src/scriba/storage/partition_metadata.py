@@ -1,0 +1,49 @@
+"""`partition.metadata`: which topic a partition's directory belongs to, by id."""
+
+import re
+from typing import Final
+
+from scriba.errors import ErrorCode, KafkaError
+from scriba.runtime.ports import Disk
+from scriba.storage.names import PARTITION_METADATA
+from scriba.wire.uuids import ZERO, from_text, to_text
+
+_LINES: Final = re.compile(r"version: (\d+)\ntopic_id: (\S+)\s*")
+
+
+def read_topic_id(disk: Disk, directory: str) -> bytes | None:
+    """None if the file is missing, or a crash left it without its content."""
+    path = f"{directory}/{PARTITION_METADATA}"
+    if not disk.exists(path):
+        return None
+    found = _LINES.fullmatch(disk.read(path).decode(errors="replace"))
+    if found is None or found[1] != "0":
+        return None
+    try:
+        topic_id = from_text(found[2])
+    except ValueError:
+        return None
+    return None if topic_id == ZERO else topic_id
+
+
+def encode_topic_id(topic_id: bytes) -> bytes:
+    return f"version: 0\ntopic_id: {to_text(topic_id)}".encode()
+
+
+def claim(disk: Disk, directory: str, topic_id: bytes | None) -> bytes | None:
+    """Makes sure that the directory is this topic's, and returns whose it is."""
+    found = read_topic_id(disk, directory)
+    if topic_id is None or topic_id == found:
+        return found
+    if found is not None:
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_TOPIC_ID,
+            f"{directory} belongs to topic {to_text(found)}, not to {to_text(topic_id)}",
+        )
+    file = disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
+    try:
+        file.truncate(0)
+        file.pwritev((encode_topic_id(topic_id),), 0)
+    finally:
+        file.close()
+    return topic_id

@@ -1,0 +1,308 @@
+"""What a partition remembers of each producer: enough to refuse gaps and to recognise repeats.
+
+Per producer id: the epoch, the last five batches (sequence numbers and offsets), and the first
+offset of a transaction that is open here. A batch with the sequence numbers of a remembered one is
+a repeat and gets that one's offsets back; any other must follow the last one without a gap. A
+higher epoch starts again at sequence zero; a lower one is fenced.
+
+Transactions: from the first record of an open transaction on, nothing is stable. When its marker
+comes, it still holds back readers until the high watermark has passed the marker.
+
+The state is a function of the log below `end_offset`: snapshots (Kafka's format, version 1) make
+reading it all unnecessary. Kafka's file holds one batch per producer; ours lists a producer once
+for each batch it remembers, the last one last, which Kafka reads as the last one and from which a
+restart here gets all five.
+"""
+
+import struct
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.records.batch import EndTxnMarker
+from scriba.records.crc import crc32c
+from scriba.records.header import CONTROL, MAX_SEQUENCE, TRANSACTIONAL, BatchHeader
+
+REMEMBERED: Final = 5
+SNAPSHOT_VERSION: Final = 1
+
+_HEAD: Final = struct.Struct(">hI")
+_COUNT: Final = struct.Struct(">i")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+
+LastBatch = tuple[int, int, int, int]
+"""(last sequence, last offset, offset delta, timestamp): a plain tuple, one per append."""
+
+
+class Repeat(NamedTuple):
+    """A batch that is in the log already."""
+
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class AbortedTxn(NamedTuple):
+    """A line of the transaction index: these records of a producer never happened."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class ActiveProducer(NamedTuple):
+    """A producer as DescribeProducers shows it."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    txn_start_offset: int
+
+
+class _Producer:
+    __slots__ = ("batches", "coordinator_epoch", "epoch", "seen_ms", "timestamp", "txn_start")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.batches: deque[LastBatch] = deque(maxlen=REMEMBERED)
+        self.timestamp = -1
+        self.seen_ms = -1
+        self.coordinator_epoch = -1
+        self.txn_start = -1
+
+
+class Producers:
+    __slots__ = ("_by_id", "_ended", "_open")
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, _Producer] = {}
+        self._open: dict[int, int] = {}
+        """First offset of each open transaction, in rising order -> producer id."""
+        self._ended: deque[tuple[int, int]] = deque()
+        """(first offset, marker's offset) of ended ones that the high watermark may not cover."""
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    # ---- appending: check, write the batch, then update ----
+
+    def check(self, header: BatchHeader) -> Repeat | None:
+        """Refuses a client's batch that may not follow; returns what it repeats, if anything."""
+        known = self._by_id.get(header.producer_id)
+        if known is None:
+            return None
+        sequence = header.base_sequence
+        if header.producer_epoch == known.epoch:
+            if known.batches:
+                if sequence != (known.batches[-1][0] + 1) & MAX_SEQUENCE:
+                    return self._repeated(known, header)
+            elif sequence != 0:
+                raise _out_of_order(header, -1)
+        elif header.producer_epoch < known.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} is fenced: it has epoch {header.producer_epoch}, "
+                f"{known.epoch} is in use",
+            )
+        elif sequence != 0:
+            raise _out_of_order(header, -1)
+        if known.txn_start >= 0 and not header.attributes & TRANSACTIONAL:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {header.producer_id} wrote outside of its open transaction",
+            )
+        return None
+
+    def _repeated(self, known: _Producer, header: BatchHeader) -> Repeat:
+        last_sequence = (header.base_sequence + header.last_offset_delta) & MAX_SEQUENCE
+        for last, offset, delta, timestamp in known.batches:
+            if last == last_sequence and delta == header.last_offset_delta:
+                return Repeat(offset - delta, offset, timestamp)
+        raise _out_of_order(header, known.batches[-1][0])
+
+    def update(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Takes note of a data batch that is in the log."""
+        producer_id = header.producer_id
+        epoch = header.producer_epoch
+        known = self._by_id.get(producer_id)
+        if known is None:
+            known = self._by_id[producer_id] = _Producer(epoch)
+        elif known.epoch != epoch:
+            known.epoch = epoch
+            known.batches.clear()
+        delta = header.last_offset_delta
+        last_sequence = (header.base_sequence + delta) & MAX_SEQUENCE
+        known.timestamp = timestamp = header.max_timestamp
+        known.seen_ms = now_ms
+        known.batches.append((last_sequence, base_offset + delta, delta, timestamp))
+        if header.attributes & TRANSACTIONAL and known.txn_start < 0:
+            known.txn_start = base_offset
+            self._open[base_offset] = producer_id
+
+    def check_marker(self, header: BatchHeader, marker: EndTxnMarker) -> None:
+        """Refuses the marker of a coordinator that has been replaced, or of a fenced epoch."""
+        known = self._by_id.get(header.producer_id)
+        if known is None:
+            return
+        if header.producer_epoch < known.epoch:
+            raise KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
+        if marker.coordinator_epoch < known.coordinator_epoch:
+            raise KafkaError(ErrorCode.TRANSACTION_COORDINATOR_FENCED)
+
+    def end_txn(
+        self, header: BatchHeader, marker: EndTxnMarker, offset: int, now_ms: int
+    ) -> AbortedTxn | None:
+        """Takes note of a marker that is in the log; returns the transaction if it aborts one."""
+        known = self._by_id.get(header.producer_id)
+        if known is None:
+            known = self._by_id[header.producer_id] = _Producer(header.producer_epoch)
+        elif known.epoch != header.producer_epoch:
+            known.epoch = header.producer_epoch
+            known.batches.clear()
+        known.coordinator_epoch = marker.coordinator_epoch
+        known.timestamp = header.max_timestamp
+        known.seen_ms = now_ms
+        first = known.txn_start
+        if first < 0:
+            return None
+        known.txn_start = -1
+        self._open.pop(first, None)
+        self._ended.append((first, offset))
+        if marker.commit:
+            return None
+        stable = next(iter(self._open), offset + 1)
+        return AbortedTxn(header.producer_id, first, offset, stable)
+
+    def replay(
+        self, header: BatchHeader, marker: EndTxnMarker | None, now_ms: int
+    ) -> AbortedTxn | None:
+        """Takes note of a batch read back from the log, which was checked when it was written."""
+        if header.attributes & CONTROL:
+            if marker is None:
+                return None
+            return self.end_txn(header, marker, header.base_offset, now_ms)
+        self.update(header, header.base_offset, now_ms)
+        return None
+
+    # ---- what readers and operators ask ----
+
+    def last_stable_offset(self, high_watermark: int) -> int:
+        """Below it every transaction is decided, and everyone knows how."""
+        ended = self._ended
+        while ended and ended[0][1] < high_watermark:
+            ended.popleft()
+        stable = next(iter(self._open), high_watermark)
+        for first, _ in ended:
+            if first < stable:
+                stable = first
+        return min(stable, high_watermark)
+
+    def active(self) -> list[ActiveProducer]:
+        return [
+            ActiveProducer(
+                producer_id,
+                known.epoch,
+                known.batches[-1][0] if known.batches else -1,
+                known.timestamp,
+                known.coordinator_epoch,
+                known.txn_start,
+            )
+            for producer_id, known in self._by_id.items()
+        ]
+
+    def expire(self, now_ms: int, expiration_ms: int) -> int:
+        """Forgets producers not heard of for so long, unless a transaction of theirs is open."""
+        gone = [
+            producer_id
+            for producer_id, known in self._by_id.items()
+            if known.txn_start < 0 and now_ms - known.seen_ms >= expiration_ms
+        ]
+        for producer_id in gone:
+            del self._by_id[producer_id]
+        return len(gone)
+
+    # ---- snapshots ----
+
+    def encode(self) -> bytes:
+        entries = bytearray()
+        count = 0
+        for producer_id, epoch, known, batch in self._lines():
+            last_sequence, last_offset, delta, timestamp = batch
+            entries += _ENTRY.pack(
+                producer_id,
+                epoch,
+                last_sequence,
+                last_offset,
+                delta,
+                timestamp,
+                known.coordinator_epoch,
+                known.txn_start,
+            )
+            count += 1
+        body = _COUNT.pack(count) + entries
+        return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+
+    def _lines(self) -> Iterator[tuple[int, int, _Producer, LastBatch]]:
+        for producer_id, known in self._by_id.items():
+            for batch in list(known.batches)[:-1]:
+                yield producer_id, known.epoch, known, batch
+            sequence, offset, delta, _ = known.batches[-1] if known.batches else (-1, -1, 0, -1)
+            yield producer_id, known.epoch, known, (sequence, offset, delta, known.timestamp)
+
+    @classmethod
+    def decode(cls, data: bytes, now_ms: int, expiration_ms: int) -> "Producers":
+        """The state in a snapshot without what has expired; ParseError when it is damaged."""
+        try:
+            version, crc = _HEAD.unpack_from(data)
+            (count,) = _COUNT.unpack_from(data, _HEAD.size)
+        except struct.error:
+            raise ParseError("a producer snapshot is cut short") from None
+        body = memoryview(data)[_HEAD.size :]
+        if version != SNAPSHOT_VERSION or crc32c(body) != crc:
+            raise ParseError("a producer snapshot has a wrong version or checksum")
+        if not 0 <= count * _ENTRY.size <= len(body) - _COUNT.size:
+            raise ParseError("a producer snapshot is cut short")
+        state = cls()
+        for line in _ENTRY.iter_unpack(body[_COUNT.size : _COUNT.size + count * _ENTRY.size]):
+            state._load(*line)
+        state.expire(now_ms, expiration_ms)
+        state._open = dict(
+            sorted(
+                (known.txn_start, producer_id)
+                for producer_id, known in state._by_id.items()
+                if known.txn_start >= 0
+            )
+        )
+        return state
+
+    def _load(
+        self,
+        producer_id: int,
+        epoch: int,
+        last_sequence: int,
+        last_offset: int,
+        delta: int,
+        timestamp: int,
+        coordinator_epoch: int,
+        txn_start: int,
+    ) -> None:
+        known = self._by_id.get(producer_id)
+        if known is None or known.epoch != epoch:
+            known = self._by_id[producer_id] = _Producer(epoch)
+        known.timestamp = known.seen_ms = timestamp
+        known.coordinator_epoch = coordinator_epoch
+        known.txn_start = txn_start
+        if last_offset >= 0:
+            known.batches.append((last_sequence, last_offset, delta, timestamp))
+
+
+def _out_of_order(header: BatchHeader, last: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"producer {header.producer_id} sent sequence {header.base_sequence} "
+        f"in epoch {header.producer_epoch} after {last}",
+    )

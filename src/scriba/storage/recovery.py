@@ -1,0 +1,452 @@
+"""Opening a partition's directory: what is there, how far it can be trusted, and what it says.
+
+After a clean shutdown everything is as it was left: the recovery point is the end, the snapshot of
+that name holds the producers, and no record is read.
+
+After a crash everything below the recovery point is on the device and is believed; from there on
+each batch must prove itself by its checksum. The first that cannot ends the log: the rest is a
+tail that was never flushed, and is cut off. Damage *below* the recovery point is another matter:
+records that were promised are gone. Then nothing is changed, and the log is opened as damaged, so
+that it neither leads nor silently loses them.
+
+Producers and epochs are rebuilt by reading headers from the last snapshot on. Every index,
+checkpoint and snapshot may be missing: it only costs more reading.
+"""
+
+import logging
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from scriba.errors import ParseError
+from scriba.records.batch import EndTxnMarker, read_end_txn_marker
+from scriba.records.header import CONTROL, LOG_OVERHEAD
+from scriba.runtime.ports import Disk, File, Offload
+from scriba.storage.aborted import AbortedTxns
+from scriba.storage.epochs import Epochs
+from scriba.storage.names import (
+    CLEANED,
+    DELETED,
+    INDEX,
+    LEADER_EPOCHS,
+    LOG,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT,
+    SWAP,
+    TEMPORARY,
+    TIME_INDEX,
+    TXN_INDEX,
+    file_name,
+    parse_file,
+)
+from scriba.storage.producers import Producers
+from scriba.storage.scan import Found, read_batch, scan
+from scriba.storage.segment import Limits, Segment
+from scriba.storage.snapshots import Snapshots
+
+logger = logging.getLogger(__name__)
+
+_NEVER: Final = 2**63 - 1
+
+
+@dataclass(slots=True, frozen=True)
+class Place:
+    """Where a log lives and what opening it needs to know."""
+
+    disk: Disk
+    offload: Offload
+    directory: str
+    limits: Limits
+    producer_expiration_ms: int
+    now_ms: int
+
+
+@dataclass(slots=True)
+class Loaded:
+    """A log as it was found."""
+
+    place: Place
+    segments: list[Segment]
+    snapshots: Snapshots
+    epochs: Epochs
+    producers: Producers = field(default_factory=Producers)
+    start_offset: int = 0
+    end_offset: int = 0
+    recovery_point: int = 0
+    damage: str = ""
+    created: bool = False
+    """Whether the files are new, and so perhaps not in their directory for good."""
+    unsound: frozenset[int] = frozenset()
+    """Segments whose transaction index is damaged and comes from their markers instead."""
+
+    def floor(self, offset: int) -> int:
+        """The index of the segment that `offset` belongs to."""
+        bases = [segment.base_offset for segment in self.segments]
+        return max(bisect_right(bases, offset) - 1, 0)
+
+
+def load(place: Place, recovery_point: int | None, log_start: int, clean: bool) -> Loaded:
+    files = _tidy(place)
+    loaded = Loaded(
+        place,
+        _find_segments(place, files),
+        Snapshots(
+            place.disk,
+            place.directory,
+            [offset for offset, suffix in files if suffix == SNAPSHOT],
+        ),
+        Epochs(),
+    )
+    if not loaded.segments:
+        _begin(loaded, log_start)
+        return loaded
+    first = loaded.segments[0].base_offset
+    loaded.start_offset = max(log_start, first)
+    loaded.unsound = _drop_unsound_aborted(loaded.segments)
+    sound_epochs = _read_epochs(loaded)
+    if not (clean and _trust(loaded, recovery_point)):
+        _recover(loaded, first if recovery_point is None else max(recovery_point, first))
+    if not sound_epochs and loaded.recovery_point > first:
+        _rebuild_epochs(loaded)
+    if loaded.end_offset < log_start and not loaded.damage:
+        # The start was moved and checkpointed, but the records before it were never flushed.
+        _remove(loaded, 0)
+        _begin(loaded, log_start)
+    loaded.epochs.truncate_end(loaded.end_offset)
+    loaded.epochs.truncate_start(loaded.start_offset)
+    return loaded
+
+
+# ---- what is there ----
+
+
+def _tidy(place: Place) -> set[tuple[int, str]]:
+    """Ends what a crash interrupted: removals go on, and a finished cleaning takes its place."""
+    disk, directory = place.disk, place.directory
+    names = disk.list(directory)
+    unfinished = [name for name in names if name.endswith((CLEANED, TEMPORARY, DELETED))]
+    for name in unfinished:
+        disk.unlink(f"{directory}/{name}")
+    files = {found for name in names if (found := parse_file(name)) is not None}
+    files = {found for found in files if not found[1].endswith((CLEANED, TEMPORARY, DELETED))}
+    swaps = sorted(found for found in files if found[1] == LOG + SWAP)
+    for base, _ in swaps:
+        _complete_swap(place, base, files)
+    return files
+
+
+def _complete_swap(place: Place, base: int, files: set[tuple[int, str]]) -> None:
+    """A cleaned segment, complete under its swap name, replaces the segments it was made of."""
+    disk, directory = place.disk, place.directory
+    path = f"{directory}/{file_name(base, LOG + SWAP)}"
+    file = disk.open(path)
+    try:
+        end = base + 1
+        for found in scan(file, 0, file.size(), base, check_from=None):
+            end = found.header.next_offset
+    finally:
+        file.close()
+    for offset, suffix in sorted(files):
+        if base <= offset < end and suffix in SEGMENT_SUFFIXES:
+            disk.unlink(f"{directory}/{file_name(offset, suffix)}")
+            files.discard((offset, suffix))
+    for suffix in SEGMENT_SUFFIXES:
+        if (base, suffix + SWAP) in files:
+            swap = f"{directory}/{file_name(base, suffix + SWAP)}"
+            disk.rename(swap, f"{directory}/{file_name(base, suffix)}")
+            files.discard((base, suffix + SWAP))
+            files.add((base, suffix))
+
+
+def _find_segments(place: Place, files: set[tuple[int, str]]) -> list[Segment]:
+    disk, directory = place.disk, place.directory
+    bases = sorted(offset for offset, suffix in files if suffix == LOG)
+    for offset, suffix in sorted(files):
+        if suffix in SEGMENT_SUFFIXES and (offset, LOG) not in files:
+            logger.warning("%s: %s has no log file", directory, file_name(offset, suffix))
+            disk.unlink(f"{directory}/{file_name(offset, suffix)}")
+    segments = []
+    for base in bases:
+
+        def size(suffix: str, base: int = base) -> int:
+            path = f"{directory}/{file_name(base, suffix)}"
+            return disk.size(path) if (base, suffix) in files else 0
+
+        aborted = None
+        if (base, TXN_INDEX) in files:
+            aborted = AbortedTxns(disk.read(f"{directory}/{file_name(base, TXN_INDEX)}"))
+        segment = Segment(
+            disk,
+            place.offload,
+            directory,
+            base,
+            size=size(LOG),
+            index_bytes=size(INDEX),
+            time_index_bytes=size(TIME_INDEX),
+            aborted=aborted,
+            created_ms=place.now_ms,
+            limits=place.limits,
+        )
+        if (base, INDEX) not in files or (base, TIME_INDEX) not in files:
+            logger.warning("%s: building the index of segment %d anew", directory, base)
+            segment.rebuild()
+            segment.write_indexes()
+        segments.append(segment)
+    return segments
+
+
+def _drop_unsound_aborted(segments: list[Segment]) -> frozenset[int]:
+    unsound = [each for each in segments if not each.aborted.sound(each.base_offset)]
+    for segment in unsound:
+        logger.warning("%s is damaged: reading markers", segment.path(TXN_INDEX))
+        segment.aborted = AbortedTxns()
+    return frozenset(each.base_offset for each in unsound)
+
+
+def _read_epochs(loaded: Loaded) -> bool:
+    """Whether the file was there and whole."""
+    disk, path = loaded.place.disk, f"{loaded.place.directory}/{LEADER_EPOCHS}"
+    if not disk.exists(path):
+        return False
+    try:
+        loaded.epochs = Epochs.decode(disk.read(path))
+    except (ValueError, IndexError) as error:
+        logger.warning("%s is damaged and will be written anew: %s", path, error)
+        return False
+    return True
+
+
+def _begin(loaded: Loaded, offset: int) -> None:
+    """A log without records that goes on, or starts, at `offset`."""
+    place = loaded.place
+    segment = Segment(
+        place.disk,
+        place.offload,
+        place.directory,
+        offset,
+        created_ms=place.now_ms,
+        limits=place.limits,
+    )
+    segment.create()
+    for stale in list(loaded.snapshots.offsets):
+        loaded.snapshots.delete(stale)
+    loaded.segments = [segment]
+    loaded.producers = Producers()
+    loaded.epochs.clear()
+    loaded.start_offset = loaded.end_offset = loaded.recovery_point = offset
+    loaded.created = True
+
+
+# ---- after a clean shutdown ----
+
+
+def _trust(loaded: Loaded, recovery_point: int | None) -> bool:
+    """Takes the log as it was left; False if that is not how a clean shutdown leaves it."""
+    last = loaded.segments[-1]
+    end = recovery_point
+    if end is None or end != loaded.snapshots.latest or (end > last.base_offset) != (last.size > 0):
+        end = _end_of(last)
+        if end is None or end != (end if recovery_point is None else recovery_point):
+            logger.warning("%s was not left as its checkpoint says", loaded.place.directory)
+            return False
+    last.next_offset = loaded.end_offset = loaded.recovery_point = end
+    place = loaded.place
+    loaded.producers = producers_at(
+        place.disk,
+        loaded.segments,
+        loaded.snapshots,
+        end,
+        place.now_ms,
+        place.producer_expiration_ms,
+        loaded.unsound,
+    )
+    return True
+
+
+def producers_at(
+    disk: Disk,
+    segments: Sequence[Segment],
+    snapshots: Snapshots,
+    offset: int,
+    now_ms: int,
+    expiration_ms: int = _NEVER,
+    unsound: frozenset[int] = frozenset(),
+) -> Producers:
+    """The producers as of `offset`, the end of the log: a snapshot and what came after it."""
+    found = snapshots.load(min([offset, *unsound]), now_ms, expiration_ms)
+    producers, start = found or (Producers(), segments[0].base_offset)
+    if start >= offset and not unsound:
+        return producers
+    ends = [*(segment.base_offset for segment in segments[1:]), offset]
+    for segment, end in zip(segments, ends, strict=True):
+        if end <= start:
+            continue
+        file = disk.open(segment.path(LOG))
+        try:
+            for each in scan(file, 0, segment.size, segment.base_offset, check_from=None):
+                header = each.header
+                if header.producer_id >= 0 and header.base_offset >= start:
+                    marker = _marker(file, each) if header.attributes & CONTROL else None
+                    aborted = producers.replay(header, marker, now_ms)
+                    if aborted and segment.base_offset in unsound:
+                        segment.aborted.append(aborted)
+        finally:
+            file.close()
+        if segment.base_offset in unsound:
+            segment.write_aborted()
+    return producers
+
+
+def _end_of(segment: Segment) -> int | None:
+    """The end offset by the headers after the last index entry; None if they do not fill it."""
+    if not segment.size:
+        return segment.base_offset
+    segment.load_indexes()
+    position, end = segment.offsets.last()[1], segment.base_offset
+    file = segment.open_file()
+    for found in scan(file, position, segment.size, end, check_from=None):
+        position = found.position + found.header.size
+        end = found.header.next_offset
+    _rest(segment)
+    return end if position == segment.size else None
+
+
+# ---- after a crash ----
+
+
+def _recover(loaded: Loaded, recovery_point: int) -> None:
+    snapshot = _load_producers(loaded, recovery_point)
+    _replay(loaded, snapshot, check_from=recovery_point)
+    if loaded.end_offset < recovery_point and not loaded.damage:
+        loaded.damage = (
+            f"the log ends at offset {loaded.end_offset}, but was flushed up to {recovery_point}"
+        )
+    loaded.recovery_point = min(recovery_point, loaded.end_offset)
+    if not loaded.damage:
+        loaded.snapshots.delete_above(loaded.end_offset)
+
+
+def _load_producers(loaded: Loaded, up_to: int) -> int:
+    """The offset up to which the producers are known; the log must be read from there."""
+    place = loaded.place
+    up_to = min([up_to, *loaded.unsound])
+    found = loaded.snapshots.load(up_to, place.now_ms, place.producer_expiration_ms)
+    first = loaded.segments[0].base_offset
+    if found is None:
+        return first
+    loaded.producers, snapshot = found
+    return max(snapshot, first)
+
+
+def _replay(loaded: Loaded, snapshot: int, check_from: int) -> None:
+    """Reads on from where the producers are known, and from `check_from` with checksums."""
+    begin = min(snapshot, check_from)
+    for at in range(loaded.floor(begin), len(loaded.segments)):
+        segment = loaded.segments[at]
+        last = at + 1 == len(loaded.segments)
+        following = _NEVER if last else loaded.segments[at + 1].base_offset
+        suspect = following > check_from
+        position, size = _replay_segment(loaded, segment, begin, snapshot, check_from, following)
+        if position < size:
+            if not suspect or loaded.end_offset < check_from:
+                loaded.damage = f"{segment.path(LOG)} is damaged at position {position}"
+                return
+            _cut(loaded, at, position, size)
+        if suspect or segment.base_offset in loaded.unsound:
+            segment.write_aborted()
+        if suspect:
+            segment.write_indexes() if at + 1 == len(loaded.segments) else segment.seal()
+        _rest(segment)
+        if position < size:
+            return
+
+
+def _replay_segment(
+    loaded: Loaded,
+    segment: Segment,
+    begin: int,
+    snapshot: int,
+    check_from: int,
+    following: int,
+) -> tuple[int, int]:
+    """Where the valid batches end, and where the file does."""
+    size = note_from = segment.size
+    position = 0
+    unsound = segment.base_offset in loaded.unsound
+    file = segment.open_file()
+    if begin > segment.base_offset:
+        segment.load_indexes()
+        position = segment.offsets.locate(begin)[0]
+    if following > check_from:
+        segment.load_indexes()
+        note_from = segment.rewind(check_from)
+        position = min(position, note_from)
+        segment.aborted.truncate(check_from)
+    loaded.end_offset = max(loaded.end_offset, segment.base_offset)
+    for found in scan(file, position, size, segment.base_offset, check_from):
+        header = found.header
+        if header.last_offset >= following:
+            break
+        if found.position >= note_from:
+            segment.note_found(found)
+        position = found.position + header.size
+        loaded.end_offset = segment.next_offset = header.next_offset
+        if header.leader_epoch > loaded.epochs.latest:
+            loaded.epochs.assign(header.leader_epoch, header.base_offset)
+        if header.producer_id >= 0 and header.base_offset >= snapshot:
+            marker = _marker(file, found) if header.attributes & CONTROL else None
+            aborted = loaded.producers.replay(header, marker, loaded.place.now_ms)
+            if aborted and (unsound or found.position >= note_from):
+                segment.aborted.append(aborted)
+    return position, size
+
+
+def _marker(file: File, found: Found) -> EndTxnMarker | None:
+    batch = read_batch(file, found.position, found.header.length + LOG_OVERHEAD)
+    try:
+        return read_end_txn_marker(batch)
+    except ParseError as error:
+        logger.warning("%s: marker at %d: %s", file.path, found.position, error)
+        return None
+
+
+def _cut(loaded: Loaded, at: int, position: int, size: int) -> None:
+    """Ends the log at `position` of a segment; nothing after it was ever flushed."""
+    segment = loaded.segments[at]
+    logger.warning(
+        "%s: cut %d bytes that were not flushed; the log ends at offset %d",
+        segment.path(LOG),
+        size - position,
+        loaded.end_offset,
+    )
+    segment.open_file().truncate(position)
+    _remove(loaded, at + 1)
+
+
+def _remove(loaded: Loaded, at: int) -> None:
+    disk = loaded.place.disk
+    for segment in loaded.segments[at:]:
+        _rest(segment)
+        for suffix in SEGMENT_SUFFIXES:
+            if disk.exists(segment.path(suffix)):
+                disk.unlink(segment.path(suffix))
+    del loaded.segments[at:]
+
+
+def _rest(segment: Segment) -> None:
+    file = segment.sleep()
+    if file is not None:
+        file.close()
+
+
+def _rebuild_epochs(loaded: Loaded) -> None:
+    logger.warning("%s: reading leader epochs from the log", loaded.place.directory)
+    loaded.epochs = Epochs()
+    for segment in loaded.segments:
+        for _, header in scan(
+            segment.open_file(), 0, segment.size, segment.base_offset, check_from=None
+        ):
+            if header.leader_epoch > loaded.epochs.latest:
+                loaded.epochs.assign(header.leader_epoch, header.base_offset)
+        _rest(segment)

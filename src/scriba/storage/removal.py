@@ -1,0 +1,69 @@
+"""Files that have left the log but not yet the disk.
+
+Readers may still be sending from them, and an operator may want them back: they are renamed at
+once, so that no restart takes them for segments, and removed after `file.delete.delay.ms`.
+"""
+
+from collections import deque
+from contextlib import suppress
+
+from scriba.runtime.ports import Disk, File, Offload
+from scriba.storage.names import DELETED, SEGMENT_SUFFIXES
+from scriba.storage.segment import Segment
+
+
+class Removal:
+    __slots__ = ("_closing", "_disk", "_doomed", "_offload", "_resting")
+
+    def __init__(self, disk: Disk, offload: Offload) -> None:
+        self._disk = disk
+        self._offload = offload
+        self._doomed: deque[tuple[int, list[str], File | None]] = deque()
+        self._resting: list[File] = []
+        self._closing: list[File] = []
+
+    def doom(self, segment: Segment, snapshot: str, deadline_ms: int) -> None:
+        """Takes a segment out of the log's sight, with the producer snapshot at its base."""
+        paths = []
+        for path in (*map(segment.path, SEGMENT_SUFFIXES), snapshot):
+            with suppress(FileNotFoundError):
+                self._disk.rename(path, path + DELETED)
+                paths.append(path + DELETED)
+        self._doomed.append((deadline_ms, paths, segment.sleep()))
+
+    def rest(self, file: File | None) -> None:
+        """A file that is not needed open, to be closed when no one can be sending from it."""
+        if file is not None:
+            self._resting.append(file)
+
+    async def sweep(self, now_ms: int) -> int:
+        """One pass: removes what is due, and closes what the pass before last put to rest."""
+        for file in self._closing:
+            file.close()
+        self._closing, self._resting = self._resting, []
+        removed = 0
+        while self._doomed and self._doomed[0][0] <= now_ms:
+            _, paths, doomed = self._doomed.popleft()
+            if doomed is not None:
+                doomed.close()
+            for path in paths:
+                with suppress(FileNotFoundError):
+                    await self._offload.run(self._disk.unlink, path)
+            removed += 1
+        return removed
+
+    def close(self) -> None:
+        """Closes everything; what is not removed yet goes at the next start."""
+        for file in (*self._closing, *self._resting, *(each[2] for each in self._doomed)):
+            if file is not None:
+                file.close()
+        self._closing, self._resting = [], []
+        self._doomed.clear()
+
+
+async def remove_tree(disk: Disk, offload: Offload, directory: str) -> None:
+    """Removes a partition's directory with its files."""
+    for name in disk.list(directory):
+        with suppress(FileNotFoundError):
+            await offload.run(disk.unlink, f"{directory}/{name}")
+    await offload.run(disk.rmdir, directory)

@@ -1,0 +1,51 @@
+"""What a log answers."""
+
+import enum
+from typing import Final, Literal, NamedTuple
+
+from scriba.errors import ErrorCode, KafkaError
+from scriba.runtime.ports import File
+
+
+class Appended(NamedTuple):
+    """Where a batch went."""
+
+    base_offset: int
+    last_offset: int
+    append_time_ms: int
+    """-1 unless the topic's timestamps are the broker's."""
+    start_offset: int
+    duplicate: bool
+    """Whether it was there already: the offsets are those of the first time."""
+
+
+class Slice(NamedTuple):
+    """Bytes of a segment's file that answer a read. They need not be in the page cache."""
+
+    file: File
+    position: int
+    size: int
+    first_offset: int
+
+
+class Nothing(enum.Enum):
+    EMPTY = enum.auto()
+
+
+EMPTY: Final = Nothing.EMPTY
+"""What a read returns that found nothing to send."""
+
+Empty = Literal[Nothing.EMPTY]
+
+
+class Failure(NamedTuple):
+    """Why a log takes no more appends, for good."""
+
+    error: KafkaError
+    device: bool
+    """Whether the device itself failed, so that no log in its directory is safe."""
+
+
+def storage_error(text: str) -> KafkaError:
+    """The one place where trouble with a disk becomes an error of the protocol."""
+    return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text)

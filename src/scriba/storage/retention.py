@@ -1,0 +1,81 @@
+"""What to delete, decided from facts alone.
+
+Whole segments go, oldest first, and only below the high watermark: those before the log's start,
+those over the size limit, and those whose newest record is too old. Age is told by the wall clock,
+which can jump; a jump must not wipe a log, so `ClockWatch` compares it with the monotonic clock.
+"""
+
+import enum
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from scriba.instant import Instant
+
+FAR_MS: Final = 3_600_000
+"""A clock is allowed to drift, to be corrected, or to be an hour wrong. More is a jump."""
+
+PAUSE_MS: Final = 86_400_000
+"""How long operators get to look at a clock that jumped before it is believed."""
+
+
+class Reason(enum.StrEnum):
+    START = "before the start of the log"
+    SIZE = "over retention.bytes"
+    AGE = "older than retention.ms"
+
+
+class SegmentFacts(NamedTuple):
+    end_offset: int
+    size: int
+
+
+def before_start(segments: Sequence[SegmentFacts], start_offset: int) -> int:
+    """How many segments lie before the start of the log; the last one never does."""
+    count = 0
+    while count < len(segments) - 1 and segments[count].end_offset <= start_offset:
+        count += 1
+    return count
+
+
+def over_size(segments: Sequence[SegmentFacts], retention_bytes: int, high_watermark: int) -> int:
+    """How many can go without leaving less than `retention_bytes`."""
+    if retention_bytes < 0:
+        return 0
+    excess = sum(segment.size for segment in segments) - retention_bytes
+    count = 0
+    for segment in segments:
+        excess -= segment.size
+        if excess < 0 or not segment.size or segment.end_offset > high_watermark:
+            break
+        count += 1
+    return count
+
+
+def expired(newest_ms: int, retention_ms: int, now: Instant) -> bool:
+    """Whether a segment whose newest record has this timestamp is too old."""
+    return retention_ms >= 0 and now.wall_ms - newest_ms > retention_ms
+
+
+class ClockWatch:
+    """Says when not to believe the wall clock. One per node, asked before each pass."""
+
+    def __init__(self, now: Instant) -> None:
+        self._ahead = now.wall_ms - now.mono_ms
+        self._until = 0
+        self.jump_ms = 0
+        """How far the clock jumped ahead, while that is not believed; 0 otherwise."""
+
+    def believes(self, now: Instant) -> bool:
+        """Whether age may be told by the wall clock now."""
+        jump = now.wall_ms - now.mono_ms - self._ahead
+        if jump <= FAR_MS:  # back again, or backwards, which only keeps more
+            self.jump_ms = 0
+            return True
+        if not self.jump_ms:
+            self._until = now.mono_ms + PAUSE_MS
+        elif now.mono_ms >= self._until:
+            self._ahead += jump
+            self.jump_ms = 0
+            return True
+        self.jump_ms = jump
+        return False

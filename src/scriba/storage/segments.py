@@ -1,0 +1,177 @@
+"""The segments of a log in their order, the last one active.
+
+Sealed segments that readers use stay awake, a few per log; the others cost next to nothing.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from scriba.records.crc import crc32c
+from scriba.runtime.ports import Disk, Offload
+from scriba.settings import TopicSettings
+from scriba.storage.index import TIME_ENTRY
+from scriba.storage.removal import Removal
+from scriba.storage.retention import SegmentFacts
+from scriba.storage.segment import Limits, Segment
+
+_AWAKE: Final = 4
+
+
+class Segments:
+    __slots__ = (
+        "_awake",
+        "_bases",
+        "_disk",
+        "_limits",
+        "_list",
+        "_offload",
+        "active",
+        "directory",
+        "removal",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        offload: Offload,
+        directory: str,
+        found: list[Segment],
+        limits: Callable[[int], Limits],
+    ) -> None:
+        self._disk = disk
+        self._offload = offload
+        self.directory = directory
+        self._limits = limits
+        """What applies to the segment with a base offset."""
+        self._list = found
+        self._bases = [segment.base_offset for segment in found]
+        self._awake: list[Segment] = []
+        self.active = found[-1]
+        self.removal = Removal(disk, offload)
+
+    def __len__(self) -> int:
+        return len(self._list)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._list)
+
+    def __contains__(self, base_offset: object) -> bool:
+        """Whether a segment begins at this offset."""
+        return base_offset in self._bases
+
+    @property
+    def size(self) -> int:
+        return sum(segment.size for segment in self._list)
+
+    @property
+    def first_offset(self) -> int:
+        return self._bases[0]
+
+    def holding(self, offset: int) -> Segment:
+        """The segment that `offset` belongs to."""
+        if offset >= self.active.base_offset:
+            return self.active
+        segment = self._list[max(bisect_right(self._bases, offset) - 1, 0)]
+        self._keep_awake(segment)
+        return segment
+
+    def after(self, segment: Segment) -> Segment | None:
+        at = bisect_right(self._bases, segment.base_offset)
+        return self._list[at] if at < len(self._list) else None
+
+    def from_offset(self, offset: int) -> list[Segment]:
+        """The segments from the one that `offset` belongs to."""
+        return self._list[max(bisect_right(self._bases, offset) - 1, 0) :]
+
+    def facts(self, end_offset: int) -> list[SegmentFacts]:
+        ends = [*self._bases[1:], end_offset]
+        return [
+            SegmentFacts(end, segment.size) for end, segment in zip(ends, self._list, strict=True)
+        ]
+
+    def configure(self) -> None:
+        """Puts new settings into force; sealed segments have no use for them."""
+        self.active.configure(self._limits(self.active.base_offset))
+
+    def roll(self, base_offset: int, now_ms: int) -> Segment:
+        """Begins a new active segment and returns the old one, complete. OSError: as before."""
+        old = self.active
+        old.seal()
+        self.begin(base_offset, now_ms)
+        self._keep_awake(old)
+        return old
+
+    def _new(self, base_offset: int, now_ms: int) -> Segment:
+        return Segment(
+            self._disk,
+            self._offload,
+            self.directory,
+            base_offset,
+            created_ms=now_ms,
+            limits=self._limits(base_offset),
+        )
+
+    def _keep_awake(self, segment: Segment) -> None:
+        awake = self._awake
+        if segment in awake:
+            if segment is awake[-1]:
+                return
+            awake.remove(segment)
+        awake.append(segment)
+        if len(awake) > _AWAKE:
+            self.removal.rest(awake.pop(0).sleep())
+
+    def drop_first(self, count: int) -> list[Segment]:
+        """Takes the oldest segments out of the list, never the active one."""
+        return self._drop(0, count)
+
+    def drop_after(self, offset: int) -> list[Segment]:
+        """Takes out segments that begin after `offset`; the last one left becomes active."""
+        gone = self._drop(max(bisect_right(self._bases, offset), 1), len(self._list))
+        self.active = self._list[-1]
+        if self.active in self._awake:
+            self._awake.remove(self.active)
+        return gone
+
+    def clear(self) -> list[Segment]:
+        """Takes out all segments; `begin` must follow."""
+        return self._drop(0, len(self._list))
+
+    def begin(self, base_offset: int, now_ms: int) -> None:
+        """Adds an empty active segment."""
+        segment = self._new(base_offset, now_ms)
+        segment.create()
+        self._list.append(segment)
+        self._bases.append(base_offset)
+        self.active = segment
+
+    def _drop(self, start: int, end: int) -> list[Segment]:
+        gone = self._list[start:end]
+        del self._list[start:end]
+        del self._bases[start:end]
+        self._awake = [segment for segment in self._awake if segment not in gone]
+        return gone
+
+    def close(self) -> None:
+        for segment in self._list:
+            file = segment.sleep()
+            if file is not None:
+                file.close()
+        self.removal.close()
+
+
+def limits_of(settings: TopicSettings, directory: str, base_offset: int) -> Limits:
+    """What the settings say about the segment with this base offset.
+
+    The jitter that keeps partitions from rolling all at once comes from the segment's name, so
+    that it is the same after a restart.
+    """
+    spread = min(settings.segment_jitter_ms, settings.segment_ms)
+    jitter = crc32c(f"{directory}/{base_offset}".encode()) % spread if spread else 0
+    return Limits(
+        size=settings.segment_bytes,
+        age_ms=settings.segment_ms - jitter,
+        entries=settings.segment_index_bytes // TIME_ENTRY - 1,
+        index_interval=settings.index_interval_bytes,
+    )
