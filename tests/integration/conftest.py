@@ -1,10 +1,50 @@
-"""Live brokers, shared with the benchmarks: see tools/kafka."""
+"""Live brokers, shared with the benchmarks (see tools/kafka), and a watchful bystander."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "kafka"))
 
 from broker_fixtures import cluster, new_topic, own_cluster, topic
+from brokers import Broker, KafkaBroker
+from rawkafka import (
+    Connection,
+    batch,
+    create_topic,
+    fetch,
+    fetched,
+    produce,
+    produced,
+)
 
 __all__ = ["cluster", "new_topic", "own_cluster", "topic"]
+
+MAX_GROWTH = 96 << 20
+"""What one misbehaving client may cost in memory; the JVM's heap is its own bound."""
+
+
+@pytest.fixture
+def bystander(cluster: Broker, topic: str) -> Iterator[Connection]:
+    """A well-behaved client with one record in `topic`, to whom nothing may happen.
+
+    After the test its connection still works, the log holds its one record and no other, and the
+    broker is the same process without much more memory.
+    """
+    process, memory = cluster.pid, cluster.resident_bytes()
+    with Connection(cluster.port) as connection:
+        create_topic(connection, topic)
+        assert (
+            produced(connection.call(produce(batch([b"safe"]).encode(), topic), 9)).base_offset == 0
+        )
+        yield connection
+        part = fetched(connection.call(fetch(0, topic), 12))
+        assert (part.error_code, part.high_watermark) == (0, 1)
+        assert b"safe" in part.records
+    assert cluster.process is not None
+    assert cluster.process.poll() is None
+    assert cluster.pid == process
+    if not isinstance(cluster, KafkaBroker):
+        assert cluster.resident_bytes() - memory < MAX_GROWTH
