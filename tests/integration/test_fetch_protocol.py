@@ -183,10 +183,8 @@ def test_a_session_tells_only_what_changed(connection: Connection, topic: str, m
     assert connection.call(ahead, 17).responses == []
 
     append(connection, topic, b"second", partition=1)
-    nothing_new = in_session(
-        FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20), session, 2
-    )
-    news = connection.call(nothing_new, 17)
+    same = FetchRequest(max_wait_ms=0, min_bytes=1, max_bytes=1 << 20)
+    news = connection.call(in_session(same, session, 2), 17)
     assert [p.partition_index for p in news.responses[0].partitions] == [1]
     assert b"second" in news.responses[0].partitions[0].records
 
