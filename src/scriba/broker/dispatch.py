@@ -30,7 +30,7 @@ _START: Final = struct.Struct(">hhi")
 _LENGTH: Final = struct.Struct(">i")
 
 Handler = Callable[["Node", Context, Any], Any]
-Refuse = Callable[[Any, ErrorCode, str], Message]
+Refuse = Callable[[Any, ErrorCode, str], Message | None]
 Encode = Callable[["Node", Any, int, int], Parts]
 
 
@@ -61,6 +61,8 @@ class Served:
     request: type[Message]
     low: int
     high: int
+    oldest: int
+    """The first version that can be read. Produce 0 to 2 is only advertised (KIP-896)."""
     handler: Handler
     refuse: Refuse
     encode: Encode = encode_plain
@@ -83,7 +85,7 @@ class Dispatch:
         served = self.table.get(key)
         if served is None:
             raise HangUp(f"API key {key} is not served")
-        if not served.low <= version <= served.high:
+        if not served.oldest <= version <= served.high:
             if key != API_VERSIONS:
                 raise HangUp(
                     f"{served.name} version {version} is not served "
@@ -136,13 +138,13 @@ class Dispatch:
         self._node.throttle(ctx, result)
         return served.encode(self._node, result, ctx.version, correlation_id)
 
-    def _failed(self, served: Served, request: Message, error: BaseException) -> Message:
+    def _failed(self, served: Served, request: Message, error: BaseException) -> Message | None:
         """The API's error response; what nobody expected is logged with its trace."""
         served.errors += 1
         if isinstance(error, HangUp):
             raise error
         if isinstance(error, KafkaError):
-            return served.refuse(request, error.code, error.message or error.code.text)
+            return served.refuse(request, error.code, error.message)
         log.error("%s failed", served.name, exc_info=error)
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         return served.refuse(request, code, code.text)
@@ -151,4 +153,5 @@ class Dispatch:
         # A client newer than we are asks again with a version from this answer (KIP-511).
         code = ErrorCode.UNSUPPORTED_VERSION
         answer = served.refuse(None, code, code.text)
+        assert answer is not None
         return served.encode(self._node, answer, 0, correlation_id)

@@ -70,7 +70,7 @@ class Partition:
 
     # ---- leadership ----
 
-    def lead(self, node_id: int, image: PartitionImage) -> None:
+    def lead(self, node_id: int, image: PartitionImage, lag_ms: int) -> None:
         """Takes or keeps the leadership that the controller has recorded."""
         replicas, isr = tuple(image.replicas), tuple(image.isr)
         if self.leader is not None and image.leader_epoch == self.leader_epoch:
@@ -88,6 +88,7 @@ class Partition:
             epoch_start_offset=self.log.end_offset,
             high_watermark=self.high_watermark.value,
             own_end=self._counted_end(),
+            lag_ms=lag_ms,
         )
         self._move(self.leader.high_watermark)
         if self._counted_end() < self.log.end_offset:

@@ -1,6 +1,302 @@
 """Every partition replica this broker hosts: found by name, opened and closed by the image.
 
-The controller's image says what should be here. `apply` brings the directories in line with it:
-new partitions get a log, gone ones lose theirs, leaderships begin and end. Nothing else creates or
-removes a partition's files.
+The controller's image says what should be here. Changes of it are queued and carried out in order
+by one task: new partitions get a log, gone ones lose theirs, leaderships begin and end. Opening a
+log touches the file system, so a long change (ten thousand partitions in one request) is worked
+off in slices, and whoever needs its outcome awaits `settled()`. Nothing else creates or removes a
+partition's files.
 """
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final
+
+from scriba.broker.partition import Partition
+from scriba.controller.image import TOPIC, ClusterImage, Delta, PartitionImage
+from scriba.errors import ErrorCode, KafkaError
+from scriba.runtime.ports import Clock
+from scriba.settings import TopicSettings
+from scriba.storage.log import Log
+from scriba.storage.logdir import LogDir
+from scriba.storage.names import PartitionName
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+
+log = logging.getLogger(__name__)
+
+SLICE_MS: Final = 8
+
+Placement = tuple[str, bytes, list[tuple[int, PartitionImage]]]
+"""A topic's name and id, and those of its partitions that are to be looked at."""
+
+
+class Pace:
+    """Gives way to the rest of the loop whenever a slice of work has lasted long enough."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._started = clock.mono_ms()
+
+    async def __call__(self) -> None:
+        if self._clock.mono_ms() - self._started >= SLICE_MS:
+            await asyncio.sleep(0)
+            self._started = self._clock.mono_ms()
+
+
+class Replicas:
+    def __init__(self, node: Node, dirs: list[LogDir]) -> None:
+        self.dirs = dirs
+        self._node = node
+        self._partitions: dict[PartitionName, Partition] = {}
+        self._homes: dict[PartitionName, LogDir] = {}
+        self._offline: dict[PartitionName, KafkaError] = {}
+        """Replicas that should be here but cannot be used, and why."""
+        self._queue: deque[Callable[[], Awaitable[None]]] = deque()
+        self._worker: asyncio.Task[None] | None = None
+        self._topic_settings: dict[str, TopicSettings] = {}
+        self._found: dict[PartitionName, tuple[LogDir, bytes | None]] = {}
+        """What lay in the directories at the start and has not been claimed."""
+        self._removals: list[tuple[int, Log]] = []
+
+    # ---- finding ----
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(tuple(self._partitions.values()))
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def get(self, topic: str, index: int) -> Partition | None:
+        return self._partitions.get((topic, index))  # type: ignore[call-overload, no-any-return]
+
+    def find(self, topic: str, index: int) -> Partition:
+        """The partition, or the error that a client understands."""
+        partition = self.get(topic, index)
+        if partition is not None:
+            return partition
+        failure = self._offline.get(PartitionName(topic, index))
+        if failure is not None:
+            raise failure
+        known = self._node.image.topics_by_name.get(topic)
+        if known is None or index not in known.partitions:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def in_dir(self, directory: LogDir) -> Iterator[Partition]:
+        return (self._partitions[name] for name, home in self._homes.items() if home is directory)
+
+    # ---- following the image ----
+
+    def load(self, image: ClusterImage) -> None:
+        """Queues everything that the image places here: what a node does at its start."""
+        self._queue.append(lambda: self._load(image))
+        self._wake()
+
+    def apply(self, delta: Delta, image: ClusterImage) -> None:
+        """Queues a change of the image. Images change in place, so what is needed is kept now."""
+        if delta.deleted:
+            gone = [(t.name, t.id, tuple(t.partitions)) for t in delta.deleted.values()]
+            self._queue.append(lambda: self._delete(gone))
+        if delta.configs:
+            changed = {name for kind, name in delta.configs if kind == TOPIC}
+            everything = any(kind != TOPIC for kind, _ in delta.configs)
+            self._queue.append(lambda: self._reconfigure(None if everything else changed))
+        if delta.partitions:
+            touched: list[Placement] = [
+                (topic.name, topic.id, [(i, topic.partitions[i]) for i in sorted(indexes)])
+                for topic_id, indexes in delta.partitions.items()
+                if (topic := image.topics_by_id.get(topic_id)) is not None
+            ]
+            self._queue.append(lambda: self._place(touched))
+        self._wake()
+
+    async def settled(self) -> None:
+        """Returns when everything queued so far has been carried out."""
+        worker = self._worker
+        if worker is not None and not worker.done():
+            await asyncio.shield(worker)
+
+    def _wake(self) -> None:
+        if self._queue and (self._worker is None or self._worker.done()):
+            self._worker = self._node.tasks.spawn(self._work(), name="replicas")
+
+    async def _work(self) -> None:
+        while self._queue:
+            await self._queue.popleft()()
+
+    async def _load(self, image: ClusterImage) -> None:
+        for directory in self.dirs:
+            for name, topic_id in directory.partitions():
+                self._found[name] = (directory, topic_id)
+        placements = [
+            (topic.name, topic.id, sorted(topic.partitions.items()))
+            for topic in image.topics_by_name.values()
+        ]
+        await self._place(placements)
+        for name, (directory, _) in self._found.items():
+            await self._set_aside(name, directory)
+        self._found.clear()
+
+    async def _set_aside(self, name: PartitionName, directory: LogDir) -> None:
+        """Files that belong to no partition of this cluster are kept, under another name."""
+        kept = await directory.set_aside(name)
+        text = f"{name.topic}-{name.partition} is not in the cluster's metadata: kept as {kept}"
+        log.warning("%s", text)
+        self._node.note("stray", f"{name.topic}-{name.partition}", text)
+
+    async def _place(self, placements: Iterable[Placement]) -> None:
+        pace = Pace(self._node.world.clock)
+        me = self._node.id
+        for topic, topic_id, partitions in placements:
+            for index, image in partitions:
+                await pace()
+                name = PartitionName(topic, index)
+                if me not in image.replicas:
+                    self._let_go(name)
+                    continue
+                partition = self._partitions.get(name)
+                if partition is None:
+                    partition = await self._open(name, topic_id, image)
+                if partition is not None and image.leader == me:
+                    partition.lead(me, image, self._node.settings.replica_lag_time_max_ms)
+
+    async def _open(
+        self, name: PartitionName, topic_id: bytes, image: PartitionImage
+    ) -> Partition | None:
+        topic, index = name
+        try:
+            directory = await self._choose_dir(name, topic_id, image)
+            store = await directory.open_log(
+                topic,
+                index,
+                topic_id,
+                self._settings_of(topic),
+                self._node.world.clock.now(),
+                self._node.settings.producer_id_expiration_ms,
+            )
+        except KafkaError as error:
+            self.offline(name, error)
+            return None
+        self._offline.pop(name, None)
+        checkpoint = directory.high_watermarks.get(name, 0)
+        partition = Partition(topic, topic_id, index, store, checkpoint)
+        self._partitions[name] = partition
+        self._homes[name] = directory
+        if store.failure is not None:
+            self.offline(name, store.failure.error)
+        return partition
+
+    async def _choose_dir(
+        self, name: PartitionName, topic_id: bytes, image: PartitionImage
+    ) -> LogDir:
+        """Where it is; else where the controller put it; else the directory with fewest logs."""
+        found = self._found.pop(name, None)
+        if found is not None:
+            directory, known_id = found
+            if known_id is None or known_id == topic_id:
+                return directory
+            # A topic of the same name that was deleted while this node was away.
+            await self._set_aside(name, directory)
+        online = [directory for directory in self.dirs if directory.failure is None]
+        if not online:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
+        assigned = image.directory(self._node.id)
+        for directory in online:
+            if directory.id == assigned:
+                return directory
+        return min(online, key=lambda d: len(d.logs))
+
+    async def _delete(self, gone: list[tuple[str, bytes, tuple[int, ...]]]) -> None:
+        pace = Pace(self._node.world.clock)
+        for topic, topic_id, indexes in gone:
+            self._topic_settings.pop(topic, None)
+            for index in indexes:
+                await pace()
+                partition = self.get(topic, index)
+                if partition is None or partition.topic_id == topic_id:
+                    self._let_go(PartitionName(topic, index))
+
+    def _let_go(self, name: PartitionName) -> None:
+        """Ends a replica: its directory gets another name now, its files go in the background."""
+        self._offline.pop(name, None)
+        partition = self._partitions.pop(name, None)
+        if partition is None:
+            return
+        partition.retire(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        store = partition.log
+        due = self._node.world.clock.mono_ms() + store.settings.file_delete_delay_ms
+        self._homes.pop(name).take_away(store)
+        self._removals.append((due, store))
+
+    async def _reconfigure(self, topics: set[str] | None) -> None:
+        if topics is None:
+            self._topic_settings.clear()
+        else:
+            for topic in topics:
+                self._topic_settings.pop(topic, None)
+        pace = Pace(self._node.world.clock)
+        for partition in self:
+            if topics is None or partition.topic in topics:
+                partition.log.settings = self._settings_of(partition.topic)
+                partition.refresh()
+                await pace()
+
+    def _settings_of(self, topic: str) -> TopicSettings:
+        found = self._topic_settings.get(topic)
+        if found is None:
+            overrides = self._node.image.config(TOPIC, topic)
+            found = TopicSettings.resolve(overrides, self._node.settings)
+            self._topic_settings[topic] = found
+        return found
+
+    # ---- failures ----
+
+    def offline(self, name: PartitionName, error: KafkaError) -> None:
+        """A replica that cannot be used: it leads nothing, and clients are told why."""
+        self._offline[name] = error
+        partition = self._partitions.pop(name, None)
+        if partition is not None:
+            partition.retire(error)
+            self._homes.pop(name, None)
+        self._node.note("offline", f"{name.topic}-{name.partition}", error.message)
+
+    # ---- background passes ----
+
+    async def remove_deleted(self, now_ms: int) -> None:
+        due = [store for at, store in self._removals if at <= now_ms]
+        self._removals = [(at, store) for at, store in self._removals if at > now_ms]
+        for store in due:
+            await store.remove_files()
+
+    async def checkpoint_starts(self) -> None:
+        for directory in self._online():
+            await directory.checkpoint_starts()
+
+    async def checkpoint(self) -> None:
+        for directory in self._online():
+            await directory.checkpoint()
+
+    async def checkpoint_high_watermarks(self) -> None:
+        for directory in self._online():
+            await directory.checkpoint_high_watermarks(
+                {
+                    name: self._partitions[name].high_watermark.value
+                    for name, home in self._homes.items()
+                    if home is directory
+                }
+            )
+
+    def _online(self) -> Iterator[LogDir]:
+        return (directory for directory in self.dirs if directory.failure is None)
+
+    async def close(self) -> None:
+        """Ends every wait; the directories then close their logs."""
+        await self.settled()
+        closing = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is shutting down")
+        for partition in self:
+            partition.retire(closing)

@@ -38,6 +38,7 @@ from scriba.storage.names import (
     PartitionName,
     parse_partition_dir,
     partition_dir,
+    stray_dir,
 )
 from scriba.storage.partition_metadata import read_topic_id
 from scriba.storage.removal import remove_tree
@@ -74,7 +75,7 @@ class LogDir:
         self._offload = offload
         self._on_failure = on_failure
         self._recovery_points: dict[PartitionName, int] = {}
-        """As the file on disk has them."""
+        """As the file on disk has them, or will once the writes under way are done."""
         self._log_starts: dict[PartitionName, int] = {}
 
     # ---- opening ----
@@ -127,8 +128,8 @@ class LogDir:
         self._log_starts = read_offsets(disk, f"{path}/{LOG_STARTS}")
         self.high_watermarks = read_offsets(disk, f"{path}/{HIGH_WATERMARKS}")
 
-    async def adopt(self, cluster_id: str, node_id: int, directory_id: bytes) -> None:
-        """Makes sure that the directory is this node's; `directory_id` is for one without."""
+    def check_owner(self, cluster_id: str, node_id: int) -> None:
+        """StartError when the directory is another cluster's or another node's."""
         meta = self.meta
         if meta is not None:
             if meta.cluster_id != cluster_id:
@@ -141,8 +142,12 @@ class LogDir:
                     f"{self.path} belongs to node {meta.node_id}, this is {node_id}: "
                     "choose other log.dirs, or set node.id"
                 )
-            if meta.directory_id is not None:
-                return
+
+    async def adopt(self, cluster_id: str, node_id: int, directory_id: bytes) -> None:
+        """Makes the directory this node's; `directory_id` is for one that has none."""
+        self.check_owner(cluster_id, node_id)
+        if self.meta is not None and self.meta.directory_id is not None:
+            return
         self.meta = MetaProperties(cluster_id, node_id, directory_id)
         await self._disk.write_atomic(f"{self.path}/{META_PROPERTIES}", self.meta.encode())
 
@@ -158,10 +163,26 @@ class LogDir:
             )
         await self._disk.sync_dir(self.path)
 
+    @property
+    def offline(self) -> bool:
+        return self.failure is not None
+
+    def holds(self, topic: str, partition: int) -> bool:
+        """Whether the partition has a directory here."""
+        name = PartitionName(topic, partition)
+        return name in self.logs or self._disk.exists(self._directory(name))
+
+    def high_watermark(self, topic: str, partition: int) -> int:
+        """As of the last checkpoint, 0 if there is none."""
+        return self.high_watermarks.get(PartitionName(topic, partition), 0)
+
+    def _directory(self, name: PartitionName) -> str:
+        return f"{self.path}/{partition_dir(*name)}"
+
     def partitions(self) -> list[tuple[PartitionName, bytes | None]]:
         """The partitions that have a directory here, with their topics' ids where known."""
         return [
-            (name, read_topic_id(self._disk, f"{self.path}/{partition_dir(*name)}"))
+            (name, read_topic_id(self._disk, self._directory(name)))
             for name in self._listed()
             if name.topic != METADATA_TOPIC
         ]
@@ -187,10 +208,10 @@ class LogDir:
         if self.failure is not None:
             raise self._error()
         name = PartitionName(topic, partition)
-        directory = f"{self.path}/{partition_dir(topic, partition)}"
+        directory = self._directory(name)
         known = self._disk.exists(directory)
-        if not known and name in self._recovery_points:
-            await self.checkpoint()
+        if not known:
+            await self._forget(name)
         recovery_point = self._recovery_points.get(name)
         log_start = self._log_starts.get(name, 0) if known else 0
 
@@ -226,18 +247,51 @@ class LogDir:
 
     async def truncate(self, log: Log, offset: int, now: Instant) -> bool:
         """Truncates after lowering the recovery point on disk: below it, damage is a disaster."""
-        name = PartitionName(log.topic, log.partition)
-        if self._recovery_points.get(name, 0) > offset:
-            await self._write_recovery_points({**self._recovery_points, name: offset})
+        if offset < log.end_offset:
+            name = PartitionName(log.topic, log.partition)
+            lowered = min(self._recovery_points.get(name, 0), offset)
+            self._recovery_points = self._recovery_points | {name: lowered}
+            await self._write(RECOVERY_POINTS, self._recovery_points)
         return log.truncate_to(offset, now)
 
     async def delete_log(self, log: Log) -> None:
         """Takes a partition away; its files go with `remove_deleted`."""
-        name = PartitionName(log.topic, log.partition)
-        self.logs.pop(name, None)
+        self.take_away(log)
+        await self._forget(PartitionName(log.topic, log.partition))
+
+    def take_away(self, log: Log) -> None:
+        """Ends a partition here; its files go with `log.remove_files`.
+
+        The checkpoints may still name it. That harms nobody: they are corrected before another log
+        begins under the same name.
+        """
+        self.logs.pop(PartitionName(log.topic, log.partition), None)
         log.begin_delete()
-        self.high_watermarks.pop(name, None)
-        await self.checkpoint()
+
+    async def set_aside(self, name: PartitionName) -> str:
+        """Gives a directory that belongs to no partition of the cluster another name, for good.
+
+        Its data is kept: only an operator can know whether it is still wanted.
+        """
+        topic_id = read_topic_id(self._disk, self._directory(name)) or bytes(16)
+        kept = f"{self.path}/{stray_dir(*name, topic_id)}"
+        while self._disk.exists(kept):
+            topic_id = bytes([*topic_id[:15], (topic_id[15] + 1) % 256])
+            kept = f"{self.path}/{stray_dir(*name, topic_id)}"
+        self._disk.rename(self._directory(name), kept)
+        await self._disk.sync_dir(self.path)
+        return kept
+
+    async def _forget(self, name: PartitionName) -> None:
+        """Drops what the checkpoints say about an earlier log of this name."""
+        points, starts = dict(self._recovery_points), dict(self._log_starts)
+        marks = dict(self.high_watermarks)
+        points.pop(name, None)
+        starts.pop(name, None)
+        marks.pop(name, None)
+        await self.checkpoint_high_watermarks(marks)
+        await self._write_log_starts(starts)
+        await self._write_recovery_points(points)
 
     async def remove_deleted(self) -> int:
         """Removes the files of deleted partitions, those of earlier runs included."""
@@ -251,30 +305,32 @@ class LogDir:
     async def checkpoint(self) -> None:
         """Writes down how far each log is flushed and where it starts."""
         await self.checkpoint_starts()
-        await self._write_recovery_points(
-            {name: log.flushed_offset for name, log in self.logs.items()}
-        )
+        flushed = {name: log.flushed_offset for name, log in self.logs.items()}
+        await self._write_recovery_points(self._recovery_points | flushed)
 
     async def checkpoint_starts(self) -> None:
-        """Only starts that differ from what the files themselves say are worth a line."""
-        starts = {
-            name: log.start_offset
-            for name, log in self.logs.items()
-            if log.start_offset > log.first_segment_offset
-        }
-        if starts != self._log_starts:
-            await self._write(LOG_STARTS, starts)
-            self._log_starts = starts
+        """Only a start that lies inside a segment needs a line: the others are file names."""
+        starts = {name: at for name, at in self._log_starts.items() if name not in self.logs}
+        for name, log in self.logs.items():
+            if log.start_offset > log.first_segment_offset:
+                starts[name] = log.start_offset
+        await self._write_log_starts(starts)
 
-    async def checkpoint_high_watermarks(self, values: Mapping[PartitionName, int]) -> None:
-        if values != self.high_watermarks:
-            await self._write(HIGH_WATERMARKS, values)
-            self.high_watermarks = dict(values)
+    async def checkpoint_high_watermarks(self, values: Mapping[tuple[str, int], int]) -> None:
+        marks = {PartitionName(*name): value for name, value in values.items()}
+        if marks != self.high_watermarks:
+            self.high_watermarks = marks
+            await self._write(HIGH_WATERMARKS, marks)
+
+    async def _write_log_starts(self, starts: dict[PartitionName, int]) -> None:
+        if starts != self._log_starts:
+            self._log_starts = starts
+            await self._write(LOG_STARTS, starts)
 
     async def _write_recovery_points(self, points: dict[PartitionName, int]) -> None:
         if points != self._recovery_points:
-            await self._write(RECOVERY_POINTS, points)
             self._recovery_points = points
+            await self._write(RECOVERY_POINTS, points)
 
     async def _write(self, file: str, offsets: Mapping[PartitionName, int]) -> None:
         try:
@@ -326,4 +382,8 @@ class LogDir:
         except (KafkaError, OSError) as error:
             logger.error("log directory %s: not closed cleanly: %s", self.path, error)
         finally:
-            self._lock.release()
+            self.release()
+
+    def release(self) -> None:
+        """Lets go of the lock; nothing else is done."""
+        self._lock.release()

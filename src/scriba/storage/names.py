@@ -19,7 +19,8 @@ LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 
 DELETED_DIR: Final = "-delete"
-_OTHER_DIRS: Final = (DELETED_DIR, "-future", "-stray")
+STRAY_DIR: Final = "-stray"
+_OTHER_DIRS: Final = (DELETED_DIR, "-future", STRAY_DIR)
 _LONGEST_NAME: Final = 255
 _FILE: Final = re.compile(r"(\d{20})(\.[a-z.]+)")
 _PARTITION: Final = re.compile(r"(.+)-(\d+)")
@@ -52,6 +53,16 @@ def parse_partition_dir(name: str) -> PartitionName | None:
 
 
 def deleted_dir(topic: str, partition: int, unique: bytes) -> str:
-    """A name no partition can have; long topic names lose their end."""
-    tail = f"-{partition}.{unique.hex()}{DELETED_DIR}"
+    """What a partition's directory is called until its files are removed."""
+    return _unlike_any(topic, partition, unique, DELETED_DIR)
+
+
+def stray_dir(topic: str, partition: int, unique: bytes) -> str:
+    """What a directory is called that belongs to no partition of this cluster."""
+    return _unlike_any(topic, partition, unique, STRAY_DIR)
+
+
+def _unlike_any(topic: str, partition: int, unique: bytes, kind: str) -> str:
+    """A name that no partition can have; long topic names lose their end."""
+    tail = f"-{partition}.{unique.hex()}{kind}"
     return topic[: _LONGEST_NAME - len(tail)] + tail

@@ -13,14 +13,13 @@ from scriba.wire.admin import (
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
-    UpdateFeaturesRequest,
-    UpdateFeaturesResponse,
 )
+from scriba.wire.configs import UpdateFeaturesRequest, UpdateFeaturesResponse
 from scriba.wire.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
-    from scriba.broker.replicas import HostedDir
+    from scriba.storage.logdir import LogDir
 
 
 def _require(node: Node, ctx: Context, operation: Operation) -> None:
@@ -44,10 +43,10 @@ def describe_log_dirs(
 
 
 def _log_dir(
-    node: Node, hosted: HostedDir, wanted: dict[str, set[int]] | None
+    node: Node, hosted: LogDir, wanted: dict[str, set[int]] | None
 ) -> DescribeLogDirsResult:
     result = DescribeLogDirsResult(log_dir=hosted.path)
-    if hosted.offline:
+    if hosted.failure is not None:
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result
     topics: dict[str, DescribeLogDirsTopic] = {}

@@ -20,13 +20,13 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.storage.log import EMPTY, Cold, Slice
 from scriba.wire.fetch import (
     AbortedTransaction,
-    EpochEndOffset,
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
+    FetchResponseEpochEndOffset,
     PartitionData,
-    encode_response_parts,
 )
+from scriba.wire.frame import encode_response_parts
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
@@ -192,7 +192,7 @@ def _read_one(
         result.cold.append(found)
         return
     assert isinstance(found, Slice)
-    data.records = found  # type: ignore[assignment]
+    data.records = found
     result.bytes += found.size
     result.watched.append((partition, bound + 1))
     if committed_only and replica < 0:
@@ -227,7 +227,7 @@ def _diverges(partition: Partition, item: Watched, data: PartitionData) -> bool:
             f"epoch {asked.last_fetched_epoch} is older than anything this log holds",
         )
     if epoch < asked.last_fetched_epoch or end_offset < asked.fetch_offset:
-        data.diverging_epoch = EpochEndOffset(epoch=epoch, end_offset=end_offset)
+        data.diverging_epoch = FetchResponseEpochEndOffset(epoch=epoch, end_offset=end_offset)
         return True
     return False
 
@@ -272,11 +272,12 @@ def encode(node: Node, response: FetchResponse, version: int, correlation_id: in
     pieces, total = encode_response_parts(response, version, correlation_id)
     parts: list[bytes | bytearray | memoryview | Region] = [_LENGTH.pack(total)]
     for piece in pieces:
-        if isinstance(piece, Slice):
+        if isinstance(piece, memoryview):
+            parts.append(piece)
+        else:
+            assert isinstance(piece, Slice)
             node.counters.topic_bytes_out += piece.size
             parts.append(_small_or_region(piece))
-        else:
-            parts.append(piece)
     return parts
 
 

@@ -12,7 +12,6 @@ from scriba.wire.metadata import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
-    Cursor,
     DescribeClusterBroker,
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -29,6 +28,7 @@ from scriba.wire.metadata import (
     MetadataResponseTopic,
     SupportedFeatureKey,
 )
+from scriba.wire.metadata import DescribeTopicPartitionsResponseCursor as Cursor
 from scriba.wire.uuids import ZERO
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def api_versions(node: Node, ctx: Context, request: ApiVersionsRequest) -> ApiVe
             for name, (low, high) in sorted(node.supported_features.items())
             if low > 0 or ctx.version >= 4
         ]
-        response.finalized_features_epoch = image.offset
+        response.finalized_features_epoch = image.last_offset
         response.finalized_features = [
             FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
             for name, level in sorted(image.features.items())
@@ -328,3 +328,27 @@ def describe_cluster(
             node.access, ctx, Resource.CLUSTER, CLUSTER_NAME
         )
     return response
+
+
+# ---- a whole request refused ----
+
+
+def refuse_metadata(request: MetadataRequest, code: ErrorCode, text: str) -> MetadataResponse:
+    return MetadataResponse(
+        error_code=code,
+        topics=[
+            MetadataResponseTopic(error_code=code, name=topic.name or "", topic_id=topic.topic_id)
+            for topic in request.topics or ()
+        ],
+    )
+
+
+def refuse_describe_topic_partitions(
+    request: DescribeTopicPartitionsRequest, code: ErrorCode, text: str
+) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponseTopic(error_code=code, name=topic.name)
+            for topic in request.topics
+        ]
+    )

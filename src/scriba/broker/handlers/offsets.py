@@ -19,9 +19,9 @@ from scriba.wire.fetch import (
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
-    OffsetForLeaderEpochEpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
+    OffsetForLeaderEpochResponseEpochEndOffset,
     OffsetForLeaderTopicResult,
 )
 
@@ -131,7 +131,7 @@ def offset_for_leader_epoch(
         response.topics.append(answers)
         allowed = node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.topic)
         for asked in topic.partitions:
-            answer = OffsetForLeaderEpochEpochEndOffset(partition=asked.partition)
+            answer = OffsetForLeaderEpochResponseEpochEndOffset(partition=asked.partition)
             answers.partitions.append(answer)
             try:
                 if not allowed:
@@ -188,3 +188,63 @@ def _move_start(partition: Partition, offset: int) -> int:
     if not 0 <= wanted <= high_watermark:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
     return partition.log.delete_records_to(wanted)
+
+
+# ---- a whole request refused ----
+
+
+def refuse_list_offsets(
+    request: ListOffsetsRequest, code: ErrorCode, text: str
+) -> ListOffsetsResponse:
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsPartitionResponse(
+                        partition_index=asked.partition_index, error_code=code
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def refuse_offset_for_leader_epoch(
+    request: OffsetForLeaderEpochRequest, code: ErrorCode, text: str
+) -> OffsetForLeaderEpochResponse:
+    return OffsetForLeaderEpochResponse(
+        topics=[
+            OffsetForLeaderTopicResult(
+                topic=topic.topic,
+                partitions=[
+                    OffsetForLeaderEpochResponseEpochEndOffset(
+                        partition=asked.partition, error_code=code
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def refuse_delete_records(
+    request: DeleteRecordsRequest, code: ErrorCode, text: str
+) -> DeleteRecordsResponse:
+    return DeleteRecordsResponse(
+        topics=[
+            DeleteRecordsTopicResult(
+                name=topic.name,
+                partitions=[
+                    DeleteRecordsPartitionResult(
+                        partition_index=asked.partition_index, low_watermark=-1, error_code=code
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )

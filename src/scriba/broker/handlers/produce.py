@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final
 from scriba.broker.access import Operation, Resource
 from scriba.broker.connection import HangUp
 from scriba.broker.context import Context, Later
-from scriba.errors import ErrorCode, KafkaError
-from scriba.records.validate import Prepared, needs_offload, prepare
+from scriba.errors import ErrorCode, KafkaError, error_code
+from scriba.records.validate import Prepared, needs_offload, peek, prepare
 from scriba.runtime.watermark import Watermark
 from scriba.wire.produce import (
     PartitionProduceData,
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from scriba.broker.partition import Partition
 
 INTERNAL_WRITER: Final = "__admin_client"
-OLDEST_VERSION: Final = 3
-"""Below it lie the record formats before v2, advertised (KIP-896) but answered with an error."""
 
 
 class _Wait:
@@ -68,7 +66,7 @@ def _conclude(
         # Nobody reads an answer; a closed connection is the only way to tell of a failure.
         for _, answer in _answers(response):
             if answer.error_code:
-                raise HangUp(f"produce with acks=0 failed: {ErrorCode(answer.error_code).name}")
+                raise HangUp(f"produce with acks=0 failed: {error_code(answer.error_code).name}")
         return None
     if waits:
         return Later(_await_watermarks(request, response, waits), open=True)
@@ -96,13 +94,21 @@ def _heavy_batches(
         for data in topic.partition_data:
             partition = node.replicas.get(name, data.index) if name else None
             records = data.records
-            if (
-                partition is not None
-                and records is not None
-                and needs_offload(records, partition.settings)
-            ):
+            if partition is None or records is None or not _looks_inside(partition):
+                continue
+            try:
+                header = peek(memoryview(records))
+            except KafkaError:
+                continue  # the append itself will say what is wrong
+            if needs_offload(header, partition.settings):
                 heavy.append((id(data), memoryview(bytearray(records)), partition))
     return heavy
+
+
+def _looks_inside(partition: Partition) -> bool:
+    """Whether the topic's settings ever make a batch's records pass through the broker."""
+    settings = partition.settings
+    return settings.compression_type != "producer" or "compact" in settings.cleanup_policy
 
 
 async def _produce_heavy(
@@ -155,14 +161,12 @@ def _append_all(
                 _append(node, request, name, data, prepared.get(id(data)), answer, waits)
             except KafkaError as error:
                 answer.error_code = error.code
-                answer.error_message = error.message or error.code.text
+                answer.error_message = error.message
                 node.counters.failed_produce += 1
     return response, waits
 
 
 def _refuse_request(node: Node, ctx: Context, request: ProduceRequest) -> KafkaError | None:
-    if ctx.version < OLDEST_VERSION:
-        return KafkaError(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT)
     if request.acks not in (-1, 0, 1):
         return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
     tid = request.transactional_id
@@ -243,3 +247,23 @@ async def _await_watermarks(
             code = failure.code if isinstance(failure, KafkaError) else None
             wait.answer.error_code = code or ErrorCode.UNKNOWN_SERVER_ERROR
     return response
+
+
+def refuse(request: ProduceRequest, code: ErrorCode, text: str) -> ProduceResponse | None:
+    if request.acks == 0:
+        raise HangUp(f"produce with acks=0 failed: {code.name}")
+    return ProduceResponse(
+        responses=[
+            TopicProduceResponse(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partition_responses=[
+                    PartitionProduceResponse(
+                        index=data.index, error_code=code, base_offset=-1, error_message=text
+                    )
+                    for data in topic.partition_data
+                ],
+            )
+            for topic in request.topic_data
+        ]
+    )

@@ -76,7 +76,7 @@ def describe_producers(
                 ]
             except KafkaError as error:
                 answer.error_code = error.code
-                answer.error_message = error.message or error.code.text
+                answer.error_message = error.message
     return response
 
 

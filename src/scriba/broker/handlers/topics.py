@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.context import Context, Later
-from scriba.errors import ErrorCode, KafkaError
+from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.wire.admin import (
     CreatableTopic,
     CreatableTopicResult,
@@ -97,7 +97,7 @@ async def auto_create(node: Node, ctx: Context, names: list[str]) -> dict[str, E
         await node.replicas.settled()
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-                failed[result.name] = ErrorCode(result.error_code)
+                failed[result.name] = error_code(result.error_code)
     return failed
 
 

@@ -1,0 +1,240 @@
+"""Settings of topics and brokers: shown with their sources here, changed by the controller."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from scriba.broker.access import CLUSTER_NAME, Operation, Resource
+from scriba.broker.context import Context, Later
+from scriba.config import ConfigRow
+from scriba.errors import ErrorCode, KafkaError
+from scriba.settings import describe_broker, describe_cluster, describe_topic
+from scriba.wire.configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlterConfigsResponseAlterConfigsResourceResponse,
+    ConfigResource,
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+    IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+
+TOPIC: Final = 2
+BROKER: Final = 4
+BROKER_LOGGER: Final = 8
+CLIENT_METRICS: Final = 16
+GROUP: Final = 32
+LISTED: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
+
+
+# ---- describing ----
+
+
+def describe_configs(
+    node: Node, ctx: Context, request: DescribeConfigsRequest
+) -> DescribeConfigsResponse:
+    response = DescribeConfigsResponse()
+    for asked in request.resources:
+        answer = DescribeConfigsResult(
+            resource_type=asked.resource_type, resource_name=asked.resource_name
+        )
+        response.results.append(answer)
+        try:
+            rows = _describe(node, ctx, asked)
+            answer.configs = [_shown(row, request) for row in rows]
+        except KafkaError as error:
+            answer.error_code = error.code
+            answer.error_message = error.message
+    return response
+
+
+def _describe(node: Node, ctx: Context, asked: DescribeConfigsResource) -> list[ConfigRow]:
+    name = asked.resource_name
+    # An empty list of keys means all of them, as null does (KAFKA-15695).
+    keys = asked.configuration_keys or None
+    if asked.resource_type == TOPIC:
+        if not node.access.allowed(ctx, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        if not node.is_legal_topic(name):
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} is no topic name")
+        if name not in node.image.topics_by_name:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return describe_topic(node.image.config(TOPIC, name), node.settings, keys)
+    if not node.access.allowed(ctx, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER_NAME):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if asked.resource_type == BROKER:
+        if not name:
+            return describe_cluster(node.settings, keys)
+        if name != str(node.id):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"broker {name} was asked for at broker {node.id}: ask that broker itself",
+            )
+        return describe_broker(node.settings, keys)
+    raise KafkaError(
+        ErrorCode.INVALID_REQUEST,
+        f"settings of resource type {asked.resource_type} are not served",
+    )
+
+
+def _shown(row: ConfigRow, request: DescribeConfigsRequest) -> DescribeConfigsResourceResult:
+    shown = DescribeConfigsResourceResult(
+        name=row.name,
+        value=row.value,
+        read_only=row.read_only,
+        config_source=row.source,
+        is_sensitive=row.is_sensitive,
+        config_type=row.kind,
+        documentation=row.doc if request.include_documentation else None,
+    )
+    if request.include_synonyms:
+        shown.synonyms = [
+            DescribeConfigsSynonym(name=word.name, value=word.value, source=word.source)
+            for word in row.synonyms
+        ]
+    return shown
+
+
+def refuse_describe_configs(
+    request: DescribeConfigsRequest, code: ErrorCode, text: str
+) -> DescribeConfigsResponse:
+    return DescribeConfigsResponse(
+        results=[
+            DescribeConfigsResult(
+                error_code=code,
+                error_message=text,
+                resource_type=asked.resource_type,
+                resource_name=asked.resource_name,
+            )
+            for asked in request.resources
+        ]
+    )
+
+
+def list_config_resources(
+    node: Node, ctx: Context, request: ListConfigResourcesRequest
+) -> ListConfigResourcesResponse:
+    if not node.access.allowed(ctx, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER_NAME):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    # Version 0 only knew the resources of client metrics, of which there are none.
+    wanted = request.resource_types if ctx.version >= 1 else [CLIENT_METRICS]
+    if any(kind not in LISTED for kind in wanted):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+    image = node.image
+    names: dict[int, list[str]] = {
+        TOPIC: sorted(image.topics_by_name),
+        BROKER: [str(broker) for broker in sorted(image.brokers)],
+        BROKER_LOGGER: [str(broker) for broker in sorted(image.brokers)],
+        CLIENT_METRICS: [],
+        GROUP: [],
+    }
+    return ListConfigResourcesResponse(
+        config_resources=[
+            ConfigResource(resource_name=name, resource_type=kind)
+            for kind in sorted(set(wanted) or LISTED)
+            for name in names[kind]
+        ]
+    )
+
+
+# ---- changing ----
+
+
+def alter_configs(
+    node: Node, ctx: Context, request: AlterConfigsRequest
+) -> Later[AlterConfigsResponse]:
+    return Later(_alter(node, ctx, request, AlterConfigsResponse(), _refused_alter))
+
+
+def incremental_alter_configs(
+    node: Node, ctx: Context, request: IncrementalAlterConfigsRequest
+) -> Later[IncrementalAlterConfigsResponse]:
+    return Later(
+        _alter(node, ctx, request, IncrementalAlterConfigsResponse(), _refused_incremental)
+    )
+
+
+async def _alter(
+    node: Node,
+    ctx: Context,
+    request: Any,
+    response: Any,
+    refused: Callable[[Any, ErrorCode, str], Any],
+) -> Any:
+    """Both requests have one shape; what differs is decided by the controller."""
+    refusals = []
+    allowed = []
+    for resource in request.resources:
+        code = _refuse_alter(node, ctx, resource.resource_type, resource.resource_name)
+        if code is None:
+            allowed.append(resource)
+        else:
+            refusals.append(refused(resource, code, code.text))
+    request.resources = allowed
+    if allowed:
+        response = await node.controller.call(request)
+        await node.replicas.settled()
+    response.responses.extend(refusals)
+    return response
+
+
+def _refuse_alter(node: Node, ctx: Context, kind: int, name: str) -> ErrorCode | None:
+    if kind == TOPIC:
+        if not node.access.allowed(ctx, Operation.ALTER_CONFIGS, Resource.TOPIC, name):
+            return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        return None
+    if kind == BROKER:
+        if not node.access.allowed(ctx, Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER_NAME):
+            return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return None
+    return ErrorCode.INVALID_REQUEST
+
+
+def _refused_alter(
+    resource: Any, code: ErrorCode, text: str
+) -> AlterConfigsResponseAlterConfigsResourceResponse:
+    return AlterConfigsResponseAlterConfigsResourceResponse(
+        error_code=code,
+        error_message=text,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+def _refused_incremental(
+    resource: Any, code: ErrorCode, text: str
+) -> IncrementalAlterConfigsResponseAlterConfigsResourceResponse:
+    return IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
+        error_code=code,
+        error_message=text,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+
+
+def refuse_alter_configs(
+    request: AlterConfigsRequest, code: ErrorCode, text: str
+) -> AlterConfigsResponse:
+    return AlterConfigsResponse(
+        responses=[_refused_alter(resource, code, text) for resource in request.resources]
+    )
+
+
+def refuse_incremental(
+    request: IncrementalAlterConfigsRequest, code: ErrorCode, text: str
+) -> IncrementalAlterConfigsResponse:
+    return IncrementalAlterConfigsResponse(
+        responses=[_refused_incremental(resource, code, text) for resource in request.resources]
+    )

@@ -1,0 +1,144 @@
+"""All background work of a node in one table: what runs, and how often.
+
+A job is one bounded pass. An exception that it does not expect stops the node loudly: the state it
+left is unknown. A failure confined to one partition is handled where it happens and marks that
+partition.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from scriba.broker.replicas import Pace
+from scriba.errors import KafkaError
+from scriba.instant import Instant
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+
+CONNECTION_CHECK_MS: Final = 1_000
+CONTROLLER_TICK_MS: Final = 500
+REMOVAL_CHECK_MS: Final = 1_000
+LONGEST_FLUSH_CHECK_MS: Final = 1_000
+CLOCK_JUMP_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    name: str
+    run: Callable[[Node, Instant], Awaitable[None]]
+    every_ms: Callable[[Node], int]
+
+
+async def heartbeat_pass(node: Node, now: Instant) -> None:
+    await node.heartbeat()
+
+
+async def retention_pass(node: Node, now: Instant) -> None:
+    """Drops what retention no longer covers, a partition at a time.
+
+    Time-based retention trusts the wall clock. When that has jumped against the monotonic one, it
+    pauses for a pass and says so: a wrong date must not wipe a log.
+    """
+    by_time = not _clock_jumped(node, now)
+    pace = Pace(node.world.clock)
+    for partition in node.replicas:
+        await pace()
+        try:
+            partition.log.roll_if_due(now)
+            gone = await partition.log.retention(now, partition.high_watermark.value, by_time)
+            if gone:
+                node.note("retention", repr(partition), f"dropped {len(gone)} segments")
+        except KafkaError as error:
+            node.note("retention", repr(partition), str(error))
+
+
+def _clock_jumped(node: Node, now: Instant) -> bool:
+    before, node.last_retention = node.last_retention, now
+    if before is None:
+        return False
+    jump = (now.wall_ms - before.wall_ms) - (now.mono_ms - before.mono_ms)
+    if abs(jump) < CLOCK_JUMP_MS:
+        return False
+    node.note("clock", "wall clock", f"jumped by {jump} ms: retention by time skips a pass")
+    return True
+
+
+async def flush_pass(node: Node, now: Instant) -> None:
+    for partition in node.replicas:
+        partition.flush_if_due(now)
+
+
+async def recovery_checkpoint_pass(node: Node, now: Instant) -> None:
+    await node.replicas.checkpoint()
+
+
+async def start_checkpoint_pass(node: Node, now: Instant) -> None:
+    await node.replicas.checkpoint_starts()
+
+
+async def high_watermark_pass(node: Node, now: Instant) -> None:
+    await node.replicas.checkpoint_high_watermarks()
+
+
+async def producer_expiry_pass(node: Node, now: Instant) -> None:
+    pace = Pace(node.world.clock)
+    for partition in node.replicas:
+        await pace()
+        partition.log.expire_producers(now, node.settings.producer_id_expiration_ms)
+
+
+async def controller_pass(node: Node, now: Instant) -> None:
+    await node.controller.tick(now)
+
+
+async def removal_pass(node: Node, now: Instant) -> None:
+    await node.replicas.remove_deleted(now.mono_ms)
+
+
+async def idle_connections_pass(node: Node, now: Instant) -> None:
+    node.server.close_idle()
+
+
+JOBS: Final = (
+    Job("heartbeat", heartbeat_pass, lambda n: n.settings.broker_heartbeat_interval_ms),
+    Job("retention", retention_pass, lambda n: n.settings.log_retention_check_interval_ms),
+    Job(
+        "flush",
+        flush_pass,
+        lambda n: min(n.settings.log_flush_scheduler_interval_ms, LONGEST_FLUSH_CHECK_MS),
+    ),
+    Job(
+        "recovery points",
+        recovery_checkpoint_pass,
+        lambda n: n.settings.log_flush_offset_checkpoint_interval_ms,
+    ),
+    Job(
+        "log starts",
+        start_checkpoint_pass,
+        lambda n: n.settings.log_flush_start_offset_checkpoint_interval_ms,
+    ),
+    Job(
+        "high watermarks",
+        high_watermark_pass,
+        lambda n: n.settings.replica_high_watermark_checkpoint_interval_ms,
+    ),
+    Job(
+        "producer expiry",
+        producer_expiry_pass,
+        lambda n: n.settings.producer_id_expiration_check_interval_ms,
+    ),
+    Job("controller", controller_pass, lambda n: CONTROLLER_TICK_MS),
+    Job("removal", removal_pass, lambda n: REMOVAL_CHECK_MS),
+    Job("idle connections", idle_connections_pass, lambda n: CONNECTION_CHECK_MS),
+)
+
+
+async def run_forever(node: Node, job: Job) -> None:
+    """The interval is asked for each time, so a change at run time takes effect."""
+    while True:
+        await asyncio.sleep(max(job.every_ms(node), 1) / 1000)
+        await job.run(node, node.world.clock.now())

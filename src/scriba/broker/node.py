@@ -1,0 +1,352 @@
+"""A node: everything put together, in the order in which it may be used.
+
+Start: take the ports (nothing is touched if one is taken), take the directories, replay the
+metadata log and lead its quorum, register with the controller, open every partition's log, ask to
+be unfenced, and only then answer clients. Stop runs the other way round: no new connections,
+leadership handed back, logs flushed and closed, directories marked clean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
+
+from scriba.broker.access import Access, Open, Operation, Resource
+from scriba.broker.connection import Connection, Parked, Parts
+from scriba.broker.context import Context
+from scriba.broker.controller import ControllerNode
+from scriba.broker.dispatch import Dispatch
+from scriba.broker.fetch_sessions import FetchSessions
+from scriba.broker.jobs import JOBS, run_forever
+from scriba.broker.observe import Counters, Events
+from scriba.broker.producer_ids import ProducerIds
+from scriba.broker.replicas import Replicas
+from scriba.broker.served import served
+from scriba.broker.server import Limits, Server
+from scriba.config import StartError
+from scriba.controller.features import SUPPORTED
+from scriba.controller.image import BrokerImage, ClusterImage, Delta
+from scriba.controller.machine import effective_settings
+from scriba.controller.topics import check_name
+from scriba.errors import ErrorCode, KafkaError, error_code
+from scriba.instant import Instant
+from scriba.runtime.ports import World
+from scriba.runtime.tasks import Tasks
+from scriba.settings import NodeSettings
+from scriba.storage.log import Log
+from scriba.storage.logdir import LogDir
+from scriba.storage.names import PartitionName
+from scriba.wire import uuids
+from scriba.wire.brokers import (
+    AllocateProducerIdsRequest,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationRequestFeature,
+    BrokerRegistrationRequestListener,
+)
+
+log = logging.getLogger(__name__)
+
+INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+HAND_BACK_PAUSE_S: Final = 0.01
+PROTOCOL_NUMBERS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+
+class Bound(NamedTuple):
+    """A listener as it came up: with the port it really has."""
+
+    name: str
+    host: str
+    port: int
+
+
+class Node:
+    def __init__(self, settings: NodeSettings, world: World, access: Access | None = None) -> None:
+        self.world = world
+        self.id = settings.node_id
+        self.static_settings = settings
+        self.settings: NodeSettings = settings
+        self.access: Access = access or Open()
+        self.tasks = Tasks()
+        self.counters = Counters()
+        self.events = Events()
+        self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, world.rng)
+        self.producer_ids = ProducerIds(self._allocate_producer_ids)
+        self.internal_topics = INTERNAL_TOPICS
+        self.supported_features = SUPPORTED
+        self.dispatch = Dispatch(self, served())
+        self.server = Server(world.net, world.clock, _limits(settings), self._handle)
+        self.listeners: list[Bound] = []
+        self.cluster_id = ""
+        self.broker_epoch = -1
+        self.last_retention: Instant | None = None
+        self.replicas: Replicas
+        self.controller: ControllerNode
+        self._dirs: list[LogDir] = []
+        self._incarnation = world.rng.uuid()
+        self._alive: dict[str, tuple[int, frozenset[int]]] = {}
+        self._started = False
+
+    # ---- start ----
+
+    async def start(self) -> None:
+        """Brings the node up; StartError with one clear line when it cannot."""
+        try:
+            self._bind()
+            await self._take_directories()
+            await self._lead_metadata()
+            await self._open_replicas()
+            self.server.open()
+            for job in JOBS:
+                self.tasks.spawn(run_forever(self, job), name=job.name)
+            self._started = True
+        except BaseException:
+            await self._abandon()
+            raise
+
+    def _bind(self) -> None:
+        for endpoint in self.settings.broker_endpoints:
+            try:
+                listener = self.server.listen(endpoint.name, endpoint.host, endpoint.port)
+            except OSError as error:
+                raise StartError(
+                    f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror}; "
+                    "stop whoever holds the port, or choose another with --port"
+                ) from None
+            self.listeners.append(Bound(endpoint.name, endpoint.host, listener.port))
+
+    async def _take_directories(self) -> None:
+        """Looks at every directory before it changes any."""
+        settings, world = self.settings, self.world
+        for path in settings.data_dirs:
+            self._dirs.append(
+                LogDir.open(world.disk, path, world.offload, self._on_storage_failure)
+            )
+        known = [d.meta.cluster_id for d in self._dirs if d.meta is not None]
+        self.cluster_id = known[0] if known else uuids.to_text(world.rng.uuid())
+        for directory in self._dirs:
+            directory.check_owner(self.cluster_id, self.id)
+        for directory in self._dirs:
+            await directory.adopt(self.cluster_id, self.id, world.rng.uuid())
+        for directory in self._dirs:
+            await directory.start()
+
+    async def _lead_metadata(self) -> None:
+        home = self._metadata_dir()
+        self.controller = ControllerNode(
+            self.world,
+            home.path,
+            node_id=self.id,
+            cluster_id=self.cluster_id,
+            directory_id=home.id,
+            settings=self.static_settings,
+            tasks=self.tasks,
+        )
+        await self.controller.start(clean=home.clean)
+
+    def _metadata_dir(self) -> LogDir:
+        wanted = self.settings.metadata_log_dir
+        for directory in self._dirs:
+            if directory.path == wanted:
+                return directory
+        return self._dirs[0]
+
+    async def _open_replicas(self) -> None:
+        await self._register()
+        self.replicas = Replicas(self, self._dirs)
+        self._refresh_settings()
+        self.replicas.load(self.image)
+        self.controller.subscribe(self._on_change)
+        await self.replicas.settled()
+        while True:
+            answer = await self.heartbeat()
+            await self.replicas.settled()
+            if not answer.is_fenced:
+                return
+
+    async def _register(self) -> None:
+        advertised = {e.name: e for e in self.settings.advertised_endpoints}
+        response = await self.controller.call(
+            BrokerRegistrationRequest(
+                broker_id=self.id,
+                cluster_id=self.cluster_id,
+                incarnation_id=self._incarnation,
+                rack=self.settings.broker_rack,
+                listeners=[
+                    BrokerRegistrationRequestListener(
+                        name=bound.name,
+                        host=advertised[bound.name].host
+                        if bound.name in advertised
+                        else bound.host,
+                        port=(advertised[bound.name].port if bound.name in advertised else 0)
+                        or bound.port,
+                        security_protocol=PROTOCOL_NUMBERS["PLAINTEXT"],
+                    )
+                    for bound in self.listeners
+                ],
+                features=[
+                    BrokerRegistrationRequestFeature(
+                        name=name, min_supported_version=low, max_supported_version=high
+                    )
+                    for name, (low, high) in sorted(self.supported_features.items())
+                ],
+                log_dirs=[directory.id for directory in self._dirs],
+            )
+        )
+        if response.error_code:
+            raise StartError(
+                f"the controller refused this broker: {error_code(response.error_code).text}"
+            )
+        self.broker_epoch = response.broker_epoch
+
+    async def _abandon(self) -> None:
+        """Lets go of what a failed start had taken, and leaves the files as they are."""
+        self.server.close()
+        await self.tasks.stop()
+        for directory in self._dirs:
+            directory.release()
+
+    # ---- stop ----
+
+    async def stop(self) -> None:
+        """A clean shutdown: what was acknowledged is flushed, and the next start reads nothing."""
+        if not self._started:
+            return
+        self._started = False
+        self.server.stop_listening()
+        await self._hand_back()
+        self.server.close()
+        await self.tasks.stop()
+        await self.replicas.close()
+        await self.replicas.checkpoint_high_watermarks()
+        await self.controller.stop()
+        for directory in self._dirs:
+            await directory.close(self.broker_epoch)
+
+    async def _hand_back(self) -> None:
+        """Controlled shutdown: the controller moves leaderships away before we go."""
+        try:
+            async with asyncio.timeout(self.settings.broker_session_timeout_ms / 1000):
+                while True:
+                    answer = await self.heartbeat(stopping=True)
+                    if answer.should_shut_down:
+                        return
+                    await asyncio.sleep(HAND_BACK_PAUSE_S)
+        except (TimeoutError, KafkaError) as error:
+            log.warning("controlled shutdown was not confirmed: %s", error)
+
+    async def wait_stopped(self) -> None:
+        """Waits for a failure that the node cannot go on from, and raises it."""
+        await self.tasks.watch()
+
+    # ---- what handlers ask ----
+
+    @property
+    def image(self) -> ClusterImage:
+        return self.controller.image
+
+    @property
+    def controller_id(self) -> int:
+        return self.id
+
+    @property
+    def data_dirs(self) -> list[str]:
+        return [directory.path for directory in self._dirs]
+
+    def topic_name(self, topic_id: bytes) -> str | None:
+        topic = self.image.topics_by_id.get(topic_id)
+        return topic.name if topic is not None else None
+
+    def is_legal_topic(self, name: str) -> bool:
+        try:
+            check_name(name)
+        except KafkaError:
+            return False
+        return True
+
+    def alive_brokers(self, listener: str) -> Iterator[tuple[BrokerImage, str, int]]:
+        """Brokers that clients of a listener can be sent to, with the address for them."""
+        return self.known_brokers(listener, fenced=False)
+
+    def known_brokers(
+        self, listener: str, *, fenced: bool
+    ) -> Iterator[tuple[BrokerImage, str, int]]:
+        for _, broker in sorted(self.image.brokers.items()):
+            if broker.fenced and not fenced:
+                continue
+            for endpoint in broker.listeners:
+                if endpoint.name == listener:
+                    yield broker, endpoint.host, endpoint.port
+
+    def alive_ids(self, listener: str) -> frozenset[int]:
+        return frozenset(broker.id for broker, _, _ in self.alive_brokers(listener))
+
+    def writes_any_topic(self, ctx: Context) -> bool:
+        """Whether the caller may write somewhere: reason enough for a producer id (KIP-679)."""
+        return any(
+            self.access.allowed(ctx, Operation.WRITE, Resource.TOPIC, name)
+            for name in self.image.topics_by_name
+        )
+
+    def throttle(self, ctx: Context, response: Any) -> None:
+        """The one place that fills `throttle_time_ms`; without quotas it stays at zero."""
+
+    def note(self, kind: str, about: str, text: str) -> None:
+        self.events.note(self.world.clock.wall_ms(), kind, about, text)
+
+    # ---- contact with the controller ----
+
+    async def heartbeat(self, stopping: bool = False) -> BrokerHeartbeatResponse:
+        response = await self.controller.call(
+            BrokerHeartbeatRequest(
+                broker_id=self.id,
+                broker_epoch=self.broker_epoch,
+                current_metadata_offset=self.image.last_offset,
+                want_shut_down=stopping,
+                offline_log_dirs=[d.id for d in self._dirs if d.failure is not None],
+            )
+        )
+        if response.error_code:
+            raise KafkaError(error_code(response.error_code), "the controller refused a heartbeat")
+        assert isinstance(response, BrokerHeartbeatResponse)
+        return response
+
+    async def _allocate_producer_ids(self) -> tuple[int, int]:
+        response = await self.controller.call(
+            AllocateProducerIdsRequest(broker_id=self.id, broker_epoch=self.broker_epoch)
+        )
+        if response.error_code:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return response.producer_id_start, response.producer_id_len
+
+    def _on_storage_failure(self, directory: LogDir, store: Log | None, why: str) -> None:
+        if store is None:
+            self.note("offline", directory.path, why)
+        else:
+            name = PartitionName(store.topic, store.partition)
+            self.replicas.offline(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why))
+
+    def _on_change(self, delta: Delta, image: ClusterImage) -> None:
+        if delta.configs:
+            self._refresh_settings()
+        self.replicas.apply(delta, image)
+
+    def _refresh_settings(self) -> None:
+        self.settings = effective_settings(self.static_settings, self.image, self.id)
+        self.server.limits = _limits(self.settings)
+
+    def _handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
+        return self.dispatch.handle(connection, frame)
+
+
+def _limits(settings: NodeSettings) -> Limits:
+    return Limits(
+        max_request_bytes=settings.socket_request_max_bytes,
+        max_connections=settings.max_connections,
+        max_connections_per_ip=settings.max_connections_per_ip,
+        max_connections_per_ip_overrides=dict(settings.connections_per_ip),
+        idle_ms=settings.connections_max_idle_ms,
+    )

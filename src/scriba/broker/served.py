@@ -1,0 +1,77 @@
+"""Every API this broker serves. What is not in this table is not advertised."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from scriba.broker.dispatch import Handler, Refuse, Served, refuse_at_top
+from scriba.broker.handlers import (
+    cluster,
+    configs,
+    fetch,
+    metadata,
+    offsets,
+    produce,
+    producers,
+    topics,
+)
+from scriba.wire.apis import API, ApiKey
+
+_AT_TOP: Final = None
+"""The response has one error code of its own."""
+
+_HANDLERS: Final[dict[ApiKey, tuple[Handler, Refuse | None]]] = {
+    ApiKey.PRODUCE: (produce.produce, produce.refuse),
+    ApiKey.FETCH: (fetch.fetch, fetch.refuse),
+    ApiKey.LIST_OFFSETS: (offsets.list_offsets, offsets.refuse_list_offsets),
+    ApiKey.METADATA: (metadata.metadata, metadata.refuse_metadata),
+    ApiKey.API_VERSIONS: (metadata.api_versions, metadata.refuse_api_versions),
+    ApiKey.CREATE_TOPICS: (topics.create_topics, topics.refuse_create_topics),
+    ApiKey.DELETE_TOPICS: (topics.delete_topics, topics.refuse_delete_topics),
+    ApiKey.DELETE_RECORDS: (offsets.delete_records, offsets.refuse_delete_records),
+    ApiKey.INIT_PRODUCER_ID: (producers.init_producer_id, _AT_TOP),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: (
+        offsets.offset_for_leader_epoch,
+        offsets.refuse_offset_for_leader_epoch,
+    ),
+    ApiKey.DESCRIBE_CONFIGS: (configs.describe_configs, configs.refuse_describe_configs),
+    ApiKey.ALTER_CONFIGS: (configs.alter_configs, configs.refuse_alter_configs),
+    ApiKey.DESCRIBE_LOG_DIRS: (cluster.describe_log_dirs, cluster.refuse_log_dirs),
+    ApiKey.CREATE_PARTITIONS: (topics.create_partitions, topics.refuse_create_partitions),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: (
+        configs.incremental_alter_configs,
+        configs.refuse_incremental,
+    ),
+    ApiKey.DESCRIBE_QUORUM: (cluster.describe_quorum, _AT_TOP),
+    ApiKey.UPDATE_FEATURES: (cluster.update_features, _AT_TOP),
+    ApiKey.DESCRIBE_CLUSTER: (metadata.describe_cluster, _AT_TOP),
+    ApiKey.DESCRIBE_PRODUCERS: (
+        producers.describe_producers,
+        producers.refuse_describe_producers,
+    ),
+    ApiKey.LIST_CONFIG_RESOURCES: (configs.list_config_resources, _AT_TOP),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
+        metadata.describe_topic_partitions,
+        metadata.refuse_describe_topic_partitions,
+    ),
+}
+
+
+def served() -> dict[int, Served]:
+    """A table of its own for each node: it also counts."""
+    table: dict[int, Served] = {}
+    for key, (handler, refuse) in sorted(_HANDLERS.items()):
+        api = API[key]
+        extra: dict[str, Any] = {"encode": fetch.encode} if key is ApiKey.FETCH else {}
+        table[int(key)] = Served(
+            key=int(key),
+            name=api.name,
+            request=api.request,
+            low=api.advertised_min,
+            high=api.max_version,
+            oldest=api.min_version,
+            handler=handler,
+            refuse=refuse or refuse_at_top(api.response),
+            **extra,
+        )
+    return table
