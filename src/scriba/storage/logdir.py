@@ -316,7 +316,7 @@ class LogDir:
                 starts[name] = log.start_offset
         await self._write_log_starts(starts)
 
-    async def checkpoint_high_watermarks(self, values: Mapping[tuple[str, int], int]) -> None:
+    async def checkpoint_high_watermarks(self, values: Mapping[PartitionName, int]) -> None:
         marks = {PartitionName(*name): value for name, value in values.items()}
         if marks != self.high_watermarks:
             self.high_watermarks = marks
@@ -385,5 +385,5 @@ class LogDir:
             self.release()
 
     def release(self) -> None:
-        """Lets go of the lock; nothing else is done."""
+        """Lets go of the directory as it is: its node did not come up, or is done."""
         self._lock.release()
