@@ -164,6 +164,13 @@ class LogDir:
         await self._disk.sync_dir(self.path)
 
     @property
+    def id(self) -> bytes:
+        """The directory's own id, known once it is adopted."""
+        assert self.meta is not None
+        assert self.meta.directory_id is not None
+        return self.meta.directory_id
+
+    @property
     def offline(self) -> bool:
         return self.failure is not None
 
