@@ -16,6 +16,7 @@ from scriba.wire.admin import (
 )
 from scriba.wire.configs import UpdateFeaturesRequest, UpdateFeaturesResponse
 from scriba.wire.quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from scriba.wire.uuids import ZERO
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
@@ -77,11 +78,24 @@ def describe_quorum(
     node: Node, ctx: Context, request: DescribeQuorumRequest
 ) -> Later[DescribeQuorumResponse]:
     _require(node, ctx, Operation.DESCRIBE)
-    return Later(node.controller.call(request))
+    return Later(_describe_quorum(node, ctx, request))
+
+
+async def _describe_quorum(
+    node: Node, ctx: Context, request: DescribeQuorumRequest
+) -> DescribeQuorumResponse:
+    response: DescribeQuorumResponse = await node.controller.call(request, ctx.version)
+    if ctx.version < 2:
+        response.nodes = []
+        for topic in response.topics:
+            for partition in topic.partitions:
+                for replica in partition.current_voters + partition.observers:
+                    replica.replica_directory_id = ZERO
+    return response
 
 
 def update_features(
     node: Node, ctx: Context, request: UpdateFeaturesRequest
 ) -> Later[UpdateFeaturesResponse]:
     _require(node, ctx, Operation.ALTER)
-    return Later(node.controller.call(request))
+    return Later(node.controller.call(request, ctx.version))

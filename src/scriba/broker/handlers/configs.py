@@ -184,7 +184,7 @@ async def _alter(
             refusals.append(refused(resource, code, code.text))
     request.resources = allowed
     if allowed:
-        response = await node.controller.call(request)
+        response = await node.controller.call(request, ctx.version)
         await node.replicas.settled()
     response.responses.extend(refusals)
     return response

@@ -78,7 +78,9 @@ async def _list_offsets(
                     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
                 partition = node.replicas.find(topic.name, asked.partition_index)
                 found = await _offset(partition, request, asked)
-                answer.offset, answer.timestamp, answer.leader_epoch = found
+                answer.offset, answer.timestamp, epoch = found
+                if ctx.version >= 4:
+                    answer.leader_epoch = epoch
             except KafkaError as error:
                 answer.error_code = error.code
     return response

@@ -56,7 +56,7 @@ async def _create_topics(
     request.topics = allowed
     response = CreateTopicsResponse()
     if allowed:
-        response = await node.controller.call(request)
+        response = await node.controller.call(request, ctx.version)
         await node.replicas.settled()
     made = {result.name: result for result in response.topics}
     made.update(refused)
@@ -135,7 +135,7 @@ async def _create_partitions(
     request.topics = allowed
     response = CreatePartitionsResponse()
     if allowed:
-        response = await node.controller.call(request)
+        response = await node.controller.call(request, ctx.version)
         await node.replicas.settled()
     response.results.extend(refused)
     return response
@@ -183,7 +183,7 @@ async def _delete_topics(
     request.topics = allowed
     response = DeleteTopicsResponse()
     if allowed:
-        response = await node.controller.call(request)
+        response = await node.controller.call(request, ctx.version)
         await node.replicas.settled()
     response.responses.extend(refused)
     return response
