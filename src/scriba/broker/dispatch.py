@@ -94,7 +94,8 @@ class Dispatch:
             return self._refuse_api_versions(served, correlation_id)
         try:
             header, start = decode_request_header(frame)
-            request = served.request.decode(frame[start:], version)
+            # Bytes after the request are overlooked, as Kafka does: librdkafka sends some.
+            request, _ = served.request.decode_from(frame, start, version)
         except ParseError as error:
             raise HangUp(f"{served.name} version {version} cannot be read: {error}") from None
         served.count += 1
