@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scriba.broker.node import Node
-from scriba.errors import ErrorCode, ParseError, error_code
-from scriba.records.batch import check_crc, decode_records, walk
+from scriba.errors import ErrorCode, error_code
 from scriba.settings import NodeSettings
 from scriba.testing.history import History
 from scriba.testing.peer import Peer
 from scriba.testing.sim_disk import DiskFaults
 from scriba.testing.sim_net import NetFaults
 from scriba.testing.sim_world import ProcessWorld, SimProcess, SimWorld
+from scriba.testing.synced import synced_records
 from scriba.testing.workload import Client, consume, produce, produce_idempotently, read_all
 from scriba.wire.admin import (
     CreatableTopic,
@@ -32,6 +32,7 @@ TOPIC: Final = "records"
 PARTITIONS: Final = 2
 ADDRESS: Final = ("broker", 9092)
 DATA: Final = "/data"
+DAY_MS: Final = 86_400_000
 START_TIMEOUT_S: Final = 120
 
 
@@ -82,6 +83,7 @@ class _Scene:
         )
         self.host = self.sim.host(ADDRESS[0])
         self.history = History(synced_only=draw.chance(0.6))
+        self.segment_bytes = (3_000, 25_000, 1 << 20)[draw.below(3)]
         self.process: SimProcess
         self._up: asyncio.Event
         self._asked_to_stop: asyncio.Event
@@ -90,7 +92,8 @@ class _Scene:
         draw = self.draw
         chosen = {
             "retention.ms": "-1",
-            "internal.segment.bytes": str((3_000, 30_000, 1 << 20)[draw.below(3)]),
+            "message.timestamp.after.max.ms": str(10 * DAY_MS),
+            "internal.segment.bytes": str(self.segment_bytes),
             "index.interval.bytes": str((1, 500, 4096)[draw.below(3)]),
         }
         if self.history.synced_only:
@@ -160,7 +163,10 @@ class _Scene:
         if kind == "kill":
             self.process.kill()
         else:
-            self.history.power_cut(synced_records(self.host.volume.synced()))
+            files = self.host.volume.synced()
+            self.history.power_cut(
+                {at: synced_records(files, f"{DATA}/{TOPIC}-{at}") for at in range(PARTITIONS)}
+            )
             self.host.power_cut()
 
     # ---- the node ----
@@ -218,6 +224,7 @@ class _Scene:
             topic=TOPIC,
             partitions=PARTITIONS,
             address=ADDRESS,
+            large_value=400 if name == "idempotent" and self.segment_bytes < 25_000 else 5_000,
         )
 
     async def in_a_process(
@@ -272,31 +279,3 @@ def node_settings() -> NodeSettings:
             "log.dirs": DATA,
         }
     )
-
-
-def synced_records(files: dict[str, bytes]) -> dict[int, list[tuple[int, bytes]]]:
-    """The records in the longest valid prefix of each partition's synced files."""
-    found: dict[int, list[tuple[int, bytes]]] = {}
-    for partition in range(PARTITIONS):
-        records = found[partition] = []
-        prefix = f"{DATA}/{TOPIC}-{partition}/"
-        for path in sorted(path for path in files if path.startswith(prefix)):
-            base = path.removeprefix(prefix).removesuffix(".log")
-            if base.isdecimal() and int(base) == len(records) and not _read(files[path], records):
-                break
-    return found
-
-
-def _read(content: bytes, records: list[tuple[int, bytes]]) -> bool:
-    """Adds the records of valid batches; False where the valid ones end before the file does."""
-    end = 0
-    try:
-        for position, header in walk(content):
-            if header.base_offset != len(records) or not check_crc(content, position, header):
-                return False
-            end = position + header.size
-            batch = decode_records(content[position:end])
-            records += [(record.offset, record.value or b"") for record in batch]
-    except ParseError:
-        return False
-    return end == len(content)

@@ -60,6 +60,8 @@ class Client:
     topic: str
     partitions: int
     address: tuple[str, int]
+    large_value: int = 5_000
+    """Size of some of the values; the others are small."""
     stopping: bool = False
     """Set from outside: finish what is under way and return."""
 
@@ -100,7 +102,9 @@ class _Batches:
         rng = self._client.rng
         values = []
         for _ in range(1 + rng.below(4)):
-            padding = bytes([97 + rng.below(26)]) * rng.below(20_000 if rng.chance(0.05) else 400)
+            padding = bytes([97 + rng.below(26)]) * rng.below(
+                self._client.large_value if rng.chance(0.05) else 400
+            )
             values.append(b"%s:%d:%s" % (self._client.name.encode(), self._made, padding))
             self._made += 1
         self._client.history.send(partition, values, idempotent)
@@ -153,6 +157,8 @@ async def produce(client: Client) -> None:
             answer = _only(await peer.call(request, version, ProduceResponse, 10))
             if answer.error_code == ErrorCode.NONE:
                 client.history.ack(batch.partition, answer.base_offset, batch.values)
+            elif not error_code(answer.error_code).retriable:
+                client.history.refuse(batch.values)
 
     await client.persist(work)
 
