@@ -247,11 +247,10 @@ class MetadataQuorum:
     def _append_leader_change(self) -> Batch:
         """An epoch begins with who leads it; the log's first one also with who the voters are."""
         voter = self._identity.voter
-        named = [LeaderChangeMessageVoter(voter_id=voter.id, voter_directory_id=voter.directory)]
-        change = LeaderChangeMessage(
-            version=1, leader_id=voter.id, voters=named, granting_voters=named
-        )
-        entries = [(ControlType.LEADER_CHANGE, change.encode(1))]
+        named = [LeaderChangeMessageVoter(voter_id=voter.id)]
+        # Version 0, without directories: Kafka 4.3 reads no other.
+        change = LeaderChangeMessage(leader_id=voter.id, voters=named, granting_voters=named)
+        entries = [(ControlType.LEADER_CHANGE, change.encode(0))]
         if self.facts.voters is None:
             voters = _voters_record(self._identity)
             self.facts = QuorumFacts(KRAFT_LEVEL, voters)
