@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -22,6 +23,7 @@ from scriba.settings.sources import (
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
+    from scriba.runtime.world import RealWorld
 
 DEMO_TOPIC: Final = "demo"
 DEMO_PARTITIONS: Final = 3
@@ -34,9 +36,13 @@ def run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     )
     settings = read_settings(options, environment)
 
+    # After the settings, so that a wrong word is told at once.
+    from scriba.broker.node import Node
     from scriba.runtime.loop import run as run_loop
+    from scriba.runtime.world import RealWorld
 
-    return run_loop(serve(settings, demo=options.demo))
+    world = RealWorld()
+    return run_loop(serve(Node(settings, world), world, demo=options.demo))
 
 
 def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> NodeSettings:
@@ -80,30 +86,26 @@ def note(what: str, names: "tuple[str, ...] | list[str]") -> None:
         print(f"note: {what}: {', '.join(names)}", file=sys.stderr)
 
 
-async def serve(settings: NodeSettings, *, demo: bool) -> int:
+async def serve(node: "Node", world: "RealWorld", *, demo: bool) -> int:
     """Runs a node until a signal or a failure ends it."""
-    from scriba.broker.node import Node
-    from scriba.runtime.world import RealWorld
-
-    async with RealWorld() as world:
-        node = Node(settings, world)
-        life = asyncio.ensure_future(live(node, demo=demo))
-        listen_to_signals(life)
-        try:
-            await life
-        except asyncio.CancelledError:
-            print("stopping", flush=True)
-        finally:
-            await node.stop()
+    life = asyncio.ensure_future(live(node, world, demo=demo))
+    listen_to_signals(life)
+    with contextlib.suppress(asyncio.CancelledError):
+        await life
     return 0
 
 
-async def live(node: "Node", *, demo: bool) -> None:
+async def live(node: "Node", world: "RealWorld", *, demo: bool) -> None:
     await node.start()
-    if demo:
-        await create_demo_topic(node)
-    print(banner(node), flush=True)
-    await node.wait_stopped()
+    async with world:  # watches the loop from here on, since a start may hold it
+        try:
+            if demo:
+                await create_demo_topic(node)
+            print(banner(node), flush=True)
+            await node.wait_stopped()
+        finally:
+            print("stopping", flush=True)
+            await node.stop()
 
 
 def listen_to_signals(life: "asyncio.Future[None]") -> None:
@@ -112,11 +114,12 @@ def listen_to_signals(life: "asyncio.Future[None]") -> None:
 
     def stop(number: signal.Signals) -> None:
         nonlocal asked
-        if asked and number is signal.SIGINT:
+        if not asked:
+            asked = True
+            life.cancel()
+        elif number is signal.SIGINT:
             print("stopped at once; the next start recovers the log", file=sys.stderr, flush=True)
             os._exit(128 + number)
-        asked = True
-        life.cancel()
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
