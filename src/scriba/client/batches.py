@@ -1,0 +1,239 @@
+"""A batch on its way to a broker, and the fate of each record in it.
+
+One object stands for the fate of all records of a batch; a record's `Delivery` is that batch and
+an index, and costs no future of its own until somebody waits for it. Records can move to another
+batch before they are sent (a batch that was too large is split; a topic's metadata comes later
+than its first records): then the old batch only knows where each of them went.
+"""
+
+import asyncio
+from collections.abc import Callable, Generator, Sequence
+from typing import Any
+
+from scriba.client.errors import BrokerError, ClientError
+from scriba.client.model import RecordMetadata, TopicPartition
+from scriba.errors import ErrorCode
+from scriba.records.batch import (
+    HEADER_SIZE,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    Record,
+    assemble,
+    decode_records,
+    encode_batch,
+    read_header,
+)
+from scriba.records.compression import Codec
+
+Watcher = Callable[[], object]
+
+
+class Batch:
+    """Records of one partition that are sent, and succeed or fail, together."""
+
+    __slots__ = (
+        "_watchers",
+        "append_time",
+        "attempts",
+        "base_offset",
+        "charge",
+        "closed",
+        "count",
+        "created",
+        "data",
+        "error",
+        "finished",
+        "moved",
+        "ordinal",
+        "producer_epoch",
+        "producer_id",
+        "record_errors",
+        "records",
+        "sequence",
+        "size",
+        "uncertain",
+        "where",
+    )
+
+    def __init__(self, where: TopicPartition, ordinal: tuple[int, ...], created: int) -> None:
+        self.where = where
+        self.ordinal = ordinal
+        """Its place in the order of the partition's batches; parts of one come in its place."""
+        self.created = created
+        self.records: list[Record] = []
+        self.count = 0
+        self.size = HEADER_SIZE
+        """Estimated bytes before compression."""
+        self.charge = 0
+        """Bytes it holds of the producer's buffer."""
+        self.closed = False
+        """Whether it takes no more records."""
+        self.data: bytearray | None = None
+        """The batch as it is sent, once it is encoded."""
+        self.attempts = 0
+        self.uncertain = False
+        """Whether a broker may have written it though it did not say so."""
+        self.producer_id = NO_PRODUCER_ID
+        self.producer_epoch = NO_PRODUCER_EPOCH
+        self.sequence = NO_SEQUENCE
+        self.finished = False
+        self.error: ClientError | None = None
+        self.record_errors: dict[int, str | None] = {}
+        self.base_offset = -1
+        self.append_time = -1
+        self.moved: list[tuple[Batch, int]] | None = None
+        """Where each of its records is now, when it was split or found its topic."""
+        self._watchers: list[tuple[int, Watcher]] = []
+
+    def add(self, record: Record, size: int) -> int:
+        """Takes a record in; its index."""
+        index = self.count
+        self.records.append(record)
+        self.count = index + 1
+        self.size += size
+        return index
+
+    @property
+    def numbered(self) -> bool:
+        return self.sequence != NO_SEQUENCE
+
+    def encode(self, codec: Codec, level: int | None) -> None:
+        """Makes the bytes that are sent; the records are then no longer kept."""
+        self.data = encode_batch(
+            self.records,
+            codec=codec,
+            level=level,
+            producer_id=self.producer_id,
+            producer_epoch=self.producer_epoch,
+            base_sequence=self.sequence,
+        )
+        self.records = []
+
+    def number(self, producer_id: int, epoch: int, sequence: int) -> None:
+        """Gives it its place in the producer's sequence, a second time after a restart of it."""
+        self.producer_id, self.producer_epoch, self.sequence = producer_id, epoch, sequence
+        if self.data is not None:
+            header = read_header(self.data)._replace(
+                producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+            )
+            self.data = assemble(header, memoryview(self.data)[HEADER_SIZE:])
+
+    def take_records(self) -> Sequence[Record]:
+        """Its records, from the encoded bytes if need be."""
+        return decode_records(self.data) if self.data is not None else self.records
+
+    # -- fate ------------------------------------------------------------------------------------
+
+    def succeed(self, base_offset: int, append_time: int) -> None:
+        self.base_offset = base_offset
+        self.append_time = append_time
+        self._finish()
+
+    def fail(self, error: ClientError, record_errors: dict[int, str | None] | None = None) -> None:
+        self.error = error
+        if record_errors:
+            self.record_errors = record_errors
+        self._finish()
+
+    def _finish(self) -> None:
+        assert not self.finished
+        assert self.moved is None
+        self.finished = True
+        self.records = []
+        self.data = None
+        watchers, self._watchers = self._watchers, []
+        for _, tell in watchers:
+            tell()
+
+    def move(self, places: "list[tuple[Batch, int]]") -> None:
+        """Its records now live elsewhere, each in another batch at an index."""
+        assert len(places) == self.count
+        self.moved = places
+        self.records = []
+        self.data = None
+        watchers, self._watchers = self._watchers, []
+        for index, tell in watchers:
+            batch, at = places[index]
+            batch.watch(at, tell)
+
+    def place(self, index: int) -> "tuple[Batch, int]":
+        """Where the record at `index` is now."""
+        batch = self
+        while batch.moved is not None:
+            batch, index = batch.moved[index]
+        return batch, index
+
+    def watch(self, index: int, tell: Watcher) -> None:
+        batch, index = self.place(index)
+        if batch.finished:
+            tell()
+        else:
+            batch._watchers.append((index, tell))
+
+
+class Delivery:
+    """The fate of one record: awaiting it gives where it was written, or raises why it was not."""
+
+    __slots__ = ("batch", "index", "timestamp")
+
+    def __init__(self, batch: Batch, index: int, timestamp: int) -> None:
+        self.batch = batch
+        self.index = index
+        self.timestamp = timestamp
+
+    def done(self) -> bool:
+        return self.batch.place(self.index)[0].finished
+
+    def exception(self) -> ClientError | None:
+        """Why it failed; None when it did not. InvalidStateError before it is done."""
+        batch, index = self.batch.place(self.index)
+        if not batch.finished:
+            raise asyncio.InvalidStateError("the record is still on its way")
+        if batch.error is None or not batch.record_errors:
+            return batch.error
+        message = batch.record_errors.get(index, "another record of its batch was refused")
+        return BrokerError(ErrorCode.INVALID_RECORD, message, about=str(batch.where))
+
+    def result(self) -> RecordMetadata:
+        error = self.exception()
+        if error is not None:
+            raise error
+        batch, index = self.batch.place(self.index)
+        topic, partition = batch.where
+        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
+        timestamp = batch.append_time if batch.append_time >= 0 else self.timestamp
+        return RecordMetadata(topic, partition, offset, timestamp)
+
+    def add_done_callback(self, call: "Callable[[Delivery], Any]") -> None:
+        """Calls it from the event loop when the record is done, soon if it is already."""
+        loop = asyncio.get_running_loop()
+        self.batch.watch(self.index, lambda: loop.call_soon(call, self))
+
+    def __await__(self) -> Generator[Any, None, RecordMetadata]:
+        if not self.done():
+            yield from _told(self.batch, self.index)
+        return self.result()
+
+
+def _told(batch: Batch, index: int) -> "asyncio.Future[None]":
+    """A future that is done with the record."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def tell() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    batch.watch(index, tell)
+    return future
+
+
+async def settled(batch: Batch) -> None:
+    """Waits until the fate of every record is known that is, or was, in this batch."""
+    rest = [batch]
+    while rest:
+        if not rest[-1].finished and rest[-1].moved is None:
+            await _told(rest[-1], 0)
+        last = rest.pop()
+        if last.moved is not None:
+            rest += dict.fromkeys(place for place, _ in last.moved)

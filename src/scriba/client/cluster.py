@@ -1,0 +1,378 @@
+"""What a client knows of the cluster: its brokers, who leads what, and a connection to each.
+
+The picture is fetched from any broker, first from the bootstrap servers, and again when it is too
+old or someone found it wrong (`stale`). It covers only the topics somebody `want`ed. A partition's
+leader never goes back to an older leader epoch: a broker that lags behind would send the client to
+a leader that has been replaced (KIP-320).
+
+One task keeps the picture; everyone else reads it without waiting, or awaits `next_update`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeVar
+
+from scriba.client.connection import Connection
+from scriba.client.errors import (
+    BrokerError,
+    ClientError,
+    Closed,
+    NetworkError,
+    TimedOut,
+)
+from scriba.client.links import Links
+from scriba.client.model import TopicPartition
+from scriba.client.ports import Backoff, Ports
+from scriba.client.settings import ClientSettings
+from scriba.errors import ErrorCode, error_code
+from scriba.runtime.tasks import Tasks
+from scriba.wire.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+from scriba.wire.uuids import ZERO
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+NO_NODE: Final = -1
+
+HOPELESS: Final = frozenset(
+    {
+        ErrorCode.INVALID_TOPIC_EXCEPTION,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    }
+)
+"""What a broker says of a topic for which waiting does not help."""
+
+
+class Node(NamedTuple):
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+
+class Partition(NamedTuple):
+    leader: int
+    leader_epoch: int
+    replicas: Sequence[int]
+    isr: Sequence[int]
+    offline: Sequence[int]
+
+
+@dataclass(slots=True)
+class Topic:
+    name: str
+    id: bytes
+    internal: bool
+    partitions: dict[int, Partition] = field(default_factory=dict)
+
+
+class Cluster:
+    def __init__(
+        self,
+        ports: Ports,
+        settings: ClientSettings,
+        *,
+        auto_create: bool = False,
+        topic_idle_ms: int | None = None,
+    ) -> None:
+        self.ports = ports
+        self.settings = settings
+        self.id: str | None = None
+        self.controller = NO_NODE
+        self.nodes: dict[int, Node] = {}
+        self.topics: dict[str, Topic] = {}
+        self.names: dict[bytes, str] = {}
+        """Name of each known topic by its id."""
+        self.errors: dict[str, ErrorCode] = {}
+        """What is wrong with a wanted topic that is not in `topics`."""
+        self.tasks = Tasks()
+        self._auto_create = auto_create
+        self._topic_idle_ms = topic_idle_ms
+        self._links = Links(ports, settings)
+        self._wanted: dict[str, int] = {}
+        self._stale = asyncio.Event()
+        self._hurry = False
+        self._updated: asyncio.Future[None] | None = None
+        self._last_update = 0
+        self._failure: ClientError | None = None
+        self._closed = False
+
+    def start(self) -> None:
+        """Begins to keep the picture; does nothing when it was begun before."""
+        if self._closed:
+            raise Closed("the client was closed")
+        if self._updated is None:
+            self._updated = asyncio.get_running_loop().create_future()
+            self._stale.set()
+            self.tasks.spawn(self._keep(), name="scriba-metadata")
+
+    async def close(self) -> None:
+        self._closed = True
+        await self.tasks.stop()
+        self._links.close()
+        if self._updated is not None and not self._updated.done():
+            self._updated.set_exception(Closed("the client was closed"))
+            self._updated.exception()  # there may be nobody who waits
+
+    # -- the picture -----------------------------------------------------------------------------
+
+    def want(self, topic: str) -> None:
+        """Keeps a topic in the picture, from the next update on."""
+        if topic not in self._wanted:
+            self._hurry = True
+            self._stale.set()
+        self._wanted[topic] = self.ports.clock.mono_ms()
+
+    def forget(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            self._wanted.pop(topic, None)
+            self._drop(topic)
+            self.errors.pop(topic, None)
+
+    def stale(self) -> None:
+        """The picture was found wrong: it is fetched again soon."""
+        self._stale.set()
+
+    def next_update(self) -> Awaitable[None]:
+        """Done when the picture has been fetched the next time."""
+        assert self._updated is not None, "not started"
+        return asyncio.shield(self._updated)
+
+    def partition(self, where: TopicPartition) -> Partition | None:
+        topic = self.topics.get(where.topic)
+        return None if topic is None else topic.partitions.get(where.partition)
+
+    def leader(self, where: TopicPartition) -> int:
+        """The leader's id; NO_NODE when there is none, or it is not known."""
+        partition = self.partition(where)
+        return NO_NODE if partition is None else partition.leader
+
+    def learn_leader(
+        self, where: TopicPartition, leader: int, epoch: int, nodes: Iterable[Node]
+    ) -> bool:
+        """Takes a broker's word on who leads now (KIP-951); whether that was news."""
+        known = self.partition(where)
+        if known is None or leader < 0 or epoch <= known.leader_epoch:
+            return False
+        for node in nodes:
+            self._add_node(node)
+        if leader not in self.nodes:
+            return False
+        moved = known._replace(leader=leader, leader_epoch=epoch)
+        self.topics[where.topic].partitions[where.partition] = moved
+        return True
+
+    async def topic(self, name: str, timeout_ms: int) -> Topic:
+        """A topic of the picture; waits until it is in it. TimedOut names what stood in the way."""
+        self.start()
+        self.want(name)
+
+        async def look() -> Topic:
+            while (found := self.topics.get(name)) is None:
+                error = self.errors.get(name)
+                if error in HOPELESS:
+                    assert error is not None
+                    raise BrokerError(error, about=f"topic {name}")
+                self.stale()
+                await self.next_update()
+            return found
+
+        return await self.within(look(), timeout_ms, f"the metadata of topic {name}", name)
+
+    async def ready(self, timeout_ms: int) -> None:
+        """Waits until the brokers are known."""
+        self.start()
+
+        async def look() -> None:
+            while not self.nodes:
+                self.stale()
+                await self.next_update()
+
+        await self.within(look(), timeout_ms, "the cluster's brokers")
+
+    async def within(self, work: Awaitable[T], timeout_ms: float, what: str, topic: str = "") -> T:
+        """`work`, or TimedOut after this time, with the latest failure as its cause."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                return await work
+        except TimeoutError:
+            cause: ClientError | None = self._failure
+            if cause is None and topic in self.errors:
+                cause = BrokerError(self.errors[topic], about=f"topic {topic}")
+            because = f": {cause}" if cause else ""
+            raise TimedOut(
+                f"{what} did not come within {timeout_ms:.0f} ms{because}", cause=cause
+            ) from cause
+
+    # -- connections -----------------------------------------------------------------------------
+
+    async def connect(self, node_id: int, purpose: str = "") -> Connection:
+        """The connection to a broker, made if need be, with its back-off after failures.
+
+        Requests that a broker may hold (Fetch) get a connection of their own by a `purpose`, so
+        that others do not wait behind them.
+        """
+        node = self.nodes.get(node_id)
+        if node is None:
+            self.stale()
+            raise NetworkError(f"no broker has the id {node_id}")
+        try:
+            return await self._links.connect(node_id, node.host, node.port, purpose)
+        except NetworkError as failure:
+            self._failure = failure
+            self.stale()
+            raise
+
+    async def any_connection(self) -> Connection:
+        """The least busy connection; a new one, first to known brokers, when there is none."""
+        if found := self._links.least_busy():
+            return found
+        failure: ClientError = NetworkError("no broker is known")
+        known = [(node.id, node.host, node.port) for node in self.nodes.values()]
+        rebootstrap = self.settings.metadata_recovery_strategy == "rebootstrap"
+        first = self._links.in_order_of_hope(known)
+        then = self._links.bootstrap() if rebootstrap or not known else []
+        for node_id, host, port in [*first, *then]:
+            try:
+                return await self._links.connect(node_id, host, port)
+            except NetworkError as refused:
+                failure = refused
+        raise failure
+
+    async def retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float, what: str) -> T:
+        """Tries until it works, the failure is no longer retriable, or the time is over."""
+        settings = self.settings
+        backoff = Backoff(self.ports.rng, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        self.start()
+
+        async def keep_trying() -> T:
+            while True:
+                try:
+                    return await attempt()
+                except ClientError as failure:
+                    if not failure.retriable:
+                        raise
+                    self._failure = failure
+                    log.debug("%s: trying again after %s", what, failure)
+                await asyncio.sleep(backoff.next_ms() / 1000)
+
+        return await self.within(keep_trying(), timeout_ms, what)
+
+    # -- keeping it ------------------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        clock, settings = self.ports.clock, self.settings
+        backoff = Backoff(self.ports.rng, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        while True:
+            age = clock.mono_ms() - self._last_update
+            left = settings.metadata_max_age_ms - age
+            try:
+                async with asyncio.timeout(max(0, left) / 1000):
+                    await self._stale.wait()
+            except TimeoutError:
+                pass
+            pause = self._last_update + settings.retry_backoff_ms - clock.mono_ms()
+            if pause > 0 and self._last_update and not self._hurry:
+                await asyncio.sleep(pause / 1000)
+            self._stale.clear()
+            self._hurry = False
+            try:
+                await self._update()
+            except ClientError as failure:
+                if self._failure is None:
+                    log.warning("no metadata yet: %s", failure)
+                self._failure = failure
+                self._stale.set()
+                await asyncio.sleep(backoff.next_ms() / 1000)
+            else:
+                backoff.reset()
+
+    async def _update(self) -> None:
+        connection = await self.any_connection()
+        self._expire_topics()
+        asked = list(self._wanted)
+        version = connection.version(MetadataRequest)
+        request = MetadataRequest(
+            topics=[MetadataRequestTopic(name=name) for name in asked],
+            allow_auto_topic_creation=self._auto_create or version < 4,
+        )
+        answer = await connection.request(request, MetadataResponse, version=version)
+        if answer.error_code:
+            if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+                self.nodes.clear()
+                self._links.drop_all()
+            raise BrokerError(error_code(answer.error_code), about="metadata")
+        self._apply(answer)
+        self._failure = None
+        self._last_update = self.ports.clock.mono_ms()
+        assert self._updated is not None
+        done, self._updated = self._updated, asyncio.get_running_loop().create_future()
+        done.set_result(None)
+
+    def _apply(self, answer: MetadataResponse) -> None:
+        self.id = answer.cluster_id
+        self.controller = answer.controller_id
+        seen = {broker.node_id for broker in answer.brokers}
+        for gone in [node_id for node_id in self.nodes if node_id not in seen]:
+            del self.nodes[gone]
+            self._links.drop(gone)
+        for broker in answer.brokers:
+            self._add_node(Node(broker.node_id, broker.host, broker.port, broker.rack))
+        for topic in answer.topics:
+            if topic.name is not None:
+                self._apply_topic(topic, topic.name)
+
+    def _add_node(self, node: Node) -> None:
+        known = self.nodes.get(node.id)
+        if known is not None and (known.host, known.port) != (node.host, node.port):
+            self._links.drop(node.id)
+        self.nodes[node.id] = node
+        self._links.adopt(node.id, node.host, node.port)
+
+    def _apply_topic(self, topic: MetadataResponseTopic, name: str) -> None:
+        if name not in self._wanted:
+            return
+        if topic.error_code:
+            self.errors[name] = error_code(topic.error_code)
+            if topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
+                self._drop(name)
+            return
+        self.errors.pop(name, None)
+        old = self.topics.get(name)
+        before = old.partitions if old is not None and old.id == topic.topic_id else {}
+        fresh = Topic(name, topic.topic_id, topic.is_internal)
+        for p in sorted(topic.partitions, key=lambda p: p.partition_index):
+            known = before.get(p.partition_index)
+            if known is not None and p.leader_epoch < known.leader_epoch and p.leader_epoch >= 0:
+                fresh.partitions[p.partition_index] = known
+                continue
+            fresh.partitions[p.partition_index] = Partition(
+                p.leader_id,
+                p.leader_epoch,
+                p.replica_nodes,
+                p.isr_nodes,
+                p.offline_replicas,
+            )
+        self._drop(name)
+        self.topics[name] = fresh
+        if fresh.id != ZERO:
+            self.names[fresh.id] = name
+
+    def _drop(self, topic: str) -> None:
+        known = self.topics.pop(topic, None)
+        if known is not None:
+            self.names.pop(known.id, None)
+
+    def _expire_topics(self) -> None:
+        if self._topic_idle_ms is not None:
+            oldest = self.ports.clock.mono_ms() - self._topic_idle_ms
+            self.forget([name for name, used in self._wanted.items() if used < oldest])

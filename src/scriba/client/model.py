@@ -1,0 +1,77 @@
+"""What goes in and comes out of a client: partitions, records, and where they were written."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
+
+from scriba.records.batch import Headers
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+HeadersLike = Headers | Mapping[str, bytes | None]
+"""Headers of a record to send: pairs in their order, or a mapping."""
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class TimestampType(enum.IntEnum):
+    """Whose clock a record's timestamp comes from."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+@dataclass(slots=True)
+class ConsumerRecord(Generic[K, V]):
+    """One record as read. Treat it as a value: nothing looks at it again."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: TimestampType
+    key: K
+    value: V
+    headers: Headers
+    leader_epoch: int
+
+
+@dataclass(slots=True, frozen=True)
+class RecordMetadata:
+    """Where a record was written. The offset is -1 when the broker did not say (acks=0)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """A place in a log. The epoch is that of the leader that wrote it, -1 if not known."""
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+class Isolation(enum.IntEnum):
+    READ_UNCOMMITTED = 0
+    READ_COMMITTED = 1
+
+
+class OffsetSpec(enum.IntEnum):
+    """Places in a log that have a name; any number from 0 up is a timestamp in milliseconds."""
+
+    LATEST = -1
+    EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5

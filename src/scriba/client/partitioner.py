@@ -1,0 +1,88 @@
+"""Which partition a record goes to when its sender does not say.
+
+A key decides by its murmur2 hash, as in Java's client, so that both put it in the same place.
+Records without a key stay on one partition until `batch.size` bytes have gone there and its batch
+is full (KIP-794): batches fill faster than if every record took another way. The next partition is
+drawn by chance, those with shorter queues more often, so that a slow broker gets less.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import accumulate
+from typing import Final
+
+from scriba.runtime.ports import Rng
+
+Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
+"""(topic, key, value, number of partitions) -> partition."""
+
+_M: Final = 0x5BD1E995
+_SEED: Final = 0x9747B28C
+_MASK: Final = 0xFFFFFFFF
+
+
+@lru_cache(maxsize=1 << 14)
+def murmur2(key: bytes) -> int:
+    """The hash of Java's client, as a number of 32 bits without sign. Keys tend to come again."""
+    length = len(key)
+    h = _SEED ^ length
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * _M & _MASK
+        k = (k ^ k >> 24) * _M & _MASK
+        h = (h * _M & _MASK) ^ k
+    if whole < length:
+        h = (h ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
+    h = (h ^ h >> 13) * _M & _MASK
+    return h ^ h >> 15
+
+
+def by_key(key: bytes, partitions: int) -> int:
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+class Sticky:
+    """The choice for the records of one topic that have no key."""
+
+    __slots__ = ("_batch_size", "_bytes", "_rng", "partition")
+
+    def __init__(self, batch_size: int, rng: Rng) -> None:
+        self.partition: int | None = None
+        """Where the next record goes; None when that has to be drawn."""
+        self._batch_size = batch_size
+        self._bytes = 0
+        self._rng = rng
+
+    def appended(self, size: int, batch_full: bool) -> None:
+        """Counts what went to the partition, and leaves it when that is enough.
+
+        A batch that is not full is worth waiting for, but not for ever.
+        """
+        self._bytes += size
+        if self._bytes >= self._batch_size and (batch_full or self._bytes >= 2 * self._batch_size):
+            self.partition = None
+
+    def draw(self, candidates: Sequence[int], queued: Sequence[int] | None) -> int:
+        """Chooses among partitions; `queued` says how many batches wait for each of them."""
+        if queued is None or min(queued) == max(queued):
+            chosen = candidates[self._rng.below(len(candidates))]
+        else:
+            longest = max(queued)
+            weights = list(accumulate(longest + 1 - length for length in queued))
+            drawn = self._rng.below(weights[-1])
+            chosen = candidates[next(n for n, w in enumerate(weights) if drawn < w)]
+        self.partition = chosen
+        self._bytes = 0
+        return chosen
+
+
+class RoundRobin:
+    """Each record of a topic to the next partition."""
+
+    def __init__(self) -> None:
+        self._turns: dict[str, int] = {}
+
+    def __call__(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        turn = self._turns.get(topic, 0)
+        self._turns[topic] = turn + 1
+        return turn % partitions

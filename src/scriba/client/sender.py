@@ -1,0 +1,484 @@
+"""Takes ripe batches to the leaders of their partitions, and settles what becomes of them.
+
+Every broker that leads something has a lane: a task that collects one batch per partition into a
+request and posts it while fewer than `max.in.flight.requests.per.connection` are unanswered. Each
+answer is settled by a task of its own: acknowledged, put back to be sent again after a pause, split
+in two, or failed. Whatever happens in between (a new leader, a lost connection, a broker that
+forgot the producer), a batch ends within `delivery.timeout.ms`.
+
+Order: a batch that is put back goes before all younger ones of its partition. With idempotence the
+broker refuses what comes out of order (see `numbering`); without it, order is kept only when one
+request is in flight.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Final, cast
+
+from scriba.client.accumulator import Accumulator, Queue
+from scriba.client.batches import Batch
+from scriba.client.cluster import NO_NODE, Cluster, Node
+from scriba.client.connection import Connection, Payload
+from scriba.client.errors import BrokerError, ClientError, TimedOut, raise_for
+from scriba.client.numbering import Numbering
+from scriba.client.ports import Backoff
+from scriba.client.settings import ProducerSettings
+from scriba.errors import ErrorCode, error_code
+from scriba.records.compression import Codec
+from scriba.wire.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from scriba.wire.schema import Records
+from scriba.wire.txn import InitProducerIdRequest, InitProducerIdResponse
+from scriba.wire.uuids import ZERO
+
+log = logging.getLogger(__name__)
+
+_BY_TOPIC_ID: Final = 13
+_OFFLOAD_BYTES: Final = 1 << 16
+_EXPIRY_CHECKS: Final = 50
+"""How often within delivery.timeout.ms expired batches are looked for."""
+
+_WRITTEN_PERHAPS: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""Answers that leave open whether the batch is in the log."""
+
+_WRONG_PICTURE: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+    }
+)
+"""Answers that tell that somebody else leads the partition by now."""
+
+
+class _Lane:
+    """What is on its way to one broker."""
+
+    __slots__ = ("in_flight", "node", "queues", "wake")
+
+    def __init__(self, node: int) -> None:
+        self.node = node
+        self.queues: dict[Queue, None] = {}
+        self.wake = asyncio.Event()
+        self.in_flight = 0
+
+
+class Sender:
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        settings: ProducerSettings,
+        codec: Codec,
+        level: int | None,
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._settings = settings
+        self._codec = codec
+        self._level = level
+        self._acks = -1 if settings.acks == "all" else int(settings.acks)
+        self._window = settings.max_in_flight_requests_per_connection
+        self._clock = cluster.ports.clock
+        self._backoff = Backoff(
+            cluster.ports.rng, settings.retry_backoff_ms, settings.retry_backoff_max_ms
+        )
+        self._lanes: dict[int, _Lane] = {}
+        self._homeless: dict[Queue, None] = {}
+        """Queues with something to send whose partition has no known leader."""
+        self._identity: tuple[int, int] | None = None
+        self._identifying = asyncio.Lock()
+        self._refused: ClientError | None = None
+        """Why this producer can never be idempotent here."""
+
+    def start(self) -> None:
+        self._cluster.tasks.spawn(self._follow_leaders(), name="scriba-leaders")
+        self._cluster.tasks.spawn(self._expire(), name="scriba-expiry")
+
+    def ready(self, queue: Queue) -> None:
+        """Tells that a queue may have a ripe batch."""
+        leader = self._cluster.leader(queue.where)
+        if leader == NO_NODE or leader not in self._cluster.nodes:
+            self._homeless[queue] = None
+            self._cluster.stale()
+            return
+        lane = self._lanes.get(leader)
+        if lane is None:
+            lane = self._lanes[leader] = _Lane(leader)
+            self._cluster.tasks.spawn(self._run(lane), name=f"scriba-lane-{leader}")
+        lane.queues[queue] = None
+        lane.wake.set()
+
+    def ready_all(self) -> None:
+        for queue in self._accumulator.queues():
+            if queue.waiting:
+                self.ready(queue)
+
+    # -- lanes -----------------------------------------------------------------------------------
+
+    async def _run(self, lane: _Lane) -> None:
+        while True:
+            await lane.wake.wait()
+            lane.wake.clear()
+            try:
+                if lane.queues and self._settings.enable_idempotence:
+                    await self._identify()
+                connection = await self._cluster.connect(lane.node)
+                while lane.in_flight < self._window and (batches := self._collect(lane)):
+                    await self._post(lane, connection, batches)
+            except ClientError as failure:
+                log.debug("lane to broker %d: %s", lane.node, failure)
+                if self._refused is not None:
+                    self.fail_all(self._refused)
+                self._reroute(lane)
+
+    def _reroute(self, lane: _Lane) -> None:
+        """The broker cannot be reached: each queue finds its leader anew when that is known."""
+        queues, lane.queues = lane.queues, {}
+        for queue in queues:
+            if self._cluster.leader(queue.where) == lane.node:
+                self._homeless[queue] = None
+            else:
+                self.ready(queue)
+        self._cluster.stale()
+
+    def _collect(self, lane: _Lane) -> list[tuple[Queue, Batch]]:
+        """One ripe batch of each queue, as many as fit a request; a queue with more stays."""
+        now = self._clock.mono_ms()
+        taken: list[tuple[Queue, Batch]] = []
+        size = 0
+        for queue in list(lane.queues):
+            if self._cluster.leader(queue.where) != lane.node:
+                del lane.queues[queue]
+                self.ready(queue)
+                continue
+            batch = self._next(queue, now)
+            if batch is None:
+                del lane.queues[queue]
+                continue
+            length = len(batch.data) if batch.data is not None else batch.size
+            if taken and size + length > self._settings.max_request_size:
+                break
+            size += length
+            # What is left goes behind the others, so that no partition waits for a busy one.
+            del lane.queues[queue]
+            taken.append((queue, self._accumulator.take(queue)))
+            lane.queues[queue] = None
+        return taken
+
+    def _next(self, queue: Queue, now: int) -> Batch | None:
+        """The next batch of a queue, numbered; None when nothing may be sent now."""
+        batch = self._accumulator.ripe(queue, now)
+        if batch is None:
+            return None
+        if not self._settings.enable_idempotence:
+            return None if self._window == 1 and queue.in_flight else batch
+        numbering = queue.numbering
+        if numbering is None:
+            assert self._identity is not None
+            numbering = queue.numbering = Numbering(*self._identity)
+        may = numbering.may_send(batch, len(queue.in_flight))
+        if numbering.broken and not queue.in_flight:
+            # Only now: what was in flight has been refused and is back in the queue.
+            may = self._restart(queue, numbering)
+        if not may:
+            return None
+        if not batch.numbered:
+            numbering.give(batch)
+        return batch
+
+    def _restart(self, queue: Queue, numbering: Numbering) -> bool:
+        fresh = None
+        if numbering.exhausted:
+            if self._identity is None or self._identity[0] == numbering.producer_id:
+                self._identity = None
+                asyncio.get_running_loop().call_soon(self.ready, queue)
+                return False
+            fresh = self._identity
+        numbering.restart([batch for batch in queue.waiting if batch.numbered], fresh)
+        log.info("%s: sequences start again at epoch %d", queue.where, numbering.epoch)
+        return True
+
+    async def _post(
+        self, lane: _Lane, connection: Connection, taken: list[tuple[Queue, Batch]]
+    ) -> None:
+        try:
+            for _, batch in taken:
+                if batch.data is None and not batch.finished:
+                    await self._encode(batch)
+            taken = [(queue, batch) for queue, batch in taken if not self._expired(queue, batch)]
+            if not taken:
+                return
+            version, request, where = self._request(connection, taken)
+            if self._acks == 0:
+                connection.post_unanswered(request, version=version)
+                for queue, batch in taken:
+                    self._acknowledge(queue, batch, -1, -1)
+                return
+            answer = connection.post(request, ProduceResponse, version=version)
+        except ClientError as failure:
+            for queue, batch in taken:
+                self._again(queue, batch, failure)
+            raise
+        lane.in_flight += 1
+        self._cluster.tasks.spawn(self._settle(lane, answer, where), name="scriba-produce")
+
+    def _expired(self, queue: Queue, batch: Batch) -> bool:
+        """Whether a batch was failed while it was made ready."""
+        if batch.finished:
+            self._landed(queue, batch)
+        return batch.finished
+
+    async def _encode(self, batch: Batch) -> None:
+        size = batch.size
+        if self._codec != Codec.NONE and size >= _OFFLOAD_BYTES:
+            await self._cluster.ports.offload.run(batch.encode, self._codec, self._level)
+        else:
+            batch.encode(self._codec, self._level)
+        if self._codec != Codec.NONE:
+            assert batch.data is not None
+            self._accumulator.topic(batch.where.topic).learn_ratio(len(batch.data) / size)
+
+    def _request(
+        self, connection: Connection, taken: list[tuple[Queue, Batch]]
+    ) -> tuple[int, ProduceRequest, dict[tuple[str | bytes, int], tuple[Queue, Batch]]]:
+        """The request, its version, and whose answer is whose in it."""
+        topics = self._cluster.topics
+        ids = {queue.where.topic: topics[queue.where.topic].id for queue, _ in taken}
+        newest = _BY_TOPIC_ID if ZERO not in ids.values() else _BY_TOPIC_ID - 1
+        version = connection.version(ProduceRequest, newest)
+        by_id = version >= _BY_TOPIC_ID
+        data = {name: TopicProduceData(name=name, topic_id=ids[name]) for name in ids}
+        where: dict[tuple[str | bytes, int], tuple[Queue, Batch]] = {}
+        for queue, batch in taken:
+            name, index = queue.where
+            assert batch.data is not None
+            records = cast(Records, Payload(batch.data))
+            data[name].partition_data.append(PartitionProduceData(index=index, records=records))
+            where[ids[name] if by_id else name, index] = (queue, batch)
+        request = ProduceRequest(
+            acks=self._acks,
+            timeout_ms=self._settings.request_timeout_ms,
+            topic_data=list(data.values()),
+        )
+        return version, request, where
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    async def _settle(
+        self,
+        lane: _Lane,
+        answer: "asyncio.Future[ProduceResponse]",
+        where: dict[tuple[str | bytes, int], tuple[Queue, Batch]],
+    ) -> None:
+        try:
+            response = await answer
+        except ClientError as failure:
+            self._cluster.stale()
+            for queue, batch in where.values():
+                self._again(queue, batch, failure, uncertain=True)
+        else:
+            nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
+            for topic in response.responses:
+                for partition in topic.partition_responses:
+                    found = where.pop((topic.topic_id, partition.index), None)
+                    found = found or where.pop((topic.name, partition.index), None)
+                    if found is not None:
+                        self._judge(*found, partition, nodes)
+            for queue, batch in where.values():
+                silence = BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "no word on the partition")
+                self._again(queue, batch, silence, uncertain=True)
+        finally:
+            lane.in_flight -= 1
+            if lane.queues:
+                lane.wake.set()
+
+    def _judge(
+        self, queue: Queue, batch: Batch, said: PartitionProduceResponse, nodes: Iterable[Node]
+    ) -> None:
+        """Settles one batch by the broker's word on it."""
+        code = error_code(said.error_code)
+        if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+            self._acknowledge(queue, batch, said.base_offset, said.log_append_time_ms)
+            return
+        error = BrokerError(code, said.error_message, about=str(queue.where))
+        numbering = queue.numbering
+        if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.finished:
+            self._split(queue, batch)
+        elif code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and numbering is not None:
+            numbering.out_of_order(batch)
+            self._again(queue, batch, error, final=False)
+        elif code == ErrorCode.UNKNOWN_PRODUCER_ID and numbering is not None:
+            numbering.forgotten(batch)
+            self._again(queue, batch, error, final=False)
+        else:
+            told = False
+            if code in _WRONG_PICTURE:
+                new = said.current_leader
+                told = self._cluster.learn_leader(
+                    queue.where, new.leader_id, new.leader_epoch, nodes
+                )
+                self._cluster.stale()
+            refused = {e.batch_index: e.batch_index_error_message for e in said.record_errors}
+            maybe = code in _WRITTEN_PERHAPS
+            self._again(queue, batch, error, uncertain=maybe, at_once=told, refused=refused)
+
+    def _split(self, queue: Queue, batch: Batch) -> None:
+        log.info("%s: a batch of %d records was too large: split", queue.where, batch.count)
+        self._landed(queue, batch)
+        if queue.numbering is not None:
+            queue.numbering.given_up(batch)
+        self._accumulator.split(queue, batch)
+        self.ready(queue)
+
+    def _acknowledge(self, queue: Queue, batch: Batch, offset: int, append_time: int) -> None:
+        self._landed(queue, batch)
+        if queue.numbering is not None:
+            queue.numbering.acknowledged(batch)
+        if not batch.finished:
+            self._accumulator.succeed(batch, offset, append_time)
+        if queue.waiting:
+            self.ready(queue)
+
+    def _again(
+        self,
+        queue: Queue,
+        batch: Batch,
+        failure: ClientError,
+        *,
+        uncertain: bool = False,
+        at_once: bool = False,
+        final: bool | None = None,
+        refused: dict[int, str | None] | None = None,
+    ) -> None:
+        """Puts a batch back for another try after a pause, or fails it for good.
+
+        It is for good when its time or its tries are used up, or when the failure is `final`,
+        which is what the failure itself says unless the caller knows better. `uncertain` tells
+        that a broker may have written the batch without saying so, `at_once` that a pause would
+        help nobody, `refused` which records the broker found fault with.
+        """
+        self._landed(queue, batch)
+        batch.uncertain = batch.uncertain or uncertain
+        now = self._clock.mono_ms()
+        if batch.finished:
+            if queue.waiting:
+                self.ready(queue)
+            return
+        if final is None:
+            final = not failure.retriable
+        if now - batch.created >= self._settings.delivery_timeout_ms:
+            self._give_up(queue, batch, self._too_late(batch, failure))
+            return
+        if final or batch.attempts >= self._settings.retries:
+            self._give_up(queue, batch, failure, refused)
+            return
+        log.debug("%s: trying again after %s", queue.where, failure)
+        pause = 0 if at_once else self._backoff.after(batch.attempts)
+        batch.attempts += 1
+        queue.put_back(batch)
+        queue.blocked_until = max(queue.blocked_until, now + pause)
+        asyncio.get_running_loop().call_later(pause / 1000, self.ready, queue)
+
+    def _give_up(
+        self,
+        queue: Queue,
+        batch: Batch,
+        error: ClientError,
+        record_errors: dict[int, str | None] | None = None,
+    ) -> None:
+        if queue.numbering is not None:
+            queue.numbering.given_up(batch)
+        log.error("%s: %d records were not delivered: %s", queue.where, batch.count, error)
+        self._accumulator.fail(batch, error, record_errors)
+        if queue.waiting:
+            self.ready(queue)
+
+    def _landed(self, queue: Queue, batch: Batch) -> None:
+        queue.in_flight.remove(batch)
+
+    def _too_late(self, batch: Batch, cause: ClientError | None = None) -> TimedOut:
+        because = f"; the last failure: {cause}" if cause else ""
+        limit = self._settings.delivery_timeout_ms
+        return TimedOut(f"{batch.where}: not delivered within {limit} ms{because}", cause=cause)
+
+    # -- the producer's identity -----------------------------------------------------------------
+
+    async def _identify(self) -> None:
+        """Gets a producer id, once; every lane waits for it."""
+        if self._identity is not None:
+            return
+        async with self._identifying:
+            if self._identity is not None:
+                return
+            if self._refused is not None:
+                raise self._refused
+            try:
+                self._identity = await self._ask_identity()
+            except ClientError as failure:
+                if not failure.retriable:
+                    self._refused = failure
+                raise
+
+    async def _ask_identity(self) -> tuple[int, int]:
+        connection = await self._cluster.any_connection()
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
+        answer = await connection.request(request, InitProducerIdResponse)
+        raise_for(answer.error_code, about="a producer id")
+        return answer.producer_id, answer.producer_epoch
+
+    # -- background ------------------------------------------------------------------------------
+
+    async def _follow_leaders(self) -> None:
+        """After each update of the picture, sends the queues that had no leader on their way."""
+        while True:
+            await self._cluster.next_update()
+            homeless, self._homeless = self._homeless, {}
+            for queue in homeless:
+                if queue.waiting:
+                    self.ready(queue)
+            if self._homeless:
+                self._cluster.stale()
+
+    async def _expire(self) -> None:
+        """Fails what has not been delivered in time, in whatever state it is."""
+        limit = self._settings.delivery_timeout_ms
+        pause = min(max(limit // _EXPIRY_CHECKS, 1), 1000) / 1000
+        while True:
+            await asyncio.sleep(pause)
+            oldest = self._clock.mono_ms() - limit
+            for queue in list(self._accumulator.queues()):
+                for batch in [b for b in queue.batches() if b.created <= oldest]:
+                    if batch.finished:
+                        continue
+                    if batch in queue.in_flight:
+                        batch.uncertain = True
+                    else:
+                        queue.waiting.remove(batch)
+                    self._give_up(queue, batch, self._too_late(batch))
+
+    def fail_all(self, error: ClientError) -> None:
+        """Fails everything that is not settled."""
+        for queue in self._accumulator.queues():
+            queue.waiting.clear()
+        for batch in list(self._accumulator.pending):
+            self._accumulator.fail(batch, error)

@@ -1,0 +1,71 @@
+"""Between Python values and the bytes of a key or value, by name or by any callable.
+
+`None` is never handed to one: it stands for Kafka's null in both directions. The integers are
+those of Java's Long (`int`) and Integer (`int32`) serializers.
+"""
+
+import json
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final
+
+from scriba.client.errors import RecordError
+
+Serializer = Callable[[Any], bytes]
+Deserializer = Callable[[bytes], Any]
+
+_INT64: Final = Struct(">q")
+_INT32: Final = Struct(">i")
+_COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _to_json(value: Any) -> bytes:
+    return _COMPACT.encode(value).encode()
+
+
+def _from_int64(data: bytes) -> int:
+    number: int = _INT64.unpack(data)[0]
+    return number
+
+
+def _from_int32(data: bytes) -> int:
+    number: int = _INT32.unpack(data)[0]
+    return number
+
+
+SERIALIZERS: Final[dict[str, Serializer | None]] = {
+    "bytes": None,
+    "str": str.encode,
+    "json": _to_json,
+    "int": _INT64.pack,
+    "int32": _INT32.pack,
+}
+DESERIALIZERS: Final[dict[str, Deserializer | None]] = {
+    "bytes": None,
+    "str": bytes.decode,
+    "json": json.loads,
+    "int": _from_int64,
+    "int32": _from_int32,
+}
+
+
+def serializer(chosen: str | Serializer) -> Serializer | None:
+    """None for bytes, which need no work."""
+    return SERIALIZERS[chosen] if isinstance(chosen, str) else chosen
+
+
+def deserializer(chosen: str | Deserializer) -> Deserializer | None:
+    return DESERIALIZERS[chosen] if isinstance(chosen, str) else chosen
+
+
+def as_bytes(value: object, what: str) -> bytes:
+    """What may be sent without a serializer; RecordError for anything but bytes."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    name = next((n for n, t in (("str", str), ("int", int)) if isinstance(value, t)), "json")
+    raise RecordError(
+        f"the {what} is of type {type(value).__name__}, not bytes",
+        fix=f"encode it, or give the producer {what}_serializer={name!r}",
+    )

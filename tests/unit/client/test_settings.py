@@ -1,0 +1,114 @@
+"""Settings of the clients: Kafka's names, either spelling, and refusals that help."""
+
+import pytest
+
+from scriba.client.settings import (
+    AdminSettings,
+    ClientSettings,
+    ConsumerSettings,
+    ProducerSettings,
+    parse_address,
+    parse_duration_ms,
+)
+from scriba.config import ConfigError
+
+AT = {"bootstrap.servers": "localhost:9092"}
+
+
+def refusal(cls: type[ClientSettings], **keywords: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        cls.build(AT, keywords)
+    return str(caught.value)
+
+
+def test_dotted_names_and_keywords_mean_the_same_and_a_keyword_wins() -> None:
+    dotted = ProducerSettings.build({**AT, "linger.ms": "20", "acks": "all"}, {})
+    words = ProducerSettings.build(None, {"bootstrap_servers": ["localhost:9092"], "linger_ms": 20})
+    assert dotted == words
+    assert ProducerSettings.build({**AT, "linger.ms": 3}, {"linger_ms": 4}).linger_ms == 4
+
+
+def test_defaults_are_those_of_kafka_4() -> None:
+    producer = ProducerSettings.build(AT, {})
+    assert (producer.acks, producer.enable_idempotence) == ("all", True)
+    assert (producer.linger_ms, producer.batch_size) == (5, 16384)
+    assert (producer.buffer_memory, producer.max_request_size) == (33554432, 1048576)
+    assert (producer.delivery_timeout_ms, producer.retries) == (120_000, 2**31 - 1)
+    consumer = ConsumerSettings.build(AT, {})
+    assert (consumer.auto_offset_reset, consumer.max_poll_records) == ("latest", 500)
+    assert (consumer.fetch_max_bytes, consumer.max_partition_fetch_bytes) == (52428800, 1048576)
+
+
+def test_an_unknown_name_is_refused_with_the_nearest_in_the_same_spelling() -> None:
+    assert refusal(ProducerSettings, linger=1).endswith("did you mean linger_ms?")
+    with pytest.raises(ConfigError, match=r"fetch\.min\.byte: .* did you mean fetch\.min\.bytes\?"):
+        ConsumerSettings.build({**AT, "fetch.min.byte": 1}, {})
+    assert "no such setting" in refusal(AdminSettings, acks="all")
+
+
+def test_names_of_what_is_not_here_say_what_to_do() -> None:
+    assert "kernel" in refusal(ProducerSettings, send_buffer_bytes=1)
+    assert "consumer groups" in refusal(ConsumerSettings, group_id="g")
+    assert "consumer groups" in refusal(ConsumerSettings, enable_auto_commit=True)
+    assert "transactions" in refusal(ProducerSettings, transactional_id="t")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"bootstrap_servers": "localhost"},
+        {"bootstrap_servers": "a:b:9092"},
+        {"batch_size": "many"},
+        {"batch_size": -1},
+        {"compression_type": "brotli"},
+        {"key_serializer": "xml"},
+        {"key_serializer": 7},
+        {"acks": 2},
+    ],
+)
+def test_a_bad_value_is_refused(wrong: dict[str, object]) -> None:
+    assert next(iter(wrong)).replace("_", ".") in refusal(ProducerSettings, **wrong)
+
+
+def test_bootstrap_servers_are_needed() -> None:
+    with pytest.raises(ConfigError, match=r"bootstrap\.servers"):
+        ProducerSettings.build({}, {})
+
+
+@pytest.mark.parametrize(
+    "without",
+    [{"acks": 0}, {"acks": 1}, {"retries": 0}, {"max_in_flight_requests_per_connection": 6}],
+)
+def test_idempotence_yields_to_what_excludes_it_but_not_when_it_was_asked_for(
+    without: dict[str, int],
+) -> None:
+    assert not ProducerSettings.build(AT, without).enable_idempotence
+    assert "drop one of the two" in refusal(ProducerSettings, **without, enable_idempotence=True)
+
+
+def test_the_time_for_delivery_covers_at_least_one_try() -> None:
+    assert (
+        ProducerSettings.build(AT, {"request_timeout_ms": 200_000}).delivery_timeout_ms == 200_005
+    )
+    assert "at least" in refusal(ProducerSettings, delivery_timeout_ms=1000)
+
+
+def test_a_callable_can_stand_for_a_serializer_or_partitioner() -> None:
+    settings = ProducerSettings.build(AT, {"value_serializer": str.encode})
+    assert settings.value_serializer is str.encode
+    assert callable(ProducerSettings.build({**AT, "partitioner.class": max}, {}).partitioner_class)
+
+
+def test_addresses() -> None:
+    assert parse_address("localhost:9092") == ("localhost", 9092)
+    assert parse_address("[::1]:9092") == ("::1", 9092)
+    for wrong in ("localhost", ":9092", "localhost:0", "localhost:99999", "::1:9092", "a:٣"):
+        assert parse_address(wrong) is None
+
+
+def test_durations_for_resetting_by_time() -> None:
+    assert parse_duration_ms("PT2H") == 7_200_000
+    assert parse_duration_ms("P1DT0.5S") == 86_400_500
+    assert parse_duration_ms("P") is None
+    assert ConsumerSettings.build(AT, {"auto_offset_reset": "by_duration:PT1M"})
+    assert "by_duration" in refusal(ConsumerSettings, auto_offset_reset="by_duration:1h")
