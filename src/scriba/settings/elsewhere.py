@@ -156,6 +156,12 @@ NOT_APPLICABLE: Final = _names(
         "a node listens once it is ready": """
             early.start.listeners server.max.startup.time.ms
         """,
+        "metadata is written at once, and what is under way shares a flush": """
+            controller.quorum.append.linger.ms
+        """,
+        "background jobs first run after their interval": """
+            log.initial.task.delay.ms
+        """,
     }
 )
 """Key to the reason why it cannot mean anything here."""
@@ -399,11 +405,13 @@ LATER: Final = _defaults(
             auto.leader.rebalance.enable=true
             controlled.shutdown.enable=true
             controller.quorum.auto.join.enable=false
+            controller.quorum.election.backoff.max.ms=1000
             controller.quorum.fetch.max.bytes=1048576
             controller.quorum.fetch.snapshot.max.bytes=1048576
             controller.quorum.retry.backoff.ms=20
             controller.socket.timeout.ms=30000
             cordoned.log.dirs=
+            initial.broker.registration.timeout.ms=60000
             internal.metadata.delete.delay.millis=60000
             internal.metadata.log.segment.bytes=
             internal.metadata.max.batch.size.in.bytes=8388608

@@ -142,6 +142,7 @@ class NodeKeys(Settings):
         Kind.STRING,
         default=None,
         importance=HIGH,
+        feature="a directory of its own for the metadata log",
         doc="Directory of the cluster metadata log; else the first of `log.dirs`.",
     )
     # --- connections and requests -------------------------------------------------------------
@@ -313,14 +314,6 @@ class NodeKeys(Settings):
         importance=HIGH,
         doc="Time between two writes of the log start offsets.",
     )
-    log_initial_task_delay_ms: int = setting(
-        Kind.LONG,
-        default=30_000,
-        at_least=0,
-        importance=LOW,
-        internal=True,
-        doc="Time from the start to the first run of the log's background jobs.",
-    )
     log_message_timestamp_type: str = for_topics(default="message.timestamp.type")
     log_message_timestamp_before_max_ms: int = for_topics(default="message.timestamp.before.max.ms")
     log_message_timestamp_after_max_ms: int = for_topics(default="message.timestamp.after.max.ms")
@@ -366,24 +359,12 @@ class NodeKeys(Settings):
     broker_session_timeout_ms: int = setting(
         Kind.INT, default=9000, doc="Silence after which the controller fences a broker."
     )
-    initial_broker_registration_timeout_ms: int = setting(
-        Kind.INT,
-        default=60_000,
-        doc="Time a broker has to register with the controller before it gives up.",
-    )
     controller_quorum_election_timeout_ms: int = setting(
         Kind.INT,
         default=1000,
         at_least=0,
         importance=HIGH,
         doc="Time a controller waits for an election to end before it starts another.",
-    )
-    controller_quorum_election_backoff_max_ms: int = setting(
-        Kind.INT,
-        default=1000,
-        at_least=0,
-        importance=HIGH,
-        doc="Longest pause before another election after one without a winner.",
     )
     controller_quorum_fetch_timeout_ms: int = setting(
         Kind.INT,
@@ -394,12 +375,6 @@ class NodeKeys(Settings):
     )
     controller_quorum_request_timeout_ms: int = setting(
         Kind.INT, default=2000, at_least=0, doc="Time a controller gives another to answer."
-    )
-    controller_quorum_append_linger_ms: int = setting(
-        Kind.INT,
-        default=25,
-        at_least=0,
-        doc="Time the leading controller gathers metadata records before it writes them.",
     )
     metadata_log_segment_bytes: int = setting(
         Kind.INT,
