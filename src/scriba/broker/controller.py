@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SLICE: Final = 256
+SLICE: Final = 128
 """Records handled in one go: a few milliseconds of work."""
 
 Subscriber = Callable[[Delta, ClusterImage], None]
@@ -114,7 +114,7 @@ class ControllerNode:
         records before it, so a broker that registers pays for one flush, not for two.
         """
         now = self._world.clock.now()
-        self._quorum, snapshot, batches = MetadataQuorum.open(
+        self._quorum, snapshot, batches = await MetadataQuorum.open(
             self._world,
             self._log_dir,
             self._identity,

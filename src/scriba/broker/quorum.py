@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from scriba.broker import snapshots
@@ -44,6 +44,7 @@ from scriba.runtime.ports import World
 from scriba.runtime.tasks import Tasks
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings, TopicSettings
+from scriba.storage.cold import Cold
 from scriba.storage.log import Log, Slice
 from scriba.wire.schema import Message
 from scriba.wire.stored import (
@@ -160,7 +161,7 @@ class MetadataQuorum:
     # ---- start ----
 
     @classmethod
-    def open(
+    async def open(
         cls,
         world: World,
         log_dir: str,
@@ -199,7 +200,7 @@ class MetadataQuorum:
             if snapshot is not None and snapshot.position.offset > store.end_offset:
                 store.truncate_fully(snapshot.position.offset, now)
             first = snapshot.position.offset if snapshot else 0
-            batches = list(read_batches(store, first))
+            batches = await read_batches(store, first)
         except ParseError as error:
             raise StartError(
                 f"the metadata of the cluster is damaged: {error}; restore {directory} from a copy"
@@ -341,12 +342,17 @@ class MetadataQuorum:
         await self.log.close()
 
 
-def read_batches(store: Log, offset: int) -> Iterator[Batch]:
+async def read_batches(store: Log, offset: int) -> list[Batch]:
     """The log from `offset` to its end, decoded. ParseError where a batch is damaged."""
+    batches: list[Batch] = []
     facts = QuorumFacts(0, None)
     while offset < store.end_offset:
         part = store.read(offset, READ_BYTES, store.end_offset)
-        assert isinstance(part, Slice)
+        if isinstance(part, Cold):
+            await part.file.load(part.position, part.size)
+            continue
+        if not isinstance(part, Slice):
+            raise ParseError(f"{store.directory}: nothing at offset {offset}")
         data = bytearray(part.size)
         part.file.pread_into(memoryview(data), part.position)
         before = offset
@@ -355,25 +361,31 @@ def read_batches(store: Log, offset: int) -> Iterator[Batch]:
                 continue
             if header.base_offset != offset or not check_crc(data, at, header):
                 raise ParseError(f"{part.file.path}: the batch at offset {offset} is damaged")
-            records = decode_records(memoryview(data)[at : at + header.size])
-            messages: list[Message] = []
-            if header.is_control:
-                for record in records:
-                    facts = snapshots.learn(facts, record)
-            else:
-                messages = [decode_metadata_record(record.value or b"") for record in records]
-            yield Batch(
-                header.base_offset,
-                header.next_offset,
-                header.leader_epoch,
-                header.size,
-                header.max_timestamp,
-                messages,
-                facts if header.is_control and facts.voters else None,
-            )
+            batch, facts = _decode(memoryview(data)[at : at + header.size], header, facts)
+            batches.append(batch)
             offset = header.next_offset
         if offset == before:
             raise ParseError(f"{part.file.path}: no whole batch at offset {offset}")
+    return batches
+
+
+def _decode(data: memoryview, header: BatchHeader, facts: QuorumFacts) -> tuple[Batch, QuorumFacts]:
+    messages: list[Message] = []
+    for record in decode_records(data):
+        if header.is_control:
+            facts = snapshots.learn(facts, record)
+        else:
+            messages.append(decode_metadata_record(record.value or b""))
+    batch = Batch(
+        header.base_offset,
+        header.next_offset,
+        header.leader_epoch,
+        header.size,
+        header.max_timestamp,
+        messages,
+        facts if header.is_control and facts.voters else None,
+    )
+    return batch, facts
 
 
 async def _slowly(batches: Iterable[bytearray]) -> AsyncIterator[bytearray]:
