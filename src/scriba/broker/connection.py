@@ -207,9 +207,11 @@ class Connection:
             )
 
     def _expect(self, length: int, received: memoryview) -> None:
+        """Lends a buffer for the whole frame and reads on at once: more is probably there."""
         frame = self._server.pool.take(length)
         frame[: len(received)] = received
         self._frame, self._expected, self._filled = frame, length, len(received)
+        self._on_readable()
 
     def _run_frame(self, frame: bytearray) -> None:
         self._frame = None

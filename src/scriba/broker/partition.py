@@ -39,7 +39,9 @@ class Partition:
         "leader",
         "leader_epoch",
         "log",
+        "settings",
         "stable_offset",
+        "syncs",
         "topic",
         "topic_id",
     )
@@ -51,6 +53,9 @@ class Partition:
         self.topic_id = topic_id
         self.index = index
         self.log = store
+        self.settings: TopicSettings = store.settings
+        self.syncs = store.settings.flush_messages == 1
+        """Whether only what the device has counts."""
         self.leader: LeaderState | None = None
         self.leader_epoch = -1
         # The checkpoint is a lower bound that was true once; the log may have lost its tail since.
@@ -64,9 +69,11 @@ class Partition:
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
 
-    @property
-    def settings(self) -> TopicSettings:
-        return self.log.settings
+    def configure(self, settings: TopicSettings) -> None:
+        """Takes new settings; a stricter flush policy counts from the next append on."""
+        self.settings = self.log.settings = settings
+        self.syncs = settings.flush_messages == 1
+        self.refresh()
 
     # ---- leadership ----
 
@@ -120,33 +127,26 @@ class Partition:
         if leader is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         appended = self.log.append(view, header, leader.leader_epoch, now)
-        if not appended.duplicate:
-            settings = self.log.settings
-            if settings.flush_messages == 1:
-                self._ask_for_flush()
-            else:
-                self._move(leader.on_append(self.log.end_offset))
-                self._count_unflushed(header.count, settings, now)
-        return appended
-
-    def _count_unflushed(self, count: int, settings: TopicSettings, now: Instant) -> None:
-        self._messages_unflushed += count
+        if appended.duplicate:
+            return appended
         if self._oldest_unflushed_ms < 0:
             self._oldest_unflushed_ms = now.mono_ms
-        if self._messages_unflushed >= settings.flush_messages:
+        self._messages_unflushed += header.count
+        if self._messages_unflushed >= self.settings.flush_messages:
             self._ask_for_flush()
+        if not self.syncs:
+            self._move(leader.on_append(appended.last_offset + 1))
+        return appended
 
     def flush_if_due(self, now: Instant) -> None:
         """The `flush.ms` half of the policy, asked by a background pass."""
         oldest = self._oldest_unflushed_ms
-        if oldest >= 0 and now.mono_ms - oldest >= self.log.settings.flush_ms:
+        if oldest >= 0 and now.mono_ms - oldest >= self.settings.flush_ms:
             self._ask_for_flush()
 
     def _counted_end(self) -> int:
         """How far the leader's own log counts towards the high watermark."""
-        if self.log.settings.flush_messages == 1:
-            return self.log.flushed_offset
-        return self.log.end_offset
+        return self.log.flushed_offset if self.syncs else self.log.end_offset
 
     def _ask_for_flush(self) -> None:
         if self._flushing is None:
@@ -161,7 +161,7 @@ class Partition:
                 await self.log.flush()
                 if self.leader is not None:
                     self._move(self.leader.on_append(self._counted_end()))
-                if self.log.settings.flush_messages != 1:
+                if not self.syncs:
                     break
         except KafkaError as error:
             # No second try: after a failed fsync nobody knows what the device holds.

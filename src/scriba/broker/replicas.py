@@ -59,6 +59,7 @@ class Replicas:
         self._queue: deque[Callable[[], Awaitable[None]]] = deque()
         self._worker: asyncio.Task[None] | None = None
         self._topic_settings: dict[str, TopicSettings] = {}
+        self._inspecting: set[Partition] = set()
         self._found: dict[PartitionName, tuple[LogDir, bytes | None]] = {}
         """What lay in the directories at the start and has not been claimed."""
         self._removals: list[tuple[int, Log]] = []
@@ -187,6 +188,7 @@ class Replicas:
         partition = Partition(topic, topic_id, index, store, checkpoint)
         self._partitions[name] = partition
         self._homes[name] = directory
+        self._watch(partition)
         if store.failure is not None:
             self.offline(name, store.failure.error)
         return partition
@@ -227,6 +229,7 @@ class Replicas:
         partition = self._partitions.pop(name, None)
         if partition is None:
             return
+        self._inspecting.discard(partition)
         partition.retire(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         store = partition.log
         due = self._node.world.clock.mono_ms() + store.settings.file_delete_delay_ms
@@ -242,8 +245,9 @@ class Replicas:
         pace = Pace(self._node.world.clock)
         for partition in self:
             if topics is None or partition.topic in topics:
-                partition.log.settings = self._settings_of(partition.topic)
-                partition.refresh()
+                self._inspecting.discard(partition)
+                partition.configure(self._settings_of(partition.topic))
+                self._watch(partition)
                 await pace()
 
     def _settings_of(self, topic: str) -> TopicSettings:
@@ -253,6 +257,16 @@ class Replicas:
             found = TopicSettings.resolve(overrides, self._node.settings)
             self._topic_settings[topic] = found
         return found
+
+    def _watch(self, partition: Partition) -> None:
+        if partition.settings.compression_type != "producer" or (
+            "compact" in partition.settings.cleanup_policy
+        ):
+            self._inspecting.add(partition)
+
+    def inspects(self) -> bool:
+        """Whether any topic here makes a batch's records pass through the broker."""
+        return bool(self._inspecting)
 
     # ---- failures ----
 

@@ -52,10 +52,13 @@ class _Wait:
 def produce(
     node: Node, ctx: Context, request: ProduceRequest
 ) -> ProduceResponse | Later[ProduceResponse] | None:
-    heavy = _heavy_batches(node, ctx, request)
-    if heavy:
-        return Later(_produce_heavy(node, ctx, request, heavy))
+    if node.replicas.inspects():
+        heavy = _heavy_batches(node, ctx, request)
+        if heavy:
+            return Later(_produce_heavy(node, ctx, request, heavy))
     response, waits = _append_all(node, ctx, request, {})
+    if request.acks == 1 or (request.acks == -1 and not waits):
+        return response
     return _conclude(request, response, waits)
 
 
@@ -94,7 +97,7 @@ def _heavy_batches(
         for data in topic.partition_data:
             partition = node.replicas.get(name, data.index) if name else None
             records = data.records
-            if partition is None or records is None or not _looks_inside(partition):
+            if partition is None or records is None:
                 continue
             try:
                 header = peek(memoryview(records))
@@ -103,12 +106,6 @@ def _heavy_batches(
             if needs_offload(header, partition.settings):
                 heavy.append((id(data), memoryview(bytearray(records)), partition))
     return heavy
-
-
-def _looks_inside(partition: Partition) -> bool:
-    """Whether the topic's settings ever make a batch's records pass through the broker."""
-    settings = partition.settings
-    return settings.compression_type != "producer" or "compact" in settings.cleanup_policy
 
 
 async def _produce_heavy(
@@ -145,25 +142,31 @@ def _append_all(
     prepared: dict[int, Prepared | KafkaError],
 ) -> tuple[ProduceResponse, list[_Wait]]:
     waits: list[_Wait] = []
-    response = ProduceResponse()
+    topics: list[TopicProduceResponse] = []
     refusal = _refuse_request(node, ctx, request)
     for topic in request.topic_data:
         name, topic_refusal = _resolve(node, ctx, topic)
-        topic_refusal = refusal or topic_refusal
-        answers = TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
-        response.responses.append(answers)
+        answers: list[PartitionProduceResponse] = []
         for data in topic.partition_data:
-            answer = PartitionProduceResponse(index=data.index, base_offset=-1)
-            answers.partition_responses.append(answer)
             try:
-                if topic_refusal is not None:
-                    raise topic_refusal
-                _append(node, request, name, data, prepared.get(id(data)), answer, waits)
+                if refusal is not None or topic_refusal is not None:
+                    raise refusal or topic_refusal  # type: ignore[misc]
+                answer = _append(node, request, name, data, prepared, waits)
             except KafkaError as error:
-                answer.error_code = error.code
-                answer.error_message = error.message
                 node.counters.failed_produce += 1
-    return response, waits
+                answer = PartitionProduceResponse(
+                    index=data.index,
+                    error_code=error.code,
+                    base_offset=-1,
+                    error_message=error.message,
+                )
+            answers.append(answer)
+        topics.append(
+            TopicProduceResponse(
+                name=topic.name, topic_id=topic.topic_id, partition_responses=answers
+            )
+        )
+    return ProduceResponse(responses=topics), waits
 
 
 def _refuse_request(node: Node, ctx: Context, request: ProduceRequest) -> KafkaError | None:
@@ -199,36 +202,44 @@ def _append(
     request: ProduceRequest,
     name: str,
     data: PartitionProduceData,
-    prepared: Prepared | KafkaError | None,
-    answer: PartitionProduceResponse,
+    prepared: dict[int, Prepared | KafkaError],
     waits: list[_Wait],
-) -> None:
+) -> PartitionProduceResponse:
     partition = node.replicas.find(name, data.index)
-    leader = partition.check_leader(-1)
-    if request.acks == -1 and not leader.in_sync(partition.settings.min_insync_replicas):
+    leader = partition.leader
+    if leader is None:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    settings = partition.settings
+    if request.acks == -1 and not leader.in_sync(settings.min_insync_replicas):
         raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
     now = node.world.clock.now()
-    if prepared is None:
+    ready = prepared.get(id(data)) if prepared else None
+    if ready is None:
         records = data.records
         if records is None:
             raise KafkaError(ErrorCode.INVALID_RECORD, "the partition came without records")
-        prepared = prepare(memoryview(records), partition.settings, now.wall_ms)
-    elif isinstance(prepared, KafkaError):
-        raise prepared
-    header = prepared.header
+        ready = prepare(memoryview(records), settings, now.wall_ms)
+    elif isinstance(ready, KafkaError):
+        raise ready
+    view, header = ready
     if header.is_transactional:
         raise KafkaError(
             ErrorCode.INVALID_TXN_STATE, "the batch belongs to no transaction of this broker"
         )
-    appended = partition.append(prepared.view, header, now)
-    node.counters.messages_in += header.count
-    node.counters.topic_bytes_in += len(prepared.view)
-    answer.base_offset = appended.base_offset
-    answer.log_append_time_ms = appended.append_time_ms
-    answer.log_start_offset = appended.start_offset
+    appended = partition.append(view, header, now)
+    counters = node.counters
+    counters.messages_in += header.count
+    counters.topic_bytes_in += len(view)
     end_offset = appended.last_offset + 1
+    answer = PartitionProduceResponse(
+        index=data.index,
+        base_offset=appended.base_offset,
+        log_append_time_ms=appended.append_time_ms,
+        log_start_offset=appended.start_offset,
+    )
     if request.acks == -1 and partition.high_watermark.value < end_offset:
         waits.append(_Wait(answer, partition.high_watermark, end_offset))
+    return answer
 
 
 # ---- acks=all ----
