@@ -44,8 +44,8 @@ conformance: setup ## programs that others wrote, against a running node
 faults: setup ## crashes, torn files, bad input
 	@$(PY) -m pytest tests/faults
 
-bench: setup ## side by side with Apache Kafka, into bench/RESULTS.md
-	@$(PY) bench
+bench: setup ## side by side with Apache Kafka, into bench/RESULTS.md; ARGS=--quick
+	@$(PY) bench/run.py $(ARGS)
 
 golden: setup ## record again what Apache Kafka's jars encode and declare
 	@tests/golden/make.sh

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Brings a fresh machine to where `make test` runs: the programs, the virtual environment, the jars.
 #
-#   tools/setup.sh programs   kcat, strace, JDK and Maven, by apt where they are missing
+#   tools/setup.sh programs   kcat, strace, a C compiler, JDK and Maven, by apt where missing
 #   tools/setup.sh python     .venv with scriba and all extras, at the pinned versions
 #   tools/setup.sh jars       Apache Kafka's released jars, for the tests that talk to it
 set -eu
@@ -12,7 +12,7 @@ fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 programs() {
     missing=""
-    for pair in kcat:kcat strace:strace javac:openjdk-17-jdk-headless mvn:maven; do
+    for pair in kcat:kcat strace:strace cc:build-essential javac:openjdk-17-jdk-headless mvn:maven; do
         command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
     done
     [ -n "$missing" ] || return 0
