@@ -217,7 +217,8 @@ class ScribaBroker(Broker):
         return found[0].parent
 
     def prepare(self) -> None:
-        """Nothing: there is no format step."""
+        """A port that it keeps; there is no format step."""
+        self.port = self.port or free_port()
 
     def launch(self) -> None:
         self._said = self.output.stat().st_size if self.output.exists() else 0

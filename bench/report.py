@@ -1,0 +1,126 @@
+"""From raw figures to `RESULTS.md`: medians, ranges, ratios, goals and verdicts."""
+
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rows import Metric, Row
+
+Samples = Mapping[str, Mapping[str, Sequence[float]]]
+"""Of one row: metric to broker to the figure of each round."""
+
+SCRIBA, KAFKA = "scriba", "kafka"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One metric of one row, judged."""
+
+    row: Row
+    metric: Metric
+    scriba: Sequence[float]
+    kafka: Sequence[float]
+
+    @property
+    def ratio(self) -> float:
+        theirs = statistics.median(self.kafka)
+        return statistics.median(self.scriba) / theirs if theirs else float("inf")
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.metric.goal is None else self.ratio <= self.metric.goal
+
+    @property
+    def verdict(self) -> str:
+        return {None: "", True: "met", False: "**missed**"}[self.met]
+
+
+def judge(rows: Sequence[Row], samples: Mapping[str, Samples]) -> list[Line]:
+    return [
+        Line(row, metric, found[SCRIBA], found[KAFKA])
+        for row in rows
+        if row.key in samples
+        for metric in row.metrics
+        if (found := samples[row.key][metric.name])
+    ]
+
+
+def number(value: float) -> str:
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def spread(values: Sequence[float]) -> str:
+    middle = number(statistics.median(values))
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({number(min(values))}-{number(max(values))})"
+
+
+def table(lines: Sequence[Line]) -> str:
+    head = "| work | unit | Scriba | Apache Kafka | ratio | goal | verdict |\n"
+    head += "|---|---|---|---|---|---|---|\n"
+    body = ""
+    shown = ""
+    for line in lines:
+        title = line.row.title if line.row.key != shown else ""
+        shown = line.row.key
+        goal = "" if line.metric.goal is None else f"<= {line.metric.goal:g}"
+        figures = f"{spread(line.scriba)} | {spread(line.kafka)} | {line.ratio:.2f}"
+        body += f"| {title} | {line.metric.unit} | {figures} | {goal} | {line.verdict} |\n"
+    return head + body
+
+
+def machine() -> str:
+    cpu = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if line.startswith("model name")
+        ),
+        platform.machine(),
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
+    return (
+        f"{os.cpu_count()} x {cpu}, {memory:.0f} GB, Linux {platform.release()}; "
+        f"Python {sys.version.split()[0]}; {java.splitlines()[0] if java else 'no Java'}"
+    )
+
+
+def commit() -> str:
+    shown = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
+    )
+    return shown.stdout.strip() or "unknown"
+
+
+METHOD = """\
+One load generator (`bench/load.c`) sends the same prepared frames to both brokers over loopback,
+one broker at a time; the rounds alternate, and so does who goes first. CPU is user plus system
+time of the broker's whole process tree. Kafka was warmed up for {warm:.0f} s with the same work,
+Scriba for {warm_scriba:.0f} s. Figures are medians of {pairs} rounds, with the range in brackets;
+a ratio is Scriba's median to Kafka's. Goals stand where the project set one.
+"""
+
+
+def write(
+    path: Path,
+    lines: Sequence[Line],
+    configurations: Mapping[str, Sequence[str]],
+    facts: Mapping[str, float],
+) -> None:
+    goals = [line for line in lines if line.met is not None]
+    met = sum(bool(line.met) for line in goals)
+    text = f"# Scriba and Apache Kafka, side by side\n\n{machine()}; Scriba {commit()}\n\n"
+    text += METHOD.format(**facts) + f"\n**{met} of {len(goals)} goals met.**\n\n"
+    text += table(lines)
+    for name, settings in configurations.items():
+        text += f"\n## {name}\n\n```\n" + "\n".join(settings) + "\n```\n"
+    path.write_text(text)

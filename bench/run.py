@@ -1,0 +1,132 @@
+"""`make bench`: Scriba and Apache Kafka under the same load, in turn, several times over.
+
+    python bench/run.py [--rows KEY,...] [--pairs N] [--quick] [--targets scriba,kafka]
+
+Writes `RESULTS.md` and the raw figures in `results.json` beside this file. `--quick` does an
+eighth of the work with a short warm-up: for trying out, not for publishing. `--targets kafka,kafka`
+holds a broker against itself, to see how much of a ratio is noise.
+"""
+
+import argparse
+import contextlib
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "tools" / "kafka")]
+
+import report  # noqa: E402
+from brokers import KINDS, Broker, running  # noqa: E402
+from report import KAFKA, SCRIBA  # noqa: E402
+from rows import ALONE, SERVED, Bench, Row  # noqa: E402
+
+NEEDED_BYTES = 30 << 30
+WARM_SECONDS, WARM_SCRIBA_SECONDS = 60.0, 15.0
+
+Samples = dict[str, dict[str, dict[str, list[float]]]]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    keys = [row.key for row in (*SERVED, *ALONE)]
+    parser.add_argument("--rows", default=",".join(keys), help="keys of rows, by comma")
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--targets", default="scriba,kafka", help="the two sides, by comma")
+    parser.add_argument("--out", type=Path, default=HERE, help="folder for the results")
+    wanted = parser.parse_args()
+    wanted.rows = wanted.rows.split(",")
+    wanted.targets = wanted.targets.split(",")
+    unknown = set(wanted.rows) - set(keys)
+    if unknown or set(wanted.targets) - set(KINDS) or len(wanted.targets) != 2:
+        parser.error(f"rows are {', '.join(keys)}; targets two of {', '.join(KINDS)}")
+    return wanted
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+@contextlib.contextmanager
+def both(targets: Sequence[str], scale: float) -> Iterator[dict[str, Bench]]:
+    """The two sides, not started, in folders that vanish."""
+    with tempfile.TemporaryDirectory(prefix="scriba-bench-") as folder:
+        if shutil.disk_usage(folder).free < NEEDED_BYTES * scale:
+            sys.exit(f"{folder} has less than {NEEDED_BYTES * scale / 2**30:.0f} GB free")
+        benches = {}
+        for side, kind in zip((SCRIBA, KAFKA), targets, strict=True):
+            home = Path(folder) / side
+            node: Broker = KINDS[kind](home / "node")
+            benches[side] = Bench(node, scale, home)
+        try:
+            yield benches
+        finally:
+            for bench in benches.values():
+                if bench.spare is not None:
+                    bench.spare.kill()
+
+
+def warm_up(bench: Bench, rows: Sequence[Row], seconds: float) -> None:
+    say(f"warming up {bench.broker.name} for {seconds:.0f} s")
+    small = Bench(bench.broker, bench.scale / 5, bench.folder, bench.kept)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for row in rows:
+            if row.warms:
+                row.run(small)
+
+
+def rounds(benches: dict[str, Bench], rows: Sequence[Row], pairs: int, samples: Samples) -> None:
+    for row in rows:
+        if row.prepare is not None:
+            for settle in [row.prepare(bench) for bench in benches.values()]:
+                settle()
+    for pair in range(pairs):
+        order = list(benches) if pair % 2 == 0 else list(reversed(benches))
+        for row in rows:
+            for side in order:
+                figures = row.run(benches[side])
+                for metric in row.metrics:
+                    series = samples.setdefault(row.key, {}).setdefault(metric.name, {})
+                    series.setdefault(side, []).append(figures[metric.name])
+                shown = ", ".join(f"{report.number(figures[m.name])} {m.unit}" for m in row.metrics)
+                say(f"round {pair + 1} {row.key:13} {benches[side].broker.name:13} {shown}")
+
+
+def main() -> None:
+    wanted = arguments()
+    scale = 0.125 if wanted.quick else 1.0
+    hurry = 0.1 if wanted.quick else 1.0
+    facts = {
+        "warm": WARM_SECONDS * hurry,
+        "warm_scriba": WARM_SCRIBA_SECONDS * hurry,
+        "pairs": wanted.pairs,
+    }
+    samples: Samples = {}
+    served = [row for row in SERVED if row.key in wanted.rows]
+    alone = [row for row in ALONE if row.key in wanted.rows]
+    began = time.monotonic()
+    with both(wanted.targets, scale) as benches:
+        if served:
+            with contextlib.ExitStack() as stack:
+                for bench in benches.values():
+                    stack.enter_context(running(bench.broker))
+                warm_up(benches[KAFKA], served, facts["warm"])
+                warm_up(benches[SCRIBA], served, facts["warm_scriba"])
+                rounds(benches, served, wanted.pairs, samples)
+        rounds(benches, alone, wanted.pairs, samples)
+        configurations = {b.broker.name: b.broker.configuration() for b in benches.values()}
+    lines = report.judge([*served, *alone], samples)
+    report.write(wanted.out / "RESULTS.md", lines, configurations, facts)
+    (wanted.out / "results.json").write_text(json.dumps(samples, indent=1) + "\n")
+    say("\n" + report.table(lines))
+    say(f"{time.monotonic() - began:.0f} s; written to {wanted.out / 'RESULTS.md'}")
+
+
+if __name__ == "__main__":
+    main()
