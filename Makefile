@@ -5,6 +5,9 @@ SHELL := /bin/sh
 PY := .venv/bin/python
 CHECKED := src tests tools bench
 
+# Without bytecode on disk every start of a broker would compile the whole package.
+unexport PYTHONDONTWRITEBYTECODE
+
 READY := .venv/.ready
 PROGRAMS := .cache/programs.ready
 JARS := .cache/jars.ready
