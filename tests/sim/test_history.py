@@ -18,8 +18,8 @@ def told(synced_only: bool = True) -> History:
     history = History(synced_only)
     history.send(0, values(0, 1), idempotent=True)
     history.send(0, values(2), idempotent=True)
-    history.ack(0, 0, values(0, 1))
-    history.read(0, 0, 2, list(enumerate(values(0, 1))))
+    history.ack(0, 0, values(0, 1), 0)
+    history.read(0, 0, 2, list(enumerate(values(0, 1))), 0)
     return history
 
 
@@ -78,10 +78,10 @@ def test_under_the_default_policy_a_power_cut_takes_back_all_but_what_was_synced
 @pytest.mark.parametrize(
     "tell",
     [
-        lambda history: history.read(0, 0, 2, [(1, values(1)[0])]),
-        lambda history: history.read(0, 0, 0, [(0, values(0)[0])]),
-        lambda history: history.read(0, 0, 2, [(0, values(1)[0])]),
-        lambda history: history.ack(0, 1, values(2)),
+        lambda history: history.read(0, 0, 2, [(1, values(1)[0])], 0),
+        lambda history: history.read(0, 0, 0, [(0, values(0)[0])], 0),
+        lambda history: history.read(0, 0, 2, [(0, values(1)[0])], 0),
+        lambda history: history.ack(0, 1, values(2), 0),
     ],
     ids=["gap", "past the high watermark", "another record", "an offset twice"],
 )
@@ -98,3 +98,13 @@ def test_a_refused_record_must_not_be_there() -> None:
     history.refuse(values(2))
     history.check(log_of(0, 1, 2))
     assert any("refused" in violation for violation in history.violations)
+
+
+def test_an_answer_that_was_under_way_when_the_power_went_promises_nothing() -> None:
+    history = told(synced_only=False)
+    history.send(0, values(3), idempotent=True)
+    history.power_cut({0: []})
+    history.ack(0, 2, values(2), 0)
+    history.ack(0, 0, values(3), 1)
+    history.check({0: list(enumerate(values(3)))})
+    assert history.violations == []

@@ -43,11 +43,13 @@ class History:
             assert value not in self.sent, "values are unique"
             self.sent[value] = Sent(partition, idempotent)
 
-    def ack(self, partition: int, base_offset: int, values: list[bytes]) -> None:
+    def ack(self, partition: int, base_offset: int, values: list[bytes], cuts: int) -> None:
+        """`cuts` is the number of power cuts before the connection that brought this was made:
+        what was on its way when the power went tells of a log that may be gone."""
         for offset, value in enumerate(values, base_offset):
             self.sent[value].outcome = Outcome.ACKED
             self.acked += 1
-            self._promise((partition, offset), value, "acknowledged")
+            self._promise((partition, offset), value, "acknowledged", cuts)
 
     def refuse(self, values: list[bytes]) -> None:
         """The broker said that it did not write these."""
@@ -55,9 +57,14 @@ class History:
             self.sent[value].outcome = Outcome.REFUSED
 
     def read(
-        self, partition: int, position: int, high_watermark: int, records: list[tuple[int, bytes]]
+        self,
+        partition: int,
+        position: int,
+        high_watermark: int,
+        records: list[tuple[int, bytes]],
+        cuts: int,
     ) -> None:
-        """What a consumer at `position` was given."""
+        """What a consumer at `position` was given; `cuts` as with `ack`."""
         for offset, value in records:
             if offset != position:
                 self.violation(f"partition {partition}: read {offset} at position {position}")
@@ -65,7 +72,7 @@ class History:
                 self.violation(f"partition {partition}: read {offset} past {high_watermark}")
             position = offset + 1
             self.seen += 1
-            self._promise((partition, offset), value, "read")
+            self._promise((partition, offset), value, "read", cuts)
 
     def power_cut(self, synced: dict[int, list[tuple[int, bytes]]]) -> None:
         """The disk lost what was not synced; `synced` is what it surely holds by partition."""
@@ -74,7 +81,7 @@ class History:
             self.promised.clear()
         for partition, records in synced.items():
             for offset, value in records:
-                self._promise((partition, offset), value, "synced")
+                self._promise((partition, offset), value, "synced", self.power_cuts)
 
     def violation(self, text: str) -> None:
         if len(self.violations) < 20:
@@ -115,7 +122,9 @@ class History:
                 self.violation(f"partition {partition}: {_short(value)} is out of order")
             last[producer] = int(number)
 
-    def _promise(self, place: Place, value: bytes, how: str) -> None:
+    def _promise(self, place: Place, value: bytes, how: str, cuts: int) -> None:
+        if cuts != self.power_cuts and not self.synced_only:
+            return
         before = self.promised.setdefault(place, value)
         if before != value:
             self.violation(f"{_at(place)}: {how} {_short(value)}, before it was {_short(before)}")

@@ -64,9 +64,12 @@ class Client:
     """Size of some of the values; the others are small."""
     stopping: bool = False
     """Set from outside: finish what is under way and return."""
+    cuts: int = 0
+    """Power cuts before the present connection was made."""
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Peer]:
+        self.cuts = self.history.power_cuts
         peer = await Peer.connect(self.net, *self.address, client_id=self.name)
         try:
             yield peer
@@ -156,7 +159,7 @@ async def produce(client: Client) -> None:
                 continue
             answer = _only(await peer.call(request, version, ProduceResponse, 10))
             if answer.error_code == ErrorCode.NONE:
-                client.history.ack(batch.partition, answer.base_offset, batch.values)
+                client.history.ack(batch.partition, answer.base_offset, batch.values, client.cuts)
             elif not error_code(answer.error_code).retriable:
                 client.history.refuse(batch.values)
 
@@ -234,7 +237,7 @@ async def _settle(client: Client, peer: Peer, identity: _Identity) -> bool:
             continue
         answer = _only(flight.result())
         if answer.error_code == ErrorCode.NONE:
-            client.history.ack(batch.partition, answer.base_offset, batch.values)
+            client.history.ack(batch.partition, answer.base_offset, batch.values, client.cuts)
         elif answer.error_code in LOST_STATE and not _follows(batch, unsettled):
             lost = True
             _complain(client, identity, batch, answer.error_code)
@@ -326,7 +329,7 @@ def _take(client: Client, data: PartitionData, asked: dict[int, int]) -> int:
     if data.error_code != ErrorCode.NONE:
         return position
     records = records_from(data, position)
-    client.history.read(partition, position, data.high_watermark, records)
+    client.history.read(partition, position, data.high_watermark, records, client.cuts)
     return records[-1][0] + 1 if records else position
 
 
