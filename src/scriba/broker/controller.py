@@ -35,6 +35,7 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.raft.messages import Position, Voter
 from scriba.raft.progress import Replica
+from scriba.records.batch import HEADER_SIZE
 from scriba.runtime.ports import World
 from scriba.runtime.tasks import Tasks
 from scriba.runtime.watermark import Watermark
@@ -140,7 +141,10 @@ class ControllerNode:
             below=self._world.rng.below,
             supported=self._supported,
         )
-        first = self._machine.activate(now, own_broker=self._node_id)
+        try:
+            first = self._machine.activate(now, own_broker=self._node_id)
+        except KafkaError as error:
+            raise StartError(f"{error.message}; start a release that supports it") from error
         opening = await self._quorum.lead()
         self._waiting.append(opening)
         self._machine.advance(opening.end_offset, opening.epoch)
@@ -250,7 +254,7 @@ class ControllerNode:
         self._machine.replay(records, batch.base_offset, batch.epoch)
 
     def _write(self, builder: BatchBuilder, records: Sequence[Message]) -> Batch:
-        if builder.size > MAX_BATCH_BYTES:
+        if builder.size + HEADER_SIZE > MAX_BATCH_BYTES:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
             )
@@ -262,9 +266,14 @@ class ControllerNode:
     # ---- the committed image ----
 
     async def _follow_commits(self) -> None:
-        while True:
-            await self._quorum.high_watermark.reach(self.image.end_offset + 1)
-            await self._apply(self._take_committed())
+        try:
+            while True:
+                await self._quorum.high_watermark.reach(self.image.end_offset + 1)
+                await self._apply(self._take_committed())
+        except Exception as error:
+            # Nobody who waits for a commit may wait for ever.
+            self.applied.fail(error)
+            raise
 
     def _take_committed(self) -> list[Batch]:
         committed: list[Batch] = []

@@ -17,7 +17,7 @@ from scriba.broker.access import Access, Open, Operation, Resource
 from scriba.broker.connection import Connection, Parked, Parts
 from scriba.broker.context import Context
 from scriba.broker.controller import ControllerNode
-from scriba.broker.dispatch import Dispatch
+from scriba.broker.dispatch import Dispatch, Served
 from scriba.broker.fetch_sessions import FetchSessions
 from scriba.broker.jobs import JOBS, run_forever
 from scriba.broker.observe import Counters, Events
@@ -46,6 +46,10 @@ from scriba.wire.brokers import (
     BrokerRegistrationRequest,
     BrokerRegistrationRequestFeature,
     BrokerRegistrationRequestListener,
+    BrokerRegistrationResponse,
+    ControllerRegistrationRequest,
+    ControllerRegistrationRequestFeature,
+    ControllerRegistrationRequestListener,
 )
 
 log = logging.getLogger(__name__)
@@ -78,8 +82,10 @@ class Node:
         self.internal_topics = INTERNAL_TOPICS
         self.supported_features = SUPPORTED
         self.dispatch = Dispatch(self, served())
+        self._controller_dispatch = Dispatch(self, served(on_controller=True))
         self.server = Server(world.net, world.clock, _limits(settings), self._handle)
         self.listeners: list[Bound] = []
+        self.controller_listeners: list[Bound] = []
         self.cluster_id = ""
         self.broker_epoch = -1
         self.last_retention: Instant | None = None
@@ -108,7 +114,7 @@ class Node:
             raise
 
     def _bind(self) -> None:
-        for endpoint in self.settings.broker_endpoints:
+        for endpoint in self.settings.endpoints:
             try:
                 listener = self.server.listen(endpoint.name, endpoint.host, endpoint.port)
             except OSError as error:
@@ -116,7 +122,11 @@ class Node:
                     f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror}; "
                     "stop whoever holds the port, or choose another with --port"
                 ) from None
-            self.listeners.append(Bound(endpoint.name, endpoint.host, listener.port))
+            bound = Bound(endpoint.name, endpoint.host, listener.port)
+            if self.is_controller_listener(endpoint.name):
+                self.controller_listeners.append(bound)
+            else:
+                self.listeners.append(bound)
 
     async def _take_directories(self) -> None:
         """Looks at every directory before it changes any."""
@@ -168,7 +178,40 @@ class Node:
                 return
 
     async def _register(self) -> None:
-        advertised = {e.name: e for e in self.settings.advertised_endpoints}
+        """Both roles make themselves known; their records share one flush."""
+        response, _ = await asyncio.gather(self._register_broker(), self._register_controller())
+        if response.error_code:
+            raise StartError(
+                f"the controller refused this broker: {error_code(response.error_code).text}"
+            )
+        self.broker_epoch = response.broker_epoch
+
+    async def _register_controller(self) -> None:
+        if self.controller_listeners:
+            await self.controller.call(
+                ControllerRegistrationRequest(
+                    controller_id=self.id,
+                    incarnation_id=self._incarnation,
+                    listeners=[
+                        ControllerRegistrationRequestListener(
+                            name=bound.name,
+                            host=bound.host or self.settings.machine,
+                            port=bound.port,
+                            security_protocol=PROTOCOL_NUMBERS["PLAINTEXT"],
+                        )
+                        for bound in self.controller_listeners
+                    ],
+                    features=[
+                        ControllerRegistrationRequestFeature(
+                            name=name, min_supported_version=low, max_supported_version=high
+                        )
+                        for name, (low, high) in sorted(self.supported_features.items())
+                    ],
+                )
+            )
+
+    async def _register_broker(self) -> BrokerRegistrationResponse:
+        ports = {bound.name: bound.port for bound in self.listeners}
         response = await self.controller.call(
             BrokerRegistrationRequest(
                 broker_id=self.id,
@@ -177,15 +220,12 @@ class Node:
                 rack=self.settings.broker_rack,
                 listeners=[
                     BrokerRegistrationRequestListener(
-                        name=bound.name,
-                        host=advertised[bound.name].host
-                        if bound.name in advertised
-                        else bound.host,
-                        port=(advertised[bound.name].port if bound.name in advertised else 0)
-                        or bound.port,
-                        security_protocol=PROTOCOL_NUMBERS["PLAINTEXT"],
+                        name=told.name,
+                        host=told.host,
+                        port=told.port or ports[told.name],
+                        security_protocol=PROTOCOL_NUMBERS[told.protocol],
                     )
-                    for bound in self.listeners
+                    for told in self.settings.advertised_endpoints
                 ],
                 features=[
                     BrokerRegistrationRequestFeature(
@@ -196,11 +236,8 @@ class Node:
                 log_dirs=[directory.id for directory in self._dirs],
             )
         )
-        if response.error_code:
-            raise StartError(
-                f"the controller refused this broker: {error_code(response.error_code).text}"
-            )
-        self.broker_epoch = response.broker_epoch
+        assert isinstance(response, BrokerRegistrationResponse)
+        return response
 
     async def _abandon(self) -> None:
         """Lets go of what a failed start had taken, and leaves the files as they are."""
@@ -255,6 +292,15 @@ class Node:
     @property
     def data_dirs(self) -> list[str]:
         return [directory.path for directory in self._dirs]
+
+    def is_controller_listener(self, name: str) -> bool:
+        return name in self.settings.controller_names
+
+    def table_of(self, listener: str) -> dict[int, Served]:
+        """What is served on a listener."""
+        if self.is_controller_listener(listener):
+            return self._controller_dispatch.table
+        return self.dispatch.table
 
     def topic_name(self, topic_id: bytes) -> str | None:
         topic = self.image.topics_by_id.get(topic_id)
@@ -339,6 +385,8 @@ class Node:
         self.server.limits = _limits(self.settings)
 
     def _handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
+        if self.controller_listeners and self.is_controller_listener(connection.listener):
+            return self._controller_dispatch.handle(connection, frame)
         return self.dispatch.handle(connection, frame)
 
 

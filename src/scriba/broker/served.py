@@ -57,10 +57,18 @@ _HANDLERS: Final[dict[ApiKey, tuple[Handler, Refuse | None]]] = {
 }
 
 
-def served() -> dict[int, Served]:
-    """A table of its own for each node: it also counts."""
+_ON_CONTROLLER: Final = frozenset(
+    key for key in _HANDLERS if API[key].on_controller and key is not ApiKey.FETCH
+)
+"""What a controller's listener offers: not Fetch, which there would read the metadata log."""
+
+
+def served(on_controller: bool = False) -> dict[int, Served]:
+    """A table of its own for each node and kind of listener: it also counts."""
     table: dict[int, Served] = {}
     for key, (handler, refuse) in sorted(_HANDLERS.items()):
+        if on_controller and key not in _ON_CONTROLLER:
+            continue
         api = API[key]
         extra: dict[str, Any] = {"encode": fetch.encode} if key is ApiKey.FETCH else {}
         table[int(key)] = Served(

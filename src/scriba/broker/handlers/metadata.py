@@ -52,7 +52,7 @@ def api_versions(node: Node, ctx: Context, request: ApiVersionsRequest) -> ApiVe
     response = ApiVersionsResponse(
         api_keys=[
             ApiVersion(api_key=served.key, min_version=served.low, max_version=served.high)
-            for served in node.dispatch.table.values()
+            for served in node.table_of(ctx.listener).values()
         ],
     )
     if ctx.version >= 3:
@@ -300,12 +300,12 @@ def describe_cluster(
 ) -> DescribeClusterResponse:
     if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    if request.endpoint_type == CONTROLLERS:
-        raise KafkaError(
-            ErrorCode.MISMATCHED_ENDPOINT_TYPE, "this is a broker's listener, not a controller's"
-        )
-    if request.endpoint_type != BROKERS:
+    if request.endpoint_type not in (BROKERS, CONTROLLERS):
         raise KafkaError(ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)
+    asks_controller = request.endpoint_type == CONTROLLERS
+    if asks_controller != node.is_controller_listener(ctx.listener):
+        other = "broker" if asks_controller else "controller"
+        raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, f"this is a {other}'s listener")
     response = DescribeClusterResponse(
         cluster_id=node.cluster_id,
         controller_id=node.controller_id,
@@ -323,6 +323,13 @@ def describe_cluster(
             )
         ],
     )
+    if asks_controller:
+        response.brokers = [
+            DescribeClusterBroker(broker_id=controller.id, host=end.host, port=end.port)
+            for _, controller in sorted(node.image.controllers.items())
+            for end in controller.listeners
+            if end.name == ctx.listener
+        ]
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = allowed_operations(
             node.access, ctx, Resource.CLUSTER, CLUSTER_NAME
