@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scriba.broker.connection import Connection, HangUp, Parked, Parts
 from scriba.broker.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError, ParseError
-from scriba.wire.frame import decode_request_header, encode_response
+from scriba.wire.frame import decode_request_header
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -28,15 +28,23 @@ log = logging.getLogger(__name__)
 API_VERSIONS: Final = 18
 _START: Final = struct.Struct(">hhi")
 _LENGTH: Final = struct.Struct(">i")
+_HEAD: Final = struct.Struct(">ii")
 
 Handler = Callable[["Node", Context, Any], Any]
 Refuse = Callable[[Any, ErrorCode, str], Message | None]
-Encode = Callable[["Node", Any, int, int], Parts]
+Encode = Callable[["Node", Any, bytearray, int], Parts]
 
 
-def encode_plain(node: Node, response: Message, version: int, correlation_id: int) -> Parts:
-    body = encode_response(response, version, correlation_id)
-    return (_LENGTH.pack(len(body)), body)
+def encode_plain(node: Node, response: Message, out: bytearray, version: int) -> Parts:
+    """Writes the response behind its header, then the length before both: one piece to send."""
+    response.encode_into(out, version)
+    set_length(out, len(out))
+    return (out,)
+
+
+def set_length(out: bytearray, total: int) -> None:
+    """Fills in the length of a frame of `total` bytes, which does not count itself."""
+    _LENGTH.pack_into(out, 0, total - 4)
 
 
 def refuse_at_top(response: type[Message]) -> Refuse:
@@ -63,6 +71,8 @@ class Served:
     high: int
     oldest: int
     """The first version that can be read. Produce 0 to 2 is only advertised (KIP-896)."""
+    tagged_from: int
+    """The first version whose response header ends in tagged fields."""
     handler: Handler
     refuse: Refuse
     encode: Encode = encode_plain
@@ -117,8 +127,13 @@ class Dispatch:
             return Parked(work, answer.open)
         if answer is None:
             return None
+        return self._encode(served, ctx, answer, correlation_id)
+
+    def _encode(self, served: Served, ctx: Context, answer: Message, correlation_id: int) -> Parts:
         self._node.throttle(ctx, answer)
-        return served.encode(self._node, answer, version, correlation_id)
+        return served.encode(
+            self._node, answer, _head(served, ctx.version, correlation_id), ctx.version
+        )
 
     async def _finish(
         self,
@@ -136,8 +151,7 @@ class Dispatch:
             result = self._failed(served, request, error)
         if result is None:
             return None
-        self._node.throttle(ctx, result)
-        return served.encode(self._node, result, ctx.version, correlation_id)
+        return self._encode(served, ctx, result, correlation_id)
 
     def _failed(self, served: Served, request: Message, error: BaseException) -> Message | None:
         """The API's error response; what nobody expected is logged with its trace."""
@@ -155,4 +169,12 @@ class Dispatch:
         code = ErrorCode.UNSUPPORTED_VERSION
         answer = served.refuse(None, code, code.text)
         assert answer is not None
-        return served.encode(self._node, answer, 0, correlation_id)
+        return served.encode(self._node, answer, _head(served, 0, correlation_id), 0)
+
+
+def _head(served: Served, version: int, correlation_id: int) -> bytearray:
+    """The start of a response: room for its length, and its header."""
+    out = bytearray(_HEAD.pack(0, correlation_id))
+    if version >= served.tagged_from:
+        out.append(0)
+    return out

@@ -23,8 +23,9 @@ from scriba.controller.image import ClusterImage
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
 from scriba.raft.epochs import EpochTable
-from scriba.raft.machine import Raft, Timeouts
+from scriba.raft.machine import Raft
 from scriba.raft.messages import HardState, Position, Voter
+from scriba.raft.roles import Timeouts
 from scriba.records.batch import (
     MAGIC,
     NO_PRODUCER_EPOCH,

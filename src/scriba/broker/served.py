@@ -16,6 +16,7 @@ from scriba.broker.handlers import (
     topics,
 )
 from scriba.wire.apis import API, ApiKey
+from scriba.wire.schema import LATEST
 
 _AT_TOP: Final = None
 """The response has one error code of its own."""
@@ -78,6 +79,8 @@ def served(on_controller: bool = False) -> dict[int, Served]:
             low=api.advertised_min,
             high=api.max_version,
             oldest=api.min_version,
+            # ApiVersions never has them: its client cannot know yet what the broker speaks.
+            tagged_from=LATEST + 1 if key is ApiKey.API_VERSIONS else api.flexible_from,
             handler=handler,
             refuse=refuse or refuse_at_top(api.response),
             **extra,

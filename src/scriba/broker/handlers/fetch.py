@@ -9,12 +9,12 @@ reads again when one moves, until its time is up.
 from __future__ import annotations
 
 import asyncio
-import struct
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.connection import COPIED_BELOW, Parts, Region
 from scriba.broker.context import Context, Later
+from scriba.broker.dispatch import set_length
 from scriba.broker.fetch_sessions import Plan, Watched
 from scriba.errors import ErrorCode, KafkaError
 from scriba.storage.log import EMPTY, Cold, Slice
@@ -26,7 +26,7 @@ from scriba.wire.fetch import (
     FetchResponseEpochEndOffset,
     PartitionData,
 )
-from scriba.wire.frame import encode_response_parts
+from scriba.wire.schema import Hole
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
@@ -37,7 +37,6 @@ READ_COMMITTED: Final = 1
 DEBUGGING_REPLICA: Final = -2
 """Tools that read what consumers may not see yet, up to the end of the log."""
 
-_LENGTH: Final = struct.Struct(">i")
 _NO_RECORDS: Final = b""
 
 
@@ -267,17 +266,23 @@ def _is_news(item: Watched, data: PartitionData) -> bool:
     return news
 
 
-def encode(node: Node, response: FetchResponse, version: int, correlation_id: int) -> Parts:
+def encode(node: Node, response: FetchResponse, out: bytearray, version: int) -> Parts:
     """The response as pieces: headers in memory, records as regions of files."""
-    pieces, total = encode_response_parts(response, version, correlation_id)
-    parts: list[bytes | bytearray | memoryview | Region] = [_LENGTH.pack(total)]
-    for piece in pieces:
-        if isinstance(piece, memoryview):
-            parts.append(piece)
-        else:
-            assert isinstance(piece, Slice)
-            node.counters.topic_bytes_out += piece.size
-            parts.append(_small_or_region(piece))
+    holes: list[tuple[int, Hole]] = []
+    response.encode_into(out, version, holes)
+    view = memoryview(out)
+    parts: list[memoryview | Region] = []
+    start, total = 0, len(out)
+    for end, hole in holes:
+        assert isinstance(hole, Slice)
+        parts.append(view[start:end])
+        parts.append(_small_or_region(hole))
+        total += hole.size
+        start = end
+    if start < len(out):
+        parts.append(view[start:])
+    node.counters.topic_bytes_out += total - len(out)
+    set_length(out, total)
     return parts
 
 
