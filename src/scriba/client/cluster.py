@@ -171,7 +171,7 @@ class Cluster:
         self.topics[where.topic].partitions[where.partition] = moved
         return True
 
-    async def topic(self, name: str, timeout_ms: int) -> Topic:
+    async def topic(self, name: str, timeout_ms: float) -> Topic:
         """A topic of the picture; waits until it is in it. TimedOut names what stood in the way."""
         self.start()
         self.want(name)
@@ -188,7 +188,7 @@ class Cluster:
 
         return await self.within(look(), timeout_ms, f"the metadata of topic {name}", name)
 
-    async def ready(self, timeout_ms: int) -> None:
+    async def ready(self, timeout_ms: float) -> None:
         """Waits until the brokers are known."""
         self.start()
 
@@ -231,6 +231,10 @@ class Cluster:
             self._failure = failure
             self.stale()
             raise
+
+    def living(self, node_id: int) -> Connection | None:
+        """The connection to a broker, if there is one at this moment."""
+        return self._links.living(node_id)
 
     async def any_connection(self) -> Connection:
         """The least busy connection; a new one, first to known brokers, when there is none."""
@@ -342,6 +346,8 @@ class Cluster:
         if name not in self._wanted:
             return
         if topic.error_code:
+            if name not in self.errors:
+                log.info("topic %s: %s", name, error_code(topic.error_code).text)
             self.errors[name] = error_code(topic.error_code)
             if topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
                 self._drop(name)

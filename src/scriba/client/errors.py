@@ -77,14 +77,16 @@ class BrokerError(ClientError):
 class OffsetError(BrokerError):
     """The position of a partition is not in its log, and `auto.offset.reset` is none.
 
-    `offset` is where the consumer stood. After a truncation (KIP-320) `diverged_at` is the first
-    offset whose record is not the one that was read.
+    `offset` is where the consumer stood, -1 when it has not been anywhere yet. After a truncation
+    (KIP-320) `diverged_at` is the first offset whose record is not the one that was read.
     """
 
     def __init__(
         self, topic: str, partition: int, offset: int, diverged_at: int | None = None
     ) -> None:
-        if diverged_at is None:
+        if offset < 0:
+            message = "there is no position, and auto.offset.reset is none"
+        elif diverged_at is None:
             message = f"offset {offset} is not in the log"
         else:
             message = f"the log was truncated below offset {offset}, to {diverged_at}"

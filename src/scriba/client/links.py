@@ -61,6 +61,10 @@ class Links:
         ]
         return min(found, key=lambda c: c.in_flight) if found else None
 
+    def living(self, node_id: int) -> Connection | None:
+        link = self._links.get((node_id, ""))
+        return None if link is None else link.alive
+
     async def connect(self, node_id: int, host: str, port: int, purpose: str = "") -> Connection:
         """The living connection, or a new one; whoever asks meanwhile waits for the same one."""
         if self._closed:

@@ -3,6 +3,7 @@
 A node's `World` has all of these, so a client runs in the simulator as it runs on a machine.
 """
 
+import asyncio
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -69,3 +70,24 @@ class Backoff:
 
     def reset(self) -> None:
         self._failures = 0
+
+
+class Signal:
+    """Wakes all who wait at that moment. Whoever waits looks first whether there is a need to."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: list[asyncio.Future[None]] = []
+
+    def wait(self) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        return future
+
+    def wake(self) -> None:
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for future in waiting:
+                if not future.done():
+                    future.set_result(None)

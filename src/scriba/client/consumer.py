@@ -1,0 +1,291 @@
+"""Reads records of partitions that the application chooses.
+
+    async with Consumer(bootstrap_servers="localhost:9092") as consumer:
+        consumer.assign(await consumer.partitions("orders"))
+        async for record in consumer:
+            print(record.offset, record.value)
+
+Records are fetched ahead in the background. `poll` gives what is there as a list; `async for` gives
+one after the other; both move the same position.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from scriba.client.chunk import Reading
+from scriba.client.cluster import Cluster
+from scriba.client.errors import ClientError, Closed, DecodeError, OffsetError
+from scriba.client.fetcher import Fetcher, reset_target
+from scriba.client.model import (
+    ConsumerRecord,
+    Isolation,
+    OffsetAndTimestamp,
+    OffsetSpec,
+    TopicPartition,
+)
+from scriba.client.offsets import list_offsets
+from scriba.client.ports import Ports, real_ports
+from scriba.client.positions import Assigned, Positions
+from scriba.client.serializers import deserializer
+from scriba.client.settings import ConsumerSettings
+
+
+class Consumer:
+    """Takes settings by Kafka's names: `Consumer({"fetch.min.bytes": 1}, client_rack="a")`.
+
+    Keys and values are bytes unless deserializers are given; Kafka's null is `None`. Made and used
+    within one event loop.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        ports: Ports | None = None,
+        **keywords: Any,
+    ) -> None:
+        self.settings = settings = ConsumerSettings.build(config, keywords)
+        self._ports = ports or real_ports()
+        self._isolation = (
+            Isolation.READ_COMMITTED
+            if settings.isolation_level == "read_committed"
+            else Isolation.READ_UNCOMMITTED
+        )
+        self._cluster = Cluster(
+            self._ports, settings, auto_create=settings.allow_auto_create_topics
+        )
+        self._positions = Positions()
+        reading = Reading(
+            deserializer(settings.key_deserializer),
+            deserializer(settings.value_deserializer),
+            settings.check_crcs,
+            settings.scriba_decode_errors == "skip",
+        )
+        self._fetcher = Fetcher(self._cluster, settings, self._positions, reading)
+        self._started = False
+        self._closed = False
+
+    # -- partitions ------------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Reads these partitions, and no others. Those that were read before keep their position;
+        the others begin where `auto.offset.reset` says, unless a seek follows."""
+        self._start()
+        chosen = [TopicPartition(*where) for where in partitions]
+        target = reset_target(self.settings.auto_offset_reset, self._ports.clock.wall_ms())
+        before = {where.topic for where in self._positions.assigned}
+        self._positions.assign(chosen, target)
+        topics = dict.fromkeys(where.topic for where in chosen)
+        for topic in topics:
+            self._cluster.want(topic)
+        self._cluster.forget(topic for topic in before if topic not in topics)
+        if target is None:
+            for assigned in self._positions.assigned.values():
+                if not assigned.found and assigned.target is None:
+                    assigned.error = OffsetError(*assigned.where, -1)
+        self._fetcher.poke()
+
+    def subscribe(self, *topics: object, **options: object) -> None:
+        raise ClientError(
+            "subscribing needs consumer groups, which are not served yet",
+            fix="assign partitions: consumer.assign(await consumer.partitions(topic))",
+        )
+
+    def assignment(self) -> list[TopicPartition]:
+        return sorted(self._positions.assigned)
+
+    async def partitions(self, topic: str) -> list[TopicPartition]:
+        """The partitions of a topic."""
+        self._start()
+        found = await self._cluster.topic(topic, self.settings.default_api_timeout_ms)
+        return [TopicPartition(topic, partition) for partition in sorted(found.partitions)]
+
+    def pause(self, *partitions: tuple[str, int]) -> None:
+        """Gives no more records of these partitions, of all when none is named."""
+        for assigned in self._chosen(partitions):
+            assigned.paused = True
+        self._fetcher.poke()
+
+    def resume(self, *partitions: tuple[str, int]) -> None:
+        for assigned in self._chosen(partitions):
+            assigned.paused = False
+        self._fetcher.arrived.wake()
+        self._fetcher.poke()
+
+    def paused(self) -> list[TopicPartition]:
+        return sorted(a.where for a in self._positions.assigned.values() if a.paused)
+
+    # -- positions -------------------------------------------------------------------------------
+
+    def seek(self, partition: tuple[str, int], offset: int, leader_epoch: int = -1) -> None:
+        """Goes on at an offset. With the leader epoch of the record before it, it is noticed when
+        that record is no longer the one that was read."""
+        if offset < 0:
+            raise ValueError(f"offset {offset} is negative; seek_to_end() goes to the end")
+        self._assigned(partition).jump(offset, leader_epoch)
+        self._fetcher.poke()
+
+    def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
+        """Goes to the oldest record of these partitions, of all when none is named."""
+        self._look_for(OffsetSpec.EARLIEST, partitions)
+
+    def seek_to_end(self, *partitions: tuple[str, int]) -> None:
+        """Goes behind the newest record of these partitions, of all when none is named."""
+        self._look_for(OffsetSpec.LATEST, partitions)
+
+    def seek_to_time(self, timestamp_ms: int, *partitions: tuple[str, int]) -> None:
+        """Goes to the first record that is not older, or to the end when all are."""
+        if timestamp_ms < 0:
+            raise ValueError(f"timestamp {timestamp_ms} is negative")
+        self._look_for(timestamp_ms, partitions)
+
+    def skip(self, error: DecodeError) -> None:
+        """Goes on behind a record that cannot be read."""
+        self.seek((error.topic, error.partition), error.next_offset)
+
+    async def position(self, partition: tuple[str, int], timeout_ms: int | None = None) -> int:
+        """The offset of the next record that will be given."""
+        assigned = self._assigned(partition)
+
+        async def known() -> int:
+            while not assigned.found:
+                if assigned.error is not None:
+                    raise assigned.error
+                await self._fetcher.arrived.wait()
+            return assigned.position
+
+        return await self._cluster.within(
+            known(), self._limit(timeout_ms), f"the position in {assigned.where}"
+        )
+
+    def lag(self, partition: tuple[str, int]) -> int | None:
+        """Records between the position and the end, as of the last fetch; None before that."""
+        return self._assigned(partition).lag(self._isolation is Isolation.READ_COMMITTED)
+
+    async def beginning_offsets(
+        self, partitions: Iterable[tuple[str, int]], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        return await self._named_offsets(partitions, OffsetSpec.EARLIEST, timeout_ms)
+
+    async def end_offsets(
+        self, partitions: Iterable[tuple[str, int]], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        """The offset after the last record; after the last stable one for read_committed."""
+        return await self._named_offsets(partitions, OffsetSpec.LATEST, timeout_ms)
+
+    async def offsets_for_times(
+        self, times: Mapping[tuple[str, int], int], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record that is not older than a timestamp; None where all are older."""
+        self._start()
+        wanted = {TopicPartition(*where): time for where, time in times.items()}
+        return await list_offsets(self._cluster, wanted, self._isolation, self._limit(timeout_ms))
+
+    # -- records ---------------------------------------------------------------------------------
+
+    async def poll(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> list[ConsumerRecord[Any, Any]]:
+        """Records that were fetched, waiting up to `timeout_ms` for the first of them.
+
+        Raises what stands in the way: DecodeError, OffsetError, BrokerError. The position stays
+        before it until a seek, or `skip`, moves on.
+        """
+        most = max_records or self.settings.max_poll_records
+        records = self._take(most)
+        if records or timeout_ms <= 0:
+            await asyncio.sleep(0)  # fetches go on even if the caller never waits
+            return records
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not records:
+                    await self._fetcher.arrived.wait()
+                    records = self._take(most)
+        except TimeoutError:
+            return []
+        return records
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord[Any, Any]:
+        fetcher = self._fetcher
+        if fetcher.breathe:
+            fetcher.breathe = False
+            await asyncio.sleep(0)
+        while (record := fetcher.take_one()) is None:
+            self._check_open()
+            await fetcher.arrived.wait()
+        return record
+
+    # -- life ------------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._fetcher.close()
+        self._fetcher.arrived.wake()
+        await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        self._start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _start(self) -> None:
+        self._check_open()
+        if not self._started:
+            self._started = True
+            self._cluster.start()
+            self._fetcher.start()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("the consumer was closed")
+
+    def _take(self, most: int) -> list[ConsumerRecord[Any, Any]]:
+        self._check_open()
+        if not self._positions.assigned:
+            raise ClientError(
+                "nothing to read: no partition is assigned", fix="call consumer.assign() first"
+            )
+        return self._fetcher.take(most)
+
+    def _limit(self, timeout_ms: int | None) -> int:
+        return self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
+
+    def _assigned(self, partition: tuple[str, int]) -> Assigned:
+        self._check_open()
+        found = self._positions.assigned.get(TopicPartition(*partition))
+        if found is None:
+            raise ValueError(f"{partition} is not assigned to this consumer")
+        return found
+
+    def _chosen(self, partitions: tuple[tuple[str, int], ...]) -> list[Assigned]:
+        if not partitions:
+            self._check_open()
+            return list(self._positions.assigned.values())
+        return [self._assigned(where) for where in partitions]
+
+    def _look_for(self, target: int, partitions: tuple[tuple[str, int], ...]) -> None:
+        for assigned in self._chosen(partitions):
+            assigned.look_for(target)
+        self._fetcher.poke()
+
+    async def _named_offsets(
+        self, partitions: Iterable[tuple[str, int]], spec: OffsetSpec, timeout_ms: int | None
+    ) -> dict[TopicPartition, int]:
+        self._start()
+        wanted = {TopicPartition(*where): int(spec) for where in partitions}
+        found = await list_offsets(self._cluster, wanted, self._isolation, self._limit(timeout_ms))
+        return {where: place.offset for where, place in found.items() if place is not None}

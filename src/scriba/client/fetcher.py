@@ -1,0 +1,514 @@
+"""Keeps a consumer's partitions supplied with records, ahead of what the application takes.
+
+One task finds and checks positions; every broker that partitions are read from has a lane: a task
+with a connection and a fetch session of its own that has one Fetch under way at a time. A lane
+waits while one of its partitions has all the chunks it may hold, since a request without it could
+park at the broker just when it runs dry.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from typing import Any, Final
+
+from scriba.client.chunk import Chunk, Reading
+from scriba.client.cluster import HOPELESS, NO_NODE, Cluster, Node
+from scriba.client.connection import Connection
+from scriba.client.errors import BrokerError, ClientError, DecodeError, OffsetError
+from scriba.client.fetch_session import FINAL_EPOCH, NO_SESSION, FetchSession, Plan, Wanted
+from scriba.client.model import ConsumerRecord, Isolation, OffsetSpec, TopicPartition
+from scriba.client.offsets import EpochEnd, epoch_ends, look_up
+from scriba.client.ports import Backoff, Signal
+from scriba.client.positions import Assigned, Positions
+from scriba.client.settings import ConsumerSettings, parse_duration_ms
+from scriba.errors import ErrorCode, error_code
+from scriba.wire.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+
+log = logging.getLogger(__name__)
+
+_BY_TOPIC_ID: Final = 13
+_WITH_SESSIONS: Final = 7
+_SESSION_ERRORS: Final = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+_FINAL: Final = frozenset(
+    {
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    }
+)
+"""What the application has to know; everything else is tried again."""
+
+
+class _Lane:
+    __slots__ = ("backoff", "node", "session", "wake")
+
+    def __init__(self, node: int, backoff: Backoff) -> None:
+        self.node = node
+        self.backoff = backoff
+        self.session = FetchSession()
+        self.wake = asyncio.Event()
+
+
+class Fetcher:
+    def __init__(
+        self, cluster: Cluster, settings: ConsumerSettings, positions: Positions, reading: Reading
+    ) -> None:
+        self.arrived = Signal()
+        """Wakes who waits for records, positions or errors."""
+        self.breathe = False
+        """Whether a chunk was used up since this was last set back: others need a turn."""
+        self._cluster = cluster
+        self._settings = settings
+        self._positions = positions
+        self._reading = reading
+        self._committed = settings.isolation_level == "read_committed"
+        self._isolation = (
+            Isolation.READ_COMMITTED if self._committed else Isolation.READ_UNCOMMITTED
+        )
+        self._clock = cluster.ports.clock
+        self._lanes: dict[int, _Lane] = {}
+        self._line: deque[Assigned] = deque()
+        """A partition for each chunk that came, in the order they came."""
+        self._tend_now = asyncio.Event()
+
+    def start(self) -> None:
+        self._cluster.tasks.spawn(self._tend(), name="scriba-positions")
+        self._cluster.tasks.spawn(self._follow_updates(), name="scriba-leaders")
+
+    def poke(self) -> None:
+        """Tells that positions have changed, or there is room for more."""
+        self._tend_now.set()
+        for lane in self._lanes.values():
+            lane.wake.set()
+
+    # -- out to the application ------------------------------------------------------------------
+
+    def take(self, most: int) -> list[ConsumerRecord[Any, Any]]:
+        """Up to `most` buffered records; none when there are none.
+
+        Raises a partition's error, but only when no record can be given before it.
+        """
+        taken: list[ConsumerRecord[Any, Any]] = []
+        aside: list[Assigned] = []
+        line = self._line
+        try:
+            while line and len(taken) < most:
+                assigned = line[0]
+                if not self._is_current(assigned) or not assigned.buffered:
+                    line.popleft()
+                elif assigned.paused:
+                    aside.append(line.popleft())
+                else:
+                    taken += self._take_from(assigned, most - len(taken))
+        except DecodeError:
+            if not taken:
+                raise
+        finally:
+            line.extend(aside)
+        if not taken:
+            self._raise_errors()
+        return taken
+
+    def _take_from(self, assigned: Assigned, most: int) -> list[ConsumerRecord[Any, Any]]:
+        chunk = assigned.buffered[0]
+        taken = chunk.take(most)
+        assigned.position = chunk.next_offset
+        if not taken or chunk.used_up:
+            self._finish(assigned, chunk)
+        return taken
+
+    def take_one(self) -> ConsumerRecord[Any, Any] | None:
+        """The next buffered record; cheaper than `take(1)` while a chunk lasts."""
+        if self._line:
+            assigned = self._line[0]
+            if assigned.buffered and not assigned.paused and self._is_current(assigned):
+                chunk = assigned.buffered[0]
+                record = chunk.take_one()
+                assigned.position = chunk.next_offset
+                if record is None or chunk.used_up:
+                    self._finish(assigned, chunk)
+                if record is not None:
+                    return record
+        records = self.take(1)
+        return records[0] if records else None
+
+    def _finish(self, assigned: Assigned, chunk: Chunk) -> None:
+        """A chunk is used up: there is room for another."""
+        assigned.position = chunk.end_offset
+        assigned.buffered.popleft()
+        self._line.popleft()
+        self.breathe = True
+        self.poke()
+
+    def _is_current(self, assigned: Assigned) -> bool:
+        return self._positions.assigned.get(assigned.where) is assigned
+
+    def _raise_errors(self) -> None:
+        for assigned in self._positions.assigned.values():
+            error = assigned.error
+            if error is not None and not assigned.paused:
+                if not isinstance(error, OffsetError):
+                    assigned.error = None  # the next try may do better
+                    self.poke()
+                raise error
+
+    # -- finding and checking positions ----------------------------------------------------------
+
+    async def _follow_updates(self) -> None:
+        while True:
+            await self._cluster.next_update()
+            self.poke()
+
+    async def _tend(self) -> None:
+        """Has positions found and checked, by one request to each leader concerned."""
+        spawn = self._cluster.tasks.spawn
+        while True:
+            await self._tend_now.wait()
+            self._tend_now.clear()
+            now = self._clock.mono_ms()
+            to_find: dict[int, list[Assigned]] = {}
+            for assigned in self._positions.to_be_found(now):
+                assigned.asking = True
+                to_find.setdefault(self._cluster.leader(assigned.where), []).append(assigned)
+            for part in to_find.values():
+                spawn(self._find(part), name="scriba-find")
+            to_check: dict[int, list[tuple[Assigned, int]]] = {}
+            for assigned, partition in self._positions.to_be_checked(self._cluster, now):
+                assigned.asking = True
+                entry = (assigned, partition.leader_epoch)
+                to_check.setdefault(partition.leader, []).append(entry)
+            for leader, checks in to_check.items():
+                spawn(self._check(leader, checks), name="scriba-check")
+            self._open_lanes()
+
+    async def _find(self, part: list[Assigned]) -> None:
+        asked = {a.where: (a, a.generation) for a in part}
+        wanted = {a.where: a.target for a in part if a.target is not None}
+        found = await look_up(self._cluster, wanted, self._isolation)
+        for where, (assigned, generation) in asked.items():
+            if assigned.generation != generation:
+                continue
+            assigned.asking = False
+            failure = found.failures.get(where)
+            place = found.offsets.get(where)
+            if failure is not None:
+                self._failed(assigned, failure)
+            elif place is None:
+                # Nothing is as late as that: the end is where the next record will be.
+                assigned.target = OffsetSpec.LATEST
+            else:
+                assigned.jump(place.offset, place.leader_epoch)
+        self.arrived.wake()
+        self.poke()
+
+    async def _check(self, leader: int, part: list[tuple[Assigned, int]]) -> None:
+        """Asks a new leader whether it has what was read from the old ones (KIP-320)."""
+        generations = [assigned.generation for assigned, _ in part]
+        wanted = {assigned.where: (current, assigned.epoch) for assigned, current in part}
+        problem: ClientError | None = None
+        ends: dict[TopicPartition, EpochEnd | ErrorCode] = {}
+        try:
+            ends = await epoch_ends(self._cluster, leader, wanted)
+        except ClientError as failure:
+            problem = failure
+        for (assigned, current), generation in zip(part, generations, strict=True):
+            if assigned.generation != generation:
+                continue
+            assigned.asking = False
+            end = ends.get(assigned.where, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if isinstance(end, ErrorCode):
+                self._cluster.stale()
+                self._failed(assigned, problem or BrokerError(end, about=str(assigned.where)))
+            elif 0 <= end.end_offset < assigned.fetch_offset:
+                self._truncated(assigned, end)
+            else:
+                assigned.checked(current)
+        self.poke()
+
+    def _truncated(self, assigned: Assigned, end: EpochEnd) -> None:
+        """The leader's log no longer has all that was fetched."""
+        log.warning("%s was truncated to offset %d", assigned.where, end.end_offset)
+        seen = assigned.position
+        if seen <= end.end_offset:
+            assigned.jump(seen)  # only what was fetched ahead is gone
+        elif self._settings.auto_offset_reset == "none":
+            assigned.jump(seen)
+            assigned.error = OffsetError(*assigned.where, seen, end.end_offset)
+        else:
+            assigned.jump(end.end_offset, end.epoch)
+        self.arrived.wake()
+
+    def _failed(self, assigned: Assigned, failure: ClientError) -> None:
+        """Something about one partition has to be tried again after a pause, or told."""
+        if not failure.retriable:
+            assigned.error = failure
+            self.arrived.wake()
+        else:
+            log.debug("%s: trying again after %s", assigned.where, failure)
+        self._rest(assigned)
+
+    def _rest(self, assigned: Assigned) -> None:
+        pause = Backoff(self._cluster.ports.rng, self._settings.retry_backoff_ms, 0).next_ms()
+        assigned.retry_at = self._clock.mono_ms() + pause
+        asyncio.get_running_loop().call_later(pause / 1000, self.poke)
+
+    # -- lanes -----------------------------------------------------------------------------------
+
+    def _open_lanes(self) -> None:
+        now = self._clock.mono_ms()
+        for assigned in self._positions.assigned.values():
+            partition = self._cluster.partition(assigned.where)
+            if partition is None or partition.leader == NO_NODE:
+                self._cluster.stale()
+                trouble = self._cluster.errors.get(assigned.where.topic)
+                if trouble in HOPELESS and trouble is not None:
+                    assigned.error = BrokerError(trouble, about=f"topic {assigned.where.topic}")
+                    self.arrived.wake()
+                continue
+            node = assigned.node(partition, now)
+            if node not in self._lanes:
+                settings = self._settings
+                backoff = Backoff(
+                    self._cluster.ports.rng,
+                    settings.retry_backoff_ms,
+                    settings.retry_backoff_max_ms,
+                )
+                lane = self._lanes[node] = _Lane(node, backoff)
+                self._cluster.tasks.spawn(self._run(lane), name=f"scriba-fetch-{node}")
+
+    async def _run(self, lane: _Lane) -> None:
+        while True:
+            wanted = self._wanted(lane.node)
+            if not wanted:
+                await lane.wake.wait()
+                lane.wake.clear()
+                continue
+            try:
+                connection = await self._cluster.connect(lane.node, "fetch")
+                await self._fetch(lane, connection, wanted)
+            except ClientError as failure:
+                log.debug("fetching from broker %d: %s", lane.node, failure)
+                lane.session.lost()
+                self._cluster.stale()
+                for assigned, _ in wanted.values():
+                    if assigned.nearby == lane.node:
+                        assigned.nearby = NO_NODE
+                    elif not failure.retriable:
+                        assigned.error = failure
+                        self.arrived.wake()
+                await asyncio.sleep(lane.backoff.next_ms() / 1000)
+                self._tend_now.set()
+            else:
+                lane.backoff.reset()
+
+    def _wanted(self, node: int) -> dict[TopicPartition, tuple[Assigned, Wanted]]:
+        """What to fetch from a broker now."""
+        now = self._clock.mono_ms()
+        found: dict[TopicPartition, tuple[Assigned, Wanted]] = {}
+        for where, assigned in self._positions.assigned.items():
+            partition = self._cluster.partition(where)
+            if partition is None or assigned.node(partition, now) != node or assigned.paused:
+                continue
+            if assigned.full:
+                return {}
+            ready = assigned.found and assigned.error is None and assigned.retry_at <= now
+            if ready and not assigned.to_be_checked(partition):
+                found[where] = (
+                    assigned,
+                    Wanted(
+                        self._cluster.topics[where.topic].id,
+                        assigned.fetch_offset,
+                        partition.leader_epoch,
+                        self._settings.max_partition_fetch_bytes,
+                    ),
+                )
+        return found
+
+    async def _fetch(
+        self,
+        lane: _Lane,
+        connection: Connection,
+        wanted: dict[TopicPartition, tuple[Assigned, Wanted]],
+    ) -> None:
+        version = connection.version(FetchRequest)
+        plan = lane.session.plan(
+            {where: want for where, (_, want) in wanted.items()}, version >= _BY_TOPIC_ID
+        )
+        if not plan.by_id:
+            version = connection.version(FetchRequest, _BY_TOPIC_ID - 1)
+        generations = {where: a.generation for where, (a, _) in wanted.items()}
+        settings = self._settings
+        answer = await connection.request(
+            self._request(plan),
+            FetchResponse,
+            version=version,
+            timeout_ms=settings.request_timeout_ms + settings.fetch_max_wait_ms,
+        )
+        if answer.error_code:
+            code = error_code(answer.error_code)
+            lane.session.lost(code)
+            if code in _SESSION_ERRORS:
+                log.debug("broker %d: fetch session: %s", lane.node, code.name)
+                self._cluster.stale()
+                if code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID):
+                    raise BrokerError(code)
+                return
+            raise BrokerError(code, about="fetch")
+        lane.session.answered(answer.session_id if version >= _WITH_SESSIONS else NO_SESSION)
+        nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in answer.node_endpoints]
+        for topic in answer.responses:
+            name = self._cluster.names.get(topic.topic_id) if plan.by_id else topic.topic
+            for said in topic.partitions:
+                where = TopicPartition(name or "", said.partition_index)
+                if where in wanted:
+                    assigned, want = wanted[where]
+                    stayed = generations[where] == assigned.generation
+                    if stayed and self._is_current(assigned):
+                        self._receive(lane, assigned, want, said, nodes)
+        self.arrived.wake()
+
+    def _request(self, plan: Plan) -> FetchRequest:
+        settings = self._settings
+        topics: dict[str, FetchTopic] = {}
+        for (topic, partition), want in plan.send.items():
+            entry = topics.get(topic)
+            if entry is None:
+                entry = topics[topic] = FetchTopic(topic=topic, topic_id=want.topic_id)
+            entry.partitions.append(
+                FetchPartition(
+                    partition=partition,
+                    current_leader_epoch=want.leader_epoch,
+                    fetch_offset=want.offset,
+                    partition_max_bytes=want.max_bytes,
+                )
+            )
+        forgotten: dict[str, ForgottenTopic] = {}
+        for (topic, partition), want in plan.forget.items():
+            gone = forgotten.get(topic)
+            if gone is None:
+                gone = forgotten[topic] = ForgottenTopic(topic=topic, topic_id=want.topic_id)
+            gone.partitions.append(partition)
+        return FetchRequest(
+            max_wait_ms=settings.fetch_max_wait_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+            isolation_level=self._isolation,
+            session_id=plan.session_id,
+            session_epoch=plan.epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=list(forgotten.values()),
+            rack_id=settings.client_rack,
+        )
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def _receive(
+        self,
+        lane: _Lane,
+        assigned: Assigned,
+        want: Wanted,
+        said: PartitionData,
+        nodes: list[Node],
+    ) -> None:
+        if said.error_code:
+            self._receive_error(lane, assigned, said, nodes)
+            return
+        if said.diverging_epoch.end_offset >= 0:
+            diverging = said.diverging_epoch
+            self._truncated(assigned, EpochEnd(diverging.epoch, diverging.end_offset))
+            return
+        assigned.high_watermark = said.high_watermark
+        assigned.last_stable_offset = said.last_stable_offset
+        assigned.log_start_offset = said.log_start_offset
+        if said.preferred_read_replica >= 0 and said.preferred_read_replica in self._cluster.nodes:
+            assigned.nearby = said.preferred_read_replica
+            limit = self._settings.metadata_max_age_ms
+            assigned.nearby_until = self._clock.mono_ms() + limit
+            self._tend_now.set()
+            return
+        data = said.records
+        if not isinstance(data, memoryview) or not data:
+            return
+        aborted = (said.aborted_transactions or []) if self._committed else None
+        chunk = Chunk(
+            assigned.where, data, want.offset, assigned.generation, self._reading, aborted
+        )
+        if not chunk.used_up:
+            assigned.fetched(chunk, chunk.end_offset, chunk.end_epoch)
+            self._line.append(assigned)
+            self._positions.to_end(assigned)
+
+    def _receive_error(
+        self, lane: _Lane, assigned: Assigned, said: PartitionData, nodes: list[Node]
+    ) -> None:
+        code = error_code(said.error_code)
+        if assigned.nearby == lane.node:
+            # The leader knows best: it is asked next, and may name a replica again.
+            assigned.nearby = NO_NODE
+            self._tend_now.set()
+        elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(assigned)
+        elif code in _FINAL:
+            assigned.error = BrokerError(code, about=str(assigned.where))
+        else:
+            new = said.current_leader
+            told = self._cluster.learn_leader(
+                assigned.where, new.leader_id, new.leader_epoch, nodes
+            )
+            self._cluster.stale()
+            if told:
+                self._tend_now.set()
+            else:
+                self._rest(assigned)
+
+    def _out_of_range(self, assigned: Assigned) -> None:
+        """The position is before the log's start, or after its end."""
+        if assigned.buffered:
+            self._rest(assigned)  # what was fetched before is still good
+            return
+        target = reset_target(self._settings.auto_offset_reset, self._clock.wall_ms())
+        offset = assigned.fetch_offset
+        if target is None:
+            assigned.error = OffsetError(*assigned.where, offset)
+            return
+        log.warning("%s: offset %d is not in the log; position reset", assigned.where, offset)
+        assigned.look_for(target)
+        self._tend_now.set()
+
+    def close(self) -> None:
+        """Tells brokers that the sessions can go; nobody waits for their answers."""
+        for lane in self._lanes.values():
+            connection = self._cluster.living(lane.node)
+            if connection is not None and lane.session.id != NO_SESSION:
+                end = FetchRequest(session_id=lane.session.id, session_epoch=FINAL_EPOCH)
+                with contextlib.suppress(ClientError):
+                    connection.post(end, FetchResponse)
+
+
+def reset_target(policy: str, wall_ms: int) -> int | None:
+    """Where `auto.offset.reset` points to now; None when it says to tell the application."""
+    if policy == "none":
+        return None
+    if policy == "latest":
+        return OffsetSpec.LATEST
+    if policy == "earliest":
+        return OffsetSpec.EARLIEST
+    duration = parse_duration_ms(policy.partition(":")[2])
+    assert duration is not None, "checked with the settings"
+    return max(0, wall_ms - duration)

@@ -1,0 +1,161 @@
+"""Where a consumer stands in each of its partitions.
+
+A partition is in one of three states, by what stands between it and the next fetch:
+
+    to be found    `target` says where to begin (a name or a time): ListOffsets gives the offset
+    to be checked  a new leader was elected since it was last good: is it still in the log?
+    fetchable      the offset is good; records are fetched as long as there is room for them
+
+`position` is what the application has seen, `fetch_offset` runs ahead of it by what is buffered.
+Every jump (seek, reset, truncation) begins a new generation; answers to older ones are dropped.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+from scriba.client.chunk import Chunk
+from scriba.client.cluster import NO_NODE, Cluster, Partition
+from scriba.client.errors import ClientError
+from scriba.client.model import TopicPartition
+
+AHEAD: Final = 2
+"""Chunks of a partition that are kept: one that is being used up, one fetched ahead."""
+
+
+class Assigned:
+    """One partition that is read."""
+
+    __slots__ = (
+        "_checked_epoch",
+        "asking",
+        "buffered",
+        "epoch",
+        "error",
+        "fetch_offset",
+        "generation",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "nearby",
+        "nearby_until",
+        "paused",
+        "position",
+        "retry_at",
+        "target",
+        "where",
+    )
+
+    def __init__(self, where: TopicPartition, target: int | None) -> None:
+        self.where = where
+        self.paused = False
+        self.generation = 0
+        self.target = target
+        self.position = -1
+        self.fetch_offset = -1
+        self.epoch = -1
+        """Of the leader that wrote what is before `fetch_offset`; -1 when not known."""
+        self._checked_epoch = -1
+        self.buffered: deque[Chunk] = deque()
+        self.error: ClientError | None = None
+        """Raised by the next poll."""
+        self.asking = False
+        """Whether a broker is being asked about the position."""
+        self.retry_at = 0
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.nearby = NO_NODE
+        """A replica that the leader told us to read from (KIP-392)."""
+        self.nearby_until = 0
+
+    # -- jumps -----------------------------------------------------------------------------------
+
+    def jump(self, offset: int, epoch: int = -1) -> None:
+        """Goes on at an offset; `epoch` is that of the record before it, if known."""
+        self._leave()
+        self.position = self.fetch_offset = offset
+        self.epoch = epoch
+        self._checked_epoch = -1
+
+    def look_for(self, target: int) -> None:
+        """Goes on where a name or a timestamp points to."""
+        self._leave()
+        self.target = target
+        self.position = self.fetch_offset = -1
+        self.epoch = -1
+
+    def _leave(self) -> None:
+        self.generation += 1
+        self.target = None
+        self.buffered.clear()
+        self.error = None
+        self.asking = False
+        self.retry_at = 0
+        self.nearby = NO_NODE
+
+    # -- states ----------------------------------------------------------------------------------
+
+    @property
+    def found(self) -> bool:
+        return self.fetch_offset >= 0
+
+    def to_be_checked(self, partition: Partition) -> bool:
+        """Whether another leader might not have what was read before `fetch_offset`."""
+        return (
+            self.found
+            and self.epoch >= 0
+            and partition.leader_epoch >= 0
+            and partition.leader_epoch > max(self._checked_epoch, self.epoch)
+        )
+
+    def checked(self, leader_epoch: int) -> None:
+        self._checked_epoch = leader_epoch
+
+    def node(self, partition: Partition, now: int) -> int:
+        """The broker to fetch from."""
+        if self.nearby != NO_NODE and now >= self.nearby_until:
+            self.nearby = NO_NODE
+        return partition.leader if self.nearby == NO_NODE else self.nearby
+
+    @property
+    def full(self) -> bool:
+        return len(self.buffered) >= AHEAD
+
+    def fetched(self, chunk: Chunk, next_offset: int, epoch: int) -> None:
+        self.buffered.append(chunk)
+        self.fetch_offset = next_offset
+        self.epoch = epoch
+
+    def lag(self, committed: bool) -> int | None:
+        end = self.last_stable_offset if committed else self.high_watermark
+        return None if end < 0 or self.position < 0 else max(0, end - self.position)
+
+
+class Positions:
+    """All partitions of a consumer, those first that have waited longest for records."""
+
+    def __init__(self) -> None:
+        self.assigned: dict[TopicPartition, Assigned] = {}
+
+    def assign(self, partitions: Iterable[TopicPartition], target: int | None) -> None:
+        """Replaces the partitions; those that stay keep their positions."""
+        before = self.assigned
+        self.assigned = {
+            where: before.get(where) or Assigned(where, target) for where in partitions
+        }
+
+    def to_end(self, assigned: Assigned) -> None:
+        """Lets the others go first in the next request."""
+        del self.assigned[assigned.where]
+        self.assigned[assigned.where] = assigned
+
+    def to_be_found(self, now: int) -> list[Assigned]:
+        return [a for a in self._idle(now) if a.target is not None]
+
+    def to_be_checked(self, cluster: Cluster, now: int) -> list[tuple[Assigned, Partition]]:
+        pairs = [(a, cluster.partition(a.where)) for a in self._idle(now) if a.found]
+        return [(a, p) for a, p in pairs if p is not None and a.to_be_checked(p)]
+
+    def _idle(self, now: int) -> list[Assigned]:
+        return [a for a in self.assigned.values() if not a.asking and a.retry_at <= now]
