@@ -36,6 +36,9 @@ CLUSTER_NAME: Final = "kafka-cluster"
 
 
 class Access(Protocol):
+    open: bool
+    """Whether everyone may do everything, so that equal questions have equal answers."""
+
     def allowed(
         self, ctx: Context, operation: Operation, resource: Resource, name: str
     ) -> bool: ...
@@ -43,6 +46,8 @@ class Access(Protocol):
 
 class Open:
     """What holds while no authoriser is configured: everyone may do everything."""
+
+    open = True
 
     def allowed(self, ctx: Context, operation: Operation, resource: Resource, name: str) -> bool:
         return True

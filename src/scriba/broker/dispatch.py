@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scriba.broker.connection import Connection, HangUp, Parked, Parts
 from scriba.broker.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError, ParseError
-from scriba.wire.frame import decode_request_header
+from scriba.wire.frame import RequestHeader, decode_request_header
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+METADATA: Final = 3
 API_VERSIONS: Final = 18
+ANSWERS_KEPT: Final = 64
 _START: Final = struct.Struct(">hhi")
 _LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">ii")
@@ -84,7 +86,8 @@ class Dispatch:
     def __init__(self, node: Node, table: dict[int, Served]) -> None:
         self._node = node
         self.table = table
-        self._clock = node.world.clock
+        self._cached: dict[tuple[str, int, bytes], bytes] = {}
+        self._cached_at = -1
 
     def handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """Starts one request; raises HangUp where only closing the connection is right."""
@@ -109,13 +112,20 @@ class Dispatch:
         except ParseError as error:
             raise HangUp(f"{served.name} version {version} cannot be read: {error}") from None
         served.count += 1
+        if key == METADATA and self._node.access.open:
+            return self._answer_from_cache(served, connection, frame[start:], request, header)
+        return self._answer(served, connection, request, header)
+
+    def _answer(
+        self, served: Served, connection: Connection, request: Message, header: RequestHeader
+    ) -> Parts | Parked | None:
         ctx = Context(
             connection.principal,
             connection.listener,
             header.client_id,
             connection.peer,
-            key,
-            version,
+            header.api_key,
+            header.api_version,
             connection.last_active,
         )
         try:
@@ -123,11 +133,38 @@ class Dispatch:
         except Exception as error:
             answer = self._failed(served, request, error)
         if type(answer) is Later:
-            work = self._finish(served, ctx, request, answer, correlation_id)
+            work = self._finish(served, ctx, request, answer, header.correlation_id)
             return Parked(work, answer.open)
         if answer is None:
             return None
-        return self._encode(served, ctx, answer, correlation_id)
+        return self._encode(served, ctx, answer, header.correlation_id)
+
+    def _answer_from_cache(
+        self,
+        served: Served,
+        connection: Connection,
+        body: memoryview,
+        request: Message,
+        header: RequestHeader,
+    ) -> Parts | Parked | None:
+        """Metadata: equal questions have equal answers until the cluster's shape changes.
+
+        Thousands of clients ask for the same few topics again and again, and an answer that
+        lists ten thousand partitions takes longer to build than to send.
+        """
+        if self._cached_at != self._node.topology:
+            self._cached.clear()
+            self._cached_at = self._node.topology
+        question = (connection.listener, header.api_version, bytes(body))
+        known = self._cached.get(question)
+        if known is None:
+            answer = self._answer(served, connection, request, header)
+            if isinstance(answer, tuple) and len(self._cached) < ANSWERS_KEPT:
+                self._cached[question] = bytes(answer[0][8:])
+            return answer
+        out = bytearray(_HEAD.pack(len(known) + 4, header.correlation_id))
+        out += known
+        return (out,)
 
     def _encode(self, served: Served, ctx: Context, answer: Message, correlation_id: int) -> Parts:
         self._node.throttle(ctx, answer)

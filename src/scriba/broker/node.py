@@ -88,6 +88,8 @@ class Node:
         self.controller_listeners: list[Bound] = []
         self.cluster_id = ""
         self.broker_epoch = -1
+        self.topology = 0
+        """Counts changes of topics, partitions and brokers: what Metadata tells."""
         self.last_retention: Instant | None = None
         self.replicas: Replicas
         self.controller: ControllerNode
@@ -378,6 +380,8 @@ class Node:
     def _on_change(self, delta: Delta, image: ClusterImage) -> None:
         if delta.configs:
             self._refresh_settings()
+        if delta.created or delta.deleted or delta.partitions or delta.brokers:
+            self.topology += 1
         self.replicas.apply(delta, image)
 
     def _refresh_settings(self) -> None:

@@ -28,6 +28,8 @@ EVERY_VERSION = [
 
 
 class DenyAll:
+    open = False
+
     def allowed(self, ctx: Context, operation: Operation, resource: Resource, name: str) -> bool:
         return False
 
@@ -63,7 +65,6 @@ def in_a_node(play: Callable[[Node, Peer], Awaitable[None]], access: Any = None)
 def request_for(key: int, version: int, topic_id: bytes) -> Message:
     """A request that a well-meaning client would send."""
     batch = encode_batch([Record(0, 1_750_000_000_000, b"k", b"v", ())])
-    by_id = topic_id if key == ApiKey.FETCH else topic_id
     match ApiKey(key):
         case ApiKey.PRODUCE:
             data = [produce.PartitionProduceData(index=0, records=batch)]
@@ -74,7 +75,7 @@ def request_for(key: int, version: int, topic_id: bytes) -> Message:
                 topic_data=[produce.TopicProduceData(partition_data=data, **named)],
             )
         case ApiKey.FETCH:
-            named = {"topic_id": by_id} if version >= 13 else {"topic": TOPIC}
+            named = {"topic_id": topic_id} if version >= 13 else {"topic": TOPIC}
             partition = fetch.FetchPartition(partition=0, partition_max_bytes=1 << 20)
             return fetch.FetchRequest(
                 max_bytes=1 << 20, topics=[fetch.FetchTopic(partitions=[partition], **named)]
@@ -227,3 +228,20 @@ def test_a_request_that_is_not_allowed_is_refused_and_changes_nothing(key: int) 
         assert node.replicas.find(TOPIC, 0).log.end_offset == 0
 
     in_a_node(play, DenyAll())
+
+
+def test_an_answer_is_repeated_only_while_the_cluster_keeps_its_shape() -> None:
+    async def play(node: Node, client: Peer) -> None:
+        question = metadata.MetadataRequest(topics=None)
+
+        async def names() -> list[str | None]:
+            answer = await client.send(question, 9, metadata.MetadataResponse)
+            return [topic.name for topic in answer.topics]
+
+        assert await names() == [TOPIC]
+        assert await names() == [TOPIC]
+        more = admin.CreatableTopic(name="more", num_partitions=1, replication_factor=1)
+        await client.send(admin.CreateTopicsRequest(topics=[more]), 7, admin.CreateTopicsResponse)
+        assert await names() == ["more", TOPIC]
+
+    in_a_node(play)
