@@ -17,9 +17,7 @@ before the answer's reason is on disk, commit by counting an older epoch's recor
 the high watermark.
 """
 
-import enum
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
 
 from scriba.instant import Instant
 from scriba.raft.epochs import EpochTable
@@ -40,40 +38,8 @@ from scriba.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from scriba.raft.progress import Parked, Progress
-
-
-class Role(enum.Enum):
-    UNATTACHED = "waits for a leader or an election"
-    PROSPECTIVE = "asks whether it could win an election"
-    CANDIDATE = "asks for votes in a new epoch"
-    LEADER = "writes the log"
-    FOLLOWER = "fetches from the leader"
-    RESIGNED = "led this epoch and has stopped"
-
-
-VALID: Final = {
-    Role.UNATTACHED: {Role.UNATTACHED, Role.PROSPECTIVE, Role.FOLLOWER},
-    Role.PROSPECTIVE: {Role.UNATTACHED, Role.CANDIDATE, Role.FOLLOWER},
-    Role.CANDIDATE: {Role.UNATTACHED, Role.PROSPECTIVE, Role.LEADER, Role.FOLLOWER},
-    Role.LEADER: {Role.UNATTACHED, Role.RESIGNED, Role.FOLLOWER},
-    Role.FOLLOWER: {Role.UNATTACHED, Role.PROSPECTIVE, Role.FOLLOWER},
-    Role.RESIGNED: {Role.UNATTACHED, Role.PROSPECTIVE, Role.FOLLOWER},
-}
-
-MAX_WAIT_MS: Final = 500
-"""How long a leader may keep a fetch that has nothing to bring."""
-
-
-class Timeouts(NamedTuple):
-    election_ms: int = 1000
-    fetch_ms: int = 2000
-    request_ms: int = 2000
-
-    @property
-    def fetch_wait_ms(self) -> int:
-        """How long a fetch may wait: well below what makes a follower doubt its leader."""
-        return min(MAX_WAIT_MS, self.fetch_ms // 4, self.request_ms // 4)
+from scriba.raft.progress import Progress
+from scriba.raft.roles import VALID, Role, Timeouts
 
 
 class Raft:
@@ -110,7 +76,6 @@ class Raft:
         """When the next fetch is due; None while one waits for the disk."""
         self._has_fetched = False
         self._next_peer = 0
-        self._parked: list[Parked] = []
         self._leader_high_watermark = -1
         self._saved = hard_state
         self._told = Leadership(-1, None)
@@ -182,7 +147,9 @@ class Raft:
 
     def next_deadline(self) -> int | None:
         """The monotonic time of the next `tick`; None when nothing is due."""
-        due = [self._deadline, *(parked.deadline for parked in self._parked)]
+        due = [self._deadline]
+        if self.progress is not None:
+            due += [parked.deadline for parked in self.progress.parked]
         if self.role in (Role.PROSPECTIVE, Role.CANDIDATE, Role.LEADER):
             due += self._resend_at.values()
         if self._fetches:
@@ -266,13 +233,12 @@ class Raft:
     def _become(self, role: Role) -> None:
         assert role in VALID[self.role], f"{self.role.name} cannot become {role.name}"
         self.role = role
+        for parked in self.progress.parked if self.progress else ():
+            self._refuse_fetch(parked.token)
         self.progress = None
         self._granted, self._refused = set(), set()
         self._resend_at = {}
         self._has_fetched = False
-        for parked in self._parked:
-            self._refuse_fetch(parked.token)
-        self._parked = []
 
     def _enter(self, epoch: int, leader: int | None) -> None:
         assert epoch >= self.epoch
@@ -333,7 +299,7 @@ class Raft:
 
     def _check_majority(self, now: Instant) -> None:
         assert self.progress is not None
-        patience = self._timeouts.fetch_ms * 3 // 2
+        patience = self._timeouts.majority_ms
         if self.progress.hears_majority(now, patience):
             self._deadline = now.mono_ms + patience // 2
         else:
@@ -434,11 +400,11 @@ class Raft:
     def _lead(self, now: Instant) -> None:
         self._become(Role.LEADER)
         self.leader = self.own.id
-        self.progress = Progress(self.own, self.voters.values(), self.log.end_offset, now)
+        self.progress = Progress(self.own, self.voters.values(), self.epoch, self.log, now)
         self.progress.flushed = self.flushed
         self._deadline = None
         if len(self.voters) > 1:
-            self._deadline = now.mono_ms + self._timeouts.fetch_ms * 3 // 2
+            self._deadline = now.mono_ms + self._timeouts.majority_ms
         self._resend_at = dict.fromkeys(self._peers(), now.mono_ms)
         self._resend(now)
 
@@ -487,46 +453,15 @@ class Raft:
             # A replica that is ahead knows better; one that is behind learns from the answer.
             self._refuse_fetch(token)
             return
-        reply = self._fetch_reply(request)
-        if reply.diverging is None and reply.snapshot is None:
-            replica = self.progress.of(request.replica, now)
-            if replica is not None:
-                replica.fetched(request.offset, self.log.end_offset, now)
-                self._commit()
-            if self._nothing_for(request):
-                wait = min(request.max_wait_ms, MAX_WAIT_MS)
-                self._parked.append(Parked(request, token, now.mono_ms + wait))
-                return
-            reply = self._fetch_reply(request)
-        self._replies.append((token, reply))
-
-    def _fetch_reply(self, request: FetchRequest) -> FetchReply:
-        log, offset = self.log, request.offset
-        reply = FetchReply(self.epoch, self.own.id, self.high_watermark, offset, log.end_offset)
-        if log.contains(Position(request.last_epoch, offset)):
-            return reply
-        if offset <= log.start.offset or request.last_epoch < log.start.epoch:
-            return reply._replace(end_offset=offset, snapshot=log.start)
-        return reply._replace(end_offset=offset, diverging=log.end_of(request.last_epoch))
-
-    def _nothing_for(self, request: FetchRequest) -> bool:
-        return (
-            request.offset == self.log.end_offset
-            and request.high_watermark >= self.high_watermark
-            and request.max_wait_ms > 0
-        )
+        self.progress.note(request, now)
+        self._commit()
+        reply = self.progress.answer(request, token, self.high_watermark, now)
+        if reply is not None:
+            self._replies.append((token, reply))
 
     def _answer_parked(self, now: Instant | None = None) -> None:
-        if not self._parked:
-            return
-        waiting: list[Parked] = []
-        for parked in self._parked:
-            late = now is not None and now.mono_ms >= parked.deadline
-            if late or not self._nothing_for(parked.request):
-                self._replies.append((parked.token, self._fetch_reply(parked.request)))
-            else:
-                waiting.append(parked)
-        self._parked = waiting
+        if self.progress is not None and self.progress.parked:
+            self._replies += self.progress.answers(self.high_watermark, now)
 
     def _refuse_fetch(self, token: object) -> None:
         self._replies.append((token, FetchReply(self.epoch, self.leader, refused=True)))
@@ -546,7 +481,7 @@ class Raft:
             return
         self._deadline = now.mono_ms + self._timeouts.fetch_ms
         self._has_fetched = True
-        if self._fetch_at is None or reply.offset != self.log.end_offset:
+        if self._fetch_at is None or reply.position != self.log.end:
             return  # the answer to an earlier question
         if reply.snapshot is not None:
             self._fetch_at = None

@@ -74,17 +74,18 @@ class Run(NamedTuple):
 
 
 class FetchReply(NamedTuple):
-    """What the leader has from `offset` on, or how the replica must first put its log right.
+    """What the leader has from a position on, or how the replica must first put its log right.
 
-    The leader's machine names the range it wants sent (`offset`, `end_offset`); the follower's
-    gets the runs of epochs it consists of, with the payload.
+    `position` is what the request asked from: an answer that comes so late that the replica's log
+    has changed must not be taken for the answer to a newer question. The leader's machine names
+    the end of what it wants sent; the follower's gets the runs of epochs in it, with the payload.
     """
 
     epoch: int
     leader: int | None
     high_watermark: int = -1
-    offset: int = 0
-    end_offset: int = 0
+    position: Position = Position(-1, -1)
+    end_offset: int = -1
     diverging: Position | None = None
     snapshot: Position | None = None
     refused: bool = False

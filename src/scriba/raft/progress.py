@@ -1,11 +1,13 @@
-"""What a leader knows of the replicas that fetch from it, and what follows: the commit."""
+"""A leader's side: the replicas that fetch from it, what they get, and what that commits."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
 from scriba.instant import Instant
-from scriba.raft.messages import FetchRequest, Voter
+from scriba.raft.epochs import EpochTable
+from scriba.raft.messages import FetchReply, FetchRequest, Position, Voter
+from scriba.raft.roles import MAX_WAIT_MS
 
 OBSERVER_EXPIRY_MS: Final = 300_000
 MAX_OBSERVERS: Final = 10_000
@@ -45,19 +47,75 @@ class Parked:
 
 
 class Progress:
-    """The replicas of one leader in one epoch."""
+    """What one leader knows in one epoch."""
 
     def __init__(
-        self, own: Voter, voters: Iterable[Voter], start_offset: int, now: Instant
+        self, own: Voter, voters: Iterable[Voter], epoch: int, log: EpochTable, now: Instant
     ) -> None:
         self.own = own
         self.voters = {voter.id: Replica(voter) for voter in voters}
         self.observers: dict[Voter, Replica] = {}
-        self.start_offset = start_offset
+        self.start_offset = log.end_offset
         self.since = now.mono_ms
         self.flushed = 0
+        self.parked: list[Parked] = []
+        self._epoch = epoch
+        self._log = log
 
-    def of(self, replica: Voter, now: Instant) -> Replica | None:
+    # ---- fetches ----
+
+    def note(self, request: FetchRequest, now: Instant) -> None:
+        """Learns from a fetch how far the replica is, if its log is one with ours."""
+        if self._log.contains(Position(request.last_epoch, request.offset)):
+            replica = self._replica(request.replica, now)
+            if replica is not None:
+                replica.fetched(request.offset, self._log.end_offset, now)
+
+    def answer(
+        self, request: FetchRequest, token: object, high_watermark: int, now: Instant
+    ) -> FetchReply | None:
+        """What to send at once; None for a fetch that is kept until there is something."""
+        if self._nothing_for(request, high_watermark):
+            wait = min(request.max_wait_ms, MAX_WAIT_MS)
+            self.parked.append(Parked(request, token, now.mono_ms + wait))
+            return None
+        return self._reply(request, high_watermark)
+
+    def answers(
+        self, high_watermark: int, now: Instant | None = None
+    ) -> list[tuple[object, FetchReply]]:
+        """The kept fetches that have waited long enough, or not in vain."""
+        due: list[tuple[object, FetchReply]] = []
+        waiting: list[Parked] = []
+        for parked in self.parked:
+            late = now is not None and now.mono_ms >= parked.deadline
+            if late or not self._nothing_for(parked.request, high_watermark):
+                due.append((parked.token, self._reply(parked.request, high_watermark)))
+            else:
+                waiting.append(parked)
+        self.parked = waiting
+        return due
+
+    def _nothing_for(self, request: FetchRequest, high_watermark: int) -> bool:
+        return (
+            request.max_wait_ms > 0
+            and request.high_watermark >= high_watermark
+            and self._log.end == (request.last_epoch, request.offset)
+        )
+
+    def _reply(self, request: FetchRequest, high_watermark: int) -> FetchReply:
+        log = self._log
+        asked = Position(request.last_epoch, request.offset)
+        reply = FetchReply(self._epoch, self.own.id, high_watermark, asked, log.end_offset)
+        if log.contains(asked):
+            return reply
+        if asked.offset <= log.start.offset or asked.epoch < log.start.epoch:
+            return reply._replace(end_offset=asked.offset, snapshot=log.start)
+        return reply._replace(end_offset=asked.offset, diverging=log.end_of(asked.epoch))
+
+    # ---- replicas ----
+
+    def _replica(self, replica: Voter, now: Instant) -> Replica | None:
         """The replica that fetches; None for one observer too many."""
         voter = self.voters.get(replica.id)
         if voter is not None and voter.voter.directory == replica.directory:

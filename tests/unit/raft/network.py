@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from scriba.instant import Instant
 from scriba.raft.epochs import EpochTable
-from scriba.raft.machine import Raft, Role, Timeouts
+from scriba.raft.machine import Raft
 from scriba.raft.messages import (
     FetchReply,
     HardState,
@@ -24,6 +24,7 @@ from scriba.raft.messages import (
     Run,
     Voter,
 )
+from scriba.raft.roles import Role, Timeouts
 
 TIMEOUTS = Timeouts(election_ms=100, fetch_ms=200, request_ms=100)
 
@@ -147,12 +148,11 @@ class Machine:
             self.table.answer(self, token, self._with_entries(reply))
 
     def _with_entries(self, reply: Reply) -> Reply:
-        if not isinstance(reply, FetchReply) or reply.end_offset <= reply.offset:
+        if not isinstance(reply, FetchReply) or reply.end_offset <= reply.position.offset:
             return reply
-        start = self.disk.start.offset
-        entries = self.disk.entries[reply.offset - start : reply.end_offset - start][:4]
+        entries = self.disk.between(reply.position.offset, reply.end_offset)[:4]
         runs: list[Run] = []
-        for end, entry in enumerate(entries, reply.offset + 1):
+        for end, entry in enumerate(entries, reply.position.offset + 1):
             if runs and runs[-1].epoch == entry.epoch:
                 runs[-1] = Run(entry.epoch, end)
             else:
@@ -175,7 +175,7 @@ class Machine:
                 self.raft.persisted(self.disk.end, self.table.now)
                 self.settle()
 
-        self.table.after(self.table.random.randrange(15), flush)
+        self.table.after(self.table.random.randrange(self.table.slowest_flush_ms), flush)
 
     def compact(self) -> None:
         """Takes a snapshot at the high watermark and drops the log before it."""
@@ -199,10 +199,12 @@ class Table:
         make: Callable[..., Raft] = Raft,
         *,
         persists_votes: bool = True,
+        slowest_flush_ms: int = 15,
     ) -> None:
         self.random = random.Random(seed)
         self.make = make
         self.persists_votes = persists_votes
+        self.slowest_flush_ms = slowest_flush_ms
         self.now = Instant(0, 0)
         self.voters = [Voter(i, bytes([i]) * 16) for i in range(1, voters + 1)]
         everyone = [

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from scriba.raft.machine import Raft, Role
+from scriba.raft.machine import Raft
 from scriba.raft.messages import VoteRequest
 from scriba.raft.progress import Progress
+from scriba.raft.roles import Role
 
 _spec = importlib.util.spec_from_file_location(
     "raft_network", Path(__file__).with_name("network.py")
@@ -30,6 +31,16 @@ def test_quorum_keeps_its_rules_through_a_storm_and_recovers(
     table = network.Table(seed, voters, observers)
     network.storm(table, rounds=60)
     assert table.committed
+
+
+def test_quorum_on_slow_disks_keeps_its_rules() -> None:
+    for seed in range(6):
+        network.storm(network.Table(seed, 3, slowest_flush_ms=200), rounds=60)
+
+
+def test_late_answer_does_not_truncate_a_log_that_has_moved_on() -> None:
+    """A delayed "your log diverges" met a log of the same length but another content."""
+    network.storm(network.Table(1029, 3, 1), rounds=80)
 
 
 def test_same_seed_gives_the_same_history() -> None:
@@ -70,7 +81,7 @@ def test_leader_that_counts_what_is_not_flushed_is_caught() -> None:
             if self._append is not None:
                 self.persisted(self.log.end_offset, now)
 
-    assert caught(Hasty)
+    assert caught(Hasty, slowest_flush_ms=200)
 
 
 def test_leader_that_counts_an_older_epoch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
