@@ -381,6 +381,10 @@ class Connection:
     def _load(self, region: Region, n: int) -> None:
         """Has the window read into the page cache off the loop, then goes on sending."""
         self._loading = True
+        if self._writing:
+            # The peer would take more, but there is nothing to give: asking would only spin.
+            self._writing = False
+            self._set_interest()
         task = asyncio.get_running_loop().create_task(self._load_then_flush(region, n))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
