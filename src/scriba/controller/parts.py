@@ -1,0 +1,212 @@
+"""What an image is made of: partitions, topics, brokers, controllers, and the records they are in.
+
+None of these values is ever altered; a change makes a new one.
+"""
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from scriba.wire.stored import (
+    BrokerEndpoint,
+    BrokerFeature,
+    ControllerEndpoint,
+    ControllerFeature,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RegisterControllerRecord,
+)
+
+NO_LEADER: Final = -1
+NO_CHANGE: Final = -2
+"""What a `PartitionChangeRecord` carries as leader when the leader stays (and its epoch too)."""
+
+RECOVERED: Final = 0
+RECOVERING: Final = 1
+
+TOPIC: Final = 2
+BROKER: Final = 4
+"""Resource types, as ConfigRecord and the config requests number them."""
+
+METADATA_VERSION: Final = "metadata.version"
+KRAFT_VERSION: Final = "kraft.version"
+
+DIRECTORY_MIGRATING: Final = bytes(16)
+DIRECTORY_UNASSIGNED: Final = bytes(15) + b"\x01"
+"""Reserved directory ids: the broker has not said yet where it keeps the replica."""
+
+_OPEN_DIRECTORIES: Final = frozenset((DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED))
+
+
+class PartitionImage(NamedTuple):
+    replicas: tuple[int, ...]
+    directories: tuple[bytes, ...]
+    isr: tuple[int, ...]
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    leader_recovery_state: int = RECOVERED
+    removing_replicas: tuple[int, ...] = ()
+    adding_replicas: tuple[int, ...] = ()
+    eligible_leader_replicas: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+
+    def directory(self, broker: int) -> bytes:
+        """The log directory that holds this broker's replica."""
+        return self.directories[self.replicas.index(broker)]
+
+
+class TopicImage:
+    __slots__ = ("id", "name", "partitions")
+
+    def __init__(self, name: str, topic_id: bytes, partitions: dict[int, PartitionImage]) -> None:
+        self.name = name
+        self.id = topic_id
+        self.partitions = partitions
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, TopicImage)
+            and self.id == other.id
+            and self.name == other.name
+            and self.partitions == other.partitions
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"TopicImage({self.name!r}, {self.id.hex()}, {len(self.partitions)} partitions)"
+
+
+class Listener(NamedTuple):
+    name: str
+    host: str
+    port: int
+    security_protocol: int
+
+
+class BrokerImage(NamedTuple):
+    id: int
+    epoch: int
+    incarnation_id: bytes
+    listeners: tuple[Listener, ...]
+    features: dict[str, tuple[int, int]]
+    rack: str | None
+    fenced: bool
+    in_controlled_shutdown: bool
+    directories: tuple[bytes, ...]
+    cordoned_directories: tuple[bytes, ...]
+    registered_at: int
+    """Offset of the RegisterBrokerRecord: a broker that has seen it may be unfenced."""
+
+    @property
+    def active(self) -> bool:
+        return not self.fenced and not self.in_controlled_shutdown
+
+    def default_directory(self) -> bytes:
+        """Where a new replica goes: known when there is one directory, else the broker chooses."""
+        return self.directories[0] if len(self.directories) == 1 else DIRECTORY_UNASSIGNED
+
+    def holds(self, directory: bytes) -> bool:
+        """Whether a replica in this directory can be online ."""
+        return directory in self.directories or directory in _OPEN_DIRECTORIES
+
+
+class ControllerImage(NamedTuple):
+    id: int
+    incarnation_id: bytes
+    listeners: tuple[Listener, ...]
+    features: dict[str, tuple[int, int]]
+
+
+def changed(partition: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
+    """The partition after the change; naming a leader, even the same one, starts a new epoch."""
+    same_leader = record.leader == NO_CHANGE
+    state = record.leader_recovery_state
+    return PartitionImage(
+        _or(record.replicas, partition.replicas),
+        partition.directories if record.directories is None else tuple(record.directories),
+        _or(record.isr, partition.isr),
+        partition.leader if same_leader else record.leader,
+        partition.leader_epoch if same_leader else partition.leader_epoch + 1,
+        partition.partition_epoch + 1,
+        partition.leader_recovery_state if state < 0 else state,
+        _or(record.removing_replicas, partition.removing_replicas),
+        _or(record.adding_replicas, partition.adding_replicas),
+        _or(record.eligible_leader_replicas, partition.eligible_leader_replicas),
+        _or(record.last_known_elr, partition.last_known_elr),
+    )
+
+
+def partition_record(topic_id: bytes, index: int, partition: PartitionImage) -> PartitionRecord:
+    return PartitionRecord(
+        partition_id=index,
+        topic_id=topic_id,
+        replicas=list(partition.replicas),
+        isr=list(partition.isr),
+        removing_replicas=list(partition.removing_replicas),
+        adding_replicas=list(partition.adding_replicas),
+        leader=partition.leader,
+        leader_recovery_state=partition.leader_recovery_state,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        directories=list(partition.directories),
+        eligible_leader_replicas=list(partition.eligible_leader_replicas) or None,
+        last_known_elr=list(partition.last_known_elr) or None,
+    )
+
+
+def _or(new: list[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:
+    return old if new is None else tuple(new)
+
+
+def listeners_of(
+    points: Iterable[BrokerEndpoint] | Iterable[ControllerEndpoint],
+) -> tuple[Listener, ...]:
+    return tuple(Listener(p.name, p.host, p.port, p.security_protocol) for p in points)
+
+
+def ranges_of(
+    features: Iterable[BrokerFeature] | Iterable[ControllerFeature],
+) -> dict[str, tuple[int, int]]:
+    return {f.name: (f.min_supported_version, f.max_supported_version) for f in features}
+
+
+def broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=broker.id,
+        incarnation_id=broker.incarnation_id,
+        broker_epoch=broker.epoch,
+        end_points=[
+            BrokerEndpoint(
+                name=x.name, host=x.host, port=x.port, security_protocol=x.security_protocol
+            )
+            for x in broker.listeners
+        ],
+        features=[
+            BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in broker.features.items()
+        ],
+        rack=broker.rack,
+        fenced=broker.fenced,
+        in_controlled_shutdown=broker.in_controlled_shutdown,
+        log_dirs=list(broker.directories),
+        cordoned_log_dirs=list(broker.cordoned_directories),
+    )
+
+
+def controller_record(controller: ControllerImage) -> RegisterControllerRecord:
+    return RegisterControllerRecord(
+        controller_id=controller.id,
+        incarnation_id=controller.incarnation_id,
+        end_points=[
+            ControllerEndpoint(
+                name=x.name, host=x.host, port=x.port, security_protocol=x.security_protocol
+            )
+            for x in controller.listeners
+        ],
+        features=[
+            ControllerFeature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, (low, high) in controller.features.items()
+        ],
+    )
