@@ -64,7 +64,7 @@ $(PROGRAMS): tools/setup.sh
 	@tools/setup.sh programs
 	@mkdir -p $(@D) && touch $@
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt $(wildcard setup.py src/scriba/*.c src/scriba/*.h)
 	@tools/setup.sh python
 	@touch $@
 
