@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from scriba.broker import snapshots
@@ -57,7 +56,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SLICE: Final = 128
-"""Records handled in one go: a few milliseconds of work."""
+SLICE_MS: Final = 5
+"""Records handled in one go, and for how long: the loop has others to serve."""
 
 Subscriber = Callable[[Delta, ClusterImage], None]
 
@@ -202,13 +202,25 @@ class ControllerNode:
 
     async def _carry_out(self, records: Iterable[Message], atomic: bool) -> None:
         pull = iter(records)
-        first = list(islice(pull, SLICE))
-        if len(first) < SLICE:
-            self._append(first)
+        first, more = self._slice(pull)
+        if more:
+            # Begun, it must end, even if the caller goes: half of it would not be in the image.
+            await asyncio.shield(asyncio.ensure_future(self._in_slices(first, pull, atomic)))
         else:
-            await self._in_slices(first, pull, atomic)
+            self._append(first)
         # Reads wait as well: they may rest on records that are still on their way.
         await self.applied.reach(self._quorum.log.end_offset)
+
+    def _slice(self, pull: Iterator[Message]) -> tuple[list[Message], bool]:
+        """The next records, and whether there may be more."""
+        records: list[Message] = []
+        clock = self._world.clock
+        end = clock.mono_ms() + SLICE_MS
+        for record in pull:
+            records.append(record)
+            if len(records) == SLICE or clock.mono_ms() >= end:
+                return records, True
+        return records, False
 
     async def _in_slices(
         self, records: list[Message], pull: Iterator[Message], atomic: bool
@@ -221,7 +233,7 @@ class ControllerNode:
                 while records:
                     self._append(records)
                     await asyncio.sleep(0)
-                    records = list(islice(pull, SLICE))
+                    records, _ = self._slice(pull)
         finally:
             self._long.set_result(None)
             self._long = None
@@ -235,7 +247,7 @@ class ControllerNode:
                 builder.add(encode(record))
             everything += records
             await asyncio.sleep(0)
-            records = list(islice(pull, SLICE))
+            records, _ = self._slice(pull)
         batch = self._write(builder, everything)
         assert self._machine is not None
         for at in range(0, len(everything), SLICE):

@@ -146,6 +146,7 @@ class Controller:
 
     def _refresh_settings(self) -> None:
         self.state.settings = effective_settings(self._static, self.image, self.state.node_id)
+        self.state.described.clear()
 
 
 def effective_settings(static: NodeSettings, image: ClusterImage, node_id: int) -> NodeSettings:

@@ -11,6 +11,7 @@ from typing import NamedTuple, NoReturn
 from scriba.controller.image import BrokerImage, ClusterImage
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings.node import NodeSettings
+from scriba.wire.admin import CreatableTopicConfigs
 from scriba.wire.schema import Message
 
 
@@ -50,6 +51,10 @@ class State:
     sessions: dict[int, Session] = field(default_factory=dict)
     metric_forms: dict[str, str] = field(default_factory=dict)
     """Topics by the form of their name in metrics, where '.' and '_' are the same."""
+    described: dict[tuple[tuple[str, str], ...], list[CreatableTopicConfigs]] = field(
+        default_factory=dict
+    )
+    """What CreateTopics tells of a new topic's configs, by those that it sets itself."""
 
     def active(self, broker_id: int) -> bool:
         """Whether a replica on this broker can lead and be in sync."""

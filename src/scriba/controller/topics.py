@@ -31,7 +31,9 @@ from scriba.wire.stored import ConfigRecord, RemoveTopicRecord, TopicRecord
 from scriba.wire.uuids import ZERO
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+TOO_MANY: Final = "Excessively large number of partitions per request."
 MAX_NAME_LENGTH: Final = 249
+MAX_REMEMBERED: Final = 64
 METADATA_TOPIC: Final = "__cluster_metadata"
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -80,36 +82,37 @@ def create_topics(state: State, request: CreateTopicsRequest, version: int, now:
     for topic in request.topics:
         counts[topic.name] = counts.get(topic.name, 0) + 1
     asked = [t for t in request.topics if counts[t.name] == 1 and t.name != METADATA_TOPIC]
-    plans: list[Iterator[Message]] = []
+    for name, count in counts.items():
+        if count > 1:
+            why = "Duplicate topic name."
+        elif name == METADATA_TOPIC:
+            why = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+        else:
+            continue
+        response.topics.append(_refusal(name, ErrorCode.INVALID_REQUEST, why))
+    records = _create_each(state, asked, response, request.validate_only)
+    return Result(list(records) if request.validate_only else records, response)
+
+
+def _create_each(
+    state: State,
+    asked: list[CreatableTopic],
+    response: CreateTopicsResponse,
+    validate_only: bool,
+) -> Iterator[Message]:
+    """The records of each topic that can be made; one that cannot does not spoil the others."""
     refused = _too_many_partitions(state, asked)
     for topic in asked:
         try:
             if refused:
-                fail(
-                    ErrorCode.POLICY_VIOLATION,
-                    "Excessively large number of partitions per request.",
-                )
+                fail(ErrorCode.POLICY_VIOLATION, TOO_MANY)
             result, records = _create_topic(state, topic)
-            response.topics.append(result)
-            plans.append(records)
         except KafkaError as error:
             response.topics.append(_refusal(topic.name, error.code, error.message))
-    for name, count in counts.items():
-        if count > 1:
-            response.topics.append(
-                _refusal(name, ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            )
-        elif name == METADATA_TOPIC:
-            response.topics.append(
-                _refusal(
-                    name,
-                    ErrorCode.INVALID_REQUEST,
-                    f"Creation of internal topic {METADATA_TOPIC} is prohibited.",
-                )
-            )
-    if request.validate_only:
-        return Result([], response)
-    return Result((record for plan in plans for record in plan), response)
+            continue
+        response.topics.append(result)
+        if not validate_only:
+            yield from records
 
 
 def _too_many_partitions(state: State, topics: Iterable[CreatableTopic]) -> bool:
@@ -256,16 +259,24 @@ def _check_assignment(state: State, brokers: Sequence[int], factor: int | None, 
 
 
 def _described(state: State, configs: Mapping[str, str]) -> list[CreatableTopicConfigs]:
-    return [
-        CreatableTopicConfigs(
-            name=row.name,
-            value=row.value,
-            read_only=row.read_only,
-            config_source=row.source,
-            is_sensitive=row.is_sensitive,
-        )
-        for row in sorted(describe_topic(configs, state.settings))
-    ]
+    """Every config of the new topic. Most topics are like another one, so this is remembered."""
+    key = tuple(sorted(configs.items()))
+    rows = state.described.get(key)
+    if rows is None:
+        rows = [
+            CreatableTopicConfigs(
+                name=row.name,
+                value=row.value,
+                read_only=row.read_only,
+                config_source=row.source,
+                is_sensitive=row.is_sensitive,
+            )
+            for row in sorted(describe_topic(configs, state.settings))
+        ]
+        if len(state.described) >= MAX_REMEMBERED:
+            state.described.clear()
+        state.described[key] = rows
+    return rows.copy()
 
 
 def _topic_records(
@@ -451,7 +462,7 @@ def _create_partitions(
             "assignment(s) were specified.",
         )
     if added > room:
-        fail(ErrorCode.POLICY_VIOLATION, "Excessively large number of partitions per request.")
+        fail(ErrorCode.POLICY_VIOLATION, TOO_MANY)
     factor = len(next(iter(image.partitions.values())).replicas)
     if topic.assignments is not None:
         for index, assignment in enumerate(topic.assignments, present):
