@@ -1,0 +1,513 @@
+"""Manages a cluster: topics, partitions, records, configurations, features, and what there is.
+
+    async with Admin(bootstrap_servers="localhost:9092") as admin:
+        await admin.create_topics([NewTopic("orders", partitions=6)])
+        for topic in await admin.list_topics():
+            print(topic.name)
+
+Calls that name several things give a dict by name, and raise when one of them failed: its
+`BrokerError` if it was the only one asked for, else `PartlyFailed` with all results and errors.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+
+from scriba.client.admin_ask import (
+    by_node,
+    change_configs,
+    creatable,
+    delete_records,
+    describe_configs,
+    describe_producers,
+    more_partitions,
+    replace_configs,
+)
+from scriba.client.admin_model import (
+    ActiveProducer,
+    ClusterDescription,
+    ConfigEntry,
+    ConfigOp,
+    ConfigResource,
+    CreatedTopic,
+    Feature,
+    LogDir,
+    NewTopic,
+    QuorumDescription,
+    ResourceType,
+    TopicDescription,
+    TopicListing,
+    UpgradeType,
+)
+from scriba.client.admin_read import (
+    read_active_producer,
+    read_cluster,
+    read_config,
+    read_created,
+    read_features,
+    read_log_dir,
+    read_partition,
+    read_quorum,
+)
+from scriba.client.calls import Calls, outcome
+from scriba.client.cluster import Cluster
+from scriba.client.errors import BrokerError, raise_for
+from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
+from scriba.client.offsets import look_up
+from scriba.client.ports import Ports, real_ports
+from scriba.client.settings import AdminSettings
+from scriba.wire import admin as wire
+from scriba.wire import configs as config_wire
+from scriba.wire.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeTopicPartitionsRequest,
+    DescribeTopicPartitionsRequestCursor,
+    DescribeTopicPartitionsResponse,
+    MetadataRequest,
+    MetadataResponse,
+    TopicRequest,
+)
+from scriba.wire.quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
+from scriba.wire.txn import DescribeProducersResponse
+from scriba.wire.uuids import to_text
+
+V = TypeVar("V")
+
+ALL_RECORDS: Final = -1
+"""As an offset for `delete_records`: up to the high watermark."""
+
+
+class Admin:
+    """Takes settings by Kafka's names. Made and used within one event loop."""
+
+    def __init__(
+        self,
+        config: Mapping[str, Any] | None = None,
+        *,
+        ports: Ports | None = None,
+        **keywords: Any,
+    ) -> None:
+        self.settings = AdminSettings.build(config, keywords)
+        self._cluster = Cluster(ports or real_ports(), self.settings)
+        self._calls = Calls(self._cluster, self.settings.default_api_timeout_ms)
+
+    async def close(self) -> None:
+        await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        self._cluster.start()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # -- topics ----------------------------------------------------------------------------------
+
+    async def create_topics(
+        self,
+        topics: Iterable[NewTopic],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[str, CreatedTopic]:
+        wanted = {topic.name: topic for topic in topics}
+
+        async def attempt(names: list[str]) -> dict[str, CreatedTopic | BrokerError]:
+            request = wire.CreateTopicsRequest(
+                topics=[creatable(wanted[name]) for name in names],
+                timeout_ms=self._server_limit(timeout_ms),
+                validate_only=validate_only,
+            )
+            answer = await self._calls.ask(request, wire.CreateTopicsResponse)
+            return {
+                t.name: outcome(t.error_code, t.error_message, read_created(t), f"topic {t.name}")
+                for t in answer.topics
+            }
+
+        return await self._calls.each(wanted, attempt, timeout_ms, "creating topics")
+
+    async def delete_topics(self, names: Iterable[str], *, timeout_ms: int | None = None) -> None:
+        async def attempt(rest: list[str]) -> dict[str, BrokerError | None]:
+            connection = await self._cluster.any_connection()
+            version = connection.version(wire.DeleteTopicsRequest)
+            by_name = version < 6
+            request = wire.DeleteTopicsRequest(
+                topics=[] if by_name else [wire.DeleteTopicState(name=name) for name in rest],
+                topic_names=rest if by_name else [],
+                timeout_ms=self._server_limit(timeout_ms),
+            )
+            answer = await connection.request(request, wire.DeleteTopicsResponse, version=version)
+            return {
+                t.name or "": outcome(t.error_code, t.error_message, None, f"topic {t.name}")
+                for t in answer.responses
+            }
+
+        await self._calls.each(names, attempt, timeout_ms, "deleting topics")
+
+    async def list_topics(
+        self, *, include_internal: bool = False, timeout_ms: int | None = None
+    ) -> list[TopicListing]:
+        """All topics, by name."""
+        request = MetadataRequest(topics=None, allow_auto_topic_creation=False)
+        answer = await self._calls.once(request, MetadataResponse, timeout_ms, "the topics")
+        return sorted(
+            (
+                TopicListing(t.name, to_text(t.topic_id), t.is_internal, len(t.partitions))
+                for t in answer.topics
+                if t.name is not None and (include_internal or not t.is_internal)
+            ),
+            key=lambda listing: listing.name,
+        )
+
+    async def describe_topics(
+        self, names: Iterable[str], *, timeout_ms: int | None = None
+    ) -> dict[str, TopicDescription]:
+        return await self._calls.each(names, self._describe_topics, timeout_ms, "the topics")
+
+    async def _describe_topics(self, names: list[str]) -> dict[str, TopicDescription | BrokerError]:
+        """Page by page: a topic may be cut in the middle and go on in the next answer."""
+        found: dict[str, TopicDescription | BrokerError] = {}
+        cursor: DescribeTopicPartitionsRequestCursor | None = None
+        while True:
+            request = DescribeTopicPartitionsRequest(
+                topics=[TopicRequest(name=name) for name in sorted(names)], cursor=cursor
+            )
+            answer = await self._calls.ask(request, DescribeTopicPartitionsResponse)
+            for t in answer.topics:
+                name = t.name or ""
+                partitions = tuple(read_partition(p) for p in t.partitions)
+                before = found.get(name)
+                if isinstance(before, TopicDescription):
+                    partitions = before.partitions + partitions
+                described = TopicDescription(name, to_text(t.topic_id), t.is_internal, partitions)
+                found[name] = outcome(t.error_code, None, described, f"topic {name}")
+            following = answer.next_cursor
+            if following is None:
+                return found
+            names = [name for name in names if name >= following.topic_name]
+            cursor = DescribeTopicPartitionsRequestCursor(
+                topic_name=following.topic_name, partition_index=following.partition_index
+            )
+
+    async def create_partitions(
+        self,
+        totals: Mapping[str, int],
+        *,
+        assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Raises topics to these totals; `assignments` places the new partitions of a topic.
+
+        Keys of existing topics then go to other partitions than before.
+        """
+        placed = assignments or {}
+
+        async def attempt(names: list[str]) -> dict[str, BrokerError | None]:
+            request = wire.CreatePartitionsRequest(
+                topics=[more_partitions(name, totals[name], placed.get(name)) for name in names],
+                timeout_ms=self._server_limit(timeout_ms),
+                validate_only=validate_only,
+            )
+            answer = await self._calls.ask(request, wire.CreatePartitionsResponse)
+            return {
+                t.name: outcome(t.error_code, t.error_message, None, f"topic {t.name}")
+                for t in answer.results
+            }
+
+        await self._calls.each(totals, attempt, timeout_ms, "adding partitions")
+
+    # -- records ---------------------------------------------------------------------------------
+
+    async def delete_records(
+        self, before: Mapping[tuple[str, int], int], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, int]:
+        """Deletes what is before these offsets (ALL_RECORDS: all); where each log starts now."""
+        offsets = {TopicPartition(*where): offset for where, offset in before.items()}
+
+        async def ask(
+            leader: int, part: list[TopicPartition]
+        ) -> dict[TopicPartition, int | BrokerError]:
+            request = delete_records(offsets, part, self._server_limit(timeout_ms))
+            answer = await self._calls.ask(request, wire.DeleteRecordsResponse, leader)
+            return {
+                (where := TopicPartition(t.name, p.partition_index)): outcome(
+                    p.error_code, None, p.low_watermark, str(where)
+                )
+                for t in answer.topics
+                for p in t.partitions
+            }
+
+        return await self._calls.at_leaders(offsets, ask, timeout_ms, "deleting records")
+
+    async def list_offsets(
+        self,
+        wanted: Mapping[tuple[str, int], int],
+        *,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Offsets for an `OffsetSpec` or a timestamp; None where nothing is at or after it."""
+        targets = {TopicPartition(*where): target for where, target in wanted.items()}
+
+        async def ask(
+            leader: int, part: list[TopicPartition]
+        ) -> dict[TopicPartition, OffsetAndTimestamp | BrokerError | None]:
+            found = await look_up(self._cluster, {at: targets[at] for at in part}, isolation)
+            answers: dict[TopicPartition, OffsetAndTimestamp | BrokerError | None] = {}
+            answers.update(found.offsets)
+            for where, failure in found.failures.items():
+                if not isinstance(failure, BrokerError):
+                    raise failure
+                answers[where] = failure
+            return answers
+
+        return await self._calls.at_leaders(targets, ask, timeout_ms, "the offsets")
+
+    async def describe_producers(
+        self, partitions: Iterable[tuple[str, int]], *, timeout_ms: int | None = None
+    ) -> dict[TopicPartition, list[ActiveProducer]]:
+        """Who has written to these partitions lately, and what transactions are open."""
+
+        async def ask(
+            leader: int, part: list[TopicPartition]
+        ) -> dict[TopicPartition, list[ActiveProducer] | BrokerError]:
+            request = describe_producers(part)
+            answer = await self._calls.ask(request, DescribeProducersResponse, leader)
+            return {
+                (where := TopicPartition(t.name, p.partition_index)): outcome(
+                    p.error_code,
+                    p.error_message,
+                    [read_active_producer(state) for state in p.active_producers],
+                    str(where),
+                )
+                for t in answer.topics
+                for p in t.partitions
+            }
+
+        wanted = [TopicPartition(*where) for where in partitions]
+        return await self._calls.at_leaders(wanted, ask, timeout_ms, "the producers")
+
+    # -- configurations --------------------------------------------------------------------------
+
+    async def describe_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        names: Iterable[str] | None = None,
+        documentation: bool = False,
+        timeout_ms: int | None = None,
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        """Settings in force by resource and name, all or those with these names."""
+        keys = None if names is None else list(names)
+
+        async def attempt(
+            rest: list[ConfigResource],
+        ) -> dict[ConfigResource, dict[str, ConfigEntry] | BrokerError]:
+            found: dict[ConfigResource, dict[str, ConfigEntry] | BrokerError] = {}
+            for node, part in by_node(rest).items():
+                request = describe_configs(part, keys, documentation)
+                if node is not None:
+                    await self._cluster.ready(self._calls.limit(timeout_ms))
+                answer = await self._calls.ask(request, config_wire.DescribeConfigsResponse, node)
+                for r in answer.results:
+                    at = _resource(r.resource_type, r.resource_name)
+                    entries = {entry.name: read_config(entry) for entry in r.configs}
+                    found[at] = outcome(r.error_code, r.error_message, entries, str(at))
+            return found
+
+        return await self._calls.each(resources, attempt, timeout_ms, "the configurations")
+
+    async def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Mapping[str, str | None]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Sets these settings and leaves all others as they are; None means the default again."""
+        await self.incremental_alter_configs(
+            {
+                resource: [
+                    (name, ConfigOp.DELETE if value is None else ConfigOp.SET, value)
+                    for name, value in settings.items()
+                ]
+                for resource, settings in changes.items()
+            },
+            validate_only=validate_only,
+            timeout_ms=timeout_ms,
+        )
+
+    async def incremental_alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Sequence[tuple[str, ConfigOp, str | None]]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Changes single settings: (name, what to do, value)."""
+
+        async def ask(
+            part: list[ConfigResource], node: int | None
+        ) -> dict[ConfigResource, BrokerError | None]:
+            request = change_configs(part, changes, validate_only)
+            answer = await self._calls.ask(
+                request, config_wire.IncrementalAlterConfigsResponse, node
+            )
+            return {
+                (at := _resource(said.resource_type, said.resource_name)): outcome(
+                    said.error_code, said.error_message, None, str(at)
+                )
+                for said in answer.responses
+            }
+
+        await self._change_configs(changes, ask, timeout_ms)
+
+    async def replace_configs(
+        self,
+        configs: Mapping[ConfigResource, Mapping[str, str]],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Makes these the only settings of each resource (Kafka's older AlterConfigs)."""
+
+        async def ask(
+            part: list[ConfigResource], node: int | None
+        ) -> dict[ConfigResource, BrokerError | None]:
+            request = replace_configs(part, configs, validate_only)
+            answer = await self._calls.ask(request, config_wire.AlterConfigsResponse, node)
+            return {
+                (at := _resource(said.resource_type, said.resource_name)): outcome(
+                    said.error_code, said.error_message, None, str(at)
+                )
+                for said in answer.responses
+            }
+
+        await self._change_configs(configs, ask, timeout_ms)
+
+    async def _change_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        ask: Callable[
+            [list[ConfigResource], int | None],
+            Awaitable[Mapping[ConfigResource, BrokerError | None]],
+        ],
+        timeout_ms: int | None,
+    ) -> None:
+        async def attempt(rest: list[ConfigResource]) -> dict[ConfigResource, BrokerError | None]:
+            found: dict[ConfigResource, BrokerError | None] = {}
+            for node, part in by_node(rest).items():
+                found.update(await ask(part, node))
+            return found
+
+        await self._cluster.ready(self._calls.limit(timeout_ms))
+        await self._calls.each(resources, attempt, timeout_ms, "changing configurations")
+
+    async def list_config_resources(
+        self, types: Iterable[ResourceType] = (), *, timeout_ms: int | None = None
+    ) -> list[ConfigResource]:
+        """Everything that has a configuration of its own."""
+        request = config_wire.ListConfigResourcesRequest(resource_types=list(types))
+        answer = await self._calls.once(
+            request, config_wire.ListConfigResourcesResponse, timeout_ms, "the config resources"
+        )
+        return [_resource(r.resource_type, r.resource_name) for r in answer.config_resources]
+
+    # -- cluster ---------------------------------------------------------------------------------
+
+    async def describe_cluster(
+        self, *, include_fenced: bool = False, timeout_ms: int | None = None
+    ) -> ClusterDescription:
+        request = DescribeClusterRequest(include_fenced_brokers=include_fenced)
+        return read_cluster(
+            await self._calls.once(request, DescribeClusterResponse, timeout_ms, "the cluster")
+        )
+
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[int, list[LogDir]]:
+        """The log directories of these brokers, or of all, with every replica in them."""
+        await self._cluster.ready(self._calls.limit(timeout_ms))
+        found: dict[int, list[LogDir]] = {}
+        for node in list(self._cluster.nodes) if brokers is None else brokers:
+            request = wire.DescribeLogDirsRequest(topics=None)
+            answer = await self._calls.once(
+                request,
+                wire.DescribeLogDirsResponse,
+                timeout_ms,
+                f"log directories of {node}",
+                node,
+            )
+            for directory in answer.results:
+                raise_for(directory.error_code, about=f"broker {node}, {directory.log_dir}")
+            found[node] = [read_log_dir(directory) for directory in answer.results]
+        return found
+
+    async def describe_features(self, *, timeout_ms: int | None = None) -> dict[str, Feature]:
+        answer = await self._calls.once(
+            ApiVersionsRequest(client_software_name="scriba-admin", client_software_version="1"),
+            ApiVersionsResponse,
+            timeout_ms,
+            "the features",
+        )
+        return read_features(answer)
+
+    async def update_features(
+        self,
+        levels: Mapping[str, int],
+        *,
+        upgrade_type: UpgradeType = UpgradeType.UPGRADE,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Finalizes features at these levels; 0 turns one off."""
+        request = config_wire.UpdateFeaturesRequest(
+            timeout_ms=self._server_limit(timeout_ms),
+            feature_updates=[
+                config_wire.FeatureUpdateKey(
+                    feature=name, max_version_level=level, upgrade_type=upgrade_type
+                )
+                for name, level in levels.items()
+            ],
+            validate_only=validate_only,
+        )
+        answer = await self._calls.once(
+            request, config_wire.UpdateFeaturesResponse, timeout_ms, "updating features"
+        )
+        for said in answer.results:
+            raise_for(said.error_code, said.error_message, about=f"feature {said.feature}")
+
+    async def describe_quorum(self, *, timeout_ms: int | None = None) -> QuorumDescription:
+        """The voters and observers of the metadata quorum."""
+        partition = DescribeQuorumRequestPartitionData(partition_index=0)
+        topic = DescribeQuorumRequestTopicData(
+            topic_name="__cluster_metadata", partitions=[partition]
+        )
+        answer = await self._calls.once(
+            DescribeQuorumRequest(topics=[topic]), DescribeQuorumResponse, timeout_ms, "the quorum"
+        )
+        said = answer.topics[0].partitions[0]
+        raise_for(said.error_code, said.error_message, about="the quorum")
+        return read_quorum(said)
+
+    def _server_limit(self, timeout_ms: int | None) -> int:
+        """How long the broker itself may take; the rest of the time is for tries."""
+        return min(self.settings.request_timeout_ms, self._calls.limit(timeout_ms))
+
+
+def _resource(kind: int, name: str) -> ConfigResource:
+    return ConfigResource(ResourceType(kind), name)

@@ -1,0 +1,147 @@
+"""The requests of `Admin`, from what it is asked for."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from scriba.client.admin_model import ConfigOp, ConfigResource, NewTopic, ResourceType
+from scriba.client.model import TopicPartition
+from scriba.wire import admin as wire
+from scriba.wire import configs as config_wire
+from scriba.wire.txn import DescribeProducersRequest
+from scriba.wire.txn import TopicRequest as ProducersTopic
+
+V = TypeVar("V")
+
+
+def creatable(topic: NewTopic) -> wire.CreatableTopic:
+    placed = topic.assignments
+    return wire.CreatableTopic(
+        name=topic.name,
+        num_partitions=-1 if placed is not None else topic.partitions,
+        replication_factor=-1 if placed is not None else topic.replication_factor,
+        assignments=[
+            wire.CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+            for index, brokers in (placed or {}).items()
+        ],
+        configs=[
+            wire.CreatableTopicConfig(name=name, value=value)
+            for name, value in topic.configs.items()
+        ],
+    )
+
+
+def more_partitions(
+    name: str, total: int, placed: Sequence[Sequence[int]] | None
+) -> wire.CreatePartitionsTopic:
+    return wire.CreatePartitionsTopic(
+        name=name,
+        count=total,
+        assignments=None
+        if placed is None
+        else [wire.CreatePartitionsAssignment(broker_ids=list(brokers)) for brokers in placed],
+    )
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def delete_records(
+    offsets: Mapping[TopicPartition, int], part: list[TopicPartition], timeout_ms: int
+) -> wire.DeleteRecordsRequest:
+    return wire.DeleteRecordsRequest(
+        topics=[
+            wire.DeleteRecordsTopic(
+                name=topic,
+                partitions=[
+                    wire.DeleteRecordsPartition(
+                        partition_index=index, offset=offsets[TopicPartition(topic, index)]
+                    )
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in _by_topic(part).items()
+        ],
+        timeout_ms=timeout_ms,
+    )
+
+
+def describe_producers(part: list[TopicPartition]) -> DescribeProducersRequest:
+    return DescribeProducersRequest(
+        topics=[
+            ProducersTopic(name=topic, partition_indexes=indexes)
+            for topic, indexes in _by_topic(part).items()
+        ]
+    )
+
+
+def describe_configs(
+    resources: Iterable[ConfigResource], names: list[str] | None, documentation: bool
+) -> config_wire.DescribeConfigsRequest:
+    return config_wire.DescribeConfigsRequest(
+        resources=[
+            config_wire.DescribeConfigsResource(
+                resource_type=r.type, resource_name=r.name, configuration_keys=names
+            )
+            for r in resources
+        ],
+        include_synonyms=True,
+        include_documentation=documentation,
+    )
+
+
+def change_configs(
+    resources: Iterable[ConfigResource],
+    changes: Mapping[ConfigResource, Sequence[tuple[str, ConfigOp, str | None]]],
+    validate_only: bool,
+) -> config_wire.IncrementalAlterConfigsRequest:
+    return config_wire.IncrementalAlterConfigsRequest(
+        resources=[
+            config_wire.IncrementalAlterConfigsRequestAlterConfigsResource(
+                resource_type=r.type,
+                resource_name=r.name,
+                configs=[
+                    config_wire.IncrementalAlterConfigsRequestAlterableConfig(
+                        name=name, config_operation=op, value=value
+                    )
+                    for name, op, value in changes[r]
+                ],
+            )
+            for r in resources
+        ],
+        validate_only=validate_only,
+    )
+
+
+def replace_configs(
+    resources: Iterable[ConfigResource],
+    configs: Mapping[ConfigResource, Mapping[str, str]],
+    validate_only: bool,
+) -> config_wire.AlterConfigsRequest:
+    return config_wire.AlterConfigsRequest(
+        resources=[
+            config_wire.AlterConfigsRequestAlterConfigsResource(
+                resource_type=r.type,
+                resource_name=r.name,
+                configs=[
+                    config_wire.AlterConfigsRequestAlterableConfig(name=name, value=value)
+                    for name, value in configs[r].items()
+                ],
+            )
+            for r in resources
+        ],
+        validate_only=validate_only,
+    )
+
+
+def by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[ConfigResource]]:
+    """Only a broker itself knows all of its settings; everything else any broker knows."""
+    found: dict[int | None, list[ConfigResource]] = {}
+    for resource in resources:
+        own = resource.type in (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
+        node = int(resource.name) if own and resource.name else None
+        found.setdefault(node, []).append(resource)
+    return found

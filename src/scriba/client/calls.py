@@ -1,0 +1,162 @@
+"""How an `Admin` asks: who is asked, what is tried again, and how single failures are told."""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, Generic, TypeVar
+
+from scriba.client.cluster import NO_NODE, Cluster
+from scriba.client.errors import BrokerError, ClientError
+from scriba.client.model import TopicPartition
+from scriba.errors import ErrorCode, error_code
+from scriba.wire.schema import Message
+
+K = TypeVar("K")
+V = TypeVar("V")
+R = TypeVar("R", bound=Message)
+
+_AGAIN: Final = frozenset(
+    {
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+    }
+)
+"""Answers about one thing that another try can change."""
+
+_PATIENCE_MS: Final = 3_000
+"""How long a topic that brokers do not know may still be one that was just created."""
+
+
+class PartlyFailed(ClientError, Generic[K]):
+    """Of several things that were asked for at once, some failed."""
+
+    def __init__(self, results: Mapping[K, object], errors: Mapping[K, BrokerError]) -> None:
+        total = len(results) + len(errors)
+        told = "; ".join(f"{key}: {error}" for key, error in errors.items())
+        super().__init__(f"{len(errors)} of {total} failed: {told}")
+        self.results = results
+        self.errors = errors
+        self.retriable = all(error.retriable for error in errors.values())
+
+
+class Calls:
+    def __init__(self, cluster: Cluster, default_timeout_ms: int) -> None:
+        self.cluster = cluster
+        self._default_timeout_ms = default_timeout_ms
+
+    def limit(self, timeout_ms: int | None) -> int:
+        return self._default_timeout_ms if timeout_ms is None else timeout_ms
+
+    async def ask(self, request: Message, answer: type[R], node: int | None = None) -> R:
+        """One try at any broker, or at the one named."""
+        if node is None:
+            connection = await self.cluster.any_connection()
+        else:
+            connection = await self.cluster.connect(node)
+        return await connection.request(request, answer)
+
+    async def once(
+        self,
+        request: Message,
+        answer: type[R],
+        timeout_ms: int | None,
+        what: str,
+        node: int | None = None,
+    ) -> R:
+        """A request whose answer is good or bad as a whole; retried while that can help."""
+
+        async def attempt() -> R:
+            if node is not None:
+                await self.cluster.ready(self.limit(timeout_ms))
+            message = await self.ask(request, answer, node)
+            number: int = getattr(message, "error_code", 0)
+            if number:
+                text: str | None = getattr(message, "error_message", None)
+                raise BrokerError(error_code(number), text, about=what)
+            return message
+
+        return await self.cluster.retry(attempt, self.limit(timeout_ms), what)
+
+    async def each(
+        self,
+        keys: Iterable[K],
+        attempt: Callable[[list[K]], Awaitable[Mapping[K, V | BrokerError]]],
+        timeout_ms: int | None,
+        what: str,
+    ) -> dict[K, V]:
+        """Things that succeed or fail one by one: results by key, in the order asked for.
+
+        A single failure is raised as it is when one thing was asked for, in PartlyFailed else.
+        """
+        wanted = list(dict.fromkeys(keys))
+        results: dict[K, V] = {}
+        errors: dict[K, BrokerError] = {}
+
+        async def try_rest() -> None:
+            rest = [key for key in wanted if key not in results and key not in errors]
+            again: BrokerError | None = None
+            for key, outcome in (await attempt(rest)).items():
+                if not isinstance(outcome, BrokerError):
+                    results[key] = outcome
+                elif outcome.code in _AGAIN:
+                    again = outcome
+                else:
+                    errors[key] = outcome
+            if again is not None:
+                self.cluster.stale()
+                raise again
+
+        await self.cluster.retry(try_rest, self.limit(timeout_ms), what)
+        if errors:
+            raise errors.popitem()[1] if len(wanted) == 1 else PartlyFailed(results, errors)
+        return {key: results[key] for key in wanted}
+
+    async def at_leaders(
+        self,
+        partitions: Iterable[TopicPartition],
+        ask: Callable[
+            [int, list[TopicPartition]], Awaitable[Mapping[TopicPartition, V | BrokerError]]
+        ],
+        timeout_ms: int | None,
+        what: str,
+    ) -> dict[TopicPartition, V]:
+        """Partitions that succeed or fail one by one, each asked of its leader."""
+        wanted = list(partitions)
+        await self._leaders(wanted, timeout_ms)
+
+        async def attempt(rest: list[TopicPartition]) -> dict[TopicPartition, V | BrokerError]:
+            by_leader, missing = await self._leaders(rest, timeout_ms)
+            answers: dict[TopicPartition, V | BrokerError] = dict(missing)
+            for leader, part in by_leader.items():
+                answers.update(await ask(leader, part))
+            return answers
+
+        return await self.each(wanted, attempt, timeout_ms, what)
+
+    async def _leaders(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int | None
+    ) -> tuple[dict[int, list[TopicPartition]], dict[TopicPartition, BrokerError]]:
+        """The partitions by leader, and those that there are not, or that have none now."""
+        found: dict[int, list[TopicPartition]] = {}
+        missing: dict[TopicPartition, BrokerError] = {}
+        for where in partitions:
+            topic = self.cluster.topics.get(where.topic)
+            if topic is None:
+                patience = min(self.limit(timeout_ms), _PATIENCE_MS)
+                topic = await self.cluster.topic(where.topic, patience)
+            if where.partition not in topic.partitions:
+                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                missing[where] = BrokerError(code, about=str(where))
+            elif (leader := topic.partitions[where.partition].leader) == NO_NODE:
+                missing[where] = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, about=str(where))
+            else:
+                found.setdefault(leader, []).append(where)
+        return found, missing
+
+
+def outcome(number: int, message: str | None, value: V, about: str) -> V | BrokerError:
+    """The value, unless the error number tells otherwise."""
+    return BrokerError(error_code(number), message, about=about) if number else value
