@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from scriba.errors import ErrorCode, error_code
-from scriba.records.batch import Record, decode_records, encode_batch, walk
+from scriba.errors import ErrorCode, ParseError, error_code
+from scriba.records.batch import Record, check_crc, decode_records, encode_batch, walk
 from scriba.records.compression import Codec
 from scriba.runtime.ports import Clock, Net
 from scriba.runtime.rng import SeededRng
@@ -46,6 +46,10 @@ LOST_STATE: Final = (
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
 )
 """Answers that tell an idempotent producer that the broker remembers it otherwise."""
+
+
+class Unreadable(Exception):
+    """The broker sent bytes that are no records: there is nothing to go on with."""
 
 
 @dataclass(slots=True)
@@ -285,19 +289,20 @@ def _fetch_request(topic: str, positions: dict[int, int], max_wait_ms: int) -> F
     )
 
 
-def records_from(data: PartitionData, position: int) -> list[tuple[int, bytes]]:
+def _records(client: Client, data: PartitionData, position: int) -> list[tuple[int, bytes]]:
     """(offset, value) of all whole batches, from `position` on."""
-    records = data.records
-    if records is None:
-        return []
-    view = memoryview(bytes(records))  # type: ignore[arg-type]
-    return [
-        (record.offset, record.value or b"")
-        for start, header in walk(view)
-        if not header.is_control
-        for record in decode_records(view[start : start + header.size])
-        if record.offset >= position
-    ]
+    found: list[tuple[int, bytes]] = []
+    view = memoryview(bytes(data.records or b""))  # type: ignore[arg-type]
+    try:
+        for start, header in walk(view):
+            batch = view[start : start + header.size]
+            if not check_crc(batch, 0, header):
+                raise ParseError(f"the batch at offset {header.base_offset} is corrupt")
+            found += [(record.offset, record.value or b"") for record in decode_records(batch)]
+    except ParseError as error:
+        client.history.violation(f"partition {data.partition_index}: {error}")
+        raise Unreadable from error
+    return [each for each in found if each[0] >= position]
 
 
 async def consume(client: Client) -> None:
@@ -328,7 +333,7 @@ def _take(client: Client, data: PartitionData, asked: dict[int, int]) -> int:
         return 0
     if data.error_code != ErrorCode.NONE:
         return position
-    records = records_from(data, position)
+    records = _records(client, data, position)
     client.history.read(partition, position, data.high_watermark, records, client.cuts)
     return records[-1][0] + 1 if records else position
 
@@ -351,7 +356,7 @@ async def read_all(client: Client) -> dict[int, list[tuple[int, bytes]]]:
                         f"{error_code(data.error_code).name}"
                     )
                     return
-                records += records_from(data, at)
+                records += _records(client, data, at)
 
     await client.persist(work)
     return log
