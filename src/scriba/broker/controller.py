@@ -205,6 +205,7 @@ class ControllerNode:
         first, more = self._slice(pull)
         if more:
             # Begun, it must end, even if the caller goes: half of it would not be in the image.
+            self._long = asyncio.get_running_loop().create_future()
             await asyncio.shield(asyncio.ensure_future(self._in_slices(first, pull, atomic)))
         else:
             self._append(first)
@@ -225,7 +226,7 @@ class ControllerNode:
     async def _in_slices(
         self, records: list[Message], pull: Iterator[Message], atomic: bool
     ) -> None:
-        self._long = asyncio.get_running_loop().create_future()
+        assert self._long is not None
         try:
             if atomic:
                 await self._append_slowly(records, pull)
