@@ -147,7 +147,7 @@ class ControllerNode:
             raise StartError(f"{error.message}; start a release that supports it") from error
         opening = await self._quorum.lead()
         self._waiting.append(opening)
-        self._machine.advance(opening.end_offset, opening.epoch)
+        _fold(self._machine.image, opening, Delta())
         self._append(first)
         self._snapshot_at = now.mono_ms
         for position in snapshots.find(self._world.disk, self._quorum.directory):

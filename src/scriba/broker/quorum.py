@@ -329,6 +329,8 @@ class MetadataQuorum:
             if not (old or large):
                 break
             found.pop()
+            if found[-1].offset >= self.high_watermark.value:
+                break  # the segment that ends here may be part of the flush under way
             # First the log, then the snapshot: a crash between the two leaves one too many.
             if found[-1].offset > self.log.start_offset:
                 self.log.delete_records_to(found[-1].offset)

@@ -136,9 +136,6 @@ class Controller:
         if any(resource_type == BROKER for resource_type, _ in delta.configs):
             self._refresh_settings()
 
-    def advance(self, end_offset: int, epoch: int) -> None:
-        self.image.advance(end_offset, epoch, Delta())
-
     def _note_name(self, name: str) -> None:
         form = topics.metric_form(name)
         if form:

@@ -274,7 +274,8 @@ def storm(seed: int) -> None:
                 rig = Rig(
                     world,
                     metadata_log_max_record_bytes_between_snapshots=600,
-                    metadata_max_retention_bytes=4000,
+                    metadata_max_retention_bytes=6000,
+                    metadata_log_segment_bytes=6000,
                 )
                 await rig.start()
                 topics = set(rig.node.image.topics_by_name)
@@ -617,6 +618,24 @@ def test_request_during_a_long_one_waits_its_turn_and_sees_its_outcome() -> None
             await asyncio.sleep(0)
             assert await rig.create("wide") is ErrorCode.TOPIC_ALREADY_EXISTS
             assert await wide is ErrorCode.NONE
+
+        await live(body)
+
+    simulate(story)
+
+
+def test_long_request_ends_even_if_its_caller_goes() -> None:
+    async def story(host: SimHost, live: Any) -> None:
+        async def body(world: ProcessWorld) -> None:
+            rig = await Rig(world).start()
+            wide = asyncio.ensure_future(rig.create("wide", 10 * SLICE))
+            for _ in range(15):
+                await asyncio.sleep(0)
+            wide.cancel()
+            assert await rig.create("wide") is ErrorCode.TOPIC_ALREADY_EXISTS
+            assert len(rig.node.image.topics_by_name["wide"].partitions) == 10 * SLICE
+            assert rig.node._machine is not None
+            assert rig.node._machine.image == rig.node.image
 
         await live(body)
 
