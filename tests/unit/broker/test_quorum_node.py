@@ -53,6 +53,10 @@ DIRECTORY_ID = b"the only disk..."
 CLUSTER_ID = "cluster-of-the-test---"
 
 
+running: list["Rig"] = []
+"""Keeps them from being collected while their process lives."""
+
+
 class Rig:
     """One life of a controller, with its broker registered and unfenced."""
 
@@ -74,6 +78,7 @@ class Rig:
         )
         self.node.subscribe(lambda delta, image: self.deltas.append(delta))
         self.epoch = -1
+        running.append(self)
 
     async def start(self, *, clean: bool = False) -> "Rig":
         await self.node.start(clean=clean)
@@ -142,7 +147,11 @@ def simulate(
             result.append(await body(world))
 
         process = host.start(run)
-        await process.task
+        try:
+            await process.task
+        finally:
+            process.kill()
+            running.clear()
         return result[0]
 
     async def main() -> None:
