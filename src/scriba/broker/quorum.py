@@ -201,12 +201,12 @@ class MetadataQuorum:
             if snapshot is not None and snapshot.position.offset > store.end_offset:
                 store.truncate_fully(snapshot.position.offset, now)
             first = snapshot.position.offset if snapshot else 0
-            batches = await read_batches(store, first)
+            facts = snapshot.quorum if snapshot else QuorumFacts(0, None)
+            batches = await read_batches(store, first, facts)
         except ParseError as error:
             raise StartError(
                 f"the metadata of the cluster is damaged: {error}; restore {directory} from a copy"
             ) from error
-        facts = snapshot.quorum if snapshot else QuorumFacts(0, None)
         for batch in batches:
             facts = batch.facts or facts
         _check_voters(facts, identity, directory)
@@ -247,18 +247,19 @@ class MetadataQuorum:
         await self._world.disk.write_atomic(path, encode_quorum_state(data))
 
     def _append_leader_change(self) -> Batch:
-        """An epoch begins with who leads it; the log's first one also with who the voters are."""
+        """An epoch begins with who leads it; if the voters or their addresses are new, with them."""
         voter = self._identity.voter
         named = [LeaderChangeMessageVoter(voter_id=voter.id)]
         # Version 0, without directories: Kafka 4.3 reads no other.
         change = LeaderChangeMessage(leader_id=voter.id, voters=named, granting_voters=named)
         entries = [(ControlType.LEADER_CHANGE, change.encode(0))]
-        if self.facts.voters is None:
-            voters = _voters_record(self._identity)
-            self.facts = QuorumFacts(KRAFT_LEVEL, voters)
+        voters = _voters_record(self._identity)
+        if self.facts.kraft_version < KRAFT_LEVEL:
             version = KRaftVersionRecord(kraft_version=KRAFT_LEVEL)
             entries.append((ControlType.KRAFT_VERSION, version.encode(0)))
+        if self.facts.voters != voters:
             entries.append((ControlType.KRAFT_VOTERS, voters.encode(0)))
+        self.facts = QuorumFacts(KRAFT_LEVEL, voters)
         timestamp = self._world.clock.wall_ms()
         data = control_batch(entries, timestamp)
         base = self._write(data, len(entries))
@@ -345,10 +346,12 @@ class MetadataQuorum:
         await self.log.close()
 
 
-async def read_batches(store: Log, offset: int) -> list[Batch]:
-    """The log from `offset` to its end, decoded. ParseError where a batch is damaged."""
+async def read_batches(store: Log, offset: int, facts: QuorumFacts) -> list[Batch]:
+    """The log from `offset` to its end, decoded; `facts` are those of the quorum up to there.
+
+    ParseError where a batch is damaged.
+    """
     batches: list[Batch] = []
-    facts = QuorumFacts(0, None)
     while offset < store.end_offset:
         part = store.read(offset, READ_BYTES, store.end_offset)
         if isinstance(part, Cold):

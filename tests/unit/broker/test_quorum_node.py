@@ -196,6 +196,31 @@ def test_first_start_writes_the_epoch_then_who_leads_and_votes() -> None:
     simulate(story)
 
 
+def test_new_address_of_the_controller_is_written_down() -> None:
+    listeners = ("PLAINTEXT://localhost:9092", "CONTROLLER://localhost:9093")
+
+    async def story(host: SimHost, live: Any) -> None:
+        async def body(world: ProcessWorld, **options: Any) -> Any:
+            rig = await Rig(world, **options).start()
+            voters = rig.node._quorum.facts.voters
+            await rig.stop()
+            return voters
+
+        assert (await live(body)).voters[0].endpoints == []
+
+        async def moved(world: ProcessWorld) -> Any:
+            return await body(world, listeners=listeners, controller_listener_names=("CONTROLLER",))
+
+        found = (await live(moved)).voters[0].endpoints
+        assert [(e.name, e.host, e.port) for e in found] == [("CONTROLLER", "localhost", 9093)]
+        kinds = control_kinds(host.volume.files()[FIRST_LOG])
+        assert kinds[3:] == ["LEADER_CHANGE", "KRAFT_VOTERS"]
+        await live(moved)
+        assert control_kinds(host.volume.files()[FIRST_LOG])[5:] == ["LEADER_CHANGE"]
+
+    simulate(story)
+
+
 def test_answer_means_that_the_image_has_it_and_the_subscribers_know() -> None:
     async def story(host: SimHost, live: Any) -> None:
         async def body(world: ProcessWorld) -> None:
@@ -744,7 +769,7 @@ async def test_log_and_snapshot_that_kafka_wrote_fold_into_the_same_image(tmp_pa
     )
     from_log = ClusterImage()
     delta = Delta()
-    for batch in await read_batches(store, 0):
+    for batch in await read_batches(store, 0, snapshots.QuorumFacts(0, None)):
         from_log.replay(batch.records, batch.base_offset, batch.epoch, delta)
         from_log.advance(batch.end_offset, batch.epoch, delta)
     position = snapshots.find(world.disk, str(directory))[0]
