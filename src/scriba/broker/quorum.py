@@ -247,7 +247,7 @@ class MetadataQuorum:
         await self._world.disk.write_atomic(path, encode_quorum_state(data))
 
     def _append_leader_change(self) -> Batch:
-        """An epoch begins with who leads it; if the voters or their addresses are new, with them."""
+        """An epoch begins with who leads it, then the voters if they or their addresses are new."""
         voter = self._identity.voter
         named = [LeaderChangeMessageVoter(voter_id=voter.id)]
         # Version 0, without directories: Kafka 4.3 reads no other.
