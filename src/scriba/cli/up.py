@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from scriba import __version__
 from scriba.config import ConfigError, StartError
+from scriba.errors import ErrorCode
 from scriba.settings import NodeSettings
+from scriba.settings.listeners import WILDCARDS
 from scriba.settings.sources import (
     Given,
     parse_arguments,
@@ -127,20 +129,25 @@ def listen_to_signals(life: "asyncio.Future[None]") -> None:
 
 
 async def create_demo_topic(node: "Node") -> None:
-    from scriba.client.bare import create_topic
+    from scriba.client.admin import Admin
+    from scriba.client.admin_model import NewTopic
+    from scriba.client.errors import BrokerError
 
-    listener = node.listeners[0]
-    await create_topic(listener.host, listener.port, DEMO_TOPIC, DEMO_PARTITIONS)
+    async with Admin(bootstrap_servers=addresses(node)[0]) as admin:
+        try:
+            await admin.create_topics([NewTopic(DEMO_TOPIC, partitions=DEMO_PARTITIONS)])
+        except BrokerError as error:
+            if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
+                raise
 
 
 def banner(node: "Node") -> str:
-    addresses = [f"{address(each.host)}:{each.port}" for each in node.listeners]
-    broker = addresses[0]
+    broker = addresses(node)[0]
     directories = ", ".join(os.path.abspath(each) for each in node.data_dirs)
     return "\n".join(
         [
             f"Scriba {__version__}: node {node.settings.node_id} of cluster {node.cluster_id}",
-            *(f"  listening on {each}" for each in addresses),
+            *(f"  listening on {each}" for each in addresses(node)),
             f"  data in {directories}",
             "",
             f"  produce:  echo hello | kcat -P -b {broker} -t {DEMO_TOPIC}",
@@ -150,8 +157,13 @@ def banner(node: "Node") -> str:
     )
 
 
-def address(host: str) -> str:
-    """A host that can be connected to from here, for one that may stand for all."""
-    if host in ("", "0.0.0.0", "::"):
+def addresses(node: "Node") -> list[str]:
+    """Where clients on this machine reach the node."""
+    return [f"{reachable(each.host)}:{each.port}" for each in node.listeners]
+
+
+def reachable(host: str) -> str:
+    """A host to connect to from here, for one that may stand for every address."""
+    if host in WILDCARDS:
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
