@@ -22,11 +22,18 @@ EMPTY_FETCH = 80
 
 _words = random.Random(7)
 _NOISE = _words.randbytes(1 << 20)
-_LINES = [
-    b'{"user": %d, "page": "/shop/%d", "agent": "Mozilla/5.0 (X11; Linux)", "ms": %d}'
-    % (_words.randrange(10_000), _words.randrange(300), _words.randrange(2000))
-    for _ in range(2000)
-]
+
+
+def _visit() -> bytes:
+    """A line of a web log, about 300 bytes, of which lz4 saves some two thirds."""
+    pick = _words.randrange
+    return (
+        b'{"session": "%016x", "user": %d, "page": "/shop/item/%d", "status": 200, "ms": %d, '
+        b'"agent": "Mozilla/5.0 (X11; Linux x86_64) Chrome/%d.0", "referrer": '
+        b'"https://example.org/search?q=%d", "country": "%s", "bytes": %d}'
+        % (pick(1 << 64), pick(10**6), pick(10**5), pick(2000), 90 + pick(40), pick(10**4),
+           (b"DE", b"FR", b"IN", b"BR", b"US")[pick(5)], pick(10**5))
+    )  # fmt: skip
 
 
 def plain_batch(total: int, value: int) -> Batch:
@@ -58,8 +65,7 @@ def lz4_batch(raw: int) -> Batch:
     records: list[bytes] = []
     size = 0
     while size < raw:
-        line = _LINES[len(records) % len(_LINES)]
-        records.append(rawkafka.record(len(records), line * 10))
+        records.append(rawkafka.record(len(records), _visit()))
         size += len(records[-1])
     return Batch(b"".join(records), len(records), codec=Codec.LZ4)
 

@@ -309,12 +309,13 @@ def memory_after_load(bench: Bench) -> Figures:
 # ---- a life of its own: each run starts a broker ----
 
 
-def acknowledge_one(port: int, topic: str, deadline: float) -> None:
+def acknowledge_one(node: Broker, topic: str) -> None:
     """Tries until the broker has acknowledged one record, however young it is."""
+    deadline = time.monotonic() + 120
     data = rawkafka.batch([b"first"]).encode()
     while True:
         try:
-            with Connection(port, timeout=5) as connection:
+            with Connection(node.port, timeout=5) as connection:
                 with contextlib.suppress(ValueError):
                     rawkafka.create_topic(connection, topic)
                 while True:
@@ -323,8 +324,8 @@ def acknowledge_one(port: int, topic: str, deadline: float) -> None:
                         return
                     time.sleep(0.001)
         except (OSError, rawkafka.Closed):
-            if time.monotonic() > deadline:
-                raise
+            if node.ended() or time.monotonic() > deadline:
+                raise RuntimeError(f"{node.name} never acknowledged:\n{node.tail()}") from None
             time.sleep(0.001)
 
 
@@ -340,7 +341,7 @@ def cold_start(bench: Bench) -> Figures:
         try:
             begun = time.monotonic()
             node.launch()
-            acknowledge_one(node.port, "first", begun + 60)
+            acknowledge_one(node, "first")
             seconds = time.monotonic() - begun
             time.sleep(3)
             memory = node.resident_bytes()
@@ -351,16 +352,13 @@ def cold_start(bench: Bench) -> Figures:
 
 
 def prepare_recovery(bench: Bench) -> Callable[[], None]:
-    """A node with a gigabyte in one partition, flushed by the topic's own setting, then killed."""
+    """A node with a gigabyte in one partition, each append flushed, and then killed."""
     node = bench.spare = type(bench.broker)(bench.folder / "recovery")
     node.start()
     batch = frames.plain_batch(BATCH, 1000)
-    flush_every = 16
-    count = max(bench.amount(1024) // flush_every, 1) * flush_every
+    count = bench.amount(1024)
     with Connection(node.port, timeout=60) as connection:
-        topic = rawkafka.create_topic(
-            connection, RECOVERED, flush_messages=str(batch.count * flush_every)
-        )
+        topic = rawkafka.create_topic(connection, RECOVERED, flush_messages="1")
     path = frames.write(bench.file("recovery"), [frames.produce(batch, topic)])
     load = Load.replay(node, path, requests=count, window=2, error_at=PRODUCE_ERROR_AT)
     load.go()
@@ -377,7 +375,8 @@ def await_checkpoint(node: Broker, end: int) -> None:
     """Both brokers write down once a minute how far a log is known to be on disk."""
     checkpoint = node.log_dir / "recovery-point-offset-checkpoint"
     deadline = time.monotonic() + 150
-    while f"{RECOVERED} 0 {end}" not in checkpoint.read_text().splitlines():
+    entry = f"{RECOVERED} 0 {end}"
+    while not checkpoint.exists() or entry not in checkpoint.read_text().splitlines():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{node.name} never noted that the log is flushed")
         time.sleep(0.2)
@@ -390,7 +389,7 @@ def recovery(bench: Bench) -> Figures:
     begun = time.monotonic()
     node.launch()
     try:
-        acknowledge_one(node.port, RECOVERED, begun + 120)
+        acknowledge_one(node, RECOVERED)
         return {"seconds": time.monotonic() - begun}
     finally:
         node.kill()

@@ -124,11 +124,13 @@ class Broker(ABC):
         self.launch()
         deadline = time.monotonic() + timeout
         while not self.ready():
-            assert self.process is not None
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            if self.ended() or time.monotonic() > deadline:
                 self.kill()
                 raise RuntimeError(f"{self.name} did not start:\n{self.tail()}")
             time.sleep(POLL_SECONDS)
+
+    def ended(self) -> bool:
+        return self.process is None or self.process.poll() is not None
 
     def stop(self, timeout: float = 60) -> int:
         """A clean shutdown; the exit code."""
