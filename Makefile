@@ -45,7 +45,7 @@ conformance: setup ## programs that others wrote, against a running node
 	@$(PY) -m pytest tests/conformance
 
 faults: setup ## crashes, torn files, bad input
-	@$(PY) -m pytest tests/faults
+	@$(PY) -m pytest $(wildcard tests/faults tests/*/test_bad_*.py tests/*/test_restart.py)
 
 bench: setup ## side by side with Apache Kafka, into bench/RESULTS.md; ARGS=--quick
 	@$(PY) bench/run.py $(ARGS)
