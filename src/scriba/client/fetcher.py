@@ -313,7 +313,7 @@ class Fetcher:
                         assigned.error = failure
                         self.arrived.wake()
                 await asyncio.sleep(lane.backoff.next_ms() / 1000)
-                self._tend_now.set()
+                self.poke()
             else:
                 lane.backoff.reset()
 
@@ -440,7 +440,7 @@ class Fetcher:
             assigned.nearby = said.preferred_read_replica
             limit = self._settings.metadata_max_age_ms
             assigned.nearby_until = self._clock.mono_ms() + limit
-            self._tend_now.set()
+            self.poke()
             return
         data = said.records
         if not isinstance(data, memoryview) or not data:
@@ -461,7 +461,7 @@ class Fetcher:
         if assigned.nearby == lane.node:
             # The leader knows best: it is asked next, and may name a replica again.
             assigned.nearby = NO_NODE
-            self._tend_now.set()
+            self.poke()
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(assigned)
         elif code in _FINAL:
@@ -473,7 +473,7 @@ class Fetcher:
             )
             self._cluster.stale()
             if told:
-                self._tend_now.set()
+                self.poke()
             else:
                 self._rest(assigned)
 
@@ -489,7 +489,7 @@ class Fetcher:
             return
         log.warning("%s: offset %d is not in the log; position reset", assigned.where, offset)
         assigned.look_for(target)
-        self._tend_now.set()
+        self.poke()
 
     def close(self) -> None:
         """Tells brokers that the sessions can go; nobody waits for their answers."""

@@ -1,0 +1,630 @@
+"""The producer against scripted brokers in virtual time."""
+
+import asyncio
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from fake_cluster import HANG_UP, PASS, SILENCE, FakeCluster, Log
+
+from scriba.client.errors import (
+    BrokerError,
+    BufferFull,
+    ClientError,
+    Closed,
+    RecordError,
+    TimedOut,
+)
+from scriba.client.producer import Producer
+from scriba.errors import ErrorCode
+from scriba.records.batch import Record, decode_records
+from scriba.testing.sim_world import ProcessWorld
+from scriba.wire.apis import ApiKey
+from scriba.wire.metadata import MetadataRequest
+from scriba.wire.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from scriba.wire.txn import InitProducerIdRequest, InitProducerIdResponse
+
+
+def producer(cluster: FakeCluster, world: ProcessWorld, **settings: Any) -> Producer:
+    return Producer(bootstrap_servers=cluster.bootstrap, ports=world, **settings)
+
+
+def records(log: Log) -> list[Record]:
+    return [record for _, data in log.batches for record in decode_records(data)]
+
+
+def values(log: Log) -> list[bytes]:
+    return [record.value or b"" for record in records(log)]
+
+
+def refuse(code: ErrorCode, message: str | None = None, **more: Any) -> Any:
+    """A hook that answers every partition of a Produce with an error."""
+
+    def hook(broker: int, request: ProduceRequest) -> ProduceResponse:
+        return ProduceResponse(
+            responses=[
+                TopicProduceResponse(
+                    name=t.name,
+                    topic_id=t.topic_id,
+                    partition_responses=[
+                        PartitionProduceResponse(
+                            index=p.index, error_code=code, error_message=message, **more
+                        )
+                        for p in t.partition_data
+                    ],
+                )
+                for t in request.topic_data
+            ]
+        )
+
+    return hook
+
+
+def write_then_hang_up(cluster: FakeCluster) -> Any:
+    """A hook that writes the records and closes the connection before it answers."""
+
+    def hook(broker: int, request: ProduceRequest) -> object:
+        cluster._produce(broker, request, 13)
+        return HANG_UP
+
+    return hook
+
+
+def test_a_record_arrives_as_it_was_sent() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, key_serializer="str", value_serializer="json") as p:
+            where = await p.send(
+                "t", {"n": 1}, "k", timestamp=1_700_000_000_000, headers={"h": b"1", "none": None}
+            )
+            assert (where.topic, where.partition, where.offset) == ("t", 0, 0)
+            assert where.timestamp == 1_700_000_000_000
+            assert (await p.send("t", None, "k")).offset == 1
+
+    cluster.run(main)
+    first, second = records(log)
+    assert first == Record(0, 1_700_000_000_000, b"k", b'{"n":1}', (("h", b"1"), ("none", None)))
+    assert second.value is None
+
+
+def test_records_of_one_moment_share_a_batch() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, linger_ms=5) as p:
+            deliveries = [await p.enqueue("t", b"%d" % n) for n in range(50)]
+            assert [(await d).offset for d in deliveries] == list(range(50))
+
+    cluster.run(main)
+    assert len(log.batches) == 1
+
+
+def test_a_full_batch_does_not_linger() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, linger_ms=60_000, batch_size=520) as p:
+            deliveries = [await p.enqueue("t", b"x" * 100) for _ in range(8)]
+            await deliveries[3]
+            assert not deliveries[-1].done()
+            await p.flush()
+            assert deliveries[-1].result().offset == 7
+
+    cluster.run(main)
+    assert [header.count for header, _ in log.batches] == [4, 4]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_every_codec(codec: str) -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(
+            cluster, world, compression_type=codec, batch_size=100_000, linger_ms=50
+        ) as p:
+            for n in range(900):
+                await p.enqueue("t", b"value %d " % n * 30)
+
+    cluster.run(main)
+    assert values(log) == [b"value %d " % n * 30 for n in range(900)]
+    assert {header.codec.name.lower() for header, _ in log.batches} == {codec}
+
+
+def test_records_wait_for_a_topic_that_is_not_known_yet() -> None:
+    cluster = FakeCluster()
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world) as p:
+            early = [p.send_nowait("late", b"%d" % n) for n in range(3)]
+            assert not early[0].done()
+            waiting = asyncio.ensure_future(_wait(early[1]))
+            await asyncio.sleep(1)
+            cluster.topic("late", 1)
+            assert (await p.send("late", b"3")).offset == 3
+            assert [(await d).offset for d in early] == [0, 1, 2]
+            assert (await waiting) == 1
+
+    cluster.run(main)
+    assert values(cluster.topics["late"].logs[0]) == [b"0", b"1", b"2", b"3"]
+
+
+async def _wait(delivery: Any) -> int:
+    offset: int = (await delivery).offset
+    return offset
+
+
+def test_a_topic_that_never_comes_fails_after_max_block_ms() -> None:
+    cluster = FakeCluster()
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, max_block_ms=2000) as p:
+            parked = p.send_nowait("never", b"x")
+            with pytest.raises(TimedOut, match=r"never.*2000 ms.*UNKNOWN_TOPIC") as caught:
+                await p.send("never", b"y")
+            assert caught.value.retriable
+            assert isinstance(caught.value.cause, BrokerError)
+            with pytest.raises(TimedOut):
+                await parked
+
+    cluster.run(main)
+
+
+def test_nobody_there_is_told_with_the_cause() -> None:
+    cluster = FakeCluster()
+    cluster.stop(1)
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, max_block_ms=3000) as p:
+            with pytest.raises(TimedOut, match="cannot connect to b1:9092"):
+                await p.send("t", b"x")
+
+    cluster.run(main)
+
+
+def test_a_new_leader_is_followed_at_once_by_its_own_word() -> None:
+    cluster = FakeCluster(brokers=2)
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, retry_backoff_ms=10_000, linger_ms=0) as p:
+            await p.send("t", b"0")
+            log.elect(2)
+            before = world.clock.mono_ms()
+            assert (await p.send("t", b"1")).offset == 1
+            assert world.clock.mono_ms() - before < 1000
+
+    cluster.run(main)
+    assert values(log) == [b"0", b"1"]
+
+
+def test_a_lost_answer_is_asked_for_again_and_nothing_is_written_twice() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, linger_ms=0) as p:
+            await p.send("t", b"0")
+            cluster.next(ApiKey.PRODUCE, write_then_hang_up(cluster))
+            assert (await p.send("t", b"1")).offset == 1
+            assert (await p.send("t", b"2")).offset == 2
+
+    cluster.run(main)
+    assert values(log) == [b"0", b"1", b"2"]
+
+
+def test_an_answer_that_never_comes_ends_the_connection_and_is_tried_again() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, linger_ms=0, request_timeout_ms=2000) as p:
+            await p.send("t", b"0")
+            cluster.next(ApiKey.PRODUCE, lambda b, r: SILENCE)
+            before = world.clock.mono_ms()
+            await p.send("t", b"1")
+            assert 2000 <= world.clock.mono_ms() - before < 4000
+
+    cluster.run(main)
+    assert values(log) == [b"0", b"1"]
+
+
+def test_order_is_kept_with_five_in_flight_when_the_first_is_refused() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, linger_ms=0, batch_size=1) as p:
+            await p.send("t", b"first")
+            cluster.next(ApiKey.PRODUCE, refuse(ErrorCode.NOT_ENOUGH_REPLICAS))
+            deliveries = [await p.enqueue("t", b"%d" % n) for n in range(20)]
+            assert [(await d).offset for d in deliveries] == list(range(1, 21))
+
+    cluster.run(main)
+    assert values(log) == [b"first", *(b"%d" % n for n in range(20))]
+    assert len(log.batches) == 21
+
+
+def test_without_idempotence_one_in_flight_keeps_order_too() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(
+            cluster,
+            world,
+            linger_ms=0,
+            batch_size=1,
+            enable_idempotence=False,
+            max_in_flight_requests_per_connection=1,
+        ) as p:
+            cluster.next(ApiKey.PRODUCE, PASS_ON, refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            for n in range(10):
+                await p.enqueue("t", b"%d" % n)
+
+    cluster.run(main)
+    assert values(log) == [b"%d" % n for n in range(10)]
+    assert not cluster.requests(InitProducerIdRequest)
+    assert log.batches[0][0].producer_id == -1
+
+
+def PASS_ON(broker: int, request: object) -> object:
+    return PASS
+
+
+def test_a_batch_that_is_too_large_is_split_and_its_records_keep_their_order() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+    log.limit = 1000
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, batch_size=16_000) as p:
+            deliveries = [await p.enqueue("t", b"%03d" % n * 30) for n in range(60)]
+            assert [(await d).offset for d in deliveries] == list(range(60))
+            with pytest.raises(BrokerError, match=r"max\.message\.bytes") as caught:
+                await p.send("t", b"x" * 2000)
+            assert caught.value.code == ErrorCode.MESSAGE_TOO_LARGE
+            assert (await p.send("t", b"after")).offset == 60
+
+    cluster.run(main)
+    assert values(log) == [*(b"%03d" % n * 30 for n in range(60)), b"after"]
+
+
+def test_records_that_a_broker_finds_fault_with_are_named() -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+    faults = [BatchIndexAndErrorMessage(batch_index=1, batch_index_error_message="no key")]
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world) as p:
+            cluster.next(ApiKey.PRODUCE, refuse(ErrorCode.INVALID_RECORD, record_errors=faults))
+            deliveries = [p.send_nowait("t", b"%d" % n) for n in range(3)]
+            await p.flush()
+            errors = [str(d.exception()) for d in deliveries]
+            assert "no key" in errors[1]
+            assert "another record" in errors[0]
+            assert "another record" in errors[2]
+
+    cluster.run(main)
+
+
+def test_a_delivery_ends_in_time_whatever_the_broker_does() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(
+            cluster, world, linger_ms=0, request_timeout_ms=5000, delivery_timeout_ms=8000
+        ) as p:
+            await p.send("t", b"0")
+            cluster.next(ApiKey.PRODUCE, *[lambda b, r: SILENCE] * 20)
+            before = world.clock.mono_ms()
+            with pytest.raises(TimedOut, match="not delivered within 8000 ms"):
+                await p.send("t", b"lost")
+            assert 8000 <= world.clock.mono_ms() - before <= 8500
+            cluster.hooks.clear()
+            assert (await p.send("t", b"next")).offset == 1
+
+    cluster.run(main)
+    assert values(log) == [b"0", b"next"]
+    assert log.batches[-1][0].producer_epoch == 1, "the gap takes a new epoch"
+
+
+def test_a_broker_that_forgot_the_producer_gets_a_new_epoch() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, linger_ms=0) as p:
+            await p.send("t", b"0")
+            cluster.next(ApiKey.PRODUCE, refuse(ErrorCode.UNKNOWN_PRODUCER_ID))
+            await p.send("t", b"1")
+
+    cluster.run(main)
+    assert values(log) == [b"0", b"1"]
+    assert [(h.producer_epoch, h.base_sequence) for h, _ in log.batches] == [(0, 0), (1, 0)]
+
+
+def test_idempotence_that_is_refused_fails_what_was_sent_with_the_reason() -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        denied = InitProducerIdResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        cluster.next(ApiKey.INIT_PRODUCER_ID, lambda b, r: denied)
+        async with producer(cluster, world) as p:
+            for _ in range(2):
+                with pytest.raises(BrokerError, match="CLUSTER_AUTHORIZATION_FAILED"):
+                    await p.send("t", b"x")
+
+    cluster.run(main)
+
+
+def test_a_full_buffer_holds_back_who_waits_and_refuses_who_does_not() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(
+            cluster, world, buffer_memory=2000, batch_size=500, linger_ms=10_000, max_block_ms=5000
+        ) as p:
+            await p.send("t", b"first")
+            refused = None
+            while refused is None:
+                try:
+                    p.send_nowait("t", b"x" * 100)
+                except BufferFull as full:
+                    refused = full
+            assert refused.retriable
+            for _ in range(100):
+                await p.enqueue("t", b"y" * 100)
+            await p.flush()
+            cluster.next(ApiKey.PRODUCE, *[lambda b, r: SILENCE] * 50)
+            sending = asyncio.gather(*(p.enqueue("t", b"z" * 100) for _ in range(100)))
+            with pytest.raises(BufferFull, match=r"max\.block\.ms=5000"):
+                await sending
+            cluster.hooks.clear()
+
+    cluster.run(main)
+    written = values(log)
+    assert written.count(b"y" * 100) == 100
+
+
+def test_a_record_larger_than_allowed_is_refused_before_it_is_sent() -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, max_request_size=1000) as p:
+            with pytest.raises(RecordError, match=r"max\.request\.size is 1000"):
+                await p.send("t", b"x" * 1001)
+            with pytest.raises(RecordError, match="value_serializer='str'"):
+                await p.send("t", "text")
+            with pytest.raises(RecordError, match="no partition 7"):
+                await p.send("t", b"x", partition=7)
+            with pytest.raises(RecordError, match="header"):
+                await p.send("t", b"x", headers=[("h", "text")])  # type: ignore[list-item]
+            with pytest.raises(RecordError, match="negative"):
+                await p.send("t", b"x", timestamp=-5)
+
+    cluster.run(main)
+
+
+def test_a_serializer_that_fails_names_its_topic() -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, value_serializer="json") as p:
+            with pytest.raises(RecordError, match="record for t") as caught:
+                await p.send("t", object())
+            assert isinstance(caught.value.cause, TypeError)
+
+    cluster.run(main)
+
+
+def test_partitioners() -> None:
+    cluster = FakeCluster()
+    logs = cluster.topic("t", 3)
+
+    def vip(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        return partitions - 1 if key == b"vip" else 0
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world) as p:
+            assert (await p.send("t", b"x", b"abc")).partition == 479470107 % 3
+            assert (await p.send("t", b"x", partition=2)).partition == 2
+        async with producer(cluster, world, partitioner_class="round-robin") as p:
+            assert [(await p.send("t", b"x")).partition for _ in range(4)] == [0, 1, 2, 0]
+        async with producer(cluster, world, partitioner_class=vip) as p:
+            assert (await p.send("t", b"x", b"vip")).partition == 2
+            assert (await p.send("t", b"x", b"else")).partition == 0
+        async with producer(cluster, world, batch_size=1000, partitioner_ignore_keys=True) as p:
+            chosen = [(await p.send("t", b"x" * 200, b"k")).partition for _ in range(40)]
+            runs = 1 + sum(a != b for a, b in pairwise(chosen))
+            assert len(set(chosen)) > 1
+            assert runs <= 10, "it stays until a batch's worth has gone there"
+
+    cluster.run(main)
+    assert sum(len(log.batches) for log in logs) == 48
+
+
+def test_acks_0_waits_for_no_answer() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, acks=0) as p:
+            assert (await p.send("t", b"x")).offset == -1
+            await asyncio.sleep(1)
+
+    cluster.run(main)
+    assert values(log) == [b"x"]
+
+
+def test_closing_sends_what_is_left_and_then_refuses() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        p = producer(cluster, world, linger_ms=60_000)
+        left = await p.enqueue("t", b"x")
+        await p.close()
+        assert left.result().offset == 0
+        with pytest.raises(Closed):
+            await p.send("t", b"y")
+        await p.close()
+
+    cluster.run(main)
+    assert values(log) == [b"x"]
+
+
+def test_closing_with_a_limit_fails_what_is_not_sent_by_then() -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        p = producer(cluster, world)
+        cluster.next(ApiKey.PRODUCE, lambda b, r: SILENCE)
+        left = await p.enqueue("t", b"x")
+        before = world.clock.mono_ms()
+        await p.close(timeout_ms=500)
+        assert world.clock.mono_ms() - before <= 600
+        assert isinstance(left.exception(), Closed)
+
+    cluster.run(main)
+
+
+def test_a_callback_is_called_when_the_record_is_done() -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> list[object]:
+        told: list[object] = []
+        async with producer(cluster, world) as p:
+            delivery = p.send_nowait("t", b"x")
+            delivery.add_done_callback(lambda d: told.append(d.result().offset))
+            await p.flush()
+            await asyncio.sleep(0)
+        return told
+
+    assert cluster.run(main) == [0]
+
+
+def test_whoever_gives_up_waiting_does_not_disturb_the_others() -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, linger_ms=100) as p:
+            one, other = p.send_nowait("t", b"1"), p.send_nowait("t", b"2")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await one
+            assert (await other).offset == 1
+            assert one.result().offset == 0
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_brokers_of_every_produce_version(version: int) -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+    cluster.top_versions[ApiKey.PRODUCE] = version
+    cluster.top_versions[ApiKey.METADATA] = max(4, version - 1)
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world) as p:
+            assert (await p.send("t", b"x")).offset == 0
+
+    cluster.run(main)
+    assert values(log) == [b"x"]
+
+
+def test_a_topic_nobody_sends_to_is_forgotten() -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(
+            cluster, world, metadata_max_age_ms=10_000, metadata_max_idle_ms=20_000
+        ) as p:
+            await p.send("t", b"x")
+            await asyncio.sleep(60)
+            assert not cluster.requests(MetadataRequest)[-1].topics
+            await p.send("t", b"x")
+
+    cluster.run(main)
+
+
+def test_a_broker_that_restarts_is_found_again() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, linger_ms=0) as p:
+            await p.send("t", b"0")
+            cluster.stop(1)
+            delivery = await p.enqueue("t", b"1")
+            await asyncio.sleep(10)
+            assert not delivery.done()
+            cluster.start(1)
+            assert (await delivery).offset == 1
+
+    cluster.run(main)
+    assert values(log) == [b"0", b"1"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_under_cut_connections_all_that_is_acknowledged_is_there_once_and_in_order(
+    seed: int,
+) -> None:
+    cluster = FakeCluster(brokers=2, seed=seed)
+    logs = cluster.topic("t", 2)
+    sent: dict[int, list[int]] = {0: [], 1: []}
+
+    async def trouble(world: ProcessWorld) -> None:
+        draw = cluster.sim.rng.fork("trouble")
+        while True:
+            await asyncio.sleep(draw.between(0.01, 0.3))
+            cluster.sim.network.reset_some(f"b{1 + draw.below(2)}", 0.8)
+            if draw.chance(0.3):
+                log = logs[draw.below(2)]
+                log.elect(3 - log.leader)
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, linger_ms=1, batch_size=200) as p:
+            fate = asyncio.ensure_future(trouble(world))
+            deliveries = []
+            for n in range(400):
+                deliveries.append((n, n % 2, await p.enqueue("t", b"%d" % n, partition=n % 2)))
+                if n % 5 == 0:
+                    await asyncio.sleep(0.005)
+            await p.flush()
+            fate.cancel()
+            for n, partition, delivery in deliveries:
+                assert delivery.exception() is None
+                where = delivery.result()
+                assert values(logs[partition])[where.offset] == b"%d" % n
+                sent[partition].append(n)
+
+    cluster.run(main)
+    for partition, log in enumerate(logs):
+        assert [int(value) for value in values(log)] == sent[partition]
+
+
+def test_errors_say_what_to_do() -> None:
+    error = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, about="topic x")
+    assert str(error).endswith("(fix: create the topic, or check its name)")
+    assert isinstance(error, ClientError)
