@@ -1,9 +1,12 @@
 """What is not in memory: the loop never waits for the device, it is told to come back."""
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from scriba.runtime.ports import Disk
+
+T = TypeVar("T")
 
 
 class Loadable(Protocol):
@@ -34,3 +37,10 @@ class Window:
                 await file.load(offset, n)
             finally:
                 file.close()
+
+
+async def settled(attempt: Callable[[], T | Cold]) -> T:
+    """What `attempt` finds once everything it needs is in memory."""
+    while isinstance(found := attempt(), Cold):
+        await found.file.load(found.position, found.size)
+    return found

@@ -85,13 +85,13 @@ class OffsetIndex:
             return self.base_offset, 0
         return self.base_offset + self._lasts[-1], self._positions[-1]
 
-    def truncate(self, offset: int) -> None:
-        """Forgets entries of batches that reach `offset`; all entries must be in memory."""
-        self._cut(bisect_left(self._lasts, offset - self.base_offset))
+    def truncate(self, offset: int, margin: int = 0) -> int:
+        """Forgets entries of batches that reach `offset`, and `margin` entries before those.
 
-    def truncate_position(self, position: int) -> None:
-        """Forgets entries at or after `position`; all entries must be in memory."""
-        self._cut(bisect_left(self._positions, position))
+        All entries must be in memory. Returns the last position that is left, or 0.
+        """
+        self._cut(max(bisect_left(self._lasts, offset - self.base_offset) - margin, 0))
+        return self._positions[-1] if self._positions else 0
 
     def _cut(self, keep: int) -> None:
         assert not self.skipped, "the entries to cut are not in memory"
@@ -189,10 +189,14 @@ class TimeIndex:
             self._entries += _TIME.pack(timestamp, offset - self.base_offset)
             self.last = (timestamp, offset)
 
-    def read_last(self, entry: bytes) -> None:
-        """Takes note of the last entry in the file, of which no other is in memory."""
+    def read_last(self, entry: bytes) -> bool:
+        """Takes note of the last entry in the file, of which no other is in memory.
+
+        False if no index ends in this.
+        """
         timestamp, relative = _TIME.unpack(entry)
         self.last = (timestamp, self.base_offset + relative)
+        return timestamp >= 0 and relative >= 0 and any(entry)
 
     def locate(self, timestamp: int) -> int:
         """All entries must be in memory. Records before the returned offset are all older."""

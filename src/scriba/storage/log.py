@@ -28,6 +28,7 @@ from scriba.storage.cold import Cold
 from scriba.storage.epochs import Epochs
 from scriba.storage.group_commit import GroupCommit
 from scriba.storage.incoming import check_batches, read_marker
+from scriba.storage.index import MAX_RELATIVE_OFFSET
 from scriba.storage.inline import Inline
 from scriba.storage.names import LEADER_EPOCHS, PARTITION_METADATA, deleted_dir
 from scriba.storage.partition_metadata import claim
@@ -53,7 +54,6 @@ __all__ = ["EMPTY", "Appended", "Cold", "Empty", "Failure", "Log", "Slice", "Tim
 logger = logging.getLogger(__name__)
 
 DAY_MS: Final = 86_400_000
-_ENTRIES_WORTH_WRITING: Final = 64
 _SNAPSHOT_EVERY: Final = 64 << 20
 
 
@@ -73,6 +73,8 @@ class Log:
         "_torn",
         "_unsnapped",
         "_unsynced",
+        "_wanted",
+        "cut_tail",
         "directory",
         "end_offset",
         "epochs",
@@ -115,11 +117,17 @@ class Log:
         )
         self._segments.configure()
         self._commit = GroupCommit(self._sync)
-        self._unsynced: list[Segment] = []
-        """Sealed segments that are not all on the device."""
-        self._created = self._files_new = loaded.created
+        self.cut_tail = loaded.cut
+        """Whether opening cut off a tail; `sync` must come before the next append."""
+        sealed = loaded.segments[:-1]
+        behind = [] if loaded.durable else self._segments.from_offset(self.flushed_offset)
+        self._unsynced = [each for each in sealed if each in behind or each.aborted_dirty]
+        """Sealed segments that may not be on the device."""
+        self._created = self._files_new = not loaded.durable
         """Whether the directory, or files in it, may not be on the device."""
         self._closing = False
+        self._wanted = -1
+        """How far those want to flush who wait for the next sync."""
         self._generation = 0
         """Counts truncations: a sync that began before one proves nothing about what came after."""
         self._unsnapped = 0
@@ -155,6 +163,7 @@ class Log:
             directory=directory,
             limits=limits_of(settings, directory, 0),
             producer_expiration_ms=producer_expiration_ms,
+            compacted="compact" in settings.cleanup_policy,
             now_ms=now.wall_ms,
         )
         loaded = load(place, recovery_point, log_start, clean)
@@ -187,6 +196,10 @@ class Log:
     def first_segment_offset(self) -> int:
         """The start as the files alone would tell it."""
         return self._segments.first_offset
+
+    def segment_start(self, offset: int) -> int:
+        """Where the segment begins that `offset` belongs to."""
+        return self._segments.from_offset(offset)[0].base_offset
 
     def _limits(self, base_offset: int) -> Limits:
         return limits_of(self._settings, self.directory, base_offset)
@@ -320,10 +333,7 @@ class Log:
         elif marker is not None:
             aborted = self.producers.end_txn(header, marker, base_offset, now.wall_ms)
             if aborted is not None:
-                try:
-                    segment.note_aborted(aborted)
-                except OSError as error:  # the marker is there: what it aborts must be known
-                    raise self.fail(f"transaction index: {error}", device=True) from error
+                segment.note_aborted(aborted)
 
     def _make_room(
         self, size: int, base_offset: int, last_offset: int, max_timestamp: int, now: Instant
@@ -336,7 +346,9 @@ class Log:
             if segment.limit < 0:
                 segment.wake()
             if segment.is_full(size, last_offset, max_timestamp, now.wall_ms):
-                self._roll(base_offset, now)
+                # Segments leave no gap between them, so that recovery can tell what it lost.
+                far = last_offset - self.end_offset > MAX_RELATIVE_OFFSET
+                self._roll(base_offset if far else self.end_offset, now)
         except OSError as error:
             logger.error("%r: cannot begin a segment: %s", self, error)
             raise storage_error(f"{self!r} cannot be written: {error}") from error
@@ -484,31 +496,43 @@ class Log:
 
     # ---- flushing ----
 
+    @property
+    def sealed_offset(self) -> int:
+        """Everything before it lies in sealed segments, which it is time to flush."""
+        return self._segments.active.base_offset
+
     async def flush(self, up_to: int | None = None) -> None:
         """Returns when everything before `up_to` (else: written so far) is on the device."""
         target = self.end_offset if up_to is None else min(up_to, self.end_offset)
         while self.flushed_offset < min(target, self.end_offset):
             if self.failure is not None:
                 raise self.failure.error
+            self._wanted = max(self._wanted, target)
             await self._commit.join()
 
+    async def sync(self) -> None:
+        """As `flush`, even if no record waits for it: a truncation is durable after it."""
+        self._wanted = self.end_offset + 1
+        await self._commit.join()
+
     async def _sync(self) -> None:
+        """Sealed segments always; the active one only for those who want what it holds."""
         if self.failure is not None:
             raise self.failure.error
-        end, generation = self.end_offset, self._generation
-        active, sealed = self._segments.active, self._unsynced
-        files_new, created = self._files_new, self._created
+        active, generation = self._segments.active, self._generation
+        wanted, self._wanted = self._wanted > active.base_offset, -1
+        end = self.end_offset if wanted else active.base_offset
+        sealed, files_new, created = self._unsynced, self._files_new, self._created
         self._unsynced, self._files_new, self._created = [], False, False
         try:
-            indexes = self._closing or active.offsets.unwritten >= _ENTRIES_WORTH_WRITING
-            if indexes:
-                active.write_indexes()
             if self._unsnapped >= _SNAPSHOT_EVERY:
-                self._take_snapshot(end)
+                self._take_snapshot(self.end_offset)
             await self._write_epochs()
             for segment in sealed:
                 await segment.sync(indexes=True)
-            await active.sync(indexes)
+            if wanted:
+                await active.sync(indexes=self._closing)
+            await self._snapshots.sync()
             if files_new:
                 await self._disk.sync_dir(self.directory)
             if created:
@@ -553,7 +577,7 @@ class Log:
                 active.seal()
                 self._take_snapshot(self.end_offset)
                 self._closing = True
-                await self._commit.join()
+                await self.sync()
         except OSError as error:
             raise self.fail(f"cannot be closed: {error}", device=True) from error
         finally:
@@ -561,10 +585,12 @@ class Log:
 
     def _at_rest(self) -> bool:
         """Whether all files are as closing would leave them."""
-        return (
-            self.flushed_offset == self.end_offset == self._snapshots.latest
-            and not self.epochs.dirty
-            and not self._torn
+        return self.flushed_offset == self.end_offset == self._snapshots.latest and not (
+            self._files_new
+            or self._unsynced
+            or self._torn
+            or self.epochs.dirty
+            or self._segments.active.aborted_dirty
         )
 
     # ---- shortening ----
@@ -586,6 +612,10 @@ class Log:
         await self._segments.removal.sweep(now.mono_ms)
         if self.failure is not None:
             return []
+        try:
+            await self._snapshots.sync()
+        except OSError as error:
+            raise self.fail(f"cannot be flushed: {error}", device=True) from error
         gone = self._delete(before_start(self._facts(), self.start_offset), Reason.START, now)
         if "delete" in self._settings.cleanup_policy:
             limit = self._settings.retention_bytes
@@ -604,8 +634,10 @@ class Log:
             if not segment.size or facts.end_offset > high_watermark:
                 break
             await segment.load_times()
-            newest = segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
-            if not expired(newest, self._settings.retention_ms, now):
+            if not expired(segment.newest_ms, self._settings.retention_ms, now):
+                break
+            await segment.confirm_times()
+            if not expired(segment.newest_ms, self._settings.retention_ms, now):
                 break
             count += 1
         return count
@@ -636,7 +668,8 @@ class Log:
         """Removes everything from `offset` on; False if there was nothing. Waits for the device.
 
         Only whole batches go or stay: a batch that `offset` lies in goes. The recovery point on
-        disk must be below the new end before: `LogDir.truncate` sees to that.
+        disk must be below the new end before, and `sync` must come between this and the next
+        append, or a power cut could mix old and new: `LogDir.truncate` sees to both.
         """
         if offset >= self.end_offset:
             # A leader may have begun an epoch here without writing a record of it.
@@ -656,7 +689,6 @@ class Log:
         """Removes everything; the log goes on at `offset`, empty."""
         self._doom(self._segments.clear(), now)
         self._segments.begin(offset, now.wall_ms)
-        self._files_new = True
         self.start_offset = offset
         self.epochs.clear()
         self._end_at(offset, now)
@@ -664,6 +696,7 @@ class Log:
     def _end_at(self, end_offset: int, now: Instant) -> None:
         self._generation += 1
         self._torn = False
+        self._files_new = True
         self.end_offset = end_offset
         self.start_offset = min(self.start_offset, end_offset)
         self.flushed_offset = min(self.flushed_offset, end_offset)

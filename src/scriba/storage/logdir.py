@@ -162,6 +162,12 @@ class LogDir:
                 {name: at for name, at in self._recovery_points.items() if name in there}
             )
         await self._disk.sync_dir(self.path)
+        await self._sync_parent()
+
+    async def _sync_parent(self) -> None:
+        """Makes the directory itself durable, where we may look into the one above it."""
+        with suppress(PermissionError):
+            await self._disk.sync_dir(self.path.rstrip("/").rpartition("/")[0] or "/")
 
     @property
     def id(self) -> bytes:
@@ -247,19 +253,25 @@ class LogDir:
         except OSError as error:
             self._fail(f"{directory}: {error}")
             raise self._error() from error
+        if log.cut_tail:
+            await log.sync()
         self.logs[name] = log
         return log
 
     # ---- using ----
 
     async def truncate(self, log: Log, offset: int, now: Instant) -> bool:
-        """Truncates after lowering the recovery point on disk: below it, damage is a disaster."""
+        """Truncates for good: after lowering the recovery point, and durably before any append."""
         if offset < log.end_offset:
             name = PartitionName(log.topic, log.partition)
-            lowered = min(self._recovery_points.get(name, 0), offset)
+            # A batch goes as a whole, so the new end may be a little before `offset`.
+            lowered = min(self._recovery_points.get(name, 0), log.segment_start(offset), offset)
             self._recovery_points = self._recovery_points | {name: lowered}
             await self._write(RECOVERY_POINTS, self._recovery_points)
-        return log.truncate_to(offset, now)
+        if not log.truncate_to(offset, now):
+            return False
+        await log.sync()
+        return True
 
     async def delete_log(self, log: Log) -> None:
         """Takes a partition away; its files go with `remove_deleted`."""
@@ -291,6 +303,9 @@ class LogDir:
 
     async def _forget(self, name: PartitionName) -> None:
         """Drops what the checkpoints say about an earlier log of this name."""
+        known = (self._recovery_points, self._log_starts, self.high_watermarks)
+        if not any(name in offsets for offsets in known):
+            return
         points, starts = dict(self._recovery_points), dict(self._log_starts)
         marks = dict(self.high_watermarks)
         points.pop(name, None)

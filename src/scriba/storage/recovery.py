@@ -42,7 +42,7 @@ from scriba.storage.names import (
 )
 from scriba.storage.producers import Producers
 from scriba.storage.scan import Found, read_batch, scan
-from scriba.storage.segment import Limits, Segment
+from scriba.storage.segment import UNKNOWN, UNSURE_ENTRIES, Limits, Segment
 from scriba.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
@@ -59,6 +59,8 @@ class Place:
     directory: str
     limits: Limits
     producer_expiration_ms: int
+    compacted: bool
+    """Whether cleaning may have left gaps between segments."""
     now_ms: int
 
 
@@ -75,8 +77,10 @@ class Loaded:
     end_offset: int = 0
     recovery_point: int = 0
     damage: str = ""
-    created: bool = False
-    """Whether the files are new, and so perhaps not in their directory for good."""
+    cut: bool = False
+    """Whether a tail was cut off, which is not durable yet."""
+    durable: bool = False
+    """Whether all is known to be on the device, names included: so after a clean shutdown."""
     unsound: frozenset[int] = frozenset()
     """Segments whose transaction index is damaged and comes from their markers instead."""
 
@@ -105,10 +109,13 @@ def load(place: Place, recovery_point: int | None, log_start: int, clean: bool) 
     loaded.start_offset = max(log_start, first)
     loaded.unsound = _drop_unsound_aborted(loaded.segments)
     sound_epochs = _read_epochs(loaded)
-    if not (clean and _trust(loaded, recovery_point)):
+    loaded.durable = clean and _trust(loaded, recovery_point)
+    if not loaded.durable:
         _recover(loaded, first if recovery_point is None else max(recovery_point, first))
     if not sound_epochs and loaded.recovery_point > first:
         _rebuild_epochs(loaded)
+    if not loaded.damage:
+        _complete_indexes(loaded, files)
     if loaded.end_offset < log_start and not loaded.damage:
         # The start was moved and checkpointed, but the records before it were never flushed.
         _remove(loaded, 0)
@@ -188,12 +195,23 @@ def _find_segments(place: Place, files: set[tuple[int, str]]) -> list[Segment]:
             created_ms=place.now_ms,
             limits=place.limits,
         )
-        if (base, INDEX) not in files or (base, TIME_INDEX) not in files:
-            logger.warning("%s: building the index of segment %d anew", directory, base)
-            segment.rebuild()
-            segment.write_indexes()
         segments.append(segment)
     return segments
+
+
+def _complete_indexes(loaded: Loaded, files: set[tuple[int, str]]) -> None:
+    """Builds the indexes that are missing; a segment with records has an entry in its time index.
+
+    Those of segments that recovery read are complete.
+    """
+    for segment in loaded.segments:
+        base = segment.base_offset
+        there = (base, INDEX) in files and (base, TIME_INDEX) in files and len(segment.times)
+        if segment.size and not there and segment.max_timestamp == UNKNOWN:
+            logger.warning("%s: building the indexes of segment %d", segment.directory, base)
+            segment.rebuild()
+            segment.write_indexes()
+            _rest(segment)
 
 
 def _drop_unsound_aborted(segments: list[Segment]) -> frozenset[int]:
@@ -201,6 +219,7 @@ def _drop_unsound_aborted(segments: list[Segment]) -> frozenset[int]:
     for segment in unsound:
         logger.warning("%s is damaged: reading markers", segment.path(TXN_INDEX))
         segment.aborted = AbortedTxns()
+        segment.aborted_dirty = True
     return frozenset(each.base_offset for each in unsound)
 
 
@@ -235,7 +254,7 @@ def _begin(loaded: Loaded, offset: int) -> None:
     loaded.producers = Producers()
     loaded.epochs.clear()
     loaded.start_offset = loaded.end_offset = loaded.recovery_point = offset
-    loaded.created = True
+    loaded.durable = False
 
 
 # ---- after a clean shutdown ----
@@ -293,8 +312,6 @@ def producers_at(
                         segment.aborted.append(aborted)
         finally:
             file.close()
-        if segment.base_offset in unsound:
-            segment.write_aborted()
     return producers
 
 
@@ -324,7 +341,10 @@ def _recover(loaded: Loaded, recovery_point: int) -> None:
         )
     loaded.recovery_point = min(recovery_point, loaded.end_offset)
     if not loaded.damage:
-        loaded.snapshots.delete_above(loaded.end_offset)
+        bases = {segment.base_offset for segment in loaded.segments}
+        for offset in list(loaded.snapshots.offsets):
+            if offset > recovery_point and offset not in bases:
+                loaded.snapshots.delete(offset)
 
 
 def _load_producers(loaded: Loaded, up_to: int) -> int:
@@ -347,18 +367,24 @@ def _replay(loaded: Loaded, snapshot: int, check_from: int) -> None:
         last = at + 1 == len(loaded.segments)
         following = _NEVER if last else loaded.segments[at + 1].base_offset
         suspect = following > check_from
+        if segment.base_offset >= check_from:
+            # The one that was there may be torn, which would be found out only when it is needed.
+            loaded.snapshots.replace(loaded.producers, segment.base_offset)
         position, size = _replay_segment(loaded, segment, begin, snapshot, check_from, following)
-        if position < size:
-            if not suspect or loaded.end_offset < check_from:
-                loaded.damage = f"{segment.path(LOG)} is damaged at position {position}"
-                return
+        flushed = loaded.end_offset < check_from
+        if position < size and (flushed or not suspect):
+            loaded.damage = f"{segment.path(LOG)} is damaged at position {position}"
+            return
+        # Segments follow each other without a gap when they are written: one that ends early has
+        # lost its last batches, and what comes after them is worth nothing.
+        gap = loaded.end_offset < following and not loaded.place.compacted
+        ends_here = suspect and not flushed and (position < size or gap)
+        if ends_here:
             _cut(loaded, at, position, size)
-        if suspect or segment.base_offset in loaded.unsound:
-            segment.write_aborted()
         if suspect:
             segment.write_indexes() if at + 1 == len(loaded.segments) else segment.seal()
         _rest(segment)
-        if position < size:
+        if ends_here:
             return
 
 
@@ -380,9 +406,9 @@ def _replay_segment(
         position = segment.offsets.locate(begin)[0]
     if following > check_from:
         segment.load_indexes()
-        note_from = segment.rewind(check_from)
+        note_from = segment.rewind(check_from, margin=UNSURE_ENTRIES)
         position = min(position, note_from)
-        segment.aborted.truncate(check_from)
+        segment.aborted_dirty = segment.aborted.truncate(check_from) or segment.aborted_dirty
     loaded.end_offset = max(loaded.end_offset, segment.base_offset)
     for found in scan(file, position, size, segment.base_offset, check_from):
         header = found.header
@@ -397,8 +423,8 @@ def _replay_segment(
         if header.producer_id >= 0 and header.base_offset >= snapshot:
             marker = _marker(file, found) if header.attributes & CONTROL else None
             aborted = loaded.producers.replay(header, marker, loaded.place.now_ms)
-            if aborted and (unsound or found.position >= note_from):
-                segment.aborted.append(aborted)
+            if aborted and (unsound or header.base_offset >= check_from):
+                segment.note_aborted(aborted)
     return position, size
 
 
@@ -414,13 +440,18 @@ def _marker(file: File, found: Found) -> EndTxnMarker | None:
 def _cut(loaded: Loaded, at: int, position: int, size: int) -> None:
     """Ends the log at `position` of a segment; nothing after it was ever flushed."""
     segment = loaded.segments[at]
-    logger.warning(
-        "%s: cut %d bytes that were not flushed; the log ends at offset %d",
-        segment.path(LOG),
-        size - position,
-        loaded.end_offset,
-    )
-    segment.open_file().truncate(position)
+    later = len(loaded.segments) - at - 1
+    if position < size or later:
+        logger.warning(
+            "%s: cut %d bytes and %d segments that were not flushed; the log ends at offset %d",
+            segment.path(LOG),
+            size - position,
+            later,
+            loaded.end_offset,
+        )
+        loaded.cut = True
+    if position < size:
+        segment.open_file().truncate(position)
     _remove(loaded, at + 1)
 
 

@@ -1,16 +1,16 @@
 """Finding records by their timestamps."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Final, NamedTuple, TypeVar
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple
 
 from scriba.records.batch import Record, decode_records
 from scriba.records.header import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 from scriba.runtime.ports import Offload
-from scriba.storage.cold import Cold
+from scriba.storage.cold import settled
 from scriba.storage.scan import read_batch
 from scriba.storage.segment import Damaged, Segment
 
-T = TypeVar("T")
 _WINDOW: Final = 64 << 10
 _OFFLOAD_BYTES: Final = 16 << 10
 
@@ -19,13 +19,6 @@ class TimedOffset(NamedTuple):
     offset: int
     timestamp: int
     leader_epoch: int
-
-
-async def settled(attempt: Callable[[], T | Cold]) -> T:
-    """What `attempt` finds once everything it needs is in memory."""
-    while isinstance(found := attempt(), Cold):
-        await found.file.load(found.position, found.size)
-    return found
 
 
 async def first_after(
@@ -38,7 +31,7 @@ async def first_after(
             continue
         await settled(segment.load_time_index)
         offset = max(segment.times.locate(timestamp), start_offset)
-        position = await settled(lambda segment=segment, offset=offset: segment.locate(offset))  # type: ignore[misc]
+        position = await settled(partial(segment.locate, offset))
         async for at, header in _headers(segment, position):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
@@ -52,17 +45,27 @@ async def latest(segments: Sequence[Segment], offload: Offload) -> TimedOffset |
     """The first record that carries the largest timestamp of all."""
     for segment in segments:
         await segment.load_times()
-    newest = max(segments, key=lambda segment: segment.max_timestamp)
+    newest = await _newest(segments)
     timestamp = newest.max_timestamp
     if timestamp < 0:
         return None
-    position = await settled(lambda: newest.locate(newest.max_timestamp_offset))
+    position = await settled(partial(newest.locate, newest.max_timestamp_offset))
     async for at, header in _headers(newest, position):
         if header.max_timestamp == timestamp:
             for record in await _records(newest, at, header, offload):
                 if record.timestamp == timestamp:
                     return TimedOffset(record.offset, timestamp, header.leader_epoch)
     return None
+
+
+async def _newest(segments: Sequence[Segment]) -> Segment:
+    """The segment with the largest timestamp, of which its records were asked."""
+    while True:
+        newest = max(segments, key=lambda segment: segment.max_timestamp)
+        claimed = newest.max_timestamp
+        await newest.confirm_times()
+        if newest.max_timestamp == claimed:
+            return newest
 
 
 async def _headers(segment: Segment, position: int) -> AsyncIterator[tuple[int, BatchHeader]]:

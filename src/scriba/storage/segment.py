@@ -12,6 +12,7 @@ memory, and its timestamps are unknown. So a node with many partitions starts an
 from array import array
 from bisect import bisect_right
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 from scriba.records.header import (
@@ -24,7 +25,7 @@ from scriba.records.header import (
 )
 from scriba.runtime.ports import WOULD_BLOCK, Buffer, Disk, File, Offload
 from scriba.storage.aborted import AbortedTxns
-from scriba.storage.cold import Cold, Window
+from scriba.storage.cold import Cold, Window, settled
 from scriba.storage.index import (
     MAX_RELATIVE_OFFSET,
     OFFSET_ENTRY,
@@ -39,6 +40,9 @@ from scriba.storage.scan import Found, scan
 
 UNKNOWN: Final = -2
 """A timestamp, or an offset, that nobody had to know yet."""
+
+UNSURE_ENTRIES: Final = 256
+"""Entries of an index, before the recovery point, that a crash may have torn."""
 
 _NEVER: Final = 2**63 - 1
 _ALWAYS: Final = -(2**63)
@@ -98,9 +102,12 @@ class Recent:
 class Segment:
     __slots__ = (
         "_disk",
+        "_durable_entries",
         "_offload",
         "_since_index",
+        "_unsynced",
         "aborted",
+        "aborted_dirty",
         "base_offset",
         "created_ms",
         "directory",
@@ -144,9 +151,14 @@ class Segment:
         self.offsets = OffsetIndex(base_offset, index_bytes // OFFSET_ENTRY)
         self.times = TimeIndex(base_offset, time_index_bytes // TIME_ENTRY)
         self.aborted = aborted or AbortedTxns()
+        self.aborted_dirty = False
+        """Whether the transaction index on disk is behind, or ahead of, the one in memory."""
         self.recent = Recent()
         self.limits = limits
         self._since_index = 0
+        self._durable_entries = len(self.offsets)
+        self._unsynced: set[str] = set()
+        """Files besides the log that must not fall behind it on the device."""
         self.next_offset = UNKNOWN if size else base_offset
         """End of the last batch."""
         self.first_timestamp = UNKNOWN if size else NO_TIMESTAMP
@@ -211,7 +223,8 @@ class Segment:
 
     def wake(self) -> None:
         """Makes ready for appends: reads two small windows, and may wait for the device once."""
-        self.learn_times()
+        if not self._learn_times():
+            self.rebuild()
         if self.first_timestamp == UNKNOWN:
             view = memoryview(bytearray(HEADER_SIZE))
             if self.open_file().pread_into(view, 0) == HEADER_SIZE:
@@ -219,26 +232,56 @@ class Segment:
         self.open_file()
         self.configure(self.limits)
 
-    def learn_times(self) -> None:
-        """Finds the largest timestamp: a segment at rest has it as its time index's last entry."""
+    def _learn_times(self) -> bool:
+        """Finds the largest timestamp: a segment at rest has it as its time index's last entry.
+
+        False if the time index cannot be right.
+        """
         if self.max_timestamp != UNKNOWN:
-            return
+            return True
         if self.times.skipped:
-            file = self._disk.open(self.path(TIME_INDEX))
+            try:
+                file = self._disk.open(self.path(TIME_INDEX))
+            except FileNotFoundError:
+                return False
             try:
                 view = memoryview(bytearray(TIME_ENTRY))
                 file.pread_into(view, (self.times.skipped - 1) * TIME_ENTRY)
-                self.times.read_last(bytes(view))
             finally:
                 file.close()
+            if not self.times.read_last(bytes(view)):
+                return False
         self.max_timestamp, self.max_timestamp_offset = self.times.last
+        return True
 
     async def load_times(self) -> None:
-        """As `learn_times`, but what it reads comes into the page cache off the loop."""
-        if self.max_timestamp == UNKNOWN and self.times.skipped:
-            window = Window(self._disk, self.path(TIME_INDEX))
-            await window.load((self.times.skipped - 1) * TIME_ENTRY, TIME_ENTRY)
-        self.learn_times()
+        """Makes the largest timestamp known; what that needs to read is loaded off the loop."""
+        if self.max_timestamp == UNKNOWN:
+            if self.times.skipped:
+                window = Window(self._disk, self.path(TIME_INDEX))
+                await window.load((self.times.skipped - 1) * TIME_ENTRY, TIME_ENTRY)
+            if not self._learn_times():
+                await self.repair()
+
+    @property
+    def newest_ms(self) -> int:
+        """How old the segment is; without timestamps, as old as this process knows it."""
+        return self.max_timestamp if self.max_timestamp >= 0 else self.created_ms
+
+    async def confirm_times(self) -> None:
+        """Looks whether the batch that should have the largest timestamp has it.
+
+        An index is not reason enough to delete a segment for its age.
+        """
+        await self.load_times()
+        if self.max_timestamp < 0:
+            return
+        position = await settled(partial(self.locate, self.max_timestamp_offset))
+        if position < self.size:
+            header = await settled(partial(self._header_at, position))
+            if header.max_timestamp == self.max_timestamp:
+                return
+        await self.repair()
 
     def sleep(self) -> File | None:
         """Gives memory back. Returns the file, to be closed once nobody sends from it."""
@@ -290,14 +333,9 @@ class Segment:
                 self.write_indexes()
 
     def note_aborted(self, txn: AbortedTxn) -> None:
-        position = len(self.aborted.encode())
-        entry = self.aborted.append(txn)
-        self._write(TXN_INDEX, entry, position, cut=False)
-
-    def write_aborted(self) -> None:
-        """Replaces the transaction index by what is in memory."""
-        if self.aborted or self._disk.exists(self.path(TXN_INDEX)):
-            self._write(TXN_INDEX, self.aborted.encode(), 0, cut=True)
+        """The file follows with the next sync: until then recovery reads the marker again."""
+        self.aborted.append(txn)
+        self.aborted_dirty = True
 
     def write_indexes(self) -> None:
         """Brings the index files up to date and leaves only their ends in memory."""
@@ -319,6 +357,8 @@ class Segment:
             file.pwritev((data,), position)
         finally:
             file.close()
+        if cut:  # a lost entry only costs time, but one that was cut and comes back lies
+            self._unsynced.add(suffix)
 
     def seal(self) -> None:
         """Completes the indexes: the time index of a segment at rest ends in its latest record."""
@@ -328,16 +368,26 @@ class Segment:
         self.write_indexes()
 
     async def sync(self, indexes: bool) -> None:
-        """Makes durable what was written, with the indexes if they are complete or long."""
+        """Makes durable what was written, and with it the indexes, if asked or if need be.
+
+        So that recovery knows what to believe of an index, at most UNSURE_ENTRIES of it are ever
+        less durable than the batches they name.
+        """
+        suffixes, self._unsynced = self._unsynced, set()
+        if indexes or len(self.offsets) - self._durable_entries >= UNSURE_ENTRIES:
+            self.write_indexes()
+            self._durable_entries = len(self.offsets)
+            suffixes |= {INDEX, TIME_INDEX}
         await self.open_file().datasync()
-        if indexes:
-            suffixes = (INDEX, TIME_INDEX, TXN_INDEX) if self.aborted else (INDEX, TIME_INDEX)
-            for suffix in suffixes:
-                file = self._disk.open(self.path(suffix), create=True)
-                try:
-                    await file.datasync()
-                finally:
-                    file.close()
+        for suffix in sorted(suffixes):
+            file = self._disk.open(self.path(suffix), create=True)
+            try:
+                await file.datasync()
+            finally:
+                file.close()
+        if self.aborted_dirty:
+            self.aborted_dirty = False
+            await self._disk.write_atomic(self.path(TXN_INDEX), self.aborted.encode())
 
     # ---- reading ----
 
@@ -463,29 +513,41 @@ class Segment:
 
     async def repair(self) -> None:
         """Builds both indexes anew, off the loop."""
-        offsets, times = await self._offload.run(
-            rebuild_indexes,
-            self._disk,
-            self.path(LOG),
-            self.base_offset,
-            self.size,
-            self.limits.index_interval,
+        size = self.size
+        self._replace_indexes(
+            *await self._offload.run(
+                rebuild_indexes,
+                self._disk,
+                self.path(LOG),
+                self.base_offset,
+                size,
+                self.limits.index_interval,
+            ),
+            size,
         )
+
+    def rebuild(self) -> None:
+        """As `repair`, at once."""
+        interval = self.limits.index_interval
+        rebuilt = rebuild_indexes(self._disk, self.path(LOG), self.base_offset, self.size, interval)
+        self._replace_indexes(*rebuilt, self.size)
+
+    def _replace_indexes(self, offsets: OffsetIndex, times: TimeIndex, size: int) -> None:
         self.offsets.replace(offsets)
         self.times.replace(times)
+        if self.size == size or times.last[0] > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = times.last
 
-    def rewind(self, offset: int) -> int:
-        """Goes back to a batch before `offset`, to `note` all from there anew; its position.
+    def rewind(self, offset: int, margin: int = 0) -> int:
+        """Goes back to a batch that ends before `offset`, to `note` all from it on anew.
 
-        Both indexes must be in memory. The file is not touched.
+        Returns its position. Both indexes must be in memory; their last `margin` entries before
+        `offset` are not believed. The file is not touched.
         """
-        position, _ = self.offsets.locate(offset)
-        self.offsets.truncate_position(position + 1)
-        last_offset, at = self.offsets.last()
-        if at != position:  # no entry: from the very start
-            self.offsets.truncate_position(0)
-            last_offset = self.base_offset - 1
-        self.times.truncate(last_offset + 1)
+        position = self.offsets.truncate(offset, margin)
+        known = self.offsets.last()[0] if position else self.base_offset - 1
+        self.times.truncate(known + 1)
+        self._durable_entries = min(self._durable_entries, len(self.offsets))
         self.recent.clear()
         self.size = position
         self.next_offset = UNKNOWN
@@ -514,8 +576,7 @@ class Segment:
         self.load_indexes()
         file = self.open_file()
         file.truncate(position)
-        if self.aborted.truncate(end_offset):
-            self.write_aborted()
+        self.aborted_dirty = self.aborted.truncate(end_offset) or self.aborted_dirty
         start = self.rewind(end_offset)
         for found in scan(file, start, position, self.base_offset, check_from=None):
             self.note_found(found)
@@ -548,11 +609,3 @@ class Segment:
             and self.times.load(times, self.max_offset + 1)
         ):
             self.rebuild()
-
-    def rebuild(self) -> None:
-        """As `repair`, at once."""
-        offsets, times = rebuild_indexes(
-            self._disk, self.path(LOG), self.base_offset, self.size, self.limits.index_interval
-        )
-        self.offsets.replace(offsets)
-        self.times.replace(times)

@@ -17,12 +17,13 @@ logger = logging.getLogger(__name__)
 
 
 class Snapshots:
-    __slots__ = ("_disk", "directory", "offsets")
+    __slots__ = ("_disk", "_unsynced", "directory", "offsets")
 
     def __init__(self, disk: Disk, directory: str, offsets: Iterable[int] = ()) -> None:
         self._disk = disk
         self.directory = directory
         self.offsets = sorted(offsets)
+        self._unsynced: list[int] = []
 
     @property
     def latest(self) -> int:
@@ -32,23 +33,40 @@ class Snapshots:
         return f"{self.directory}/{file_name(offset, SNAPSHOT)}"
 
     def take(self, producers: Producers, offset: int, bases: Container[int]) -> None:
-        """Writes the state at `offset`; earlier snapshots that no segment begins at go.
+        """Writes the state at `offset`; earlier snapshots that no segment begins at go."""
+        if offset in self.offsets:
+            return
+        self.replace(producers, offset)
+        for stale in [each for each in self.offsets if each not in bases and each < offset]:
+            self.delete(stale)
+
+    def replace(self, producers: Producers, offset: int) -> None:
+        """Writes the state at `offset`, whatever is there.
 
         A crash may leave it torn: the checksum inside tells, and it is then left aside.
         """
-        if offset in self.offsets:
-            return
+        data = producers.encode()
         file = self._disk.open(self.path(offset), create=True)
         try:
-            data = producers.encode()
             file.pwritev((data,), 0)
             if file.size() > len(data):
                 file.truncate(len(data))
         finally:
             file.close()
-        for stale in [each for each in self.offsets if each not in bases and each < offset]:
-            self.delete(stale)
-        insort(self.offsets, offset)
+        if offset not in self.offsets:
+            insort(self.offsets, offset)
+        self._unsynced.append(offset)
+
+    async def sync(self) -> None:
+        """Makes durable what was taken: without it, producers of deleted segments are forgotten."""
+        unsynced, self._unsynced = self._unsynced, []
+        for offset in unsynced:
+            if offset in self.offsets:
+                file = self._disk.open(self.path(offset), create=True)
+                try:
+                    await file.datasync()
+                finally:
+                    file.close()
 
     def load(self, up_to: int, now_ms: int, expiration_ms: int) -> tuple[Producers, int] | None:
         """The latest state at or before `up_to` that can be read."""

@@ -1,0 +1,306 @@
+"""Appending at the end, reading anywhere."""
+
+import pytest
+
+from scriba.errors import ErrorCode, KafkaError
+from scriba.records.batch import Record, decode_records, encode_batch, read_header, stamp
+from scriba.settings import TopicSettings
+from scriba.storage.log import EMPTY, Cold, Slice
+
+
+async def test_batches_get_their_place_and_come_back_byte_for_byte(shelf):
+    log = shelf.open()
+    sent = bytearray()
+    for count in (1, 3, 2):
+        data = shelf.batch(count)
+        appended = log.append(memoryview(data), read_header(data), 7, shelf.now)
+        assert appended.last_offset - appended.base_offset == count - 1
+        assert read_header(data).leader_epoch == 7
+        sent += data
+    assert log.end_offset == 6
+    assert await shelf.fetch(log, 0) == sent
+
+
+async def test_segments_roll_by_size_and_a_reader_crosses_them(shelf):
+    log = shelf.open()
+    for i in range(200):
+        shelf.append(log, at=i)
+    assert log.segment_count > 5
+    assert [r.offset for r in await shelf.consume(log)] == list(range(200))
+    bases = [int(name[:20]) for name in shelf.files(".log")]
+    assert all((shelf.directory / f"{base:020}.log").stat().st_size <= 4000 for base in bases)
+    assert {f"{base:020}.snapshot" for base in bases[1:]} == set(shelf.files(".snapshot"))
+
+
+async def test_a_segment_rolls_when_records_are_older_than_its_time(shelf):
+    log = shelf.open(settings=TopicSettings(segment_ms=1000))
+    shelf.append(log, at=5000)
+    shelf.append(log, at=6000)
+    assert log.segment_count == 1
+    shelf.append(log, at=6001)
+    assert log.segment_count == 2
+
+
+async def test_without_timestamps_a_segments_age_is_told_by_the_clock(shelf):
+    log = shelf.open(settings=TopicSettings(segment_ms=1000))
+    shelf.append(log, at=-1)
+    shelf.later(1000)
+    shelf.append(log, at=-1)
+    assert log.segment_count == 1
+    shelf.later(1)
+    shelf.append(log, at=-1)
+    assert log.segment_count == 2
+
+
+async def test_a_quiet_segment_rolls_when_asked(shelf):
+    log = shelf.open(settings=TopicSettings(segment_ms=1000))
+    assert not log.roll_if_due(shelf.later(5000))
+    shelf.append(log)
+    assert not log.roll_if_due(shelf.later(1000))
+    assert log.roll_if_due(shelf.later(1))
+    assert log.segment_count == 2
+
+
+async def test_jitter_spreads_the_rolling_of_partitions(shelf):
+    log = shelf.open(settings=TopicSettings(segment_ms=10_000, segment_jitter_ms=5_000))
+    age = log._segments.active.limits.age_ms
+    assert 5_000 < age <= 10_000
+
+
+async def test_a_full_index_begins_a_new_segment(shelf):
+    settings = TopicSettings(segment_index_bytes=60, index_interval_bytes=0)
+    log = shelf.open(settings=settings)
+    for _ in range(12):
+        shelf.append(log)
+    assert log.segment_count == 3
+    assert all((shelf.directory / name).stat().st_size <= 60 for name in shelf.files("index"))
+
+
+async def test_offsets_too_far_apart_for_one_segment_begin_another(shelf):
+    log = shelf.open()
+    for base in (0, 2**31 - 1, 2**31):
+        data = shelf.batch()
+        stamp(data, 0, base, 0)
+        log.append_follower(memoryview(data), shelf.now)
+    assert [int(name[:20]) for name in shelf.files(".log")] == [0, 2**31]
+    assert [h.base_offset for h in await shelf.headers(log, 1)] == [2**31 - 1]
+    assert [h.base_offset for h in await shelf.headers(log, 2**31)] == [2**31]
+
+
+async def test_a_batch_larger_than_a_segment_is_refused(shelf):
+    log = shelf.open()
+    with pytest.raises(KafkaError) as refused:
+        shelf.append(log, size=5000)
+    assert refused.value.code is ErrorCode.RECORD_LIST_TOO_LARGE
+    assert log.end_offset == 0
+
+
+async def test_new_settings_apply_to_the_active_segment(shelf):
+    log = shelf.open()
+    shelf.append(log, size=1000)
+    log.settings = TopicSettings(segment_bytes=1500)
+    shelf.append(log, size=1000)
+    assert log.segment_count == 2
+
+
+async def test_a_read_begins_with_the_batch_that_holds_the_offset(shelf):
+    log = shelf.open()
+    for _ in range(40):
+        shelf.append(log, 5)
+    for offset in range(200):
+        header = (await shelf.headers(log, offset))[0]
+        assert header.base_offset == offset // 5 * 5
+
+
+async def test_a_read_never_passes_its_bound(shelf):
+    log = shelf.open()
+    for _ in range(60):
+        shelf.append(log, 5)
+    for bound in range(5, 301, 5):
+        for offset in range(max(0, bound - 120), bound, 5):
+            headers = await shelf.headers(log, offset, bound=bound)
+            assert headers[0].base_offset == offset
+            assert headers[-1].next_offset <= bound
+    assert log.read(10, 1000, 10) is EMPTY
+    assert log.read(10, 1000, 5) is EMPTY
+
+
+async def test_offsets_outside_of_the_log_are_out_of_range(shelf):
+    log = shelf.open()
+    shelf.append(log, 3)
+    log.delete_records_to(1)
+    assert log.read(3, 100, 3) is EMPTY
+    for offset in (0, 4, -1):
+        with pytest.raises(KafkaError) as refused:
+            log.read(offset, 100, 3)
+        assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_limits_cut_between_batches_where_the_log_knows_them(shelf):
+    log = shelf.open()
+    for _ in range(10):
+        shelf.append(log)
+    size = len(shelf.batch())
+    assert len(await shelf.fetch(log, 0, 3 * size + 50)) == 3 * size
+
+
+async def test_the_first_batch_is_sent_whole_if_the_reader_insists(shelf):
+    for reopened in (False, True):
+        log = shelf.open(clean=reopened, recovery_point=3 if reopened else None)
+        if not reopened:
+            for _ in range(3):
+                shelf.append(log, size=1000)
+        assert len(await shelf.headers(log, 1, max_bytes=10)) == 1
+        assert await shelf.fetch(log, 1, max_bytes=10, min_one=False) == b""
+        await log.close()
+
+
+async def test_tailing_and_streaming_readers_need_no_read_of_the_file(shelf):
+    log = shelf.open(settings=TopicSettings(index_interval_bytes=300))
+    for _ in range(1000):
+        shelf.append(log)
+    end = log.end_offset
+    before = shelf.disk.calls["read"]
+    assert isinstance(log.read(end - 1, 1 << 20, end), Slice)
+    assert isinstance(log.read(end - 50, 1 << 20, end - 3), Slice)
+    offset = 0
+    while offset < end:
+        found = log.read(offset, 2000, end)
+        assert isinstance(found, Slice)
+        view = memoryview(bytearray(found.size))
+        found.file._file.pread_into(view, found.position)
+        *_, last = (read_header(view, at) for at in range(0, found.size, len(shelf.batch())))
+        offset = last.next_offset
+    assert shelf.disk.calls["read"] == before
+
+
+async def test_an_append_is_one_write_and_nothing_else(shelf):
+    log = shelf.open(settings=TopicSettings())
+    shelf.append(log)
+    before = shelf.disk.calls.copy()
+    for _ in range(20):
+        shelf.append(log)
+    assert shelf.disk.calls - before == {"write": 20}
+
+
+async def test_what_is_not_in_the_page_cache_is_asked_for_first(shelf):
+    log = shelf.open()
+    for _ in range(100):
+        shelf.append(log)
+    await log.close()
+    log = shelf.open(recovery_point=100, clean=True)
+    shelf.disk.cold = True
+    first = log.read(57, 1000, 100)
+    assert isinstance(first, Cold)
+    assert (await shelf.headers(log, 57))[0].base_offset == 57
+
+
+async def test_offsets_that_compaction_removed_lead_to_the_next_batch(shelf):
+    log = shelf.open(settings=TopicSettings(segment_bytes=600, index_interval_bytes=0))
+    for base in (0, 5, 20, 30, 100, 101, 102, 500):
+        data = shelf.batch()
+        stamp(data, 0, base, 0)
+        log.append_follower(memoryview(data), shelf.now)
+    assert log.segment_count > 1
+    for reopened in (False, True):
+        if reopened:
+            await log.close()
+            log = shelf.open(settings=log.settings, recovery_point=501, clean=True)
+        for offset, expected in ((1, 5), (6, 20), (21, 30), (31, 100), (103, 500), (499, 500)):
+            assert (await shelf.headers(log, offset))[0].base_offset == expected
+    assert [r.offset for r in await shelf.consume(log, 200)] == [0, 5, 20, 30, 100, 101, 102, 500]
+
+
+async def test_followers_append_what_the_leader_sent(shelf):
+    leader = shelf.open()
+    for epoch in (3, 3, 5):
+        for _ in range(30):
+            shelf.append(leader, 2, epoch=epoch)
+    data = b"".join([await shelf.fetch(leader, base) for base in leader._segments._bases])
+    shelf.root = shelf.root / "follower"
+    follower = shelf.open()
+    cut = len(data) * 2 // 3
+    follower.append_follower(memoryview(bytearray(data[:cut])), shelf.now)
+    middle = follower.end_offset
+    assert 0 < middle < 180
+    rest = b"".join(
+        [await shelf.fetch(leader, base) for base in leader._segments._bases if base >= middle]
+    )
+    while follower.end_offset < 180:
+        more = await shelf.fetch(leader, follower.end_offset)
+        follower.append_follower(memoryview(bytearray(more)), shelf.now)
+    assert rest
+    assert follower.epochs.entries() == leader.epochs.entries() == [(3, 0), (5, 120)]
+    assert await shelf.consume(follower) == await shelf.consume(leader)
+
+
+async def test_followers_refuse_what_does_not_follow_or_is_damaged(shelf):
+    log = shelf.open()
+    shelf.append(log, 3)
+    repeated = shelf.batch()
+    with pytest.raises(KafkaError) as refused:
+        log.append_follower(memoryview(repeated), shelf.now)
+    assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+    damaged = shelf.batch()
+    stamp(damaged, 0, 3, 0)
+    damaged[-1] ^= 1
+    with pytest.raises(KafkaError) as refused:
+        log.append_follower(memoryview(damaged), shelf.now)
+    assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
+    assert log.end_offset == 3
+
+
+async def test_log_append_time_is_reported(shelf):
+    log = shelf.open()
+    assert shelf.append(log).append_time_ms == -1
+    data = encode_batch([Record(timestamp=5)], log_append_time=99)
+    assert shelf.append_batch(log, data).append_time_ms == 99
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+async def test_records_are_found_by_timestamp(shelf, reopened):
+    log = shelf.open()
+    for i in range(100):
+        data = encode_batch([Record(timestamp=1000 + 20 * i + j, value=b"x" * 40) for j in (0, 7)])
+        shelf.append_batch(log, data, epoch=2)
+    if reopened:
+        await log.close()
+        log = shelf.open(recovery_point=200, clean=True)
+        shelf.disk.cold = True
+    assert await log.offset_for_timestamp(0) == (0, 1000, 2)
+    assert await log.offset_for_timestamp(1001) == (1, 1007, 2)
+    assert await log.offset_for_timestamp(1500) == (50, 1500, 2)
+    assert await log.offset_for_timestamp(2987) == (199, 2987, 2)
+    assert await log.offset_for_timestamp(2988) is None
+    assert await log.max_timestamp_offset() == (199, 2987, 2)
+    log.delete_records_to(51)
+    assert await log.offset_for_timestamp(0) == (51, 1507, 2)
+
+
+async def test_timestamps_out_of_order_are_found_by_the_first_that_is_late_enough(shelf):
+    log = shelf.open()
+    stamps = [50, 10, 40, 70, 20, 60, 30] * 20
+    for at in stamps:
+        shelf.append(log, at=at)
+    assert (await log.offset_for_timestamp(55))[:2] == (3, 70)
+    assert (await log.offset_for_timestamp(45))[:2] == (0, 50)
+    assert (await log.max_timestamp_offset())[:2] == (3, 70)
+
+
+async def test_compressed_batches_are_searched_too(shelf):
+    from scriba.records.compression import Codec
+
+    log = shelf.open()
+    for codec in Codec:
+        data = encode_batch([Record(timestamp=codec * 10 + i) for i in range(5)], codec=codec)
+        shelf.append_batch(log, data)
+    assert (await log.offset_for_timestamp(33))[:2] == (18, 33)
+    assert len(decode_records(await shelf.fetch(log, 18, 10))) == 5
+
+
+async def test_a_log_without_timestamps_has_no_latest_record(shelf):
+    log = shelf.open()
+    assert await log.max_timestamp_offset() is None
+    shelf.append(log, at=-1)
+    assert await log.max_timestamp_offset() is None
+    assert await log.offset_for_timestamp(0) is None

@@ -1,0 +1,219 @@
+# ruff: noqa: ASYNC110
+"""What is durable when, and what happens when the device does not do its part."""
+
+import asyncio
+
+import pytest
+
+from scriba.errors import ErrorCode, KafkaError
+from scriba.settings import TopicSettings
+
+
+async def test_flush_moves_the_flushed_end_to_what_was_written(shelf):
+    log = shelf.open()
+    shelf.append(log, 3)
+    assert log.flushed_offset == 0
+    await log.flush()
+    assert log.flushed_offset == 3
+    before = shelf.disk.calls["sync"]
+    await log.flush()
+    assert shelf.disk.calls["sync"] == before
+
+
+async def test_many_who_wait_share_one_sync(shelf):
+    log = shelf.open(settings=TopicSettings())
+    shelf.append(log)
+    await log.flush()
+    shelf.disk.gate = asyncio.Event()
+    before = shelf.disk.calls["sync"]
+    shelf.append(log)
+    first = asyncio.create_task(log.flush())
+    while shelf.disk.calls["sync"] == before:
+        await asyncio.sleep(0)
+    waiters = []
+    for _ in range(20):
+        shelf.append(log)
+        waiters.append(asyncio.create_task(log.flush()))
+    await asyncio.sleep(0)
+    assert not first.done()
+    shelf.disk.gate.set()
+    await asyncio.gather(first, *waiters)
+    assert log.flushed_offset == log.end_offset == 22
+    assert shelf.disk.calls["sync"] - before == 2
+
+
+async def test_a_sync_under_way_promises_nothing_about_later_appends(shelf):
+    log = shelf.open(settings=TopicSettings())
+    shelf.append(log)
+    shelf.disk.gate = asyncio.Event()
+    first = asyncio.create_task(log.flush())
+    while not shelf.disk.calls["sync"]:
+        await asyncio.sleep(0)
+    shelf.append(log)
+    shelf.disk.gate.set()
+    await first
+    assert log.flushed_offset == 1
+    await log.flush()
+    assert log.flushed_offset == 2
+
+
+async def test_a_waiter_that_goes_away_does_not_take_the_sync_with_it(shelf):
+    log = shelf.open()
+    shelf.append(log)
+    shelf.disk.gate = asyncio.Event()
+    leaving = asyncio.create_task(log.flush())
+    staying = asyncio.create_task(log.flush())
+    await asyncio.sleep(0)
+    leaving.cancel()
+    await asyncio.sleep(0)
+    shelf.disk.gate.set()
+    await staying
+    assert log.flushed_offset == 1
+
+
+async def test_new_files_are_in_their_directories_before_the_flushed_end_passes_them(shelf):
+    log = shelf.open(topic_id=bytes(range(16)))
+    shelf.append(log)
+    await log.flush()
+    order = [what for what in shelf.disk.touched if "sync" in what[0]]
+    assert ("sync", "partition.metadata") in order
+    assert order[-1] == ("sync_dir", shelf.root.name)
+    assert ("sync_dir", "t-0") in order
+    shelf.disk.touched.clear()
+    for _ in range(30):
+        shelf.append(log)
+    assert log.segment_count == 2
+    await log.flush()
+    synced = [name for what, name in shelf.disk.touched if what == "sync"]
+    assert synced == [
+        "00000000000000000000.log",
+        "00000000000000000000.index",
+        "00000000000000000000.timeindex",
+        shelf.files(".log")[1],
+        shelf.files(".snapshot")[0],
+    ]
+    assert ("sync_dir", "t-0") in shelf.disk.touched
+
+
+async def test_leader_epochs_are_durable_with_their_records(shelf):
+    log = shelf.open()
+    shelf.append(log, epoch=4)
+    await log.flush()
+    assert (shelf.directory / "leader-epoch-checkpoint").read_text() == "0\n1\n4 0\n"
+
+
+async def test_after_a_failed_sync_there_is_no_second_try(shelf):
+    told = []
+    log = shelf.open(on_failure=lambda log, failure: told.append((log.topic, failure.device)))
+    shelf.append(log, 2)
+    await log.flush()
+    shelf.append(log)
+    shelf.disk.broken = True
+    with pytest.raises(KafkaError) as failed:
+        await log.flush()
+    assert failed.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    shelf.disk.broken = False
+    with pytest.raises(KafkaError):
+        await log.flush()
+    with pytest.raises(KafkaError) as refused:
+        shelf.append(log)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (log.flushed_offset, log.end_offset) == (2, 3)
+    assert told == [("t", True)]
+    assert len(await shelf.consume(log)) == 3
+
+
+async def test_everyone_who_waited_learns_of_the_failed_sync(shelf):
+    log = shelf.open()
+    shelf.append(log)
+    shelf.disk.broken = True
+    results = await asyncio.gather(*(log.flush() for _ in range(5)), return_exceptions=True)
+    assert all(isinstance(result, KafkaError) for result in results)
+
+
+async def test_a_full_disk_costs_the_batch_and_nothing_else(shelf):
+    log = shelf.open()
+    shelf.append(log, 2)
+    size = log.size
+    shelf.disk.full = ".log"
+    with pytest.raises(KafkaError) as refused:
+        shelf.append(log, producer_id=9, producer_epoch=0, base_sequence=0)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert (shelf.directory / shelf.files(".log")[0]).stat().st_size == size
+    assert (log.end_offset, log.active_producers()) == (2, [])
+    assert len(await shelf.consume(log)) == 2
+    shelf.disk.full = ""
+    assert shelf.append(log).base_offset == 2
+    assert log.failure is None
+
+
+async def test_a_torn_batch_on_a_read_only_disk_goes_before_the_next_append(shelf):
+    log = shelf.open()
+    shelf.append(log, 2)
+    size = log.size
+    shelf.disk.full, shelf.disk.read_only = ".log", True
+    with pytest.raises(KafkaError):
+        shelf.append(log)
+    path = shelf.directory / shelf.files(".log")[0]
+    assert path.stat().st_size > size
+    with pytest.raises(KafkaError):
+        shelf.append(log)
+    shelf.disk.full, shelf.disk.read_only = "", False
+    shelf.append(log, size=1)
+    assert path.stat().st_size == log.size
+    assert len(await shelf.consume(log)) == 3
+
+
+async def test_a_full_disk_at_a_roll_leaves_the_log_usable(shelf):
+    log = shelf.open()
+    shelf.append(log, size=3000)
+    shelf.disk.full = "index"
+    with pytest.raises(KafkaError) as refused:
+        shelf.append(log, size=3000)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    shelf.disk.full = ""
+    assert shelf.append(log, size=3000).base_offset == 1
+    assert log.segment_count == 2
+    assert len(await shelf.consume(log, 10_000)) == 2
+
+
+async def test_damage_found_by_a_reader_takes_the_log_out_of_use_but_not_its_bytes(shelf):
+    log = shelf.open()
+    for _ in range(20):
+        shelf.append(log)
+    await log.close()
+    path = shelf.directory / shelf.files(".log")[0]
+    data = bytearray(path.read_bytes())
+    size = len(shelf.batch())
+    data[size * 2 + 16] = 9
+    path.write_bytes(data)
+    told = []
+    log = shelf.open(
+        recovery_point=20,
+        clean=True,
+        on_failure=lambda log, failure: told.append(failure.device),
+    )
+    assert log.failure is None
+    with pytest.raises(KafkaError) as failed:
+        await shelf.read(log, 3)
+    assert failed.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    assert told == [False]
+    with pytest.raises(KafkaError):
+        shelf.append(log)
+    assert path.read_bytes() == data
+    assert (await shelf.headers(log, 1, bound=2))[0].base_offset == 1
+
+
+async def test_closing_leaves_nothing_to_read_for_the_next_start(shelf):
+    log = shelf.open()
+    for i in range(100):
+        shelf.append(log, producer_id=3, producer_epoch=0, base_sequence=i)
+    await log.close()
+    shelf.disk.touched.clear()
+    log = shelf.open(recovery_point=100, clean=True)
+    assert not [name for what, name in shelf.disk.touched if name.endswith((".log", "index"))]
+    assert (log.end_offset, log.flushed_offset) == (100, 100)
+    assert log.active_producers()[0].last_sequence == 99
+    before = shelf.disk.calls["sync"]
+    await log.close()
+    assert shelf.disk.calls["sync"] == before

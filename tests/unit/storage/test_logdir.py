@@ -1,0 +1,215 @@
+"""A log directory: whose it is, how it was left, and what it survives."""
+
+import json
+import os
+
+import pytest
+
+from scriba.config import StartError
+from scriba.errors import ErrorCode, KafkaError
+from scriba.settings import TopicSettings
+from scriba.storage.logdir import LogDir
+from scriba.storage.names import PartitionName
+
+SETTINGS = TopicSettings(segment_bytes=4000)
+
+
+async def ready(shelf, **more) -> LogDir:
+    directory = LogDir.open(shelf.disk, str(shelf.root), shelf.offload, **more)
+    await directory.adopt("cluster", 1, b"d" * 16)
+    await directory.start()
+    return directory
+
+
+async def log_in(shelf, directory: LogDir, partition: int = 0, topic_id: bytes | None = None):
+    return await directory.open_log("t", partition, topic_id, SETTINGS, shelf.now)
+
+
+def names(shelf) -> set[str]:
+    return set(os.listdir(shelf.root))
+
+
+async def test_a_new_directory_becomes_ours(shelf):
+    directory = await ready(shelf)
+    assert (directory.clean, directory.id) == (False, b"d" * 16)
+    await directory.close(broker_epoch=5)
+    assert {"meta.properties", ".kafka_cleanshutdown", ".lock"} <= names(shelf)
+    marker = json.loads((shelf.root / ".kafka_cleanshutdown").read_text())
+    assert marker == {"version": 0, "brokerEpoch": 5}
+    again = LogDir.open(shelf.disk, str(shelf.root), shelf.offload)
+    assert (again.clean, again.broker_epoch) == (True, 5)
+    again.release()
+
+
+async def test_another_clusters_or_nodes_directory_is_refused_untouched(shelf):
+    directory = await ready(shelf)
+    await directory.close()
+    before = {name: (shelf.root / name).stat().st_mtime_ns for name in names(shelf)}
+    for cluster, node, text in (("other", 1, "belongs to cluster"), ("cluster", 2, "node 1")):
+        directory = LogDir.open(shelf.disk, str(shelf.root), shelf.offload)
+        with pytest.raises(StartError, match=text):
+            await directory.adopt(cluster, node, b"x" * 16)
+        directory.release()
+    assert {name: (shelf.root / name).stat().st_mtime_ns for name in names(shelf)} == before
+
+
+async def test_a_directory_in_use_is_refused(shelf):
+    directory = await ready(shelf)
+    with pytest.raises(StartError, match="in use by another"):
+        LogDir.open(shelf.disk, str(shelf.root), shelf.offload)
+    directory.release()
+
+
+async def test_unreadable_meta_properties_stop_the_start_and_release_the_lock(shelf):
+    (shelf.root / "meta.properties").write_text("version=7\n")
+    for _ in range(2):
+        with pytest.raises(StartError, match="cannot be read"):
+            LogDir.open(shelf.disk, str(shelf.root), shelf.offload)
+
+
+async def test_a_path_that_is_no_directory_stops_the_start(shelf):
+    (shelf.root / "file").write_text("")
+    with pytest.raises(StartError, match="cannot be used"):
+        LogDir.open(shelf.disk, str(shelf.root / "file"), shelf.offload)
+
+
+async def test_after_a_clean_shutdown_logs_go_on_where_they_were(shelf):
+    directory = await ready(shelf)
+    for partition in range(3):
+        log = await log_in(shelf, directory, partition, topic_id=b"t" * 16)
+        shelf.append(log, 10 + partition)
+    log.delete_records_to(4)
+    await directory.checkpoint_high_watermarks({PartitionName("t", 2): 9})
+    await directory.close()
+    directory = await ready(shelf)
+    assert not (shelf.root / ".kafka_cleanshutdown").exists()
+    assert directory.partitions() == [(PartitionName("t", i), b"t" * 16) for i in range(3)]
+    assert directory.high_watermark("t", 2) == 9
+    shelf.disk.touched.clear()
+    logs = [await log_in(shelf, directory, partition) for partition in range(3)]
+    assert [(log.end_offset, log.flushed_offset) for log in logs] == [(n, n) for n in (10, 11, 12)]
+    assert logs[2].start_offset == 4
+    assert not [name for _, name in shelf.disk.touched if name.endswith(".log")]
+    await directory.close()
+
+
+async def test_a_crash_is_seen_as_one(shelf):
+    directory = await ready(shelf)
+    log = await log_in(shelf, directory)
+    shelf.append(log, 10)
+    await log.flush()
+    await directory.checkpoint()
+    shelf.append(log, 5)
+    directory.release()
+    directory = await ready(shelf)
+    assert not directory.clean
+    log = await log_in(shelf, directory)
+    assert (log.end_offset, log.flushed_offset) == (15, 10)
+    directory.release()
+
+
+async def test_a_checkpoint_before_all_logs_are_open_forgets_none(shelf):
+    directory = await ready(shelf)
+    for partition in range(2):
+        log = await log_in(shelf, directory, partition)
+        shelf.append(log, 10)
+        log.delete_records_to(3)
+        await log.flush()
+    await directory.checkpoint()
+    directory.release()
+    directory = await ready(shelf)
+    await log_in(shelf, directory, 0)
+    await directory.checkpoint()
+    directory.release()
+    directory = await ready(shelf)
+    log = await log_in(shelf, directory, 1)
+    assert (log.flushed_offset, log.start_offset) == (10, 3)
+    directory.release()
+
+
+async def test_a_topic_made_anew_is_not_measured_by_the_old_ones_checkpoints(shelf):
+    directory = await ready(shelf)
+    old = await log_in(shelf, directory, topic_id=b"a" * 16)
+    for _ in range(10):
+        shelf.append(old, 10)
+    old.delete_records_to(50)
+    await old.flush()
+    await directory.checkpoint()
+    await directory.checkpoint_high_watermarks({PartitionName("t", 0): 100})
+    directory.take_away(old)
+    new = await log_in(shelf, directory, topic_id=b"b" * 16)
+    assert (new.start_offset, new.end_offset) == (0, 0)
+    shelf.append(new, 3)
+    directory.release()
+    directory = await ready(shelf)
+    new = await log_in(shelf, directory, topic_id=b"b" * 16)
+    assert (new.start_offset, new.end_offset, new.failure) == (0, 3, None)
+    assert directory.high_watermark("t", 0) == 0
+    assert await directory.remove_deleted() == 1
+    directory.release()
+
+
+async def test_a_truncation_lowers_the_recovery_point_first(shelf):
+    directory = await ready(shelf)
+    log = await log_in(shelf, directory)
+    for _ in range(10):
+        shelf.append(log, 2)
+    await log.flush()
+    await directory.checkpoint()
+    await directory.truncate(log, 6, shelf.now)
+    assert (log.end_offset, log.flushed_offset) == (6, 6)
+    directory.release()
+    directory = await ready(shelf)
+    log = await log_in(shelf, directory)
+    assert (log.end_offset, log.failure) == (6, None)
+    directory.release()
+
+
+async def test_a_failed_device_takes_all_its_logs_with_it(shelf):
+    told = []
+    directory = await ready(
+        shelf, on_failure=lambda place, log, why: told.append(log and log.partition)
+    )
+    logs = [await log_in(shelf, directory, partition) for partition in range(3)]
+    for log in logs:
+        shelf.append(log)
+    shelf.disk.broken = True
+    with pytest.raises(KafkaError):
+        await logs[1].flush()
+    assert directory.offline
+    for log in logs:
+        with pytest.raises(KafkaError) as refused:
+            shelf.append(log)
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    with pytest.raises(KafkaError):
+        await log_in(shelf, directory, 7)
+    assert told == [1, 0, 2, None]
+    await directory.close()
+    assert not (shelf.root / ".kafka_cleanshutdown").exists()
+
+
+async def test_a_damaged_log_leaves_the_others_alone_but_no_mark_of_a_clean_end(shelf):
+    directory = await ready(shelf)
+    logs = [await log_in(shelf, directory, partition) for partition in range(2)]
+    for log in logs:
+        shelf.append(log, 2)
+    logs[0].fail("a bit flipped", device=False)
+    shelf.append(logs[1])
+    assert not directory.offline
+    await directory.close()
+    assert not (shelf.root / ".kafka_cleanshutdown").exists()
+
+
+async def test_directories_of_nobody_are_set_aside_and_kept(shelf):
+    directory = await ready(shelf)
+    for topic_id in (b"a" * 16, b"b" * 16):
+        log = await log_in(shelf, directory, topic_id=topic_id)
+        shelf.append(log)
+        await log.close()
+        directory.logs.clear()
+        kept = await directory.set_aside(PartitionName("t", 0))
+        assert kept.endswith(f"t-0.{topic_id.hex()}-stray")
+        assert not directory.holds("t", 0)
+    assert directory.partitions() == []
+    assert len([name for name in names(shelf) if name.endswith("-stray")]) == 2
+    directory.release()

@@ -1,0 +1,312 @@
+"""Idempotent producers and transactions, as one partition sees them."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch, read_header
+from scriba.settings import TopicSettings
+from scriba.storage.producers import AbortedTxn, Producers
+
+NEVER = 2**62
+
+
+def header(sequence: int, count: int = 1, *, pid: int = 1, epoch: int = 0, txn: bool = False):
+    return read_header(
+        encode_batch(
+            [Record(timestamp=50)] * count,
+            producer_id=pid,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            transactional=txn,
+        )
+    )
+
+
+def write(state: Producers, offset: int, sequence: int, count: int = 1, **more) -> None:
+    batch = header(sequence, count, **more)
+    assert state.check(batch) is None
+    state.update(batch, offset, 100)
+
+
+def end(state: Producers, offset: int, commit: bool, *, pid: int = 1, epoch: int = 0, by: int = 0):
+    marker = EndTxnMarker(commit, by)
+    batch = read_header(end_txn_batch(pid, epoch, marker, 60))
+    state.check_marker(batch, marker)
+    return state.end_txn(batch, marker, offset, 100)
+
+
+def refusal(state: Producers, sequence: int, **more) -> ErrorCode:
+    with pytest.raises(KafkaError) as refused:
+        state.check(header(sequence, **more))
+    return refused.value.code
+
+
+def test_sequences_must_follow_without_a_gap():
+    state = Producers()
+    write(state, 0, 0, 3)
+    write(state, 3, 3, 2)
+    assert refusal(state, 6) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert refusal(state, 4, count=2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    write(state, 9, 5)
+
+
+def test_an_unknown_producer_may_begin_anywhere():
+    state = Producers()
+    write(state, 0, 17)
+    write(state, 1, 18)
+
+
+def test_the_last_five_batches_are_recognised_when_they_come_again():
+    state = Producers()
+    for i in range(7):
+        write(state, 10 * i, 2 * i, 2)
+    for i in range(2, 7):
+        repeat = state.check(header(2 * i, 2))
+        assert (repeat.base_offset, repeat.last_offset) == (10 * i, 10 * i + 1)
+    assert refusal(state, 2, count=2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_sequences_wrap():
+    state = Producers()
+    write(state, 0, 2**31 - 2, 2)
+    write(state, 2, 0)
+    assert state.check(header(2**31 - 2, 2)).base_offset == 0
+
+
+def test_a_higher_epoch_starts_at_zero_and_fences_the_lower():
+    state = Producers()
+    write(state, 0, 0)
+    assert refusal(state, 1, epoch=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    write(state, 1, 0, epoch=1)
+    assert refusal(state, 1, epoch=0) is ErrorCode.INVALID_PRODUCER_EPOCH
+    write(state, 2, 1, epoch=1)
+
+
+def test_the_last_stable_offset_waits_for_the_oldest_open_transaction():
+    state = Producers()
+    write(state, 0, 0, pid=1)
+    write(state, 5, 0, pid=2, txn=True)
+    write(state, 8, 0, pid=3, txn=True)
+    assert state.last_stable_offset(3) == 3
+    assert state.last_stable_offset(20) == 5
+    assert end(state, 20, True, pid=2) is None
+    assert state.last_stable_offset(20) == 5, "the marker is not replicated yet"
+    assert state.last_stable_offset(21) == 8
+    end(state, 21, True, pid=3)
+    assert state.last_stable_offset(22) == 22
+
+
+def test_an_abort_says_what_never_happened():
+    state = Producers()
+    write(state, 5, 0, pid=2, txn=True)
+    write(state, 8, 0, pid=3, txn=True)
+    assert end(state, 10, False, pid=3) == AbortedTxn(3, 8, 10, 5)
+    assert end(state, 11, False, pid=2) == AbortedTxn(2, 5, 11, 12)
+    assert end(state, 12, False, pid=2) is None, "nothing was open"
+
+
+def test_in_an_open_transaction_nothing_else_may_be_written():
+    state = Producers()
+    write(state, 0, 0, txn=True)
+    assert refusal(state, 1) is ErrorCode.INVALID_TXN_STATE
+    write(state, 1, 1, txn=True)
+    end(state, 2, True)
+    write(state, 3, 2)
+
+
+def test_markers_of_the_past_are_refused():
+    state = Producers()
+    write(state, 0, 0, epoch=3, txn=True)
+    with pytest.raises(KafkaError) as refused:
+        end(state, 1, True, epoch=2)
+    assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    end(state, 1, True, epoch=3, by=7)
+    with pytest.raises(KafkaError) as refused:
+        end(state, 2, True, epoch=3, by=6)
+    assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
+
+
+def test_a_marker_may_bring_a_new_epoch():
+    state = Producers()
+    write(state, 0, 0, txn=True)
+    end(state, 1, False, epoch=1)
+    assert refusal(state, 1, txn=True) is ErrorCode.INVALID_PRODUCER_EPOCH
+    write(state, 2, 0, epoch=1, txn=True)
+
+
+def test_silent_producers_expire_unless_their_transaction_is_open():
+    state = Producers()
+    write(state, 0, 0, pid=1)
+    write(state, 1, 0, pid=2, txn=True)
+    assert state.expire(100 + 9, 10) == 0
+    assert state.expire(100 + 10, 10) == 1
+    assert [each.producer_id for each in state.active()] == [2]
+
+
+producers = st.lists(
+    st.tuples(
+        st.integers(0, 5), st.integers(0, 2), st.integers(1, 4), st.booleans(), st.booleans()
+    ),
+    max_size=40,
+)
+
+
+@given(producers)
+def test_a_snapshot_brings_everything_back(steps):
+    state = Producers()
+    offset = 0
+    epochs: dict[int, int] = {}
+    sequences: dict[int, int] = {}
+    for pid, bump, count, txn, ends in steps:
+        epoch = epochs[pid] = epochs.get(pid, 0) + (bump == 2)
+        if bump == 2:
+            sequences[pid] = 0
+        sequence = sequences.get(pid, 0)
+        batch = header(sequence, count, pid=pid, epoch=epoch, txn=txn)
+        try:
+            state.check(batch)
+        except KafkaError:
+            end(state, offset, ends, pid=pid, epoch=epoch)
+            offset += 1
+            continue
+        state.update(batch, offset, 100)
+        sequences[pid] = sequence + count
+        offset += count
+        if txn and ends:
+            end(state, offset, True, pid=pid, epoch=epoch)
+            offset += 1
+    again = Producers.decode(state.encode(), 0, NEVER)
+    assert again.active() == state.active()
+    assert again.last_stable_offset(offset) == state.last_stable_offset(offset)
+    assert again.encode() == state.encode()
+    for pid, sequence in sequences.items():
+        for back in range(1, 6):
+            batch = header(max(sequence - back, 0), pid=pid, epoch=epochs[pid], txn=True)
+            assert _outcome(again, batch) == _outcome(state, batch)
+
+
+def _outcome(state: Producers, batch):
+    try:
+        repeat = state.check(batch)
+    except KafkaError as error:
+        return error.code
+    return repeat and (repeat.base_offset, repeat.last_offset)
+
+
+@given(st.binary(max_size=200))
+def test_a_damaged_snapshot_is_noticed(data):
+    with pytest.raises(ParseError):
+        Producers.decode(data, 0, NEVER)
+
+
+def test_every_bit_of_a_snapshot_counts():
+    state = Producers()
+    write(state, 0, 0, 3)
+    data = state.encode()
+    for at in range(len(data)):
+        changed = bytearray(data)
+        changed[at] ^= 1
+        with pytest.raises(ParseError):
+            Producers.decode(bytes(changed), 0, NEVER)
+
+
+# ---- through the log, across restarts ----
+
+
+def send(shelf, log, sequence: int, count: int = 1, **more):
+    return shelf.append(log, count, producer_id=4, producer_epoch=0, base_sequence=sequence, **more)
+
+
+@pytest.mark.parametrize("how", ["clean", "crash", "crash without snapshots"])
+async def test_a_retry_gets_its_original_offset_across_restarts(shelf, how):
+    log = shelf.open()
+    for i in range(30):
+        shelf.append(log)
+        send(shelf, log, 2 * i, 2)
+    if how == "clean":
+        await log.close()
+    else:
+        await log.flush()
+    if how == "crash without snapshots":
+        for name in shelf.files(".snapshot"):
+            (shelf.directory / name).unlink()
+    log = shelf.open(recovery_point=90, clean=how == "clean")
+    for i in range(25, 30):
+        again = send(shelf, log, 2 * i, 2)
+        assert (again.base_offset, again.duplicate) == (3 * i + 1, True)
+    assert log.end_offset == 90
+    assert send(shelf, log, 60).base_offset == 90
+
+
+async def test_a_repeat_reports_the_brokers_time_of_the_first(shelf):
+    log = shelf.open(settings=TopicSettings(message_timestamp_type="LogAppendTime"))
+    data = encode_batch(
+        [Record()], producer_id=4, producer_epoch=0, base_sequence=0, log_append_time=77
+    )
+    assert shelf.append_batch(log, data).append_time_ms == 77
+    again = encode_batch(
+        [Record()], producer_id=4, producer_epoch=0, base_sequence=0, log_append_time=99
+    )
+    assert shelf.append_batch(log, again) == (0, 0, 77, 0, True)
+
+
+async def test_expired_producers_do_not_come_back_from_a_snapshot(shelf):
+    log = shelf.open()
+    send(shelf, log, 0)
+    await log.close()
+    shelf.later(2000)
+    log = shelf.open(recovery_point=1, clean=True, producer_expiration_ms=1000)
+    assert log.active_producers() == []
+    send(shelf, log, 5)
+    assert log.expire_producers(shelf.later(999), 1000) == 0
+    assert log.expire_producers(shelf.later(1), 1000) == 1
+
+
+@pytest.mark.parametrize("how", ["open", "clean", "crash", "damaged index"])
+async def test_aborted_transactions_are_known_to_readers(shelf, how):
+    log = shelf.open()
+    for turn in range(40):
+        sent = {"producer_id": 8, "producer_epoch": 0, "transactional": True}
+        shelf.append(log, 2, base_sequence=2 * turn, **sent)
+        assert log.last_stable_offset(log.end_offset) == 3 * turn
+        marker = EndTxnMarker(commit=turn % 2 == 0, coordinator_epoch=0)
+        shelf.append_batch(log, end_txn_batch(8, 0, marker, shelf.now.wall_ms))
+        if turn == 17:
+            await log.flush()
+    assert (log.segment_count > 2, log.flushed_offset) == (True, 54)
+    if how in ("clean", "damaged index"):
+        await log.close()
+    if how == "damaged index":
+        for name in shelf.files(".txnindex"):
+            (shelf.directory / name).write_bytes(b"\1" * 34)
+    if how != "open":
+        log = shelf.open(recovery_point=120 if how != "crash" else 54, clean=how != "crash")
+    expected = [(8, 3 * turn) for turn in range(1, 40, 2)]
+
+    def aborted(start: int, end: int):
+        return [each[:2] for each in log.aborted_transactions(start, end)]
+
+    assert aborted(0, 120) == expected
+    assert aborted(30, 60) == [each for each in expected if 28 < each[1] < 60]
+    assert log.last_stable_offset(120) == 120
+    log.truncate_to(60, shelf.now)
+    assert aborted(0, 60) == [each for each in expected if each[1] < 60]
+
+
+async def test_an_open_transaction_survives_restarts(shelf):
+    log = shelf.open()
+    shelf.append(log, 5)
+    sent = {"producer_id": 8, "producer_epoch": 0, "transactional": True}
+    shelf.append(log, 2, base_sequence=0, **sent)
+    shelf.append(log, 5)
+    await log.close()
+    for clean in (True, False):
+        log = shelf.open(recovery_point=12, clean=clean)
+        assert log.last_stable_offset(12) == 5
+        assert log.active_producers()[0].txn_start_offset == 5
+    marker = end_txn_batch(8, 0, EndTxnMarker(False, 0), shelf.now.wall_ms)
+    shelf.append_batch(log, marker)
+    assert log.last_stable_offset(13) == 13
+    assert log.aborted_transactions(0, 13)[0][:3] == (8, 5, 12)

@@ -1,0 +1,244 @@
+# ruff: noqa: ASYNC110
+"""Retention, deletion of records, truncation, and the end of a partition."""
+
+import asyncio
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scriba.errors import ErrorCode, KafkaError
+from scriba.instant import Instant
+from scriba.settings import TopicSettings
+from scriba.storage.log import EMPTY
+from scriba.storage.retention import (
+    FAR_MS,
+    PAUSE_MS,
+    ClockWatch,
+    Reason,
+    SegmentFacts,
+    before_start,
+    over_size,
+)
+
+HOUR = 3_600_000
+
+
+def segments(shelf, count: int = 5, **settings):
+    """A log of `count` segments of ten records, an hour apart, and one record more."""
+    log = shelf.open(settings=TopicSettings(**settings))
+    for _ in range(count):
+        shelf.append(log, 10)
+        log.roll(shelf.later(HOUR))
+    shelf.append(log)
+    return log
+
+
+async def test_old_segments_go_by_the_age_of_their_newest_record(shelf):
+    log = segments(shelf, retention_ms=3 * HOUR + 60_000)
+    gone = await log.retention(shelf.now, high_watermark=51)
+    assert gone == [(0, Reason.AGE), (10, Reason.AGE)]
+    assert log.start_offset == 20
+    assert len(shelf.files(".log")) == 4
+    assert "00000000000000000000.log.deleted" in shelf.files()
+    await log.retention(shelf.later(59_999), 51)
+    assert shelf.files(".deleted")
+    await log.retention(shelf.later(1), 51)
+    assert not shelf.files(".deleted")
+    assert [r.offset for r in await shelf.consume(log)] == list(range(20, 51))
+
+
+async def test_nothing_at_or_above_the_high_watermark_goes(shelf):
+    log = segments(shelf, retention_ms=1)
+    shelf.later(HOUR)
+    assert [base for base, _ in await log.retention(shelf.now, high_watermark=25)] == [0, 10]
+    assert log.start_offset == 20
+
+
+async def test_even_the_active_segment_goes_when_all_of_it_is_too_old(shelf):
+    log = segments(shelf, retention_ms=HOUR)
+    await log.retention(shelf.later(2 * HOUR), high_watermark=51)
+    assert (log.start_offset, log.end_offset, log.segment_count) == (51, 51, 1)
+    assert log.read(51, 100, 51) is EMPTY
+    assert shelf.append(log).base_offset == 51
+    await log.close()
+    assert shelf.open(recovery_point=52, clean=True).start_offset == 51
+
+
+async def test_segments_over_the_size_limit_go(shelf):
+    log = segments(shelf, retention_bytes=2500)
+    sizes = [segment.size for segment in log._segments]
+    await log.retention(shelf.now, high_watermark=51)
+    assert log.size >= 2500
+    assert log.size - sizes[0] < 2500
+
+
+async def test_without_the_delete_policy_only_records_before_the_start_go(shelf):
+    log = segments(shelf, retention_ms=1, retention_bytes=1, cleanup_policy=("compact",))
+    assert await log.retention(shelf.later(HOUR), 51) == []
+    log.delete_records_to(33)
+    assert [why for _, why in await log.retention(shelf.now, 51)] == [Reason.START] * 3
+    assert log.start_offset == 33
+
+
+async def test_a_restarted_log_knows_the_age_of_its_segments(shelf):
+    log = segments(shelf, retention_ms=3 * HOUR)
+    await log.close()
+    log = shelf.open(recovery_point=51, clean=True, settings=log.settings)
+    shelf.disk.touched.clear()
+    await log.retention(shelf.now, high_watermark=51)
+    assert log.start_offset == 20
+    read = {name for what, name in shelf.disk.touched if what == "read"}
+    looked_at = {int(name[:20]) for name in read}
+    assert looked_at == {0, 10, 20}, "nothing is read of segments after one that stays"
+    assert f"{20:020}.log" not in read, "only what is to be deleted is confirmed"
+
+
+async def test_age_is_left_alone_while_the_clock_is_in_doubt(shelf):
+    log = segments(shelf, retention_ms=HOUR)
+    assert await log.retention(shelf.later(100 * HOUR), 51, by_age=False) == []
+
+
+async def test_readers_of_a_deleted_segment_finish(shelf):
+    log = segments(shelf, retention_ms=HOUR)
+    found = log.read(0, 1 << 20, 51)
+    await log.retention(shelf.later(50 * HOUR), 51)
+    view = memoryview(bytearray(found.size))
+    assert found.file.pread_into(view, found.position) == found.size
+    with pytest.raises(KafkaError) as refused:
+        log.read(0, 100, 51)
+    assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+async def test_deleting_records_moves_the_start_and_whole_segments_follow(shelf):
+    log = segments(shelf)
+    assert log.delete_records_to(25) == 25
+    assert log.delete_records_to(7) == 25
+    with pytest.raises(KafkaError):
+        log.read(24, 100, 51)
+    assert (await shelf.consume(log))[0].offset == 25
+    assert [base for base, _ in await log.retention(shelf.now, 51)] == [0, 10]
+    assert log.first_segment_offset == 20
+    assert log.epoch_of(25) == 0
+
+
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(-1, 300), st.data())
+def test_size_retention_keeps_at_least_what_it_promises(sizes, limit, data):
+    facts = [SegmentFacts(10 * (i + 1), size) for i, size in enumerate(sizes)]
+    mark = data.draw(st.integers(0, 10 * len(sizes)))
+    count = over_size(facts, limit, mark)
+    if limit < 0:
+        assert count == 0
+    kept = sum(sizes[count:])
+    assert count == 0 or kept >= limit
+    assert all(each.end_offset <= mark for each in facts[:count])
+    if limit >= 0 and count < len(sizes) and facts[count].end_offset <= mark:
+        assert kept - sizes[count] < limit
+
+
+def test_the_active_segment_is_never_before_the_start():
+    facts = [SegmentFacts(10, 1), SegmentFacts(20, 1), SegmentFacts(30, 1)]
+    assert [before_start(facts, at) for at in (0, 9, 10, 25, 30)] == [0, 0, 1, 2, 2]
+
+
+def test_a_clock_that_jumps_ahead_is_not_believed_for_a_day():
+    watch = ClockWatch(Instant(0, 0))
+    assert watch.believes(Instant(10_000, 10_000 + FAR_MS))
+    assert not watch.believes(Instant(20_000, 20_000 + FAR_MS + 1))
+    assert watch.jump_ms == FAR_MS + 1
+    assert not watch.believes(Instant(19_999 + PAUSE_MS, 20_000 + PAUSE_MS + 2 * FAR_MS))
+    assert watch.believes(Instant(20_000 + PAUSE_MS, 20_000 + PAUSE_MS + 2 * FAR_MS))
+    assert watch.jump_ms == 0
+
+
+def test_a_clock_that_comes_back_is_believed_at_once():
+    watch = ClockWatch(Instant(0, 10 * FAR_MS))
+    assert not watch.believes(Instant(1000, 20 * FAR_MS))
+    assert watch.believes(Instant(2000, 10 * FAR_MS + 2000))
+    assert watch.believes(Instant(3000, 0)), "backwards only keeps more"
+    assert watch.believes(Instant(4000, 10 * FAR_MS + 4000))
+
+
+# ---- truncation ----
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+async def test_truncation_leaves_a_prefix_of_whole_batches(shelf, reopened):
+    log = shelf.open()
+    for i in range(60):
+        shelf.append(log, 2, epoch=i // 20, producer_id=1, producer_epoch=0, base_sequence=2 * i)
+    before = await shelf.consume(log)
+    await log.flush()
+    for offset in (119, 90, 61, 7, 0):
+        if reopened:
+            await log.close()
+            log = shelf.open(recovery_point=log.end_offset, clean=True)
+        assert log.truncate_to(offset, shelf.now)
+        end = offset // 2 * 2
+        assert (log.end_offset, log.flushed_offset) == (end, end)
+        assert await shelf.consume(log) == before[:end]
+        assert all(start < max(end, 1) for _, start in log.epochs.entries())
+        if end:
+            assert log.active_producers()[0].last_sequence == end - 1
+        sequence = end
+        again = shelf.append(log, 2, producer_id=1, producer_epoch=0, base_sequence=sequence)
+        assert again.base_offset == end
+        assert (await shelf.headers(log, end))[0].base_offset == end
+
+
+async def test_truncating_beyond_the_end_only_forgets_an_epoch_without_records(shelf):
+    log = shelf.open()
+    shelf.append(log, 3, epoch=1)
+    log.begin_epoch(2)
+    assert log.epochs.entries() == [(1, 0), (2, 3)]
+    assert not log.truncate_to(3, shelf.now)
+    assert log.epochs.entries() == [(1, 0)]
+
+
+async def test_a_log_can_be_emptied_and_go_on_elsewhere(shelf):
+    log = segments(shelf)
+    log.truncate_fully(1000, shelf.now)
+    assert (log.start_offset, log.end_offset, log.segment_count) == (1000, 1000, 1)
+    assert shelf.append(log).base_offset == 1000
+    await log.flush()
+    assert log.flushed_offset == 1001
+    await log.retention(shelf.later(60_000), 1001)
+    assert shelf.files(".log") == [f"{1000:020}.log"]
+    log.truncate_to(5, shelf.now)
+    assert (log.start_offset, log.end_offset) == (5, 5)
+
+
+async def test_a_flush_that_began_before_a_truncation_promises_nothing(shelf):
+    log = shelf.open()
+    shelf.append(log, 10)
+    shelf.append(log, 10)
+    shelf.disk.gate = asyncio.Event()
+    flush = asyncio.create_task(log.flush())
+    while not shelf.disk.calls["sync"]:
+        await asyncio.sleep(0)
+    log.truncate_to(10, shelf.now)
+    shelf.append(log, 10, size=50)
+    gate, shelf.disk.gate = shelf.disk.gate, None
+    syncs = shelf.disk.calls["sync"]
+    gate.set()
+    await flush
+    assert log.flushed_offset == 20
+    assert shelf.disk.calls["sync"] > syncs
+
+
+# ---- the end of a partition ----
+
+
+async def test_a_deleted_partition_gets_another_name_at_once_and_goes_later(shelf):
+    log = shelf.open(topic_id=b"i" * 16)
+    shelf.append(log)
+    log.begin_delete()
+    names = [path.name for path in shelf.root.iterdir()]
+    assert names == [f"t-0.{(b'i' * 16).hex()}-delete"]
+    with pytest.raises(KafkaError) as refused:
+        shelf.append(log)
+    assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    again = shelf.open(topic_id=b"j" * 16)
+    assert again.end_offset == 0
+    await log.remove_files()
+    assert [path.name for path in shelf.root.iterdir()] == ["t-0"]
