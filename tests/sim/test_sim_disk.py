@@ -260,3 +260,18 @@ def test_a_flipped_bit_is_in_cache_and_on_device() -> None:
     offset = disk.volume.flip_bit("/f", 10, 20)
     assert 10 <= offset < 20
     assert disk.read("/f").count(0) == 99
+
+
+def test_what_a_power_cut_left_by_luck_was_not_asked_for() -> None:
+    async def before(disk: SimDisk) -> None:
+        file = disk.open("/f", create=True)
+        file.pwritev([b"asked"], 0)
+        await file.datasync()
+        await disk.sync_dir("/")
+        file.pwritev([b" luck"], 5)
+        disk.open("/g", create=True)
+
+    for seed in SEEDS:
+        volume = after_power_cut(seed, before).volume
+        assert volume.synced() == {"/f": b"asked"}
+        assert volume.files()["/f"].startswith(b"asked")

@@ -73,7 +73,13 @@ class _Inode:
     content: bytearray = field(default_factory=bytearray)
     durable: bytearray = field(default_factory=bytearray)
     pending: list[_Change] = field(default_factory=list)
+    asked: bytes | None = None
+    """What syncs have asked for, where a power cut has left more by luck."""
     cold: bool = False
+
+    def sync(self, turn: int) -> None:
+        self.settle(turn, lambda change: (change,))
+        self.asked = None
 
     def settle(self, turn: int, survives: Callable[[_Change], Iterable[_Change]]) -> None:
         """Decides all changes up to `turn`: what `survives` returns of each is durable."""
@@ -88,8 +94,9 @@ class _Inode:
 
     def power_cut(self, rng: SeededRng) -> None:
         if self.pending:
-            fate = _Fate(rng)
-            self.settle(self.pending[-1].turn, fate.of)
+            if self.asked is None:
+                self.asked = bytes(self.durable)
+            self.settle(self.pending[-1].turn, _Fate(rng).of)
         self.content = bytearray(self.durable)
         self.cold = True
 
@@ -131,18 +138,23 @@ class _Dir:
     entries: "dict[str, _Inode | _Dir]" = field(default_factory=dict)
     durable: "dict[str, _Inode | _Dir]" = field(default_factory=dict)
     pending: "list[tuple[int, dict[str, _Inode | _Dir | None]]]" = field(default_factory=list)
+    asked: "dict[str, _Inode | _Dir] | None" = None
+    """As with files."""
 
     def change(self, turn: int, names: "dict[str, _Inode | _Dir | None]") -> None:
         """Sets or, with None, removes names: all of one change or nothing."""
         _rename(self.entries, names)
         self.pending.append((turn, names))
 
-    def settle(self, turn: int) -> None:
+    def sync(self, turn: int) -> None:
         while self.pending and self.pending[0][0] <= turn:
             _rename(self.durable, self.pending.pop(0)[1])
+        self.asked = None
 
     def power_cut(self, rng: SeededRng) -> None:
         if self.pending:
+            if self.asked is None:
+                self.asked = dict(self.durable)
             kept = rng.below(len(self.pending) + 1)
             for _, names in self.pending[:kept]:
                 _rename(self.durable, names)
@@ -181,8 +193,11 @@ class Volume:
         return {path: bytes(node.content) for path, node in _walk("", self.root, synced=False)}
 
     def synced(self) -> dict[str, bytes]:
-        """What no power cut can take: synced content under synced names."""
-        return {path: bytes(node.durable) for path, node in _walk("", self.root, synced=True)}
+        """What no power cut can take because it was asked for: synced content, synced names."""
+        return {
+            path: bytes(node.durable) if node.asked is None else node.asked
+            for path, node in _walk("", self.root, synced=True)
+        }
 
     def flip_bit(self, path: str, low: int = 0, high: int | None = None) -> int:
         """Damages one bit of a file, on the device and in the cache; returns the byte's offset."""
@@ -210,7 +225,10 @@ class Volume:
 
 
 def _walk(path: str, directory: _Dir, synced: bool) -> Iterator[tuple[str, _Inode]]:
-    for name, node in sorted((directory.durable if synced else directory.entries).items()):
+    names = directory.entries
+    if synced:
+        names = directory.durable if directory.asked is None else directory.asked
+    for name, node in sorted(names.items()):
         if isinstance(node, _Dir):
             yield from _walk(f"{path}/{name}", node, synced)
         else:
@@ -423,7 +441,7 @@ class SimDisk:
             raise _fail(errno.ENOTDIR, path)
         turn = self.volume.turn
         await self.pause()
-        node.settle(turn)
+        node.sync(turn)
         self.volume.note("sync_dir", path)
 
     def lock(self, path: str) -> SimLock:
@@ -447,7 +465,7 @@ class SimDisk:
             node.settle(turn, _Fate(volume.rng).of)
             volume.note("sync failed", path)
             raise _fail(errno.EIO, path)
-        node.settle(turn, lambda change: (change,))
+        node.sync(turn)
         volume.note("sync", path)
 
     async def pause(self) -> None:

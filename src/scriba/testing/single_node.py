@@ -34,6 +34,7 @@ ADDRESS: Final = ("broker", 9092)
 DATA: Final = "/data"
 DAY_MS: Final = 86_400_000
 START_TIMEOUT_S: Final = 120
+MISFORTUNES: Final = ("reset", "cut", "kill", "power", "power", "full", "clock", "stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class _Scene:
     async def misfortune(self) -> None:
         """One thing that goes wrong, and what is needed to go on."""
         draw, network = self.draw, self.sim.network
-        kind = ("reset", "cut", "kill", "power", "power", "clock", "stop")[draw.below(7)]
+        kind = MISFORTUNES[draw.below(len(MISFORTUNES))]
         self.sim.trace.add("misfortune", kind)
         if kind == "reset":
             network.reset_some(ADDRESS[0], 0.7)
@@ -141,6 +142,8 @@ class _Scene:
             network.cut(ADDRESS[0], "clients")
             await asyncio.sleep(draw.between(0.1, 4))
             network.heal()
+        elif kind == "full":
+            await self.fill_the_disk()
         elif kind == "clock":
             self.host.clock.jump(int(draw.between(-7_200_000, 7_200_000)))
         elif kind == "stop":
@@ -156,6 +159,19 @@ class _Scene:
                 await asyncio.sleep(draw.between(0, 0.2))
                 self.fell(("kill", "power")[draw.below(2)])
             await asyncio.sleep(draw.between(0, 2))
+            await self.start_node()
+
+    async def fill_the_disk(self) -> None:
+        """A node may stop when it cannot write; with room again it comes back."""
+        faults, process = self.sim.disk_faults, self.process
+        before, faults.capacity = faults.capacity, self.host.volume.used + self.draw.below(5_000)
+        await asyncio.wait([process.task], timeout=self.draw.between(0.1, 3))
+        faults.capacity = before
+        if process.task.done():
+            failure = process.task.exception()
+            if getattr(failure, "code", None) != ErrorCode.KAFKA_STORAGE_ERROR:
+                self.note_failure()
+            process.kill()
             await self.start_node()
 
     def fell(self, kind: str) -> None:
