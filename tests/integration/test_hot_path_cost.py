@@ -1,0 +1,195 @@
+"""What a warm Produce and a warm Fetch cost, counted instead of timed.
+
+A clock on a shared machine tells little; the number of system calls and of Python calls that one
+request makes tells at once when somebody has put work on the hot path. The limits are what the
+code needs now: lower them when it needs less, and raise them only with a reason.
+"""
+
+import asyncio
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from brokers import ScribaBroker, running
+from rawkafka import Connection, batch, create_topic, encode, fetch, produce
+
+from scriba.broker.node import Node
+from scriba.runtime.loop import loop_factory
+from scriba.runtime.world import RealWorld
+from scriba.settings import NodeSettings
+
+PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 85, 100
+"""Wait, receive, write to the log, send."""
+
+FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 76, 110
+"""Wait, receive, read a batch's header and then the records, send."""
+
+REQUESTS = 500
+BACKGROUND = 150
+"""System calls in the whole run that belong to timers, not to requests."""
+
+Request = Callable[[], None]
+
+
+class Client:
+    """Sends a prepared frame and takes the answer, so often that the broker is warm."""
+
+    def __init__(self, port: int) -> None:
+        self.connection = Connection(port)
+        topic = create_topic(self.connection, "hot")
+        data = batch([b"x" * 1000] * 16).encode()
+        self.frames = {
+            "produce": encode(produce(data, topic_id=topic), 13),
+            "fetch": encode(fetch(0, topic_id=topic, max_bytes=16 << 10), 17),
+        }
+        for name in ("produce", "fetch"):
+            self.run(name, 300)
+
+    def run(self, name: str, count: int = REQUESTS) -> None:
+        for _ in range(count):
+            self.connection.send(self.frames[name])
+            assert len(self.connection.receive()) > 40
+
+
+# ---- system calls ----
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScribaBroker]:
+    broker = ScribaBroker(tmp_path_factory.mktemp("traced"))
+    with running(broker):
+        yield broker
+
+
+@pytest.fixture(scope="module")
+def client(process: ScribaBroker) -> Iterator[Client]:
+    made = Client(process.port)
+    yield made
+    made.connection.close()
+
+
+def system_calls(pid: int, summary: Path, work: Request) -> Counter[str]:
+    tracer = subprocess.Popen(
+        ["strace", "-f", "-c", "-U", "calls,name", "-o", str(summary), "-p", str(pid)],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert tracer.stderr is not None
+    attached = tracer.stderr.readline()
+    if "attached" not in attached:
+        tracer.wait()
+        pytest.skip(f"this machine does not let strace watch a process: {attached.strip()}")
+    work()
+    tracer.send_signal(signal.SIGINT)
+    tracer.communicate()
+    rows = re.findall(r"^\s*(\d+)\s+(\w+)\s*$", summary.read_text(), re.MULTILINE)
+    return Counter({name: int(calls) for calls, name in rows if name != "total"})
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
+@pytest.mark.parametrize(
+    ("name", "limit"), [("produce", PRODUCE_SYSTEM_CALLS), ("fetch", FETCH_SYSTEM_CALLS)]
+)
+def test_a_warm_request_makes_few_system_calls(
+    process: ScribaBroker, client: Client, tmp_path: Path, name: str, limit: int
+) -> None:
+    calls = system_calls(process.pid, tmp_path / "strace", lambda: client.run(name))
+    assert calls.total() > REQUESTS, "the trace saw nothing"
+    assert calls.total() <= limit * REQUESTS + BACKGROUND, calls
+
+
+# ---- Python calls ----
+
+
+class Counting:
+    """A node on a loop in a thread of its own, whose calls can be counted."""
+
+    def __init__(self, data: Path) -> None:
+        self.calls: Counter[str] = Counter()
+        self.port = 0
+        self._data = data
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+        assert self._ready.wait(30)
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        settings = NodeSettings.parse(
+            {"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": str(self._data)},
+            machine="localhost",
+        )
+        node = Node(settings, RealWorld())
+        await node.start()
+        self.port = node.listeners[0].port
+        self._ready.set()
+        await self._stop.wait()
+        await node.stop()
+
+    def count(self, work: Request) -> Counter[str]:
+        """The calls that the loop's thread makes while the work is done."""
+        self._in_loop(lambda: sys.setprofile(self._note))
+        work()
+        self._in_loop(lambda: sys.setprofile(None))
+        counted, self.calls = self.calls, Counter()
+        return counted
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(30)
+
+    def _note(self, frame: FrameType, event: str, argument: Any) -> None:
+        self.calls[event] += 1
+
+    def _in_loop(self, action: Callable[[], None]) -> None:
+        done = threading.Event()
+
+        def act() -> None:
+            action()
+            done.set()
+
+        self._loop.call_soon_threadsafe(act)
+        assert done.wait(30)
+
+
+@pytest.fixture(scope="module")
+def counting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Counting]:
+    node = Counting(tmp_path_factory.mktemp("counted"))
+    yield node
+    node.stop()
+
+
+@pytest.fixture(scope="module")
+def counted_client(counting: Counting) -> Iterator[Client]:
+    made = Client(counting.port)
+    yield made
+    made.connection.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "python_limit", "c_limit"),
+    [
+        ("produce", PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS),
+        ("fetch", FETCH_PYTHON_CALLS, FETCH_C_CALLS),
+    ],
+)
+def test_a_warm_request_makes_few_calls(
+    counting: Counting, counted_client: Client, name: str, python_limit: int, c_limit: int
+) -> None:
+    calls = counting.count(lambda: counted_client.run(name))
+    assert REQUESTS < calls["call"] <= python_limit * REQUESTS, calls["call"] / REQUESTS
+    assert REQUESTS < calls["c_call"] <= c_limit * REQUESTS, calls["c_call"] / REQUESTS
