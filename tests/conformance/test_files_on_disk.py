@@ -140,3 +140,9 @@ def test_small_files_hold_what_kafka_writes(written: Broker) -> None:
         assert version == "0"
         assert int(count) == len(rows)
         assert f"{TOPIC} 0 {BATCHES * 10}" in rows
+
+
+def test_the_metadata_shell_builds_its_image_from_the_log(written: Broker) -> None:
+    log = str(written.log_dir / "__cluster_metadata-0" / f"{0:020}.log")
+    found = tool("metadata-shell", "--snapshot", log, "cat", "/image/topics/byName/settled/2").ok()
+    assert re.search(r"PartitionRegistration\(replicas=\[\d+\], directories=\[\S{22}\]", found)

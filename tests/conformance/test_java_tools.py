@@ -45,7 +45,8 @@ def test_topics_from_birth_to_death(run: Tool, topic: str) -> None:
     assert f"Created topic {topic}." in made.ok()
     again = run("topics", "--create", "--topic", topic)
     assert again.code == 1
-    assert f"Topic '{topic}' already exists" in again.out
+    assert topic in again.out
+    assert "already exists" in again.out
     grown = run("topics", "--alter", "--topic", topic, "--partitions", "3")
     grown.ok()
     described = run("topics", "--describe", "--topic", topic).ok()
