@@ -269,7 +269,9 @@ class ControllerNode:
     def _write(self, builder: BatchBuilder, records: Sequence[Message]) -> Batch:
         if builder.size + HEADER_SIZE > MAX_BATCH_BYTES:
             raise KafkaError(
-                ErrorCode.POLICY_VIOLATION, "Unable to perform excessively large batch operation."
+                ErrorCode.POLICY_VIOLATION,
+                f"the change takes {builder.size + HEADER_SIZE} bytes in the metadata log, one may "
+                f"take {MAX_BATCH_BYTES}; ask for it in parts",
             )
         batch = self._quorum.append(builder, records)
         self._waiting.append(batch)

@@ -146,7 +146,7 @@ class Consumer:
         self.seek((error.topic, error.partition), error.next_offset)
 
     async def position(self, partition: tuple[str, int], timeout_ms: int | None = None) -> int:
-        """The offset of the next record that will be given."""
+        """The offset at which reading goes on."""
         assigned = self._assigned(partition)
 
         async def known() -> int:

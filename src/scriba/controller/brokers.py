@@ -54,18 +54,22 @@ def register_broker(
     if request.cluster_id != state.cluster_id:
         fail(
             ErrorCode.INCONSISTENT_CLUSTER_ID,
-            f"Expected cluster ID {state.cluster_id}, but got cluster ID {request.cluster_id}",
+            f"broker {request.broker_id} belongs to cluster {request.cluster_id}, this is cluster "
+            f"{state.cluster_id}; check cluster.id in its meta.properties",
         )
     known = state.image.brokers.get(request.broker_id)
     same = known is not None and known.incarnation_id == request.incarnation_id
     if known and not same and state.session_is_valid(known, now.mono_ms):
         fail(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"Another broker is registered with id {known.id}. If it was just restarted, its old "
-            "session ends soon.",
+            f"a live broker holds the id {known.id}; give this one another node.id or, if it has "
+            f"restarted, try again after {state.settings.broker_session_timeout_ms} ms",
         )
     if request.is_migrating_zk_broker:
-        fail(ErrorCode.BROKER_ID_NOT_REGISTERED, "Brokers of ZooKeeper clusters cannot register.")
+        fail(
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+            f"broker {request.broker_id} comes from a ZooKeeper cluster, which cannot be joined",
+        )
     _check_directories(state, request)
     _check_features(state, request)
     record = RegisterBrokerRecord(
@@ -106,20 +110,22 @@ def _registration(state: State, record: RegisterBrokerRecord, same: bool) -> Ite
 
 
 def _check_directories(state: State, request: BrokerRegistrationRequest) -> None:
+    def refuse(why: str) -> None:
+        fail(ErrorCode.INVALID_REGISTRATION, f"broker {request.broker_id} {why}")
+
     if not request.log_dirs:
-        fail(ErrorCode.INVALID_REGISTRATION, "No directories specified in request")
+        refuse("names no log directory; it needs at least one")
     if any(not any(directory[:8]) and directory[8:] < _RESERVED for directory in request.log_dirs):
-        fail(ErrorCode.INVALID_REGISTRATION, "Reserved directory ID in request")
+        refuse(
+            "gives a log directory one of the first 100 ids, which are set aside; take a random one"
+        )
     if len(set(request.log_dirs)) != len(request.log_dirs):
-        fail(ErrorCode.INVALID_REGISTRATION, "Duplicate directory ID in request")
+        refuse("gives two log directories the same id; do not copy meta.properties")
     for broker in state.image.brokers.values():
         if broker.id != request.broker_id and not set(broker.directories).isdisjoint(
             request.log_dirs
         ):
-            fail(
-                ErrorCode.INVALID_REGISTRATION,
-                f"Broker {broker.id} is already registered with one of these directories",
-            )
+            refuse(f"shares a log directory with broker {broker.id}; do not copy meta.properties")
 
 
 _RESERVED = (100).to_bytes(8, "big")
@@ -130,15 +136,18 @@ def _check_features(state: State, request: BrokerRegistrationRequest) -> None:
     """A broker that cannot follow what the cluster has agreed on must stay outside."""
     ranges = {x.name: (x.min_supported_version, x.max_supported_version) for x in request.features}
     if METADATA_VERSION not in ranges:
-        fail(ErrorCode.INVALID_REGISTRATION, f"Request features do not contain {METADATA_VERSION}")
+        fail(
+            ErrorCode.INVALID_REGISTRATION,
+            f"broker {request.broker_id} does not say which {METADATA_VERSION} it supports",
+        )
     for name in dict.fromkeys([*ranges, *state.image.features]):
         level = state.image.features.get(name, 0)
         low, high = ranges.get(name, (0, 0))
         if not low <= level <= high:
             fail(
                 ErrorCode.UNSUPPORTED_VERSION,
-                "Unable to register because the broker does not support finalized version "
-                f"{level} of {name}. The broker wants a version between {low} and {high}.",
+                f"the cluster runs {name} at level {level}, broker {request.broker_id} supports "
+                f"{low} to {high}; start a release that supports it",
             )
 
 
@@ -296,7 +305,7 @@ def unregister_broker(
     if broker is None:
         fail(
             ErrorCode.BROKER_ID_NOT_REGISTERED,
-            f"Broker ID {request.broker_id} is not currently registered",
+            f"there is no broker {request.broker_id} to unregister",
         )
 
     def records() -> Iterator[Message]:
@@ -309,7 +318,7 @@ def unregister_broker(
 def stale_broker(state: State, now: Instant) -> BrokerImage | None:
     """The unfenced broker that has been silent longest, if that is too long.
 
-    One at a time, so that the next decision sees what the fencing of this one did.
+    Not all of them: what its fencing changes must be in the image when the next one is judged.
     """
     timeout = state.settings.broker_session_timeout_ms
     worst: BrokerImage | None = None

@@ -5,6 +5,7 @@ checked against what a running node can take; those for all brokers have the emp
 """
 
 import enum
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
@@ -81,7 +82,11 @@ def _each_resource(
         code, message = ErrorCode.NONE, None
         try:
             if seen[key] > 1:
-                fail(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+                fail(
+                    ErrorCode.INVALID_REQUEST,
+                    f"the request names resource {resource.resource_name!r} {seen[key]} times; "
+                    "put its changes together",
+                )
             _refuse_ambiguous(resource.configs)
             records += alter(resource)
         except KafkaError as error:
@@ -99,8 +104,12 @@ def _each_resource(
 
 def _refuse_ambiguous(configs: Iterable[Any]) -> None:
     configs = list(configs)
-    if len({config.name for config in configs}) != len(configs):
-        fail(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    counts = Counter(config.name for config in configs)
+    repeated = [name for name, count in counts.items() if count > 1]
+    if repeated:
+        fail(
+            ErrorCode.INVALID_REQUEST, f"given more than once: {', '.join(repeated)}; give one each"
+        )
     nothing = [
         config.name
         for config in configs
@@ -108,7 +117,10 @@ def _refuse_ambiguous(configs: Iterable[Any]) -> None:
         and getattr(config, "config_operation", Operation.SET) != Operation.DELETE
     ]
     if nothing:
-        fail(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nothing)}")
+        fail(
+            ErrorCode.INVALID_REQUEST,
+            f"no value for {', '.join(nothing)}; to return to the default, delete the key",
+        )
 
 
 def _incremental(
@@ -134,7 +146,11 @@ def _incremental(
                     resource_type, config.name, old, value or "", Operation(operation)
                 )
             case unknown:
-                fail(ErrorCode.INVALID_REQUEST, f"Unknown operations type {unknown}")
+                fail(
+                    ErrorCode.INVALID_REQUEST,
+                    f"{config.name}: {unknown} is no operation; they go from 0 (set) to 3 "
+                    "(subtract)",
+                )
     return _changes(state, resource_type, name, wanted)
 
 
@@ -145,7 +161,7 @@ def _edited_list(
     if declaration is None or declaration.kind is not Kind.LIST:
         fail(
             ErrorCode.INVALID_CONFIG,
-            f"Can't {operation.name} to key {name} because its type is not LIST.",
+            f"{name}: {operation.name} is for lists only; use SET",
         )
     items = [item for item in (old or "").split(",") if item]
     for item in change.split(","):
@@ -178,16 +194,17 @@ def _changes(
     current = state.image.config(resource_type, name)
     after = {key: value for key, value in current.items() if key not in wanted}
     after |= {key: value for key, value in wanted.items() if value is not None}
-    if any(len(value) > MAX_VALUE_LENGTH for value in after.values()):
-        fail(
-            ErrorCode.INVALID_CONFIG, f"A config value has more than {MAX_VALUE_LENGTH} characters."
-        )
+    refuse_long(after)
     if resource_type == TOPIC:
         _check_topic(state, name, after)
     elif resource_type == BROKER:
         _check_broker(state, name, after, wanted)
     else:
-        fail(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+        fail(
+            ErrorCode.INVALID_REQUEST,
+            f"resource type {resource_type} has no settings here; topics are {TOPIC}, brokers "
+            f"{BROKER}",
+        )
     # A broker's config is written even if it stays the same: that makes a broker read files
     # named by it again.
     return [
@@ -197,15 +214,27 @@ def _changes(
     ]
 
 
+def refuse_long(values: Mapping[str, str]) -> None:
+    for name, value in values.items():
+        if len(value) > MAX_VALUE_LENGTH:
+            fail(
+                ErrorCode.INVALID_CONFIG,
+                f"{name}: its value has {len(value)} characters, {MAX_VALUE_LENGTH} are allowed",
+            )
+
+
 def _check_topic(state: State, name: str, after: Mapping[str, str]) -> None:
     if not name:
-        fail(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
+        fail(
+            ErrorCode.INVALID_REQUEST,
+            "the topic has no name; what holds for all topics is set on the brokers",
+        )
     try:
         TopicSettings.resolve(after, state.settings)
     except ConfigError as error:
         fail(ErrorCode.INVALID_CONFIG, str(error))
     if name not in state.image.topics_by_name:
-        fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name} to configure")
 
 
 def _check_broker(
@@ -214,7 +243,7 @@ def _check_broker(
     if name:
         broker_id = _broker_id(name)
         if broker_id not in state.image.brokers:
-            fail(ErrorCode.INVALID_REQUEST, f"No broker with id {name} is registered.")
+            fail(ErrorCode.INVALID_REQUEST, f"there is no broker {name} to configure")
     changes = {key: value for key, value in wanted.items() if value is not None}
     try:
         NodeSettings.check_dynamic(changes, cluster=not name)
@@ -230,7 +259,10 @@ def _broker_id(name: str) -> int:
     try:
         broker_id = int(name)
     except ValueError:
-        fail(ErrorCode.INVALID_REQUEST, "Unable to parse broker name as a base 10 number.")
+        fail(
+            ErrorCode.INVALID_REQUEST,
+            f"{name!r} is no broker id; give a whole number, or nothing for all brokers",
+        )
     if broker_id < 0:
-        fail(ErrorCode.INVALID_REQUEST, "Invalid negative broker ID.")
+        fail(ErrorCode.INVALID_REQUEST, f"{broker_id} is no broker id; they begin at 0")
     return broker_id

@@ -162,7 +162,11 @@ def update_leaders(
 
 def elect_leaders(state: State, request: ElectLeadersRequest, version: int, now: Instant) -> Result:
     if request.election_type not in (PREFERRED_ELECTION, UNCLEAN_ELECTION):
-        fail(ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}")
+        fail(
+            ErrorCode.INVALID_REQUEST,
+            f"election type {request.election_type} is neither {PREFERRED_ELECTION} (preferred) "
+            f"nor {UNCLEAN_ELECTION} (unclean)",
+        )
     response = ElectLeadersResponse()
     return Result(_elections(state, request, response), response, atomic=False)
 
@@ -194,10 +198,10 @@ def _election(
 ) -> tuple[ErrorCode, str | None, PartitionChangeRecord | None]:
     topic = state.image.topics_by_name.get(name)
     if topic is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}", None
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}", None
     partition = topic.partitions.get(index)
     if partition is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}", None
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{index}", None
     preferred = kind == PREFERRED_ELECTION
     if partition.leader == partition.replicas[0] if preferred else partition.leader != NO_LEADER:
         return ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.ELECTION_NOT_NEEDED.text, None

@@ -81,36 +81,33 @@ def _refuse_duplicates(request: UpdateFeaturesRequest) -> None:
     seen: set[str] = set()
     for update in request.feature_updates:
         if update.feature in seen:
-            fail(ErrorCode.INVALID_REQUEST, f"Feature {update.feature} is named twice.")
+            fail(ErrorCode.INVALID_REQUEST, f"{update.feature} is named twice; give one level")
         seen.add(update.feature)
 
 
 def _update(state: State, name: str, level: int, kind: int) -> Iterator[Message]:
     def refuse(why: str) -> None:
-        fail(
-            ErrorCode.INVALID_UPDATE_VERSION,
-            f"Invalid update version {level} for feature {name}. {why}",
-        )
+        fail(ErrorCode.INVALID_UPDATE_VERSION, f"{name} cannot go to level {level}: {why}")
 
     current = state.image.features.get(name, 0)
     if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        refuse("The controller does not support the given upgrade type.")
+        refuse(
+            f"{kind} is no kind of update; {UPGRADE} upgrades, {SAFE_DOWNGRADE} downgrades "
+            f"safely, {UNSAFE_DOWNGRADE} unsafely"
+        )
     if level < 0:
-        refuse("A feature version cannot be less than 0.")
+        refuse("levels begin at 0")
     for who, (low, high) in _ranges(state, name):
         if not low <= level <= high:
             if not high:
-                refuse(f"{who} does not support this feature.")
-            refuse(f"{who} only supports versions {low}-{high}")
+                refuse(f"{who} does not have it")
+            refuse(f"{who} supports {low} to {high}")
     if level < current and kind == UPGRADE:
-        refuse(
-            "Can't downgrade the version of this feature without setting the upgrade type to "
-            "either safe or unsafe downgrade."
-        )
+        refuse(f"it is at {current}; ask for a safe or an unsafe downgrade to go back")
     if level > current and kind != UPGRADE:
-        refuse("Can't downgrade to a newer version.")
+        refuse(f"it is at {current}; ask for an upgrade to go on")
     if level < current and name == KRAFT_VERSION:
-        refuse("Can't downgrade the version of this feature.")
+        refuse(f"it is at {current} and never goes back")
     if level == current:
         return
     yield FeatureLevelRecord(name=name, feature_level=level)
@@ -118,9 +115,9 @@ def _update(state: State, name: str, level: int, kind: int) -> Iterator[Message]
 
 def _ranges(state: State, name: str) -> Iterator[tuple[str, tuple[int, int]]]:
     """Who must support the level, with the range that each of them announced."""
-    yield f"Local controller {state.node_id}", state.supported.get(name, (0, 0))
+    yield f"controller {state.node_id}", state.supported.get(name, (0, 0))
     for broker in state.image.brokers.values():
-        yield f"Broker {broker.id}", broker.features.get(name, (0, 0))
+        yield f"broker {broker.id}", broker.features.get(name, (0, 0))
     for controller in state.image.controllers.values():
         if controller.id != state.node_id:
-            yield f"Controller {controller.id}", controller.features.get(name, (0, 0))
+            yield f"controller {controller.id}", controller.features.get(name, (0, 0))

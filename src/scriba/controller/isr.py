@@ -107,7 +107,7 @@ def _objection(
         wanted.leader_epoch > partition.leader_epoch
         or wanted.partition_epoch > partition.partition_epoch
     ):
-        # The leader has seen more than we have: we are no longer the active controller.
+        # The leader has seen more than this image holds: another controller rules by now.
         return ErrorCode.NOT_CONTROLLER
     if wanted.leader_epoch < partition.leader_epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
@@ -200,7 +200,7 @@ def allocate_producer_ids(
     state.check_broker_epoch(request.broker_id, request.broker_epoch)
     start = state.image.next_producer_id
     if start > _MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
-        fail(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been given out.")
+        fail(ErrorCode.UNKNOWN_SERVER_ERROR, "all producer ids have been given out")
     record = ProducerIdsRecord(
         broker_id=request.broker_id,
         broker_epoch=request.broker_epoch,

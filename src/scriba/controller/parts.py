@@ -108,7 +108,7 @@ class BrokerImage(NamedTuple):
         return self.directories[0] if len(self.directories) == 1 else DIRECTORY_UNASSIGNED
 
     def holds(self, directory: bytes) -> bool:
-        """Whether a replica in this directory can be online ."""
+        """Whether a replica in this directory can be online."""
         return directory in self.directories or directory in _OPEN_DIRECTORIES
 
 

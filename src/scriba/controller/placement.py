@@ -28,12 +28,15 @@ def place(
         elif not broker.in_controlled_shutdown:
             ready.append(broker.id)
     if not ready:
-        fail(ErrorCode.INVALID_REPLICATION_FACTOR, "All brokers are currently fenced.")
+        fail(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"no broker is active (fenced: {len(fenced)}); start one, or wait for it to catch up",
+        )
     if replication_factor > len(ready) + len(fenced):
         fail(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The target replication factor of {replication_factor} cannot be reached because "
-            f"only {len(ready) + len(fenced)} broker(s) are registered.",
+            f"each replica takes a broker of its own (at hand: {len(ready) + len(fenced)}); start "
+            "more, or ask for fewer replicas",
         )
     return _stripes(ready, fenced, replication_factor, below)
 

@@ -73,12 +73,14 @@ class State:
         broker = self.image.brokers.get(broker_id)
         if broker is None:
             fail(
-                ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {broker_id} is registered."
+                ErrorCode.BROKER_ID_NOT_REGISTERED,
+                f"broker {broker_id} is unknown here; it must register first",
             )
         if broker.epoch != broker_epoch:
             fail(
                 ErrorCode.STALE_BROKER_EPOCH,
-                f"Expected broker epoch {broker.epoch}, but got broker epoch {broker_epoch}",
+                f"broker {broker_id} is at epoch {broker.epoch}, the request is of epoch "
+                f"{broker_epoch}",
             )
         return broker
 

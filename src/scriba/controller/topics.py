@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Final
 
 from scriba.config import ConfigError
-from scriba.controller.configs import MAX_VALUE_LENGTH
+from scriba.controller.configs import refuse_long
 from scriba.controller.image import TOPIC, PartitionImage, TopicImage, partition_record
 from scriba.controller.placement import place
 from scriba.controller.state import Result, State, fail
@@ -28,10 +28,10 @@ from scriba.wire.admin import (
 )
 from scriba.wire.schema import Message
 from scriba.wire.stored import ConfigRecord, RemoveTopicRecord, TopicRecord
-from scriba.wire.uuids import ZERO
+from scriba.wire.uuids import ZERO, to_text
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
-TOO_MANY: Final = "Excessively large number of partitions per request."
+TOO_MANY: Final = f"one request makes at most {MAX_PARTITIONS_PER_REQUEST} partitions; send several"
 MAX_NAME_LENGTH: Final = 249
 MAX_REMEMBERED: Final = 64
 METADATA_TOPIC: Final = "__cluster_metadata"
@@ -41,21 +41,16 @@ _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0
 def check_name(name: str) -> None:
     """The rules for a topic's name, which becomes part of a directory's name."""
     if not name:
-        complaint = "the empty string is not allowed"
+        complaint = "a topic needs a name"
     elif name in (".", ".."):
-        complaint = "'.' or '..' is not allowed"
+        complaint = f"{name!r} is no topic name, for it already means a directory"
     elif len(name) > MAX_NAME_LENGTH:
-        complaint = (
-            f"the length of '{name}' is longer than the max allowed length {MAX_NAME_LENGTH}"
-        )
+        complaint = f"a topic name has up to {MAX_NAME_LENGTH} characters, not {len(name)}"
     elif not _LEGAL.issuperset(name):
-        complaint = (
-            f"'{name}' contains one or more characters other than ASCII alphanumerics, '.', '_' "
-            "and '-'"
-        )
+        complaint = f"{name!r} is no topic name; use a-z, A-Z, 0-9, '.', '_' and '-' only"
     else:
         return
-    fail(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic name is invalid: {complaint}")
+    fail(ErrorCode.INVALID_TOPIC_EXCEPTION, complaint)
 
 
 def metric_form(name: str) -> str | None:
@@ -69,7 +64,8 @@ def _refuse_collision(state: State, name: str) -> None:
     if other is not None:
         fail(
             ErrorCode.INVALID_TOPIC_EXCEPTION,
-            f"Topic '{name}' collides with existing topic: {other}",
+            f"metrics could not tell {name} from the topic {other}, for they write '.' as '_'; "
+            "choose another name",
         )
 
 
@@ -84,9 +80,9 @@ def create_topics(state: State, request: CreateTopicsRequest, version: int, now:
     asked = [t for t in request.topics if counts[t.name] == 1 and t.name != METADATA_TOPIC]
     for name, count in counts.items():
         if count > 1:
-            why = "Duplicate topic name."
+            why = _repeated(name)
         elif name == METADATA_TOPIC:
-            why = f"Creation of internal topic {METADATA_TOPIC} is prohibited."
+            why = f"{METADATA_TOPIC} is the controllers' own; take another name"
         else:
             continue
         response.topics.append(_refusal(name, ErrorCode.INVALID_REQUEST, why))
@@ -133,7 +129,7 @@ def _create_topic(
     """Checks in the order in which Kafka does, since the first error is the one told."""
     check_name(topic.name)
     if topic.name in state.image.topics_by_name:
-        fail(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{topic.name}' already exists.")
+        fail(ErrorCode.TOPIC_ALREADY_EXISTS, f"{topic.name} is taken: the topic already exists")
     _refuse_collision(state, topic.name)
     configs = _checked_configs(state, topic)
     if topic.assignments:
@@ -159,12 +155,14 @@ def _sizes(state: State, topic: CreatableTopic) -> tuple[int, int]:
     if topic.replication_factor < -1 or topic.replication_factor == 0:
         fail(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            "Replication factor must be larger than 0, or -1 to use the default value.",
+            f"{topic.replication_factor} is no replication factor; give 1 or more, or -1 to get "
+            f"default.replication.factor ({state.settings.default_replication_factor})",
         )
     if topic.num_partitions < -1 or topic.num_partitions == 0:
         fail(
             ErrorCode.INVALID_PARTITIONS,
-            "Number of partitions was set to an invalid non-positive value.",
+            f"{topic.num_partitions} is no number of partitions; give 1 or more, or -1 to get "
+            f"num.partitions ({state.settings.num_partitions})",
         )
     count, factor = topic.num_partitions, topic.replication_factor
     return (
@@ -177,7 +175,7 @@ def _placed(state: State, factor: int) -> Iterator[tuple[int, ...]]:
     try:
         return place(state.image.brokers.values(), factor, state.below)
     except KafkaError as error:
-        fail(error.code, f"Unable to replicate the partition {factor} time(s): {error.message}")
+        fail(error.code, f"replication factor {factor} is out of reach: {error.message}")
 
 
 def _checked_configs(state: State, topic: CreatableTopic) -> dict[str, str]:
@@ -185,13 +183,10 @@ def _checked_configs(state: State, topic: CreatableTopic) -> dict[str, str]:
     if nothing:
         fail(
             ErrorCode.INVALID_CONFIG,
-            f"Null value not supported for topic configs: {','.join(nothing)}",
+            f"no value for {', '.join(nothing)}; to get the default, leave the key out",
         )
     configs = {config.name: config.value for config in topic.configs if config.value is not None}
-    if any(len(value) > MAX_VALUE_LENGTH for value in configs.values()):
-        fail(
-            ErrorCode.INVALID_CONFIG, f"A config value has more than {MAX_VALUE_LENGTH} characters."
-        )
+    refuse_long(configs)
     try:
         TopicSettings.resolve(configs, state.settings)
     except ConfigError as error:
@@ -203,12 +198,14 @@ def _manual_assignment(state: State, topic: CreatableTopic) -> list[tuple[int, .
     if topic.replication_factor != -1:
         fail(
             ErrorCode.INVALID_REQUEST,
-            "A manual partition assignment was specified, but replication factor was not -1.",
+            "the replicas are listed, so the replication factor must be -1, not "
+            f"{topic.replication_factor}",
         )
     if topic.num_partitions != -1:
         fail(
             ErrorCode.INVALID_REQUEST,
-            "A manual partition assignment was specified, but numPartitions was not -1.",
+            "the replicas are listed, so the number of partitions must be -1, not "
+            f"{topic.num_partitions}",
         )
     by_index: dict[int, tuple[int, ...]] = {}
     factor: int | None = None
@@ -217,45 +214,37 @@ def _manual_assignment(state: State, topic: CreatableTopic) -> list[tuple[int, .
         if index in by_index:
             fail(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"Found multiple manual partition assignments for partition {index}",
+                f"partition {index} is listed twice",
             )
         _check_assignment(state, assignment.broker_ids, factor, index)
         factor = len(assignment.broker_ids)
         by_index[index] = tuple(assignment.broker_ids)
-    if not all(index in by_index for index in range(len(by_index))):
-        fail(
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "partitions should be a consecutive 0-based integer sequence",
-        )
+    for index in range(len(by_index)):
+        if index not in by_index:
+            fail(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"partition {index} is not listed; number them from 0 without a gap",
+            )
     return [by_index[index] for index in range(len(by_index))]
 
 
 def _check_assignment(state: State, brokers: Sequence[int], factor: int | None, index: int) -> None:
     def refuse(why: str) -> None:
-        fail(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)
+        fail(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {index} {why}")
 
     if not brokers:
-        refuse("The manual partition assignment includes an empty replica list.")
+        refuse("has no replicas; name at least one broker")
     seen: set[int] = set()
     for broker in sorted(brokers):
         if broker not in state.image.brokers:
-            refuse(
-                f"The manual partition assignment includes broker {broker}, but no such broker is "
-                "registered."
-            )
+            refuse(f"names broker {broker}, which the cluster does not have")
         if broker in seen:
-            refuse(f"The manual partition assignment includes the broker {broker} more than once.")
+            refuse(f"names broker {broker} twice")
         seen.add(broker)
     if factor is not None and len(brokers) != factor:
-        refuse(
-            f"The manual partition assignment includes a partition with {len(brokers)} replica(s), "
-            f"but this is not consistent with previous partitions, which have {factor} replica(s)."
-        )
+        refuse(f"names {len(brokers)} brokers, those before it {factor}; all need the same number")
     if not any(state.active(broker) for broker in brokers):
-        refuse(
-            f"All brokers specified in the manual partition assignment for partition {index} are "
-            "fenced or in controlled shutdown."
-        )
+        refuse("names only brokers that are fenced or shutting down; add one that is active")
 
 
 def _described(state: State, configs: Mapping[str, str]) -> list[CreatableTopicConfigs]:
@@ -315,6 +304,10 @@ def _new_partition(state: State, replicas: tuple[int, ...]) -> PartitionImage:
     )
 
 
+def _repeated(name: str) -> str:
+    return f"the request names {name} more than once; put it there once"
+
+
 def _refusal(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
     return CreatableTopicResult(name=name, error_code=code, error_message=message)
 
@@ -325,7 +318,7 @@ def _refusal(name: str, code: ErrorCode, message: str) -> CreatableTopicResult:
 def delete_topics(state: State, request: DeleteTopicsRequest, version: int, now: Instant) -> Result:
     if not state.settings.delete_topic_enable:
         code = ErrorCode.INVALID_REQUEST if version < 3 else ErrorCode.TOPIC_DELETION_DISABLED
-        fail(code, "Topic deletion is disabled.")
+        fail(code, "delete.topic.enable is false on this controller")
     response = DeleteTopicsResponse()
     names: dict[str, int] = {}
     ids: dict[bytes, int] = {}
@@ -334,7 +327,7 @@ def delete_topics(state: State, request: DeleteTopicsRequest, version: int, now:
     for topic in request.topics:
         if topic.name is None and topic.topic_id == ZERO:
             response.responses.append(
-                _undeleted(None, ZERO, "Neither topic name nor id were specified.")
+                _undeleted(None, ZERO, "which topic is not said; give its name or its id")
             )
         elif topic.name is None:
             ids[topic.topic_id] = ids.get(topic.topic_id, 0) + 1
@@ -342,9 +335,7 @@ def delete_topics(state: State, request: DeleteTopicsRequest, version: int, now:
             names[topic.name] = names.get(topic.name, 0) + 1
         else:
             response.responses.append(
-                _undeleted(
-                    topic.name, topic.topic_id, "You may not specify both topic name and topic id."
-                )
+                _undeleted(topic.name, topic.topic_id, "give a topic's name or its id, not both")
             )
     doomed = _find_doomed(state, names, ids, response)
     response.responses.extend(
@@ -365,7 +356,7 @@ def _find_doomed(
     for topic_id, count in ids.items():
         topic = state.image.topics_by_id.get(topic_id)
         if count > 1:
-            results.append(_undeleted(None, topic_id, "Duplicate topic id."))
+            results.append(_undeleted(None, topic_id, _repeated(to_text(topic_id))))
         elif topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID
             results.append(
@@ -378,7 +369,7 @@ def _find_doomed(
     for name, count in names.items():
         topic = state.image.topics_by_name.get(name)
         if count > 1:
-            results.append(_undeleted(name, ZERO, "Duplicate topic name."))
+            results.append(_undeleted(name, ZERO, _repeated(name)))
         elif topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             results.append(
@@ -388,9 +379,8 @@ def _find_doomed(
             )
         elif topic.id in found:
             del found[topic.id]
-            results.append(
-                _undeleted(name, topic.id, "The provided topic name maps to an ID that was given.")
-            )
+            why = f"the request names {name} by its id as well; give one of the two"
+            results.append(_undeleted(name, topic.id, why))
         else:
             found[topic.id] = topic
     return list(found.values())
@@ -419,7 +409,7 @@ def create_partitions(
                 CreatePartitionsTopicResult(
                     name=name,
                     error_code=ErrorCode.INVALID_REQUEST,
-                    error_message="Duplicate topic name.",
+                    error_message=_repeated(name),
                 )
             )
     room = MAX_PARTITIONS_PER_REQUEST
@@ -447,19 +437,21 @@ def _create_partitions(
         fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     present = len(image.partitions)
     if topic.count == present:
-        fail(ErrorCode.INVALID_PARTITIONS, f"Topic already has {present} partition(s).")
+        fail(
+            ErrorCode.INVALID_PARTITIONS,
+            f"{topic.name} is at {present} partitions; ask for more than that",
+        )
     if topic.count < present:
         fail(
             ErrorCode.INVALID_PARTITIONS,
-            f"The topic {topic.name} currently has {present} partition(s); {topic.count} would not "
-            "be an increase.",
+            f"{topic.name} is at {present} partitions and cannot shrink to {topic.count}; ask for "
+            "more",
         )
     added = topic.count - present
     if topic.assignments is not None and len(topic.assignments) != added:
         fail(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"Attempted to add {added} additional partition(s), but only {len(topic.assignments)} "
-            "assignment(s) were specified.",
+            f"{added} new partitions need as many lists of replicas, not {len(topic.assignments)}",
         )
     if added > room:
         fail(ErrorCode.POLICY_VIOLATION, TOO_MANY)

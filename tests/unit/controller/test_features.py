@@ -43,7 +43,7 @@ def test_next_release_raises_features_on_existing_data(make_cluster: Any) -> Non
     assert new.image.features == {"metadata.version": 30}
     answer = update(new, transaction_version=2)
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
-    assert "Broker 1" in answer.error_message, "the broker of the old release is still registered"
+    assert "broker 1" in answer.error_message, "the broker of the old release is still registered"
     new.register(1, incarnation_id=b"the new release.")
     new.beat(1)
     assert update(new, transaction_version=2, validate=True).error_code == ErrorCode.NONE
@@ -113,7 +113,7 @@ def test_every_controller_must_support_it(make_cluster: Any) -> None:
     )
     cluster.do(ControllerRegistrationRequest(controller_id=7, features=[feature]))
     answer = update(cluster, group_version=1)
-    assert "Controller 7" in answer.error_message
+    assert "controller 7" in answer.error_message
 
 
 def test_metadata_version_cannot_go_back(cluster: Any) -> None:

@@ -111,7 +111,7 @@ def test_no_broker_no_topic(make_cluster: Any) -> None:
     [
         ({"retention.ms": "soon"}, "retention.ms"),
         ({"retention.m": "1"}, "retention.ms"),
-        ({"retention.ms": None}, "Null"),
+        ({"retention.ms": None}, "retention.ms"),
         ({"cleanup.policy": "x" * 40_000}, "32767"),
     ],
 )
