@@ -25,12 +25,11 @@ from scriba.records.header import CONTROL, LOG_APPEND_TIME, LOG_OVERHEAD, BatchH
 from scriba.runtime.ports import Disk, Offload
 from scriba.settings import TopicSettings
 from scriba.storage.cold import Cold
+from scriba.storage.durability import Durability
 from scriba.storage.epochs import Epochs
-from scriba.storage.group_commit import GroupCommit
 from scriba.storage.incoming import check_batches, read_marker
-from scriba.storage.index import MAX_RELATIVE_OFFSET
 from scriba.storage.inline import Inline
-from scriba.storage.names import LEADER_EPOCHS, PARTITION_METADATA, deleted_dir
+from scriba.storage.names import deleted_dir
 from scriba.storage.partition_metadata import claim
 from scriba.storage.producers import AbortedTxn, ActiveProducer, Producers, Repeat
 from scriba.storage.recovery import Loaded, Place, load, producers_at
@@ -43,11 +42,12 @@ from scriba.storage.results import (
     Slice,
     storage_error,
 )
-from scriba.storage.retention import Reason, SegmentFacts, before_start, expired, over_size
+from scriba.storage.retention import Reason, SegmentFacts, before_start, over_size
 from scriba.storage.search import TimedOffset, first_after, latest
 from scriba.storage.segment import Damaged, Limits, Segment
 from scriba.storage.segments import Segments, limits_of
 from scriba.storage.snapshots import Snapshots
+from scriba.storage.writer import Writer
 
 __all__ = ["EMPTY", "Appended", "Cold", "Empty", "Failure", "Log", "Slice", "TimedOffset"]
 
@@ -59,27 +59,20 @@ _SNAPSHOT_EVERY: Final = 64 << 20
 
 class Log:
     __slots__ = (
-        "_closing",
-        "_commit",
-        "_created",
         "_disk",
-        "_files_new",
-        "_generation",
+        "_durability",
         "_offload",
         "_on_failure",
         "_segments",
         "_settings",
         "_snapshots",
-        "_torn",
         "_unsnapped",
-        "_unsynced",
-        "_wanted",
+        "_writer",
         "cut_tail",
         "directory",
         "end_offset",
         "epochs",
         "failure",
-        "flushed_offset",
         "partition",
         "producers",
         "start_offset",
@@ -103,7 +96,6 @@ class Log:
         self.directory = place.directory
         self.start_offset = loaded.start_offset
         self.end_offset = loaded.end_offset
-        self.flushed_offset = loaded.recovery_point
         self.epochs: Epochs = loaded.epochs
         self.producers: Producers = loaded.producers
         self.failure: Failure | None = None
@@ -116,22 +108,21 @@ class Log:
             place.disk, place.offload, place.directory, loaded.segments, self._limits
         )
         self._segments.configure()
-        self._commit = GroupCommit(self._sync)
+        self._writer = Writer(self._segments, self._roll, repr(self))
+        self._durability = Durability(
+            place.disk,
+            self._segments,
+            loaded.snapshots,
+            loaded.epochs,
+            durable=loaded.durable,
+            flushed_offset=loaded.recovery_point,
+            end=lambda: self.end_offset,
+            fail=lambda why: self.fail(why, device=True),
+        )
         self.cut_tail = loaded.cut
         """Whether opening cut off a tail; `sync` must come before the next append."""
-        sealed = loaded.segments[:-1]
-        behind = [] if loaded.durable else self._segments.from_offset(self.flushed_offset)
-        self._unsynced = [each for each in sealed if each in behind or each.aborted_dirty]
-        """Sealed segments that may not be on the device."""
-        self._created = self._files_new = not loaded.durable
-        """Whether the directory, or files in it, may not be on the device."""
-        self._closing = False
-        self._wanted = -1
-        """How far those want to flush who wait for the next sync."""
-        self._generation = 0
-        """Counts truncations: a sync that began before one proves nothing about what came after."""
         self._unsnapped = 0
-        self._torn = False
+        """Bytes appended since the last producer snapshot."""
 
     @classmethod
     def open(
@@ -185,6 +176,11 @@ class Log:
         self._segments.configure()
 
     @property
+    def flushed_offset(self) -> int:
+        """Everything before it is on the device: the recovery point."""
+        return self._durability.flushed_offset
+
+    @property
     def size(self) -> int:
         return self._segments.size
 
@@ -232,19 +228,9 @@ class Log:
         max_timestamp = header.max_timestamp
         stamp(view, 0, base_offset, leader_epoch)
         size = header.length + LOG_OVERHEAD
-        segment = self._segments.active
-        if (
-            segment.size + size > segment.limit
-            or max_timestamp > segment.roll_after
-            or last_offset > segment.max_offset
-        ):
-            if size > self._settings.segment_bytes:
-                raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
-            segment = self._make_room(size, base_offset, last_offset, max_timestamp, now)
-        try:
-            segment.append(view, base_offset, last_offset, max_timestamp)
-        except OSError as error:
-            raise self._not_written(segment, error) from error
+        if size > self._settings.segment_bytes:
+            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
+        segment = self._writer.write(view, base_offset, last_offset, max_timestamp, now)
         self.end_offset = last_offset + 1
         self._unsnapped += size
         if leader_epoch > self.epochs.latest:
@@ -264,51 +250,27 @@ class Log:
         start = 0
         run: list[tuple[int, BatchHeader]] = []
         for position, header in check_batches(view, self.end_offset):
-            segment = self._segments.active
-            if (
-                segment.size + position - start + header.size > segment.limit
-                or header.max_timestamp > segment.roll_after
-                or header.last_offset > segment.max_offset
-            ):
-                self._write_run(view[start:position], start, run, now)
+            if not self._writer.fits(header, position - start):
+                self._write_run(view[start:position], run, now)
                 start, run = position, []
-                self._make_room(
-                    header.size,
-                    header.base_offset,
-                    header.last_offset,
-                    header.max_timestamp,
-                    now,
-                )
-            run.append((position, header))
+                self._writer.make_room(header, self.end_offset, now)
+            run.append((position - start, header))
         if run:
-            self._write_run(view[start : run[-1][0] + run[-1][1].size], start, run, now)
+            self._write_run(view[start : start + run[-1][0] + run[-1][1].size], run, now)
 
     def _write_run(
-        self, view: memoryview, start: int, run: list[tuple[int, BatchHeader]], now: Instant
+        self, view: memoryview, run: list[tuple[int, BatchHeader]], now: Instant
     ) -> None:
-        """Writes batches that go into one segment with one call."""
         if not run:
             return
-        segment = self._segments.active
-        base = segment.size - start
-        try:
-            segment.open_file().pwritev((view,), segment.size)
-        except OSError as error:
-            raise self._not_written(segment, error) from error
+        segment = self._writer.write_run(view, run)
         self._unsnapped += len(view)
         for position, header in run:
-            segment.note(
-                base + position,
-                header.size,
-                header.base_offset,
-                header.last_offset,
-                header.max_timestamp,
-            )
             self.end_offset = header.next_offset
             if header.leader_epoch > self.epochs.latest:
                 self.epochs.assign(header.leader_epoch, header.base_offset)
             if header.producer_id >= 0:
-                marker = read_marker(view[position - start :]) if header.is_control else None
+                marker = read_marker(view[position:]) if header.is_control else None
                 self._note_producer(segment, header, marker, header.base_offset, now)
 
     def begin_epoch(self, leader_epoch: int) -> None:
@@ -335,44 +297,9 @@ class Log:
             if aborted is not None:
                 segment.note_aborted(aborted)
 
-    def _make_room(
-        self, size: int, base_offset: int, last_offset: int, max_timestamp: int, now: Instant
-    ) -> Segment:
-        """The segment that takes a batch: the active one if it still may, or else a new one."""
-        segment = self._segments.active
-        try:
-            if self._torn:
-                self._remove_torn(segment)
-            if segment.limit < 0:
-                segment.wake()
-            if segment.is_full(size, last_offset, max_timestamp, now.wall_ms):
-                # Segments leave no gap between them, so that recovery can tell what it lost.
-                far = last_offset - self.end_offset > MAX_RELATIVE_OFFSET
-                self._roll(base_offset if far else self.end_offset, now)
-        except OSError as error:
-            logger.error("%r: cannot begin a segment: %s", self, error)
-            raise storage_error(f"{self!r} cannot be written: {error}") from error
-        return self._segments.active
-
-    def _not_written(self, segment: Segment, error: OSError) -> KafkaError:
-        """A batch that may be there in part: the part goes, at once or before the next append."""
-        logger.error("%r: cannot append: %s", self, error)
-        segment.limit = -1
-        self._torn = True
-        try:
-            self._remove_torn(segment)
-        except OSError:
-            logger.warning("%r: the torn batch stays until the disk takes writes again", self)
-        return storage_error(f"{self!r} cannot be written: {error}")
-
-    def _remove_torn(self, segment: Segment) -> None:
-        segment.open_file().truncate(segment.size)
-        self._torn = False
-
     def _roll(self, base_offset: int, now: Instant) -> None:
         """Begins a segment; the old one is durable before the flushed end passes its own."""
-        self._unsynced.append(self._segments.roll(base_offset, now.wall_ms))
-        self._files_new = True
+        self._durability.rolled(self._segments.roll(base_offset, now.wall_ms))
         self._take_snapshot(base_offset)
 
     def roll(self, now: Instant) -> None:
@@ -419,36 +346,12 @@ class Log:
             self.check_offset(offset)
         if offset >= bound:
             return EMPTY
-        segments = self._segments
-        segment: Segment | None = segments.holding(offset)
         try:
-            while segment is not None:
-                start = segment.locate(offset)
-                limit = self._limit(segment, bound)
-                if isinstance(start, Cold):
-                    return start
-                if isinstance(limit, Cold):
-                    return limit
-                if start < limit:
-                    size = segment.extent(start, limit, max_bytes, min_one)
-                    if isinstance(size, Cold):
-                        return size
-                    return Slice(segment.open_file(), start, size, offset) if size else EMPTY
-                segment = segments.after(segment)  # compaction left nothing of this one's end
+            return self._segments.read(offset, max_bytes, bound, self.end_offset, min_one)
         except Damaged as damage:
             raise self.fail(str(damage), device=False) from None
         except OSError as error:
             raise self.fail(f"cannot be read: {error}", device=True) from error
-        return EMPTY
-
-    def _limit(self, segment: Segment, bound: int) -> int | Cold:
-        """Where in the segment `bound` lies."""
-        if segment is self._segments.active:
-            end = self.end_offset
-        else:
-            following = self._segments.after(segment)
-            end = following.base_offset if following else self.end_offset
-        return segment.size if bound >= end else segment.locate(bound)
 
     async def offset_for_timestamp(self, timestamp: int) -> TimedOffset | None:
         """The first record that is not older than `timestamp`."""
@@ -485,11 +388,7 @@ class Log:
 
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
         """Transactions whose records a reader of [start, end) must leave out."""
-        aborted: list[AbortedTxn] = []
-        for segment in self._segments.from_offset(start_offset):
-            if segment.aborted and segment.aborted.collect(start_offset, end_offset, aborted):
-                break
-        return aborted
+        return self._segments.aborted(start_offset, end_offset)
 
     def active_producers(self) -> list[ActiveProducer]:
         return self.producers.active()
@@ -503,59 +402,17 @@ class Log:
 
     async def flush(self, up_to: int | None = None) -> None:
         """Returns when everything before `up_to` (else: written so far) is on the device."""
-        target = self.end_offset if up_to is None else min(up_to, self.end_offset)
-        while self.flushed_offset < min(target, self.end_offset):
-            if self.failure is not None:
-                raise self.failure.error
-            self._wanted = max(self._wanted, target)
-            await self._commit.join()
+        if self.failure is not None:
+            raise self.failure.error
+        if self._unsnapped >= _SNAPSHOT_EVERY:
+            self._take_snapshot(self.end_offset)
+        await self._durability.flush(self.end_offset if up_to is None else up_to)
 
     async def sync(self) -> None:
         """As `flush`, even if no record waits for it: a truncation is durable after it."""
-        self._wanted = self.end_offset + 1
-        await self._commit.join()
-
-    async def _sync(self) -> None:
-        """Sealed segments always; the active one only for those who want what it holds."""
         if self.failure is not None:
             raise self.failure.error
-        active, generation = self._segments.active, self._generation
-        wanted, self._wanted = self._wanted > active.base_offset, -1
-        end = self.end_offset if wanted else active.base_offset
-        sealed, files_new, created = self._unsynced, self._files_new, self._created
-        self._unsynced, self._files_new, self._created = [], False, False
-        try:
-            if self._unsnapped >= _SNAPSHOT_EVERY:
-                self._take_snapshot(self.end_offset)
-            await self._write_epochs()
-            for segment in sealed:
-                await segment.sync(indexes=True)
-            if wanted:
-                await active.sync(indexes=self._closing)
-            await self._snapshots.sync()
-            if files_new:
-                await self._disk.sync_dir(self.directory)
-            if created:
-                await self._sync_creation()
-        except OSError as error:
-            raise self.fail(f"cannot be flushed: {error}", device=True) from error
-        if generation == self._generation:
-            self.flushed_offset = max(self.flushed_offset, end)
-
-    async def _sync_creation(self) -> None:
-        """Makes the partition's directory itself durable, and whose it is."""
-        if self.topic_id is not None:
-            file = self._disk.open(f"{self.directory}/{PARTITION_METADATA}")
-            try:
-                await file.datasync()
-            finally:
-                file.close()
-        await self._disk.sync_dir(self.directory.rpartition("/")[0])
-
-    async def _write_epochs(self) -> None:
-        if self.epochs.dirty:
-            self.epochs.dirty = False
-            await self._disk.write_atomic(f"{self.directory}/{LEADER_EPOCHS}", self.epochs.encode())
+        await self._durability.sync()
 
     def fail(self, why: str, device: bool) -> KafkaError:
         """Takes the log out of use for good, except for reading; the error to raise."""
@@ -570,28 +427,17 @@ class Log:
     async def close(self) -> None:
         """Makes everything durable, so that the next start after this one reads no records."""
         try:
-            if self.failure is None and not self._at_rest():
-                active = self._segments.active
-                if self._torn:
-                    self._remove_torn(active)
-                active.seal()
+            at_rest = self._durability.settled and self._snapshots.latest == self.end_offset
+            if self.failure is None and (self._writer.torn or not at_rest):
+                self._writer.remove_torn()
+                self._segments.active.seal()
                 self._take_snapshot(self.end_offset)
-                self._closing = True
+                self._durability.closing = True
                 await self.sync()
         except OSError as error:
             raise self.fail(f"cannot be closed: {error}", device=True) from error
         finally:
             self._segments.close()
-
-    def _at_rest(self) -> bool:
-        """Whether all files are as closing would leave them."""
-        return self.flushed_offset == self.end_offset == self._snapshots.latest and not (
-            self._files_new
-            or self._unsynced
-            or self._torn
-            or self.epochs.dirty
-            or self._segments.active.aborted_dirty
-        )
 
     # ---- shortening ----
 
@@ -612,35 +458,20 @@ class Log:
         await self._segments.removal.sweep(now.mono_ms)
         if self.failure is not None:
             return []
-        try:
-            await self._snapshots.sync()
-        except OSError as error:
-            raise self.fail(f"cannot be flushed: {error}", device=True) from error
+        await self._durability.sync_snapshots()
         gone = self._delete(before_start(self._facts(), self.start_offset), Reason.START, now)
         if "delete" in self._settings.cleanup_policy:
             limit = self._settings.retention_bytes
             gone += self._delete(over_size(self._facts(), limit, high_watermark), Reason.SIZE, now)
-            if by_age and self._settings.retention_ms >= 0:
-                count = await self._count_expired(now, high_watermark)
-                gone += self._delete(min(count, len(self._segments)), Reason.AGE, now)
+            if by_age and (limit := self._settings.retention_ms) >= 0:
+                count = await self._segments.count_expired(
+                    limit, high_watermark, self.end_offset, now
+                )
+                gone += self._delete(count, Reason.AGE, now)
         return gone
 
     def _facts(self) -> list[SegmentFacts]:
         return self._segments.facts(self.end_offset)
-
-    async def _count_expired(self, now: Instant, high_watermark: int) -> int:
-        count = 0
-        for segment, facts in zip(list(self._segments), self._facts(), strict=True):
-            if not segment.size or facts.end_offset > high_watermark:
-                break
-            await segment.load_times()
-            if not expired(segment.newest_ms, self._settings.retention_ms, now):
-                break
-            await segment.confirm_times()
-            if not expired(segment.newest_ms, self._settings.retention_ms, now):
-                break
-            count += 1
-        return count
 
     def _delete(self, count: int, why: Reason, now: Instant) -> list[tuple[int, Reason]]:
         """Deletes the oldest segments; if that is all of them, a new one begins first."""
@@ -661,8 +492,7 @@ class Log:
                 segment, self._snapshots.path(segment.base_offset), deadline
             )
             self._snapshots.forget(segment.base_offset)
-            if segment in self._unsynced:
-                self._unsynced.remove(segment)
+            self._durability.dropped(segment)
 
     def truncate_to(self, offset: int, now: Instant) -> bool:
         """Removes everything from `offset` on; False if there was nothing. Waits for the device.
@@ -694,12 +524,10 @@ class Log:
         self._end_at(offset, now)
 
     def _end_at(self, end_offset: int, now: Instant) -> None:
-        self._generation += 1
-        self._torn = False
-        self._files_new = True
+        self._writer.torn = False
         self.end_offset = end_offset
         self.start_offset = min(self.start_offset, end_offset)
-        self.flushed_offset = min(self.flushed_offset, end_offset)
+        self._durability.truncated(end_offset)
         self.epochs.truncate_end(end_offset)
         self._snapshots.delete_above(end_offset)
         self.producers = producers_at(

@@ -25,6 +25,7 @@ from scriba.records.header import CONTROL, LOG_OVERHEAD
 from scriba.runtime.ports import Disk, File, Offload
 from scriba.storage.aborted import AbortedTxns
 from scriba.storage.epochs import Epochs
+from scriba.storage.indexes import UNSURE_ENTRIES
 from scriba.storage.names import (
     CLEANED,
     DELETED,
@@ -42,7 +43,7 @@ from scriba.storage.names import (
 )
 from scriba.storage.producers import Producers
 from scriba.storage.scan import Found, read_batch, scan
-from scriba.storage.segment import UNKNOWN, UNSURE_ENTRIES, Limits, Segment
+from scriba.storage.segment import UNKNOWN, Limits, Segment
 from scriba.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
@@ -206,11 +207,13 @@ def _complete_indexes(loaded: Loaded, files: set[tuple[int, str]]) -> None:
     """
     for segment in loaded.segments:
         base = segment.base_offset
-        there = (base, INDEX) in files and (base, TIME_INDEX) in files and len(segment.times)
+        there = (
+            (base, INDEX) in files and (base, TIME_INDEX) in files and len(segment.indexes.times)
+        )
         if segment.size and not there and segment.max_timestamp == UNKNOWN:
             logger.warning("%s: building the indexes of segment %d", segment.directory, base)
             segment.rebuild()
-            segment.write_indexes()
+            segment.indexes.write()
             _rest(segment)
 
 
@@ -320,7 +323,7 @@ def _end_of(segment: Segment) -> int | None:
     if not segment.size:
         return segment.base_offset
     segment.load_indexes()
-    position, end = segment.offsets.last()[1], segment.base_offset
+    position, end = segment.indexes.offsets.last()[1], segment.base_offset
     file = segment.open_file()
     for found in scan(file, position, segment.size, end, check_from=None):
         position = found.position + found.header.size
@@ -382,7 +385,7 @@ def _replay(loaded: Loaded, snapshot: int, check_from: int) -> None:
         if ends_here:
             _cut(loaded, at, position, size)
         if suspect:
-            segment.write_indexes() if at + 1 == len(loaded.segments) else segment.seal()
+            segment.indexes.write() if at + 1 == len(loaded.segments) else segment.seal()
         _rest(segment)
         if ends_here:
             return
@@ -403,7 +406,7 @@ def _replay_segment(
     file = segment.open_file()
     if begin > segment.base_offset:
         segment.load_indexes()
-        position = segment.offsets.locate(begin)[0]
+        position = segment.indexes.offsets.locate(begin)[0]
     if following > check_from:
         segment.load_indexes()
         note_from = segment.rewind(check_from, margin=UNSURE_ENTRIES)

@@ -30,7 +30,7 @@ async def first_after(
         if segment.max_timestamp < timestamp:
             continue
         await settled(segment.load_time_index)
-        offset = max(segment.times.locate(timestamp), start_offset)
+        offset = max(segment.indexes.times.locate(timestamp), start_offset)
         position = await settled(partial(segment.locate, offset))
         async for at, header in _headers(segment, position):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:

@@ -9,9 +9,7 @@ A segment is asleep until someone appends or reads: its file is closed, its inde
 memory, and its timestamps are unknown. So a node with many partitions starts and rests cheaply.
 """
 
-from array import array
 from bisect import bisect_right
-from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -26,30 +24,21 @@ from scriba.records.header import (
 from scriba.runtime.ports import WOULD_BLOCK, Buffer, Disk, File, Offload
 from scriba.storage.aborted import AbortedTxns
 from scriba.storage.cold import Cold, Window, settled
-from scriba.storage.index import (
-    MAX_RELATIVE_OFFSET,
-    OFFSET_ENTRY,
-    TIME_ENTRY,
-    OffsetIndex,
-    TimeIndex,
-)
-from scriba.storage.names import INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
+from scriba.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
+from scriba.storage.indexes import Indexes
+from scriba.storage.names import LOG, TXN_INDEX, file_name
 from scriba.storage.producers import AbortedTxn
 from scriba.storage.rebuild import rebuild_indexes
+from scriba.storage.recent import Recent
 from scriba.storage.scan import Found, scan
 
 UNKNOWN: Final = -2
 """A timestamp, or an offset, that nobody had to know yet."""
 
-UNSURE_ENTRIES: Final = 256
-"""Entries of an index, before the recovery point, that a crash may have torn."""
-
 _NEVER: Final = 2**63 - 1
 _ALWAYS: Final = -(2**63)
 _ASLEEP: Final = -1
 _WINDOW: Final = 16 << 10
-_RECENT: Final = 128
-_ENTRIES_IN_MEMORY: Final = 256
 
 
 class Limits(NamedTuple):
@@ -78,34 +67,12 @@ class _Repair:
         await self._segment.repair()
 
 
-class Recent:
-    """Where the last batches of a segment begin, without a gap up to its end."""
-
-    __slots__ = ("offsets", "positions")
-
-    def __init__(self) -> None:
-        self.offsets = array("q")
-        self.positions = array("q")
-
-    def add(self, offset: int, position: int) -> None:
-        self.offsets.append(offset)
-        self.positions.append(position)
-        if len(self.offsets) > 2 * _RECENT:
-            del self.offsets[:_RECENT]
-            del self.positions[:_RECENT]
-
-    def clear(self) -> None:
-        del self.offsets[:]
-        del self.positions[:]
-
-
 class Segment:
     __slots__ = (
         "_disk",
-        "_durable_entries",
         "_offload",
         "_since_index",
-        "_unsynced",
+        "_stem",
         "aborted",
         "aborted_dirty",
         "base_offset",
@@ -113,17 +80,16 @@ class Segment:
         "directory",
         "file",
         "first_timestamp",
+        "indexes",
         "limit",
         "limits",
         "max_offset",
         "max_timestamp",
         "max_timestamp_offset",
         "next_offset",
-        "offsets",
         "recent",
         "roll_after",
         "size",
-        "times",
     )
 
     def __init__(
@@ -143,22 +109,19 @@ class Segment:
         self._disk = disk
         self._offload = offload
         self.directory = directory
+        self._stem = stem = f"{directory}/{file_name(base_offset, '')}"
         self.base_offset = base_offset
         self.max_offset = base_offset + MAX_RELATIVE_OFFSET
         self.created_ms = created_ms
         self.size = size
         self.file: File | None = None
-        self.offsets = OffsetIndex(base_offset, index_bytes // OFFSET_ENTRY)
-        self.times = TimeIndex(base_offset, time_index_bytes // TIME_ENTRY)
+        self.indexes = Indexes(disk, stem, base_offset, index_bytes, time_index_bytes)
         self.aborted = aborted or AbortedTxns()
         self.aborted_dirty = False
         """Whether the transaction index on disk is behind, or ahead of, the one in memory."""
         self.recent = Recent()
         self.limits = limits
         self._since_index = 0
-        self._durable_entries = len(self.offsets)
-        self._unsynced: set[str] = set()
-        """Files besides the log that must not fall behind it on the device."""
         self.next_offset = UNKNOWN if size else base_offset
         """End of the last batch."""
         self.first_timestamp = UNKNOWN if size else NO_TIMESTAMP
@@ -171,18 +134,15 @@ class Segment:
         """Timestamp beyond which an append looks whether the segment is too old."""
 
     def path(self, suffix: str) -> str:
-        return f"{self.directory}/{file_name(self.base_offset, suffix)}"
+        return self._stem + suffix
 
     def create(self) -> None:
         """Makes the files. What a failed attempt left under these names is emptied."""
-        for suffix in (INDEX, TIME_INDEX, LOG):
-            file = self._disk.open(self.path(suffix), create=True)
-            if file.size():
-                file.truncate(0)
-            if suffix == LOG:
-                self.file = file
-            else:
-                file.close()
+        self.indexes.create()
+        file = self._disk.open(self.path(LOG), create=True)
+        if file.size():
+            file.truncate(0)
+        self.file = file
         self.configure(self.limits)
 
     def configure(self, limits: Limits) -> None:
@@ -190,8 +150,7 @@ class Segment:
         self.limits = limits
         if self.file is None or UNKNOWN in (self.max_timestamp, self.first_timestamp):
             return
-        full = len(self.offsets) >= limits.entries or len(self.times) >= limits.entries
-        self.limit = 0 if full else limits.size
+        self.limit = limits.size if len(self.indexes) < limits.entries else 0
         if not self.size:
             self.roll_after = _NEVER
         elif self.first_timestamp < 0:
@@ -237,29 +196,18 @@ class Segment:
 
         False if the time index cannot be right.
         """
-        if self.max_timestamp != UNKNOWN:
-            return True
-        if self.times.skipped:
-            try:
-                file = self._disk.open(self.path(TIME_INDEX))
-            except FileNotFoundError:
+        if self.max_timestamp == UNKNOWN:
+            if not self.indexes.learn_last_time():
                 return False
-            try:
-                view = memoryview(bytearray(TIME_ENTRY))
-                file.pread_into(view, (self.times.skipped - 1) * TIME_ENTRY)
-            finally:
-                file.close()
-            if not self.times.read_last(bytes(view)):
-                return False
-        self.max_timestamp, self.max_timestamp_offset = self.times.last
+            self.max_timestamp, self.max_timestamp_offset = self.indexes.times.last
         return True
 
     async def load_times(self) -> None:
         """Makes the largest timestamp known; what that needs to read is loaded off the loop."""
         if self.max_timestamp == UNKNOWN:
-            if self.times.skipped:
-                window = Window(self._disk, self.path(TIME_INDEX))
-                await window.load((self.times.skipped - 1) * TIME_ENTRY, TIME_ENTRY)
+            cold = self.indexes.last_time_window()
+            if cold is not None:
+                await cold.file.load(cold.position, cold.size)
             if not self._learn_times():
                 await self.repair()
 
@@ -286,8 +234,7 @@ class Segment:
     def sleep(self) -> File | None:
         """Gives memory back. Returns the file, to be closed once nobody sends from it."""
         self.recent.clear()
-        self.offsets.forget(0)
-        self.times.forget(0)
+        self.indexes.forget()
         self.limit = _ASLEEP
         file, self.file = self.file, None
         return file
@@ -324,67 +271,26 @@ class Segment:
 
     def _index(self, base_offset: int, last_offset: int, position: int) -> None:
         self._since_index = 0
-        self.offsets.append(base_offset, last_offset, position)
-        self.times.append(self.max_timestamp, self.max_timestamp_offset)
-        if len(self.offsets) >= self.limits.entries:
+        latest = (self.max_timestamp, self.max_timestamp_offset)
+        self.indexes.append(base_offset, last_offset, position, latest)
+        if len(self.indexes) >= self.limits.entries:
             self.limit = 0
-        if self.offsets.unwritten > _ENTRIES_IN_MEMORY:
-            with suppress(OSError):  # they stay in memory, and the next write tries again
-                self.write_indexes()
 
     def note_aborted(self, txn: AbortedTxn) -> None:
         """The file follows with the next sync: until then recovery reads the marker again."""
         self.aborted.append(txn)
         self.aborted_dirty = True
 
-    def write_indexes(self) -> None:
-        """Brings the index files up to date and leaves only their ends in memory."""
-        offsets, times = self.offsets, self.times
-        if offsets.unwritten or offsets.shrunk:
-            self._write(INDEX, offsets.fresh(), offsets.written * OFFSET_ENTRY, offsets.shrunk)
-            offsets.written, offsets.shrunk = len(offsets), False
-        if times.unwritten or times.shrunk:
-            self._write(TIME_INDEX, times.fresh(), times.written * TIME_ENTRY, times.shrunk)
-            times.written, times.shrunk = len(times), False
-        offsets.forget(_ENTRIES_IN_MEMORY)
-        times.forget(_ENTRIES_IN_MEMORY)
-
-    def _write(self, suffix: str, data: bytes, position: int, cut: bool) -> None:
-        file = self._disk.open(self.path(suffix), create=True)
-        try:
-            if cut:
-                file.truncate(position)
-            file.pwritev((data,), position)
-        finally:
-            file.close()
-        if cut:  # a lost entry only costs time, but one that was cut and comes back lies
-            self._unsynced.add(suffix)
-
     def seal(self) -> None:
         """Completes the indexes: the time index of a segment at rest ends in its latest record."""
-        if self.max_timestamp == UNKNOWN:
-            return
-        self.times.append(self.max_timestamp, self.max_timestamp_offset)
-        self.write_indexes()
+        if self.max_timestamp != UNKNOWN:
+            self.indexes.times.append(self.max_timestamp, self.max_timestamp_offset)
+            self.indexes.write()
 
-    async def sync(self, indexes: bool) -> None:
-        """Makes durable what was written, and with it the indexes, if asked or if need be.
-
-        So that recovery knows what to believe of an index, at most UNSURE_ENTRIES of it are ever
-        less durable than the batches they name.
-        """
-        suffixes, self._unsynced = self._unsynced, set()
-        if indexes or len(self.offsets) - self._durable_entries >= UNSURE_ENTRIES:
-            self.write_indexes()
-            self._durable_entries = len(self.offsets)
-            suffixes |= {INDEX, TIME_INDEX}
+    async def sync(self, complete: bool) -> None:
+        """Makes the batches durable, and of the rest what must not fall behind them, or all."""
         await self.open_file().datasync()
-        for suffix in sorted(suffixes):
-            file = self._disk.open(self.path(suffix), create=True)
-            try:
-                await file.datasync()
-            finally:
-                file.close()
+        await self.indexes.sync(complete)
         if self.aborted_dirty:
             self.aborted_dirty = False
             await self._disk.write_atomic(self.path(TXN_INDEX), self.aborted.encode())
@@ -402,11 +308,12 @@ class Segment:
             return 0
         if offset == self.next_offset:
             return self.size
-        if not self.offsets.covers(offset):
-            cold = self.load_offsets()
+        offsets = self.indexes.offsets
+        if not offsets.covers(offset):
+            cold = self.load_offset_index()
             if cold is not None:
                 return cold
-        position, exact = self.offsets.locate(offset)
+        position, exact = offsets.locate(offset)
         return position if exact else self._scan_to(offset, position)
 
     def extent(self, start: int, limit: int, max_bytes: int, min_one: bool) -> int | Cold:
@@ -425,7 +332,7 @@ class Segment:
                 return recent[at] - start
             size = (recent[at + 1] if at + 1 < len(recent) else self.size) - start
         else:
-            boundary = self.offsets.floor_position(reach)
+            boundary = self.indexes.offsets.floor_position(reach)
             if boundary > start:
                 return boundary - start
             header = self._header_at(start)
@@ -436,44 +343,16 @@ class Segment:
             return max_bytes
         return size if min_one else 0
 
-    def load_offsets(self) -> Cold | None:
-        """Brings the offset index into memory."""
-        data = self._read_index(INDEX, self.offsets.skipped * OFFSET_ENTRY)
-        if isinstance(data, Cold):
-            return data
-        if data is None or not self.offsets.load(data, self.size):
-            return Cold(_Repair(self), 0, 0)
-        return None
+    def load_offset_index(self) -> Cold | None:
+        return self._or_repair(self.indexes.load_offsets(self.size))
 
     def load_time_index(self) -> Cold | None:
-        data = self._read_index(TIME_INDEX, self.times.skipped * TIME_ENTRY)
-        if isinstance(data, Cold):
-            return data
-        if data is None or not self.times.load(data, self.max_offset + 1):
-            return Cold(_Repair(self), 0, 0)
-        return None
+        return self._or_repair(self.indexes.load_times(self.max_offset + 1))
 
-    def _read_index(self, suffix: str, size: int) -> bytes | Cold | None:
-        """The first `size` bytes of an index file; None if it does not have as many."""
-        if not size:
-            return b""
-        try:
-            file = self._disk.open(self.path(suffix))
-        except FileNotFoundError:
-            return None
-        try:
-            view = memoryview(bytearray(size))
-            done = 0
-            while done < size:
-                got = file.try_pread_into(view[done:], done)
-                if got == WOULD_BLOCK:
-                    return Cold(Window(self._disk, self.path(suffix)), done, size - done)
-                if got == 0:
-                    return None
-                done += got
-            return bytes(view)
-        finally:
-            file.close()
+    def _or_repair(self, loaded: bool | Cold) -> Cold | None:
+        if isinstance(loaded, Cold):
+            return loaded
+        return None if loaded else Cold(_Repair(self), 0, 0)
 
     def _scan_to(self, offset: int, position: int) -> int | Cold:
         while position < self.size:
@@ -533,8 +412,7 @@ class Segment:
         self._replace_indexes(*rebuilt, self.size)
 
     def _replace_indexes(self, offsets: OffsetIndex, times: TimeIndex, size: int) -> None:
-        self.offsets.replace(offsets)
-        self.times.replace(times)
+        self.indexes.replace(offsets, times)
         if self.size == size or times.last[0] > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = times.last
 
@@ -544,15 +422,12 @@ class Segment:
         Returns its position. Both indexes must be in memory; their last `margin` entries before
         `offset` are not believed. The file is not touched.
         """
-        position = self.offsets.truncate(offset, margin)
-        known = self.offsets.last()[0] if position else self.base_offset - 1
-        self.times.truncate(known + 1)
-        self._durable_entries = min(self._durable_entries, len(self.offsets))
+        position = self.indexes.truncate(offset, margin)
         self.recent.clear()
         self.size = position
         self.next_offset = UNKNOWN
         self._since_index = 0
-        self.max_timestamp, self.max_timestamp_offset = self.times.last
+        self.max_timestamp, self.max_timestamp_offset = self.indexes.times.last
         if position == 0:
             self.first_timestamp = NO_TIMESTAMP
         return position
@@ -563,7 +438,7 @@ class Segment:
         Waits for the device.
         """
         self.load_indexes()
-        start, _ = self.offsets.locate(offset)
+        start, _ = self.indexes.offsets.locate(offset)
         for position, header in scan(
             self.open_file(), start, self.size, self.base_offset, check_from=None
         ):
@@ -582,7 +457,7 @@ class Segment:
             self.note_found(found)
         assert self.size == position, "what is kept of a segment must be whole batches"
         self.next_offset = end_offset
-        self.write_indexes()
+        self.indexes.write()
 
     def note_found(self, found: Found) -> None:
         header = found.header
@@ -596,16 +471,5 @@ class Segment:
 
     def load_indexes(self) -> None:
         """Brings both indexes into memory, built anew if need be. Waits for the device."""
-        try:
-            offsets = self._disk.read(self.path(INDEX)) if self.offsets.skipped else b""
-            times = self._disk.read(self.path(TIME_INDEX)) if self.times.skipped else b""
-        except FileNotFoundError:
-            self.rebuild()
-            return
-        if not (
-            len(offsets) >= self.offsets.skipped * OFFSET_ENTRY
-            and len(times) >= self.times.skipped * TIME_ENTRY
-            and self.offsets.load(offsets, self.size)
-            and self.times.load(times, self.max_offset + 1)
-        ):
+        if not self.indexes.load(self.size, self.max_offset + 1):
             self.rebuild()

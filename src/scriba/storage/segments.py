@@ -7,12 +7,16 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from scriba.instant import Instant
 from scriba.records.crc import crc32c
 from scriba.runtime.ports import Disk, Offload
 from scriba.settings import TopicSettings
+from scriba.storage.cold import Cold
 from scriba.storage.index import TIME_ENTRY
+from scriba.storage.producers import AbortedTxn
 from scriba.storage.removal import Removal
-from scriba.storage.retention import SegmentFacts
+from scriba.storage.results import EMPTY, Empty, Slice
+from scriba.storage.retention import SegmentFacts, expired
 from scriba.storage.segment import Limits, Segment
 
 _AWAKE: Final = 4
@@ -83,6 +87,53 @@ class Segments:
     def from_offset(self, offset: int) -> list[Segment]:
         """The segments from the one that `offset` belongs to."""
         return self._list[max(bisect_right(self._bases, offset) - 1, 0) :]
+
+    def read(
+        self, offset: int, max_bytes: int, bound: int, end_offset: int, min_one: bool
+    ) -> Slice | Cold | Empty:
+        """What of [offset, bound) to send; `end_offset` is the log's."""
+        segment: Segment | None = self.holding(offset)
+        while segment is not None:
+            following = None if segment is self.active else self.after(segment)
+            end = end_offset if following is None else following.base_offset
+            start = segment.locate(offset)
+            limit = segment.size if bound >= end else segment.locate(bound)
+            if isinstance(start, Cold):
+                return start
+            if isinstance(limit, Cold):
+                return limit
+            if start < limit:
+                size = segment.extent(start, limit, max_bytes, min_one)
+                if isinstance(size, Cold):
+                    return size
+                return Slice(segment.open_file(), start, size, offset) if size else EMPTY
+            segment = following  # compaction left nothing of this one's end
+        return EMPTY
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
+        """Transactions whose records a reader of [start, end) must leave out."""
+        found: list[AbortedTxn] = []
+        for segment in self.from_offset(start_offset):
+            if segment.aborted and segment.aborted.collect(start_offset, end_offset, found):
+                break
+        return found
+
+    async def count_expired(
+        self, retention_ms: int, high_watermark: int, end_offset: int, now: Instant
+    ) -> int:
+        """How many segments, from the oldest on, are too old and below the high watermark."""
+        count = 0
+        for segment, facts in zip(list(self._list), self.facts(end_offset), strict=True):
+            if not segment.size or facts.end_offset > high_watermark:
+                break
+            await segment.load_times()
+            if not expired(segment.newest_ms, retention_ms, now):
+                break
+            await segment.confirm_times()
+            if not expired(segment.newest_ms, retention_ms, now):
+                break
+            count += 1
+        return min(count, len(self._list))
 
     def facts(self, end_offset: int) -> list[SegmentFacts]:
         ends = [*self._bases[1:], end_offset]

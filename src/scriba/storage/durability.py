@@ -1,0 +1,156 @@
+"""How much of a log is on the device: files, their names, and what goes with them.
+
+`flushed_offset` moves only after a sync that covers everything before it: the sealed segments with
+their indexes, the active one if someone waits for it, leader epochs, producer snapshots, and the
+directories that name all these files. A sync that fails is the last one.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from scriba.errors import KafkaError
+from scriba.runtime.ports import Disk
+from scriba.storage.epochs import Epochs
+from scriba.storage.group_commit import GroupCommit
+from scriba.storage.names import LEADER_EPOCHS, PARTITION_METADATA
+from scriba.storage.segment import Segment
+from scriba.storage.segments import Segments
+from scriba.storage.snapshots import Snapshots
+
+_NOBODY: Final = -1
+
+
+class Durability:
+    __slots__ = (
+        "_commit",
+        "_created",
+        "_disk",
+        "_end",
+        "_epochs",
+        "_fail",
+        "_files_new",
+        "_generation",
+        "_segments",
+        "_snapshots",
+        "_unsynced",
+        "_wanted",
+        "closing",
+        "flushed_offset",
+    )
+
+    def __init__(
+        self,
+        disk: Disk,
+        segments: Segments,
+        snapshots: Snapshots,
+        epochs: Epochs,
+        *,
+        durable: bool,
+        flushed_offset: int,
+        end: Callable[[], int],
+        fail: Callable[[str], KafkaError],
+    ) -> None:
+        """`durable` says that the files are just as a clean shutdown left them."""
+        self.flushed_offset = flushed_offset
+        self.closing = False
+        """Whether this is the last sync, which leaves nothing to rebuild."""
+        self._disk = disk
+        self._segments = segments
+        self._snapshots = snapshots
+        self._epochs = epochs
+        self._end = end
+        self._fail = fail
+        self._commit = GroupCommit(self._sync)
+        self._files_new = not durable
+        """Whether a name in the directory may not be on the device."""
+        self._created = not durable
+        """Whether the directory itself may not be."""
+        behind = [] if durable else segments.from_offset(flushed_offset)
+        self._unsynced = [
+            each
+            for each in segments
+            if each is not segments.active and (each in behind or each.aborted_dirty)
+        ]
+        """Sealed segments that may not be on the device."""
+        self._wanted = _NOBODY
+        """How far those want to flush who wait for the next sync."""
+        self._generation = 0
+        """Counts truncations: a sync that began before one proves nothing about what came after."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether a sync would find nothing to do, as far as this knows."""
+        return (
+            self.flushed_offset == self._end()
+            and not (self._files_new or self._unsynced or self._epochs.dirty)
+            and not self._segments.active.aborted_dirty
+        )
+
+    def rolled(self, sealed: Segment) -> None:
+        self._unsynced.append(sealed)
+        self._files_new = True
+
+    def dropped(self, segment: Segment) -> None:
+        if segment in self._unsynced:
+            self._unsynced.remove(segment)
+
+    def truncated(self, end_offset: int) -> None:
+        self._generation += 1
+        self._files_new = True
+        self.flushed_offset = min(self.flushed_offset, end_offset)
+
+    async def flush(self, target: int) -> None:
+        """Returns when everything before `target`, as far as it still exists, is durable."""
+        while self.flushed_offset < min(target, self._end()):
+            self._wanted = max(self._wanted, target)
+            await self._commit.join()
+
+    async def sync(self) -> None:
+        """One sync of everything, whether or not a record waits for it."""
+        self._wanted = self._end() + 1
+        await self._commit.join()
+
+    async def sync_snapshots(self) -> None:
+        try:
+            await self._snapshots.sync()
+        except OSError as error:
+            raise self._fail(f"cannot be flushed: {error}") from error
+
+    async def _sync(self) -> None:
+        active, generation = self._segments.active, self._generation
+        wanted, self._wanted = self._wanted > active.base_offset, _NOBODY
+        end = self._end() if wanted else active.base_offset
+        sealed, files_new, created = self._unsynced, self._files_new, self._created
+        self._unsynced, self._files_new, self._created = [], False, False
+        try:
+            await self._write_epochs()
+            for segment in sealed:
+                await segment.sync(complete=True)
+            if wanted:
+                await active.sync(complete=self.closing)
+            await self._snapshots.sync()
+            if files_new:
+                await self._disk.sync_dir(self._segments.directory)
+            if created:
+                await self._sync_creation()
+        except OSError as error:
+            raise self._fail(f"cannot be flushed: {error}") from error
+        if generation == self._generation:
+            self.flushed_offset = max(self.flushed_offset, end)
+
+    async def _sync_creation(self) -> None:
+        """The directory's own name, and the file that says whose it is."""
+        path = f"{self._segments.directory}/{PARTITION_METADATA}"
+        if self._disk.exists(path):
+            file = self._disk.open(path)
+            try:
+                await file.datasync()
+            finally:
+                file.close()
+        await self._disk.sync_dir(self._segments.directory.rpartition("/")[0])
+
+    async def _write_epochs(self) -> None:
+        if self._epochs.dirty:
+            self._epochs.dirty = False
+            path = f"{self._segments.directory}/{LEADER_EPOCHS}"
+            await self._disk.write_atomic(path, self._epochs.encode())

@@ -1,0 +1,189 @@
+"""A segment's two sparse indexes and their files.
+
+They are written in strides, and rarely synced. So that recovery still knows what to believe, at
+most UNSURE_ENTRIES of them are ever less durable than the batches they name: those it reads anew.
+"""
+
+from contextlib import suppress
+from typing import Final
+
+from scriba.runtime.ports import WOULD_BLOCK, Disk
+from scriba.storage.cold import Cold, Window
+from scriba.storage.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
+from scriba.storage.names import INDEX, TIME_INDEX
+
+UNSURE_ENTRIES: Final = 256
+"""Entries before the recovery point that a crash may have torn."""
+
+_IN_MEMORY: Final = 256
+"""Entries that an index keeps when nobody reads it, and that it gathers before a write."""
+
+
+class Indexes:
+    __slots__ = ("_disk", "_durable", "_stem", "_unsynced", "offsets", "times")
+
+    def __init__(
+        self, disk: Disk, stem: str, base_offset: int, offset_bytes: int, time_bytes: int
+    ) -> None:
+        self._disk = disk
+        self._stem = stem
+        self.offsets = OffsetIndex(base_offset, offset_bytes // OFFSET_ENTRY)
+        self.times = TimeIndex(base_offset, time_bytes // TIME_ENTRY)
+        self._durable = len(self.offsets)
+        self._unsynced: set[str] = set()
+        """Files that were cut: a lost entry only costs time, but one that comes back lies."""
+
+    def __len__(self) -> int:
+        return max(len(self.offsets), len(self.times))
+
+    # ---- writing ----
+
+    def create(self) -> None:
+        """Makes both files, empty."""
+        for suffix in (INDEX, TIME_INDEX):
+            file = self._disk.open(self._stem + suffix, create=True)
+            if file.size():
+                file.truncate(0)
+                self._unsynced.add(suffix)
+            file.close()
+
+    def append(
+        self, first_offset: int, last_offset: int, position: int, latest: tuple[int, int]
+    ) -> None:
+        """Takes note of a batch, and of the latest (timestamp, offset) up to and with it."""
+        self.offsets.append(first_offset, last_offset, position)
+        self.times.append(*latest)
+        if self.offsets.unwritten > _IN_MEMORY:
+            with suppress(OSError):  # they stay in memory, and the next write tries again
+                self.write()
+
+    def write(self) -> None:
+        """Brings the files up to date and leaves only the ends in memory."""
+        offsets, times = self.offsets, self.times
+        if offsets.unwritten or offsets.shrunk:
+            self._write(INDEX, offsets.fresh(), offsets.written * OFFSET_ENTRY, offsets.shrunk)
+            offsets.written, offsets.shrunk = len(offsets), False
+        if times.unwritten or times.shrunk:
+            self._write(TIME_INDEX, times.fresh(), times.written * TIME_ENTRY, times.shrunk)
+            times.written, times.shrunk = len(times), False
+        self.forget(_IN_MEMORY)
+
+    def _write(self, suffix: str, data: bytes, position: int, cut: bool) -> None:
+        file = self._disk.open(self._stem + suffix, create=True)
+        try:
+            if cut:
+                file.truncate(position)
+                self._unsynced.add(suffix)
+            file.pwritev((data,), position)
+        finally:
+            file.close()
+
+    async def sync(self, complete: bool) -> None:
+        """Makes durable what has to be: all if `complete`, else what must not fall behind."""
+        suffixes, self._unsynced = self._unsynced, set()
+        if complete or len(self.offsets) - self._durable >= UNSURE_ENTRIES:
+            self.write()
+            self._durable = len(self.offsets)
+            suffixes |= {INDEX, TIME_INDEX}
+        for suffix in sorted(suffixes):
+            file = self._disk.open(self._stem + suffix, create=True)
+            try:
+                await file.datasync()
+            finally:
+                file.close()
+
+    def forget(self, keep: int = 0) -> None:
+        """Gives memory back, all but the last `keep` entries."""
+        self.offsets.forget(keep)
+        self.times.forget(keep)
+
+    # ---- reading ----
+
+    def load_offsets(self, log_size: int) -> bool | Cold:
+        """Brings the offset index into memory; False if it is damaged."""
+        data = self._try_read(INDEX, self.offsets.skipped * OFFSET_ENTRY)
+        if isinstance(data, Cold):
+            return data
+        return data is not None and self.offsets.load(data, log_size)
+
+    def load_times(self, end_offset: int) -> bool | Cold:
+        """Brings the time index into memory; False if it is damaged."""
+        data = self._try_read(TIME_INDEX, self.times.skipped * TIME_ENTRY)
+        if isinstance(data, Cold):
+            return data
+        return data is not None and self.times.load(data, end_offset)
+
+    def _try_read(self, suffix: str, size: int) -> bytes | Cold | None:
+        """The first `size` bytes of a file; None if it does not have as many."""
+        if not size:
+            return b""
+        path = self._stem + suffix
+        try:
+            file = self._disk.open(path)
+        except FileNotFoundError:
+            return None
+        try:
+            view = memoryview(bytearray(size))
+            done = 0
+            while done < size:
+                got = file.try_pread_into(view[done:], done)
+                if got == WOULD_BLOCK:
+                    return Cold(Window(self._disk, path), done, size - done)
+                if got == 0:
+                    return None
+                done += got
+            return bytes(view)
+        finally:
+            file.close()
+
+    def load(self, log_size: int, end_offset: int) -> bool:
+        """Brings both into memory; False if one is damaged. Waits for the device."""
+        offsets, times = self.offsets, self.times
+        try:
+            offset_data = self._disk.read(self._stem + INDEX) if offsets.skipped else b""
+            time_data = self._disk.read(self._stem + TIME_INDEX) if times.skipped else b""
+        except FileNotFoundError:
+            return False
+        return (
+            len(offset_data) >= offsets.skipped * OFFSET_ENTRY
+            and len(time_data) >= times.skipped * TIME_ENTRY
+            and offsets.load(offset_data, log_size)
+            and times.load(time_data, end_offset)
+        )
+
+    def last_time_window(self) -> Cold | None:
+        """Where the time index's last entry lies, if it is not in memory."""
+        if not self.times.skipped:
+            return None
+        window = Window(self._disk, self._stem + TIME_INDEX)
+        return Cold(window, (self.times.skipped - 1) * TIME_ENTRY, TIME_ENTRY)
+
+    def learn_last_time(self) -> bool:
+        """Reads the time index's last entry; False if no index ends so. Waits for the device."""
+        if not self.times.skipped:
+            return True
+        try:
+            file = self._disk.open(self._stem + TIME_INDEX)
+        except FileNotFoundError:
+            return False
+        try:
+            view = memoryview(bytearray(TIME_ENTRY))
+            file.pread_into(view, (self.times.skipped - 1) * TIME_ENTRY)
+            return self.times.read_last(bytes(view))
+        finally:
+            file.close()
+
+    # ---- going back ----
+
+    def replace(self, offsets: OffsetIndex, times: TimeIndex) -> None:
+        """Takes indexes that were built anew in place of files that are missing or damaged."""
+        self.offsets.replace(offsets)
+        self.times.replace(times)
+
+    def truncate(self, offset: int, margin: int) -> int:
+        """Forgets what reaches `offset`, and `margin` entries before; the last position left."""
+        position = self.offsets.truncate(offset, margin)
+        known = self.offsets.last()[0] + 1 if position else self.offsets.base_offset
+        self.times.truncate(known)
+        self._durable = min(self._durable, len(self.offsets))
+        return position
