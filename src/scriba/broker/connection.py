@@ -231,6 +231,12 @@ class Connection:
                 self._slots.append(slot)
             else:
                 self._queue(answer)
+                if self._unsent > MAX_UNSENT:
+                    # Not one more request before the peer has taken its share.
+                    if self._writing:
+                        self._update_pause()
+                    else:
+                        self._flush()
 
     # ---- answers that come later ----
 

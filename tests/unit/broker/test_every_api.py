@@ -1,7 +1,6 @@
 """Every served API in every version: answered when allowed, refused with Kafka's code when not."""
 
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -11,12 +10,13 @@ from scriba.broker.node import Node
 from scriba.broker.served import served
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
-from scriba.settings import NodeSettings
 from scriba.testing.peer import Peer
-from scriba.testing.sim_world import ProcessWorld, SimWorld
+from scriba.testing.sim_world import ProcessWorld
 from scriba.wire import admin, configs, fetch, metadata, produce, quorum, txn
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.schema import Message
+
+InANode = Callable[..., None]
 
 TOPIC = "there"
 TABLE = served()
@@ -34,32 +34,14 @@ class DenyAll:
         return False
 
 
-def in_a_node(play: Callable[[Node, Peer], Awaitable[None]], access: Any = None) -> None:
-    """Plays a script against one node on simulated time; `access` takes over once it is up."""
-    sim = SimWorld(seed=1)
-    host = sim.host("broker")
-
-    async def serve(world: ProcessWorld) -> None:
-        settings = NodeSettings.parse(
-            {"log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:9092"}
-        )
-        node = Node(settings, world)
-        await node.start()
-        client = await Peer.connect(world.net, "127.0.0.1", 9092)
-        create = admin.CreateTopicsRequest(
-            topics=[admin.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)]
-        )
-        made = await client.send(create, 7, admin.CreateTopicsResponse)
-        assert made.topics[0].error_code == 0
-        if access is not None:
-            node.access = access
-        await play(node, client)
-        await node.stop()
-
-    async def main() -> None:
-        await host.start(serve).task
-
-    sim.run(main())
+async def with_a_topic(node: Node, world: ProcessWorld) -> Peer:
+    client = await Peer.connect(world.net, "127.0.0.1", 9092)
+    create = admin.CreateTopicsRequest(
+        topics=[admin.CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)]
+    )
+    made = await client.send(create, 7, admin.CreateTopicsResponse)
+    assert made.topics[0].error_code == 0
+    return client
 
 
 def request_for(key: int, version: int, topic_id: bytes) -> Message:
@@ -174,8 +156,11 @@ def error_codes(answer: object) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY_VERSION)
-def test_an_allowed_request_is_answered_without_an_error(key: int, version: int) -> None:
-    async def play(node: Node, client: Peer) -> None:
+def test_an_allowed_request_is_answered_without_an_error(
+    in_a_node: InANode, key: int, version: int
+) -> None:
+    async def play(node: Node, world: ProcessWorld) -> None:
+        client = await with_a_topic(node, world)
         topic_id = node.image.topics_by_name[TOPIC].id
         request = request_for(key, version, topic_id)
         answer = await client.send(request, version, API[key].response)
@@ -216,8 +201,12 @@ def test_every_served_api_has_a_refusal() -> None:
 
 
 @pytest.mark.parametrize("key", sorted(REFUSALS))
-def test_a_request_that_is_not_allowed_is_refused_and_changes_nothing(key: int) -> None:
-    async def play(node: Node, client: Peer) -> None:
+def test_a_request_that_is_not_allowed_is_refused_and_changes_nothing(
+    in_a_node: InANode, key: int
+) -> None:
+    async def play(node: Node, world: ProcessWorld) -> None:
+        client = await with_a_topic(node, world)
+        node.access = DenyAll()
         topic = node.image.topics_by_name[TOPIC]
         before = node.image.end_offset
         version = TABLE[key].high
@@ -227,11 +216,14 @@ def test_a_request_that_is_not_allowed_is_refused_and_changes_nothing(key: int) 
         assert node.image.end_offset == before
         assert node.replicas.find(TOPIC, 0).log.end_offset == 0
 
-    in_a_node(play, DenyAll())
+    in_a_node(play)
 
 
-def test_an_answer_is_repeated_only_while_the_cluster_keeps_its_shape() -> None:
-    async def play(node: Node, client: Peer) -> None:
+def test_an_answer_is_repeated_only_while_the_cluster_keeps_its_shape(
+    in_a_node: InANode,
+) -> None:
+    async def play(node: Node, world: ProcessWorld) -> None:
+        client = await with_a_topic(node, world)
         question = metadata.MetadataRequest(topics=None)
 
         async def names() -> list[str | None]:

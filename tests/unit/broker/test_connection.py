@@ -1,0 +1,229 @@
+"""One connection: order of answers, parking, limits, and peers that behave badly."""
+
+import asyncio
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from scriba.broker.node import Node
+from scriba.records.batch import Record, encode_batch
+from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
+from scriba.testing.peer import Peer
+from scriba.testing.sim_world import ProcessWorld
+from scriba.wire import admin, fetch, metadata, produce
+from scriba.wire.frame import encode_request
+from scriba.wire.schema import Message
+
+InANode = Callable[..., None]
+TOPIC = "t"
+T0 = 1_750_000_000_000
+
+
+async def dial(world: ProcessWorld) -> Peer:
+    return await Peer.connect(world.net, "127.0.0.1", 9092)
+
+
+async def create(client: Peer, **configs: str) -> None:
+    topic = admin.CreatableTopic(
+        name=TOPIC,
+        num_partitions=1,
+        replication_factor=1,
+        configs=[
+            admin.CreatableTopicConfig(name=name.replace("_", "."), value=value)
+            for name, value in configs.items()
+        ],
+    )
+    made = await client.send(
+        admin.CreateTopicsRequest(topics=[topic]), 7, admin.CreateTopicsResponse
+    )
+    assert made.topics[0].error_code == 0
+
+
+def one_record(value: bytes = b"v", acks: int = -1) -> produce.ProduceRequest:
+    batch = encode_batch([Record(0, T0, None, value, ())])
+    data = produce.PartitionProduceData(index=0, records=batch)
+    return produce.ProduceRequest(
+        acks=acks,
+        timeout_ms=30_000,
+        topic_data=[produce.TopicProduceData(name=TOPIC, partition_data=[data])],
+    )
+
+
+def long_poll(offset: int, wait_ms: int, min_bytes: int = 1) -> fetch.FetchRequest:
+    partition = fetch.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=1 << 20)
+    return fetch.FetchRequest(
+        max_wait_ms=wait_ms,
+        min_bytes=min_bytes,
+        max_bytes=1 << 20,
+        topics=[fetch.FetchTopic(topic=TOPIC, partitions=[partition])],
+    )
+
+
+def framed(message: Message, version: int) -> bytes:
+    body = encode_request(message, version, 1, "raw")
+    return struct.pack(">i", len(body)) + body
+
+
+def hung_up(stream: Stream) -> bool:
+    """Whether the other side is gone: end of stream, or a reset."""
+    try:
+        return stream.recv_into(memoryview(bytearray(64))) == EOF
+    except OSError:
+        return True
+
+
+def offset_of(answer: produce.ProduceResponse) -> int:
+    return answer.responses[0].partition_responses[0].base_offset
+
+
+def test_pipelined_produces_share_a_flush_and_are_answered_in_order(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await dial(world)
+        await create(client, flush_messages="1")
+        log = node.replicas.find(TOPIC, 0).log
+        answers = [client.send(one_record(), 9, produce.ProduceResponse) for _ in range(20)]
+        first = await answers[0]
+        # The later ones were appended while the first waited for the device.
+        assert log.end_offset == 20
+        rest = await asyncio.gather(*answers[1:])
+        assert [offset_of(each) for each in (first, *rest)] == list(range(20))
+        assert log.flushed_offset == 20
+
+    in_a_node(script)
+
+
+def test_a_parked_fetch_keeps_the_requests_behind_it_waiting(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client, other = await dial(world), await dial(world)
+        await create(client)
+        fetched = client.send(long_poll(0, wait_ms=60_000), 11, fetch.FetchResponse)
+        behind = client.send(metadata.MetadataRequest(topics=[]), 9, metadata.MetadataResponse)
+        await asyncio.sleep(5)
+        assert not fetched.done()
+        assert not behind.done()
+        await other.send(one_record(), 9, produce.ProduceResponse)
+        answer = await fetched
+        assert answer.responses[0].partitions[0].high_watermark == 1
+        await behind
+
+    in_a_node(script)
+
+
+def test_a_fetch_that_finds_too_little_answers_when_its_time_is_up(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client, other = await dial(world), await dial(world)
+        await create(client)
+        started = world.clock.mono_ms()
+        fetched = client.send(long_poll(0, 2_000, min_bytes=1 << 19), 11, fetch.FetchResponse)
+        await other.send(one_record(), 9, produce.ProduceResponse)
+        answer = await fetched
+        assert world.clock.mono_ms() - started >= 2_000
+        assert answer.responses[0].partitions[0].records
+
+    in_a_node(script)
+
+
+def test_deleting_a_topic_wakes_who_waits_for_it(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client, other = await dial(world), await dial(world)
+        await create(client)
+        fetched = client.send(long_poll(0, wait_ms=600_000), 11, fetch.FetchResponse)
+        await asyncio.sleep(1)
+        doomed = admin.DeleteTopicsRequest(topics=[admin.DeleteTopicState(name=TOPIC)])
+        await other.send(doomed, 6, admin.DeleteTopicsResponse)
+        answer = await fetched
+        assert answer.responses[0].partitions[0].error_code == 3
+
+    in_a_node(script)
+
+
+def test_a_request_that_arrives_byte_by_byte_is_answered(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        stream = await world.net.connect("127.0.0.1", 9092)
+        for byte in framed(metadata.ApiVersionsRequest(), 0):
+            assert stream.send([bytes([byte])]) == 1
+            await asyncio.sleep(0.01)
+        view = memoryview(bytearray(4096))
+        assert stream.recv_into(view) > 0
+
+    in_a_node(script)
+
+
+@pytest.mark.parametrize("length", [-1, 0, 2**31 - 1])
+def test_an_impossible_length_ends_the_connection_and_no_other(
+    in_a_node: InANode, length: int
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        bystander = await dial(world)
+        await create(bystander)
+        stream = await world.net.connect("127.0.0.1", 9092)
+        stream.send([struct.pack(">i", length) + b"GET / HTTP/1.1"])
+        await asyncio.sleep(1)
+        assert hung_up(stream)
+        answer = await bystander.send(one_record(), 9, produce.ProduceResponse)
+        assert offset_of(answer) == 0
+
+    in_a_node(script)
+
+
+def test_acks_0_is_not_answered_but_a_failure_ends_the_connection(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await dial(world)
+        await create(client)
+        client.send_unanswered(one_record(acks=0), 9)
+        answer = await client.send(one_record(), 9, produce.ProduceResponse)
+        assert offset_of(answer) == 1
+        missing = one_record(acks=0)
+        missing.topic_data[0].name = "missing"
+        client.send_unanswered(missing, 9)
+        with pytest.raises(ConnectionError):
+            await client.send(one_record(), 9, produce.ProduceResponse)
+
+    in_a_node(script)
+
+
+def test_one_address_gets_only_its_share_of_connections(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        held = [await dial(world) for _ in range(3)]
+        for client in held:
+            await client.send(metadata.MetadataRequest(topics=[]), 9, metadata.MetadataResponse)
+        extra = await world.net.connect("127.0.0.1", 9092)
+        await asyncio.sleep(1)
+        assert hung_up(extra)
+        assert node.server.connections == 3
+
+    in_a_node(script, max_connections_per_ip=3)
+
+
+def test_an_idle_connection_is_closed_and_a_waiting_one_is_not(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        idle, waiting = await dial(world), await dial(world)
+        await create(idle)
+        fetched = waiting.send(long_poll(0, wait_ms=60_000), 11, fetch.FetchResponse)
+        await asyncio.sleep(30)
+        assert node.server.connections == 1
+        await fetched
+
+    in_a_node(script, connections_max_idle_ms=10_000)
+
+
+def test_a_peer_that_never_reads_stops_being_read(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await dial(world)
+        await create(client)
+        await client.send(one_record(b"x" * 900_000), 9, produce.ProduceResponse)
+        greedy = await world.net.connect("127.0.0.1", 9092)
+        request = framed(long_poll(0, wait_ms=0), 11)
+        sent = 0
+        for _ in range(200):
+            if greedy.send([request]) == WOULD_BLOCK:
+                break
+            sent += 1
+            await asyncio.sleep(0.05)
+        served = node.dispatch.table[1].count
+        # A few answers fill the peer's window and the broker's own bound; then it waits.
+        assert served < 20
+        assert sent > served
+
+    in_a_node(script)
