@@ -23,7 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"errors"},
     "settings": {"errors", "config"},
     "wire": {"errors"},
-    "records": BASE,
+    "records": BASE | {"_native"},
     **dict.fromkeys(MACHINES, IDEAS),
     "runtime": {"instant"},
     "storage": IDEAS | {"runtime"},
@@ -56,6 +56,9 @@ IMPURE = WORLD | {"os", "asyncio", "datetime", "io"}
 
 PLANS = {("storage", "retention"), ("storage", "cleaning")}
 """Modules outside the machines' rooms that decide and therefore keep the machines' rules."""
+
+SWITCHES = {"scriba.records.native"}
+"""Modules that ask the environment, once, which of two twins to use."""
 
 OPENERS = {"open", "input"}
 CLOCKS = {("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today"), ("date", "today")}
@@ -129,7 +132,8 @@ def reaching_outside(module: Module) -> Iterator[str]:
         if isinstance(node, ast.Call):
             yield from _reaching_call(module, node)
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id == "os" and node.attr not in PURE_OS:
+            pure = PURE_OS | {"environ"} if module.name in SWITCHES else PURE_OS
+            if node.value.id == "os" and node.attr not in pure:
                 yield f"{module.name}:{node.lineno} uses os.{node.attr}"
             elif (node.value.id, node.attr) in CLOCKS:
                 yield f"{module.name}:{node.lineno} asks {node.value.id}.{node.attr}"

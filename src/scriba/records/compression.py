@@ -1,13 +1,13 @@
 """The five codecs of a record batch, in the framing that other Kafka clients read and write.
 
-Bytes from outside may claim any size, so `decompress` never makes more than `max_bytes` of them:
-it raises MESSAGE_TOO_LARGE beyond that, and ParseError for what no codec can read.
+Bytes from outside may claim any size, so they are unpacked piece by piece and never to more than
+`max_bytes`: MESSAGE_TOO_LARGE is raised beyond that, and ParseError for what no codec can read.
 """
 
 import enum
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Final
 
@@ -56,9 +56,21 @@ def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
     return _COMPRESS[codec](data, level)
 
 
-def decompress(codec: Codec, data: Buffer, max_bytes: int) -> bytes:
+def decompress(codec: Codec, data: Buffer, max_bytes: int) -> Buffer:
+    """What was compressed, at most `max_bytes`; without a codec `data` itself, not a copy."""
+    parts = list(unpack(codec, data, max_bytes))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def unpack(codec: Codec, data: Buffer, max_bytes: int) -> Iterator[Buffer]:
+    """The same in pieces, so that not all of it needs to be in memory."""
+    left = max_bytes
     try:
-        return _DECOMPRESS[codec](data, max_bytes)
+        for part in _UNPACK[codec](data, max_bytes):
+            left -= len(part)
+            if left < 0:
+                raise _refuse(max_bytes)
+            yield part
     except _CODEC_ERRORS as error:
         raise ParseError(f"{codec.name.lower()} data is corrupt: {error}") from None
 
@@ -89,10 +101,8 @@ def _refuse(max_bytes: int) -> KafkaError:
     )
 
 
-def _keep(data: Buffer, max_bytes: int) -> bytes:
-    if len(data) > max_bytes:
-        raise _refuse(max_bytes)
-    return bytes(data)
+def _keep(data: Buffer, max_bytes: int) -> Iterator[Buffer]:
+    yield data
 
 
 def _gzip(data: Buffer, level: int | None) -> bytes:
@@ -103,22 +113,19 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
     return exact.compress(data) + exact.flush()
 
 
-def _gunzip(data: Buffer, max_bytes: int) -> bytes:
+def _gunzip(data: Buffer, max_bytes: int) -> Iterator[bytes]:
     """Reads every member, as Java's stream does, and refuses a member cut short."""
-    out: list[bytes] = []
-    left = max_bytes
-    rest: Buffer = data
+    rest = data
     while len(rest):
         member = fast_zlib.decompressobj(wbits=_GZIP)
-        part = member.decompress(rest, left + 1)
-        left -= len(part)
-        if left < 0:
-            raise _refuse(max_bytes)
-        if not member.eof:
-            raise ParseError("gzip data ends in the middle")
-        out.append(part)
+        while not member.eof:
+            part = member.decompress(rest, _STEP)
+            rest = member.unconsumed_tail
+            if part:
+                yield part
+            elif not rest and not member.eof:
+                raise ParseError("gzip data ends in the middle")
         rest = member.unused_data
-    return b"".join(out)
 
 
 def _snap(data: Buffer, level: int | None) -> bytes:
@@ -131,28 +138,24 @@ def _snap(data: Buffer, level: int | None) -> bytes:
     return b"".join(out)
 
 
-def _unsnap(data: Buffer, max_bytes: int) -> bytes:
+def _unsnap(data: Buffer, max_bytes: int) -> Iterator[bytes]:
     """Framed as above, or one bare block, which librdkafka sends."""
     view = memoryview(data)
     if bytes(view[:8]) != _XERIAL_MAGIC:
-        return _unsnap_block(bytes(view), max_bytes, max_bytes)
-    out: list[bytes] = []
-    left = max_bytes
+        yield _unsnap_block(bytes(view), max_bytes)
+        return
     position = len(_XERIAL_HEADER)
     while position < len(view):
         (size,) = _INT32.unpack_from(view, position)
         position += 4
         if not 0 <= size <= len(view) - position:
             raise ParseError("a snappy block reaches past the end of its batch")
-        part = _unsnap_block(bytes(view[position : position + size]), left, max_bytes)
-        out.append(part)
-        left -= len(part)
+        yield _unsnap_block(bytes(view[position : position + size]), max_bytes)
         position += size
-    return b"".join(out)
 
 
-def _unsnap_block(block: bytes, left: int, max_bytes: int) -> bytes:
-    if cramjam.snappy.decompress_raw_len(block) > left:
+def _unsnap_block(block: bytes, max_bytes: int) -> bytes:
+    if cramjam.snappy.decompress_raw_len(block) > max_bytes:
         raise _refuse(max_bytes)
     return bytes(cramjam.snappy.decompress_raw(block))
 
@@ -170,35 +173,39 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
     )
 
 
-def _unlz4(data: Buffer, max_bytes: int) -> bytes:
+def _unlz4(data: Buffer, max_bytes: int) -> Iterator[bytes]:
     frame = lz4.frame.LZ4FrameDecompressor()
-    out = [frame.decompress(data, max_length=max_bytes + 1)]
-    size = len(out[0])
-    while not frame.eof and size <= max_bytes and not frame.needs_input:
-        out.append(frame.decompress(b"", max_length=max_bytes + 1 - size))
-        size += len(out[-1])
-    if size > max_bytes:
-        raise _refuse(max_bytes)
-    if not frame.eof:
-        raise ParseError("lz4 data ends in the middle")
-    return b"".join(out)
+    rest = data
+    while not frame.eof:
+        part = frame.decompress(rest, max_length=_STEP)
+        rest = b""
+        if part:
+            yield part
+        elif not frame.eof:
+            raise ParseError("lz4 data ends in the middle")
 
 
 def _zstd(data: Buffer, level: int | None) -> bytes:
     return zstandard.ZstdCompressor(3 if level is None else level).compress(data)
 
 
-def _unzstd(data: Buffer, max_bytes: int) -> bytes:
+_idle_unpackers: list[zstandard.ZstdDecompressor] = []
+"""Making one costs as much as unpacking a small batch; each serves one batch at a time."""
+
+
+def _unzstd(data: Buffer, max_bytes: int) -> Iterator[bytes]:
     """Streamed: the size in a frame's header is optional, and not to be believed."""
-    out: list[bytes] = []
-    left = max_bytes
-    reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
-    while part := reader.read(min(_STEP, left + 1)):
-        left -= len(part)
-        if left < 0:
-            raise _refuse(max_bytes)
-        out.append(part)
-    return b"".join(out)
+    try:
+        unpacker = _idle_unpackers.pop()
+    except IndexError:
+        unpacker = zstandard.ZstdDecompressor()
+    reader = unpacker.stream_reader(data, read_across_frames=True)
+    pieces = 0
+    while part := reader.read(_STEP):
+        pieces += 1
+        yield part
+    if pieces <= 4:  # one that unpacked much keeps much memory
+        _idle_unpackers.append(unpacker)
 
 
 _COMPRESS: Final[dict[Codec, Callable[[Buffer, int | None], bytes]]] = {
@@ -209,7 +216,7 @@ _COMPRESS: Final[dict[Codec, Callable[[Buffer, int | None], bytes]]] = {
     Codec.ZSTD: _zstd,
 }
 
-_DECOMPRESS: Final[dict[Codec, Callable[[Buffer, int], bytes]]] = {
+_UNPACK: Final[dict[Codec, Callable[[Buffer, int], Iterator[Buffer]]]] = {
     Codec.NONE: _keep,
     Codec.GZIP: _gunzip,
     Codec.SNAPPY: _unsnap,

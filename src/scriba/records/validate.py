@@ -1,20 +1,26 @@
 """What a broker checks, and may change, before a produced batch goes into a log.
 
-Everything is judged from the header; single records are stepped over only when the topic demands
-it: a compacted topic needs keys, and a `compression.type` other than the producer's makes the
-records pass through here anyway. Each refusal has the code that Kafka gives.
+The header is judged first. Then, where the records are walked at native speed, every one of them
+is checked as Kafka does: that it is well-formed and in its place, has a key if the topic needs
+one, and a timestamp that the topic accepts. Without the extension single records are looked at
+only when the topic demands it: a compacted topic needs keys, and a `compression.type` other than
+the producer's makes the records pass through here anyway. Each refusal has the code that Kafka
+gives.
 """
 
 import enum
+from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
-from scriba.records.batch import assemble, check_records, records_bytes
+from scriba.records import native
+from scriba.records.batch import Buffer, assemble
 from scriba.records.compression import (
     MAX_DECOMPRESSED_BYTES,
     Codec,
     codec_named,
     compress,
+    unpack,
 )
 from scriba.records.crc import crc32c
 from scriba.records.header import (
@@ -36,8 +42,14 @@ from scriba.records.header import (
 _MIN_RECORD_LENGTH: Final = 14
 """Below this not even the oldest message format fits; Kafka calls it corrupt, not invalid."""
 
-_OFFLOAD_BYTES: Final = 16 << 10
-_OFFLOAD_RECORDS: Final = 500
+_ANY_TIME: Final = (-(2**63), 2**63 - 1)
+
+# What may be done on the event loop: each is about a millisecond of work at most.
+_LOOP_PLAIN_BYTES: Final = 2 << 20
+_LOOP_PACKED_BYTES: Final = 32 << 10
+_LOOP_UNPACKED_BYTES: Final = 512 << 10
+_LOOP_REPACKED_BYTES: Final = 32 << 10
+_LOOP_WALKED_RECORDS: Final = 500  # in Python
 
 
 class Origin(enum.Enum):
@@ -70,6 +82,18 @@ class TopicRules(Protocol):
     def message_timestamp_after_max_ms(self) -> int: ...
     @property
     def segment_bytes(self) -> int: ...
+
+
+class Heavy(Exception):
+    """Preparing the batch would hold the event loop for too long: do it through Offload."""
+
+
+class BadRecord(KafkaError):
+    """A refusal because of one record, the first of its kind."""
+
+    def __init__(self, code: ErrorCode, message: str, index: int) -> None:
+        super().__init__(code, message)
+        self.index = index
 
 
 class Prepared(NamedTuple):
@@ -129,38 +153,24 @@ def prepare(
     *,
     origin: Origin = Origin.CLIENT,
     allow_zstd: bool = True,
+    on_loop: bool = False,
 ) -> Prepared:
     """Checks a produced batch and makes it what the topic stores; KafkaError says why not.
 
-    `view` must be writable: timestamps are set in place, recompression gives new bytes.
+    `view` must be writable: timestamps are set in place, recompression gives new bytes. With
+    `on_loop` it raises Heavy, having changed nothing, when the work is too much for that.
     """
     header = peek(view)
+    if on_loop and needs_offload(header, config):
+        raise Heavy
     size = header.length + LOG_OVERHEAD
     if size != len(view):
         view = view[:size]
-    attributes = header.attributes
-    codec = attributes & CODEC_MASK
-    if codec > Codec.ZSTD or (codec == Codec.ZSTD and not allow_zstd):
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            "zstd needs Produce version 7 or later" if codec == Codec.ZSTD else "unknown codec",
-        )
-    if origin is Origin.CLIENT and header.base_offset != 0:
-        raise _invalid(f"a produced batch starts at offset 0, not {header.base_offset}")
-    if size > config.max_message_bytes:
-        raise _too_large(size, config.max_message_bytes)
-    if crc32c(view[CRC_START:]) != header.crc:
-        raise _corrupt("the checksum of the record batch is wrong")
-    if origin is Origin.CLIENT:
-        _check_client_header(header)
-    header = _settle_timestamps(view, header, config, now_wall_ms)
-    target = codec_named(config.compression_type)
-    if target is None or (not codec and attributes & CONTROL):
-        target = Codec(codec)
-    if target != codec:
-        view, header = _recompress(view, header, target, config)
-    elif "compact" in config.cleanup_policy and not attributes & CONTROL:
-        _open_records(view, header, need_keys=True)
+    _check_header(view, header, config, origin, allow_zstd)
+    try:
+        view, header = _settle(view, header, config, now_wall_ms, on_loop)
+    except ParseError as error:
+        raise _invalid(str(error)) from None
     if header.length + LOG_OVERHEAD > config.segment_bytes:
         raise KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -170,14 +180,49 @@ def prepare(
 
 
 def needs_offload(header: BatchHeader, config: TopicRules) -> bool:
-    """Whether `prepare` would hold the loop for long: recompression, or a walk over records."""
-    target = codec_named(config.compression_type)
+    """Whether `prepare` would hold the loop for long, as far as the header tells."""
+    kit = native.kit
+    if kit.native and header.length <= _LOOP_REPACKED_BYTES:
+        return False
     codec = header.attributes & CODEC_MASK
-    if target is not None and target != codec:
-        return header.length > _OFFLOAD_BYTES or header.count > _OFFLOAD_RECORDS
-    if "compact" in config.cleanup_policy:
-        return header.count > _OFFLOAD_RECORDS or (codec != 0 and header.length > _OFFLOAD_BYTES)
-    return False
+    repack = _target(header, config) != codec
+    if repack and header.length > _LOOP_REPACKED_BYTES:
+        return True
+    if kit.native:
+        return header.length > (_LOOP_PACKED_BYTES if codec else _LOOP_PLAIN_BYTES)
+    if not repack and "compact" not in config.cleanup_policy:
+        return False
+    return header.count > _LOOP_WALKED_RECORDS or (
+        codec != 0 and header.length > _LOOP_PACKED_BYTES
+    )
+
+
+def _target(header: BatchHeader, config: TopicRules) -> int:
+    """The codec that the topic stores the batch with; control records stay as they are."""
+    codec = header.attributes & CODEC_MASK
+    target = codec_named(config.compression_type)
+    if target is None or (not codec and header.attributes & CONTROL):
+        return codec
+    return target
+
+
+def _check_header(
+    view: memoryview, header: BatchHeader, config: TopicRules, origin: Origin, allow_zstd: bool
+) -> None:
+    codec = header.attributes & CODEC_MASK
+    if codec > Codec.ZSTD or (codec == Codec.ZSTD and not allow_zstd):
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            "zstd needs Produce version 7 or later" if codec == Codec.ZSTD else "unknown codec",
+        )
+    if origin is Origin.CLIENT and header.base_offset != 0:
+        raise _invalid(f"a produced batch starts at offset 0, not {header.base_offset}")
+    if len(view) > config.max_message_bytes:
+        raise _too_large(len(view), config.max_message_bytes)
+    if crc32c(view[CRC_START:]) != header.crc:
+        raise _corrupt("the checksum of the record batch is wrong")
+    if origin is Origin.CLIENT:
+        _check_client_header(header)
 
 
 def _check_client_header(header: BatchHeader) -> None:
@@ -193,52 +238,121 @@ def _check_client_header(header: BatchHeader) -> None:
         raise _invalid(f"producer {header.producer_id} sent sequence {header.base_sequence}")
 
 
-def _settle_timestamps(
-    view: memoryview, header: BatchHeader, config: TopicRules, now: int
-) -> BatchHeader:
-    base, largest = header.base_timestamp, header.max_timestamp
-    by_producer_append_time = header.attributes & LOG_APPEND_TIME
-    if config.message_timestamp_type == "LogAppendTime":
-        if by_producer_append_time:
-            raise _bad_time("a producer may not set the timestamp type LogAppendTime")
-        return set_timestamps(view, 0, header, now, append=True)
-    if largest < base:  # some clients leave it unset; the base is at least one record's time
-        largest = base
-    if largest == NO_TIMESTAMP:
-        if by_producer_append_time:
-            raise _bad_time("a producer may not set the timestamp type LogAppendTime")
-        return header
+def _settle(
+    view: memoryview, header: BatchHeader, config: TopicRules, now: int, on_loop: bool
+) -> tuple[memoryview, BatchHeader]:
+    """Judges the records, and gives the batch the timestamps and the codec that the topic wants."""
+    codec = header.attributes & CODEC_MASK
+    target = _target(header, config)
+    need_keys = "compact" in config.cleanup_policy and not header.attributes & CONTROL
+    append = config.message_timestamp_type == "LogAppendTime"
+    producers_append = header.attributes & LOG_APPEND_TIME
+    if producers_append and (append or header.max_timestamp == NO_TIMESTAMP):
+        raise _bad_time("a producer may not set the timestamp type LogAppendTime")
+    window = _ANY_TIME if append else _window(config, now)
+    walked = native.kit.native or need_keys or target != codec
+    whole = b""
+    if walked:
+        pieces = _unpacked(view, header, target, config, on_loop)
+        if target != codec:
+            whole = b"".join(pieces)
+            pieces = (whole,)
+        times = _ANY_TIME if producers_append else window
+        largest = _check_records(pieces, header, need_keys, times)
+    if append:
+        largest = now
+    elif producers_append or not walked:
+        largest = _check_header_times(header, window)
+    if target != codec:
+        return _recompress(whole, header, target, largest, append, config)
+    if append or producers_append or largest != header.max_timestamp:
+        header = set_timestamps(view, 0, header, largest, append)
+    return view, header
+
+
+def _window(config: TopicRules, now: int) -> tuple[int, int]:
+    """The earliest and the latest timestamp that the topic accepts now."""
     earliest = now - config.message_timestamp_before_max_ms
     latest = now + config.message_timestamp_after_max_ms
-    if largest > latest or largest < earliest or NO_TIMESTAMP != base < earliest:
-        raise _bad_time(
-            f"timestamps {base} to {largest} are not within {earliest} to {latest}, "
-            "which this topic accepts now"
-        )
-    if by_producer_append_time or largest != header.max_timestamp:
-        return set_timestamps(view, 0, header, largest, append=False)
-    return header
+    return max(earliest, _ANY_TIME[0]), min(latest, _ANY_TIME[1])
 
 
-def _open_records(view: memoryview, header: BatchHeader, need_keys: bool) -> bytes:
+def _check_header_times(header: BatchHeader, window: tuple[int, int]) -> int:
+    """Judges the two timestamps in the header; the largest that a record can have."""
+    base, largest = header.base_timestamp, header.max_timestamp
+    if header.attributes & LOG_APPEND_TIME:
+        base = largest
+    elif largest < base:  # some clients leave it unset; the base is at least one record's time
+        largest = base
+    earliest, latest = window
+    if largest != NO_TIMESTAMP and (
+        not earliest <= largest <= latest or NO_TIMESTAMP != base < earliest
+    ):
+        raise _bad_time(f"timestamps {base} to {largest} are not {_accepted(window)}")
+    return largest
+
+
+def _unpacked(
+    view: memoryview, header: BatchHeader, target: int, config: TopicRules, on_loop: bool
+) -> Iterable[Buffer]:
+    """The records, decompressed. What a batch grows to shows only then: on the loop, Heavy."""
+    payload = view[HEADER_SIZE:]
+    codec = header.codec
+    if not codec:
+        return (payload,)
+    if on_loop:
+        limit = _LOOP_UNPACKED_BYTES if target == codec else _LOOP_REPACKED_BYTES
+        return _light(unpack(codec, payload, limit))
+    limit = MAX_DECOMPRESSED_BYTES
+    if not target:  # it has to fit as it is
+        limit = min(limit, config.max_message_bytes)
+    return unpack(codec, payload, limit)
+
+
+def _light(pieces: Iterator[Buffer]) -> Iterator[Buffer]:
     try:
-        data = records_bytes(view, header, MAX_DECOMPRESSED_BYTES)
-        keyless = check_records(data, header.count, need_keys)
-    except ParseError as error:
-        raise _invalid(str(error)) from None
-    if keyless is not None:
-        raise _invalid(f"record {keyless} has no key, which a compacted topic cannot accept")
-    return data
+        yield from pieces
+    except KafkaError:
+        raise Heavy from None
+
+
+def _check_records(
+    pieces: Iterable[Buffer], header: BatchHeader, need_keys: bool, window: tuple[int, int]
+) -> int:
+    """Judges every record; their largest timestamp."""
+    largest, keyless, untimely = native.kit.check_records(
+        pieces, header.count, header.base_timestamp, need_keys, *window
+    )
+    if untimely >= 0:
+        raise BadRecord(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"the timestamp of record {untimely} is not {_accepted(window)}",
+            untimely,
+        )
+    if keyless >= 0:
+        raise BadRecord(
+            ErrorCode.INVALID_RECORD,
+            f"record {keyless} has no key, which a compacted topic cannot accept",
+            keyless,
+        )
+    return largest
 
 
 def _recompress(
-    view: memoryview, header: BatchHeader, target: Codec, config: TopicRules
+    records: bytes,
+    header: BatchHeader,
+    target: int,
+    max_timestamp: int,
+    append: bool,
+    config: TopicRules,
 ) -> tuple[memoryview, BatchHeader]:
     """The same records under another codec: they are packed anew, never encoded anew."""
-    data = _open_records(view, header, need_keys="compact" in config.cleanup_policy)
-    attributes = header.attributes & ~CODEC_MASK | target
-    payload = compress(target, data, _level(target, config)) if target else data
-    batch = assemble(header._replace(attributes=attributes), payload)
+    attributes = header.attributes & ~(CODEC_MASK | LOG_APPEND_TIME) | target
+    if append:
+        attributes |= LOG_APPEND_TIME
+    codec = Codec(target)
+    payload = compress(codec, records, _level(codec, config)) if codec else records
+    batch = assemble(header._replace(attributes=attributes, max_timestamp=max_timestamp), payload)
     if len(batch) > config.max_message_bytes:
         raise _too_large(len(batch), config.max_message_bytes)
     return memoryview(batch), BatchHeader._make(HEADER.unpack_from(batch))
@@ -268,6 +382,10 @@ def _corrupt(message: str) -> KafkaError:
 
 def _bad_time(message: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_TIMESTAMP, message)
+
+
+def _accepted(window: tuple[int, int]) -> str:
+    return f"within {window[0]} to {window[1]}, which this topic accepts now"
 
 
 def _too_large(size: int, limit: int) -> KafkaError:

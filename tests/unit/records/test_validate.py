@@ -19,8 +19,10 @@ from scriba.records.batch import (
     read_header,
 )
 from scriba.records.compression import Codec
-from scriba.records.validate import Origin, needs_offload, prepare
+from scriba.records.validate import BadRecord, Heavy, Origin, needs_offload, prepare
 from scriba.settings import TopicSettings
+
+pytestmark = pytest.mark.usefixtures("kit")
 
 NOW = 1_700_000_000_000
 
@@ -160,6 +162,19 @@ def test_compacted_topics_need_keys():
         assert verdict(keyless, settings) is ErrorCode.INVALID_RECORD
 
 
+def test_the_record_to_blame_is_named():
+    settings = TopicSettings(cleanup_policy=("compact",), message_timestamp_after_max_ms=1000)
+    good, keyless = Record(timestamp=NOW, key=b"k"), Record(timestamp=NOW)
+    late = Record(timestamp=NOW + 1001, key=b"k")
+    for records, code, index in (
+        ([good, keyless, keyless], ErrorCode.INVALID_RECORD, 1),
+        ([good, keyless, late], ErrorCode.INVALID_TIMESTAMP, 2),
+    ):
+        with pytest.raises(BadRecord) as refused:
+            prepare(memoryview(batch(*records)), settings, NOW)
+        assert (refused.value.code, refused.value.index) == (code, index)
+
+
 @given(st.sampled_from(Codec), st.sampled_from(Codec))
 def test_recompression_keeps_the_records(source: Codec, target: Codec):
     name = "uncompressed" if target is Codec.NONE else target.name.lower()
@@ -184,13 +199,33 @@ def test_recompression_refuses_bombs_and_records_that_do_not_add_up():
     assert verdict(growing, settings) is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_only_work_on_records_leaves_the_loop():
-    large = read_header(batch(*[Record(timestamp=NOW, key=b"k", value=bytes(50))] * 2000))
-    small = read_header(batch())
-    assert not needs_offload(large, TopicSettings())
-    assert needs_offload(large, TopicSettings(compression_type="zstd"))
-    assert not needs_offload(small, TopicSettings(compression_type="zstd"))
-    assert needs_offload(large, TopicSettings(cleanup_policy=("compact",)))
+def test_long_work_leaves_the_loop(kit):
+    keyed = Record(timestamp=NOW, key=b"k", value=bytes(50))
+    large, small = batch(*[keyed] * 2000), batch()
+    compacted = TopicSettings(cleanup_policy=("compact",))
+    repacked = TopicSettings(compression_type="zstd")
+    for settings, heavy in (
+        (TopicSettings(), False),
+        (repacked, True),
+        (compacted, not kit.native),
+    ):
+        assert needs_offload(read_header(large), settings) is heavy
+        if heavy:
+            with pytest.raises(Heavy):
+                prepare(memoryview(large), settings, NOW, on_loop=True)
+        assert prepare(memoryview(large), settings, NOW)
+        assert prepare(memoryview(small), settings, NOW, on_loop=True)
+
+
+@pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
+def test_a_batch_that_grows_large_leaves_the_loop_unchanged(codec):
+    settings = TopicSettings(cleanup_policy=("compact",), message_timestamp_type="LogAppendTime")
+    data = batch(Record(timestamp=NOW, key=b"k", value=bytes(1 << 20)), codec=codec)
+    before = bytes(data)
+    with pytest.raises(Heavy):
+        prepare(memoryview(data), settings, NOW, on_loop=True)
+    assert data == before
+    assert prepare(memoryview(data), settings, NOW).header.log_append_time
 
 
 @given(st.binary(max_size=150), st.data())

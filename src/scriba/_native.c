@@ -1,0 +1,301 @@
+/* Records at native speed: the module, and reading the records of a batch.
+ *
+ * `scriba.records.pure` does the same in Python and says what each function means; this module is
+ * chosen over it in `scriba.records.native`. It is written against the stable interface of
+ * CPython 3.11, so that one build serves every later release.
+ */
+#include "_native.h"
+
+static const char *const FAULTS[] = {
+    [FINE] = "nothing is wrong",
+    [PAST_END] = "it reaches past the end of the batch",
+    [BAD_NUMBER] = "a number in it is cut short or too long",
+    [FIELD_PAST_END] = "a field reaches past its end",
+    [BAD_HEADER_COUNT] = "its number of headers is impossible",
+    [NAMELESS_HEADER] = "a header has no name",
+    [WRONG_LENGTH] = "its length does not fit its content",
+    [WRONG_OFFSET] = "its offset is not its place in the batch",
+};
+
+void set_fault(State *state, int64_t index, Fault fault)
+{
+    PyErr_Format(state->parse_error, "record %lld is malformed: %s", (long long)index,
+                 FAULTS[fault]);
+}
+
+bool plausible_count(State *state, int64_t count, Py_ssize_t size)
+{
+    if (count >= 0 && count <= size / MIN_RECORD_BYTES)
+        return true;
+    PyErr_Format(state->parse_error, "%zd bytes cannot hold %lld records", size,
+                 (long long)count);
+    return false;
+}
+
+void set_rest(State *state)
+{
+    PyErr_SetString(state->parse_error, "more follows the last record of the batch");
+}
+
+bool int64_argument(PyObject *argument, int64_t *number)
+{
+    *number = PyLong_AsLongLong(argument);
+    return *number != -1 || PyErr_Occurred() == NULL;
+}
+
+bool argument_count(const char *function, Py_ssize_t given, Py_ssize_t wanted)
+{
+    if (given == wanted)
+        return true;
+    PyErr_Format(PyExc_TypeError, "%s() takes %zd arguments, not %zd", function, wanted, given);
+    return false;
+}
+
+static Fault skip_headers(Cursor *cursor, int32_t count)
+{
+    Field field;
+    for (int32_t i = 0; i < count; i++) {
+        Fault fault = read_field(cursor, &field);
+        if (fault)
+            return fault;
+        if (field.data == NULL)
+            return NAMELESS_HEADER;
+        fault = read_field(cursor, &field);
+        if (fault)
+            return fault;
+    }
+    return FINE;
+}
+
+Fault read_record(Cursor *section, RecordView *record)
+{
+    int32_t size;
+    if (!read_varint(section, &size))
+        return BAD_NUMBER;
+    if (size < 0 || size > section->end - section->at)
+        return PAST_END;
+    Cursor cursor = {section->at, section->at + size};
+    section->at = cursor.end;
+    if (size == 0)
+        return BAD_NUMBER;
+    cursor.at++; /* attributes, which have no meaning yet */
+    if (!read_varlong(&cursor, &record->time_delta) ||
+        !read_varint(&cursor, &record->offset_delta))
+        return BAD_NUMBER;
+    Fault fault = read_field(&cursor, &record->key);
+    if (fault)
+        return fault;
+    fault = read_field(&cursor, &record->value);
+    if (fault)
+        return fault;
+    if (!read_varint(&cursor, &record->header_count))
+        return BAD_NUMBER;
+    if (record->header_count < 0 || record->header_count > cursor.end - cursor.at)
+        return BAD_HEADER_COUNT;
+    record->headers = cursor;
+    fault = skip_headers(&cursor, record->header_count);
+    if (fault)
+        return fault;
+    return cursor.at == cursor.end ? FINE : WRONG_LENGTH;
+}
+
+/* ---- decoding ---- */
+
+static PyObject *bytes_or_none(const Field *field)
+{
+    if (field->data == NULL)
+        return Py_NewRef(Py_None);
+    return PyBytes_FromStringAndSize((const char *)field->data, field->size);
+}
+
+/* Hands a new reference to a new tuple; false when there is none, with its exception set. */
+static bool put(PyObject *tuple, Py_ssize_t index, PyObject *item)
+{
+    return item != NULL && PyTuple_SetItem(tuple, index, item) == 0;
+}
+
+/* A header of a record that `read_record` found fine. */
+static PyObject *next_header(Cursor *cursor)
+{
+    Field name, content;
+    if (read_field(cursor, &name) || name.data == NULL || read_field(cursor, &content)) {
+        PyErr_SetString(PyExc_RuntimeError, "the records changed while they were read");
+        return NULL;
+    }
+    PyObject *pair = PyTuple_New(2);
+    if (pair != NULL &&
+        put(pair, 0, PyUnicode_DecodeUTF8((const char *)name.data, name.size, "replace")) &&
+        put(pair, 1, bytes_or_none(&content)))
+        return pair;
+    Py_XDECREF(pair);
+    return NULL;
+}
+
+static PyObject *headers_tuple(const RecordView *record)
+{
+    Cursor cursor = record->headers;
+    PyObject *headers = PyTuple_New(record->header_count);
+    for (int32_t i = 0; headers != NULL && i < record->header_count; i++) {
+        if (!put(headers, i, next_header(&cursor)))
+            Py_CLEAR(headers);
+    }
+    return headers;
+}
+
+static PyObject *new_record(State *state, const RecordView *view, int64_t base_offset,
+                            int64_t timestamp)
+{
+    PyObject *record = PyType_GenericAlloc((PyTypeObject *)state->record, 5);
+    if (record == NULL)
+        return NULL;
+    /* Numbers, bytes and strings make no cycle: the collector need not look at each record. */
+    PyObject_GC_UnTrack(record);
+    if (put(record, 0, PyLong_FromLongLong(wrapping_sum(base_offset, view->offset_delta))) &&
+        put(record, 1, PyLong_FromLongLong(timestamp)) &&
+        put(record, 2, bytes_or_none(&view->key)) && put(record, 3, bytes_or_none(&view->value)) &&
+        put(record, 4, headers_tuple(view)))
+        return record;
+    Py_DECREF(record);
+    return NULL;
+}
+
+static PyObject *decode_section(State *state, Cursor cursor, int64_t count, int64_t base_offset,
+                                int64_t base_timestamp, const int64_t *append_time)
+{
+    PyObject *records = PyList_New((Py_ssize_t)count);
+    if (records == NULL)
+        return NULL;
+    for (int64_t i = 0; i < count; i++) {
+        RecordView view;
+        Fault fault = read_record(&cursor, &view);
+        if (fault) {
+            set_fault(state, i, fault);
+            goto failed;
+        }
+        int64_t timestamp =
+            append_time ? *append_time : wrapping_sum(base_timestamp, view.time_delta);
+        PyObject *record = new_record(state, &view, base_offset, timestamp);
+        if (record == NULL)
+            goto failed;
+        PyList_SetItem(records, (Py_ssize_t)i, record);
+    }
+    if (cursor.at == cursor.end)
+        return records;
+    set_rest(state);
+failed:
+    Py_DECREF(records);
+    return NULL;
+}
+
+static PyObject *decode_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    State *state = PyModule_GetState(module);
+    int64_t count, base_offset, base_timestamp, append_time = 0;
+    if (!argument_count("decode_records", nargs, 5) || !int64_argument(args[1], &count) ||
+        !int64_argument(args[2], &base_offset) || !int64_argument(args[3], &base_timestamp))
+        return NULL;
+    bool has_append_time = args[4] != Py_None;
+    if (has_append_time && !int64_argument(args[4], &append_time))
+        return NULL;
+    Py_buffer data;
+    if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
+        return NULL;
+    PyObject *records = NULL;
+    if (plausible_count(state, count, data.len)) {
+        records = decode_section(state, cursor_over(&data), count, base_offset, base_timestamp,
+                                 has_append_time ? &append_time : NULL);
+    }
+    PyBuffer_Release(&data);
+    return records;
+}
+
+/* ---- the module ---- */
+
+static PyMethodDef functions[] = {
+    {"decode_records", (PyCFunction)(void (*)(void))decode_records, METH_FASTCALL, NULL},
+    {"check_records", (PyCFunction)(void (*)(void))check_records, METH_FASTCALL, NULL},
+    {"siphash", siphash_digest, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyObject *imported(const char *module, const char *name)
+{
+    PyObject *source = PyImport_ImportModule(module);
+    if (source == NULL)
+        return NULL;
+    PyObject *found = PyObject_GetAttrString(source, name);
+    Py_DECREF(source);
+    return found;
+}
+
+static int add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
+    if (type == NULL)
+        return -1;
+    int done = PyModule_AddType(module, (PyTypeObject *)type);
+    Py_DECREF(type);
+    return done;
+}
+
+static int execute(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    state->parse_error = imported("scriba.errors", "ParseError");
+    if (state->parse_error == NULL)
+        return -1;
+    state->record = imported("scriba.records.record", "Record");
+    if (state->record == NULL)
+        return -1;
+    if (!PyType_Check(state->record) ||
+        !PyType_IsSubtype((PyTypeObject *)state->record, &PyTuple_Type)) {
+        PyErr_SetString(PyExc_TypeError, "scriba.records.record.Record must be a tuple");
+        return -1;
+    }
+    if (add_type(module, &builder_spec) < 0 || add_type(module, &offset_map_spec) < 0)
+        return -1;
+    return PyModule_AddStringConstant(module, "SOURCES", SCRIBA_NATIVE_SOURCES);
+}
+
+static int traverse(PyObject *module, visitproc visit, void *arg)
+{
+    State *state = PyModule_GetState(module);
+    Py_VISIT(state->parse_error);
+    Py_VISIT(state->record);
+    return 0;
+}
+
+static int clear(PyObject *module)
+{
+    State *state = PyModule_GetState(module);
+    Py_CLEAR(state->parse_error);
+    Py_CLEAR(state->record);
+    return 0;
+}
+
+static void destroy(void *module)
+{
+    clear(module);
+}
+
+static PyModuleDef_Slot slots[] = {
+    {Py_mod_exec, execute},
+    {0, NULL},
+};
+
+static PyModuleDef definition = {
+    .m_base = PyModuleDef_HEAD_INIT,
+    .m_name = "scriba._native",
+    .m_doc = "The functions of scriba.records.pure in C.",
+    .m_size = sizeof(State),
+    .m_methods = functions,
+    .m_slots = slots,
+    .m_traverse = traverse,
+    .m_clear = clear,
+    .m_free = destroy,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&definition);
+}

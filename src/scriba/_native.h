@@ -1,0 +1,142 @@
+/* What the files of `scriba._native` share: reading numbers and records from bytes that nobody has
+ * checked.
+ *
+ * Every reader moves a cursor, never past its end, and believes nothing that it read before, so
+ * that even bytes that change meanwhile cannot lead it outside. Whatever is wrong with a record is
+ * a `Fault`; only the functions that Python sees turn one into an exception.
+ */
+#ifndef SCRIBA_NATIVE_H
+#define SCRIBA_NATIVE_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A length, attributes, two deltas, two lengths and a number of headers, one byte each. */
+#define MIN_RECORD_BYTES 7
+
+/* From here on a walk over records is long enough to let other threads run meanwhile. */
+#define LONG_WALK_BYTES (1 << 20)
+
+#define NO_TIMESTAMP (-1)
+
+typedef struct {
+    PyObject *parse_error; /* scriba.errors.ParseError */
+    PyObject *record;      /* scriba.records.record.Record, a named tuple */
+} State;
+
+typedef enum {
+    FINE = 0,
+    PAST_END,
+    BAD_NUMBER,
+    FIELD_PAST_END,
+    BAD_HEADER_COUNT,
+    NAMELESS_HEADER,
+    WRONG_LENGTH,
+    WRONG_OFFSET,
+} Fault;
+
+typedef struct {
+    const uint8_t *at;
+    const uint8_t *end;
+} Cursor;
+
+/* Bytes inside a record; `data` is NULL for null. */
+typedef struct {
+    const uint8_t *data;
+    Py_ssize_t size;
+} Field;
+
+typedef struct {
+    int64_t time_delta;
+    int32_t offset_delta;
+    Field key;
+    Field value;
+    int32_t header_count;
+    Cursor headers;
+} RecordView;
+
+static inline Cursor cursor_over(const Py_buffer *view)
+{
+    const uint8_t *start = view->len ? view->buf : (const uint8_t *)"";
+    return (Cursor){start, start + view->len};
+}
+
+/* Zigzag varints, as lenient as Java's: bits beyond the type are dropped, bytes beyond it are not. */
+static inline bool read_varint(Cursor *cursor, int32_t *number)
+{
+    uint32_t value = 0;
+    for (unsigned shift = 0; shift < 35 && cursor->at < cursor->end; shift += 7) {
+        uint8_t byte = *cursor->at++;
+        value |= (uint32_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) {
+            *number = (int32_t)((value >> 1) ^ (0 - (value & 1)));
+            return true;
+        }
+    }
+    return false;
+}
+
+static inline bool read_varlong(Cursor *cursor, int64_t *number)
+{
+    uint64_t value = 0;
+    for (unsigned shift = 0; shift < 70 && cursor->at < cursor->end; shift += 7) {
+        uint8_t byte = *cursor->at++;
+        value |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) {
+            *number = (int64_t)((value >> 1) ^ (0 - (value & 1)));
+            return true;
+        }
+    }
+    return false;
+}
+
+static inline Fault read_field(Cursor *cursor, Field *field)
+{
+    int32_t size;
+    if (!read_varint(cursor, &size))
+        return BAD_NUMBER;
+    if (size < 0) {
+        *field = (Field){NULL, 0};
+        return FINE;
+    }
+    if (size > cursor->end - cursor->at)
+        return FIELD_PAST_END;
+    *field = (Field){cursor->at, size};
+    cursor->at += size;
+    return FINE;
+}
+
+/* Java's `long` wraps, and so do sums here. */
+static inline int64_t wrapping_sum(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+
+/* Reads the record at the cursor to its end; the headers are stepped over and remembered. */
+Fault read_record(Cursor *cursor, RecordView *record);
+
+/* Whether a section of `size` bytes may hold this many records; if not, ParseError is set. */
+bool plausible_count(State *state, int64_t count, Py_ssize_t size);
+
+/* Sets ParseError for what is wrong with the record at `index`. */
+void set_fault(State *state, int64_t index, Fault fault);
+
+/* Sets ParseError for bytes behind the last record. */
+void set_rest(State *state);
+
+/* An argument that must be a number of 64 bits; otherwise false, with an exception set. */
+bool int64_argument(PyObject *argument, int64_t *number);
+
+bool argument_count(const char *function, Py_ssize_t given, Py_ssize_t wanted);
+
+PyObject *check_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+
+/* siphash(seed, data): the hash of OffsetMap, for its test vectors. */
+PyObject *siphash_digest(PyObject *module, PyObject *args);
+
+extern PyType_Spec builder_spec;
+extern PyType_Spec offset_map_spec;
+
+#endif

@@ -1,0 +1,13 @@
+# The same functions and classes as in `scriba.records.pure`, which says what they do.
+from typing import Final
+
+from scriba.records.pure import Builder as Builder
+from scriba.records.pure import OffsetMap as OffsetMap
+from scriba.records.pure import check_records as check_records
+from scriba.records.pure import decode_records as decode_records
+
+SOURCES: Final[str]
+"""Fingerprint of the sources it was built from."""
+
+def siphash(seed: bytes, data: bytes, /) -> bytes:
+    """The hash of its OffsetMap."""

@@ -1,0 +1,247 @@
+/* check_records: judges the records of a batch as they come out of a decompressor.
+ *
+ * They come in pieces, so that a batch never takes more memory than one of them, whatever it
+ * grows to. Records that lie whole in a piece are read there; one that crosses into the next is
+ * pulled through byte by byte, which is as strict.
+ */
+#include "_native.h"
+
+typedef struct {
+    int64_t count;
+    int64_t base_timestamp;
+    int64_t earliest;
+    int64_t latest;
+    bool need_keys;
+} Rules;
+
+typedef struct {
+    int64_t records; /* how many were judged */
+    int64_t max_timestamp;
+    int64_t keyless;
+    int64_t untimely;
+    Fault fault; /* of the record after those judged */
+} Findings;
+
+/* What there is to judge of a record. */
+typedef struct {
+    int64_t time_delta;
+    int32_t offset_delta;
+    bool has_key;
+} Gist;
+
+static void judge(const Rules *rules, Findings *found, Gist gist)
+{
+    int64_t index = found->records;
+    if (gist.offset_delta != index) {
+        found->fault = WRONG_OFFSET;
+        return;
+    }
+    int64_t timestamp = wrapping_sum(rules->base_timestamp, gist.time_delta);
+    if (timestamp > found->max_timestamp)
+        found->max_timestamp = timestamp;
+    if (rules->need_keys && !gist.has_key) {
+        if (found->keyless < 0)
+            found->keyless = index;
+    } else if (timestamp != NO_TIMESTAMP &&
+               (timestamp < rules->earliest || timestamp > rules->latest)) {
+        if (found->untimely < 0)
+            found->untimely = index;
+    }
+    found->records++;
+}
+
+/* Judges the records that lie whole before the end of the piece. */
+static void judge_piece(Cursor *cursor, const Rules *rules, Findings *found)
+{
+    while (found->records < rules->count && !found->fault) {
+        Cursor probe = *cursor;
+        int32_t size;
+        if (!read_varint(&probe, &size) || size > probe.end - probe.at)
+            return;
+        RecordView record;
+        found->fault = read_record(cursor, &record);
+        if (!found->fault)
+            judge(rules, found,
+                  (Gist){record.time_delta, record.offset_delta, record.key.data != NULL});
+    }
+}
+
+/* ---- the pieces ---- */
+
+typedef struct {
+    PyObject *iterator;
+    Py_buffer view;
+    bool viewed;
+    Cursor cursor;
+} Source;
+
+/* Goes to the next piece that is not empty; false at the end, or with an exception set. */
+static bool refill(Source *source)
+{
+    for (;;) {
+        if (source->viewed)
+            PyBuffer_Release(&source->view);
+        source->viewed = false;
+        source->cursor.at = source->cursor.end;
+        PyObject *piece = PyIter_Next(source->iterator);
+        if (piece == NULL)
+            return false;
+        source->viewed = PyObject_GetBuffer(piece, &source->view, PyBUF_SIMPLE) == 0;
+        Py_DECREF(piece);
+        if (!source->viewed)
+            return false;
+        source->cursor = cursor_over(&source->view);
+        if (source->view.len)
+            return true;
+    }
+}
+
+static inline bool any_left(Source *source)
+{
+    return source->cursor.at < source->cursor.end || refill(source);
+}
+
+/* ---- a record that crosses from one piece into the next ---- */
+
+/* A varint of which at most `bits`, a multiple of seven, are read; `left` bytes may be used. */
+static Fault pull_number(Source *source, int64_t *left, unsigned bits, int64_t *number)
+{
+    uint64_t value = 0;
+    for (unsigned shift = 0; shift < bits; shift += 7) {
+        if (*left == 0 || !any_left(source))
+            return BAD_NUMBER;
+        uint8_t byte = *source->cursor.at++;
+        --*left;
+        value |= (uint64_t)(byte & 0x7F) << shift;
+        if (byte < 0x80) {
+            if (bits == 35)
+                value &= UINT32_MAX;
+            *number = (int64_t)((value >> 1) ^ (0 - (value & 1)));
+            return FINE;
+        }
+    }
+    return BAD_NUMBER;
+}
+
+static Fault pull_over(Source *source, int64_t *left, int64_t size)
+{
+    if (size > *left)
+        return FIELD_PAST_END;
+    *left -= size;
+    while (size > 0) {
+        if (!any_left(source))
+            return PAST_END;
+        int64_t step = source->cursor.end - source->cursor.at;
+        step = step < size ? step : size;
+        source->cursor.at += step;
+        size -= step;
+    }
+    return FINE;
+}
+
+/* A length, negative for null, and that many bytes. */
+static Fault pull_field(Source *source, int64_t *left, int64_t *size)
+{
+    Fault fault = pull_number(source, left, 35, size);
+    return fault || *size < 0 ? fault : pull_over(source, left, *size);
+}
+
+static Fault pull_headers(Source *source, int64_t *left)
+{
+    int64_t count, size;
+    Fault fault = pull_number(source, left, 35, &count);
+    if (!fault && (count < 0 || count > *left))
+        return BAD_HEADER_COUNT;
+    for (int64_t i = 0; !fault && i < count; i++) {
+        fault = pull_field(source, left, &size);
+        if (!fault)
+            fault = size < 0 ? NAMELESS_HEADER : pull_field(source, left, &size);
+    }
+    return fault;
+}
+
+static Fault pull_record(Source *source, Gist *gist)
+{
+    int64_t left, offset_delta, size, enough = INT64_MAX;
+    Fault fault = pull_number(source, &enough, 35, &left);
+    if (fault)
+        return fault;
+    if (left < 0)
+        return PAST_END;
+    if (left == 0)
+        return BAD_NUMBER;
+    if ((fault = pull_over(source, &left, 1)) || /* attributes */
+        (fault = pull_number(source, &left, 70, &gist->time_delta)) ||
+        (fault = pull_number(source, &left, 35, &offset_delta)) ||
+        (fault = pull_field(source, &left, &size)))
+        return fault;
+    gist->offset_delta = (int32_t)offset_delta;
+    gist->has_key = size >= 0;
+    if ((fault = pull_field(source, &left, &size)) || (fault = pull_headers(source, &left)))
+        return fault;
+    return left ? WRONG_LENGTH : FINE;
+}
+
+/* ---- the function ---- */
+
+static Findings judge_all(Source *source, const Rules *rules)
+{
+    Findings found = {.max_timestamp = NO_TIMESTAMP, .keyless = -1, .untimely = -1};
+    while (found.records < rules->count && !found.fault) {
+        if (any_left(source)) {
+            bool longer = source->cursor.end - source->cursor.at >= LONG_WALK_BYTES;
+            PyThreadState *thread = longer ? PyEval_SaveThread() : NULL;
+            judge_piece(&source->cursor, rules, &found);
+            if (thread != NULL)
+                PyEval_RestoreThread(thread);
+        }
+        if (found.records == rules->count || found.fault)
+            break;
+        Gist gist;
+        found.fault = pull_record(source, &gist);
+        if (!found.fault)
+            judge(rules, &found, gist);
+    }
+    return found;
+}
+
+static PyObject *verdict(State *state, Source *source, const Rules *rules)
+{
+    Findings found = judge_all(source, rules);
+    if (PyErr_Occurred())
+        return NULL;
+    if (found.fault) {
+        set_fault(state, found.records, found.fault);
+        return NULL;
+    }
+    if (any_left(source)) {
+        set_rest(state);
+        return NULL;
+    }
+    if (PyErr_Occurred())
+        return NULL;
+    return Py_BuildValue("(LLL)", (long long)found.max_timestamp, (long long)found.keyless,
+                         (long long)found.untimely);
+}
+
+PyObject *check_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    State *state = PyModule_GetState(module);
+    Rules rules;
+    if (!argument_count("check_records", nargs, 6) || !int64_argument(args[1], &rules.count) ||
+        !int64_argument(args[2], &rules.base_timestamp) ||
+        !int64_argument(args[4], &rules.earliest) || !int64_argument(args[5], &rules.latest))
+        return NULL;
+    int need_keys = PyObject_IsTrue(args[3]);
+    if (need_keys < 0)
+        return NULL;
+    rules.need_keys = need_keys;
+    Source source = {.iterator = PyObject_GetIter(args[0])};
+    if (source.iterator == NULL)
+        return NULL;
+    PyObject *result = verdict(state, &source, &rules);
+    if (source.viewed)
+        PyBuffer_Release(&source.view);
+    Py_DECREF(source.iterator);
+    return result;
+}

@@ -1,0 +1,376 @@
+"""Work on single records, in Python: what `scriba._native` does where it could not be built.
+
+A record is a length and that many bytes: attributes (1, unused), timestamp delta, offset delta,
+key, value and headers, all numbers zigzag varints, a length below zero meaning null. Both twins
+give the same results and raise the same errors, ParseError for bytes that are no records; sums
+wrap as Java's `long` does. What they read may be any buffer and is never written to.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from scriba.errors import ParseError
+from scriba.records.header import NO_TIMESTAMP, Buffer
+from scriba.records.record import Headers, Record
+
+MIN_RECORD_BYTES: Final = 7
+"""A length, attributes, two deltas, two lengths and a number of headers, one byte each."""
+
+SEED_BYTES: Final = 16
+
+_MAX_INT32: Final = 2**31 - 1
+_MIN_INT64: Final = -(2**63)
+_MAX_INT64: Final = 2**63 - 1
+_MASK64: Final = 2**64 - 1
+
+_ENTRY_BYTES: Final = 232
+"""Of an OffsetMap: a hash takes 64, an offset 32, their part of a growing dict the rest."""
+
+
+# ---- numbers ----
+
+
+def read_varint(buf: Buffer, pos: int) -> tuple[int, int]:
+    """A zigzag varint of 32 bits, and where it ends. IndexError past the end of `buf`."""
+    byte = buf[pos]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), pos + 1
+    value = byte & 0x7F
+    for at, shift in ((pos + 1, 7), (pos + 2, 14), (pos + 3, 21), (pos + 4, 28)):
+        byte = buf[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            value &= 0xFFFFFFFF
+            return (value >> 1) ^ -(value & 1), at + 1
+    raise ParseError("a number in it is cut short or too long")
+
+
+def read_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
+    """The same with 64 bits."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = buf[pos]
+        pos += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            value &= _MASK64
+            return (value >> 1) ^ -(value & 1), pos
+    raise ParseError("a number in it is cut short or too long")
+
+
+def write_varint(out: bytearray, value: int) -> None:
+    value = (value << 1) ^ (value >> 63)
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+
+
+def _wrapped(value: int) -> int:
+    if _MIN_INT64 <= value <= _MAX_INT64:
+        return value
+    return ((value - _MIN_INT64) & _MASK64) + _MIN_INT64
+
+
+# ---- reading ----
+
+
+class _Scan(NamedTuple):
+    """Where the parts of a record lie; sizes below zero are null."""
+
+    end: int
+    time_delta: int
+    offset_delta: int
+    key_at: int
+    key_size: int
+    value_at: int
+    value_size: int
+    header_count: int
+    headers_at: int
+
+
+def _scan(data: bytes, pos: int, index: int) -> _Scan:
+    """The record at `pos`, which is the one at `index` in its batch."""
+    try:
+        return _scan_at(data, pos)
+    except IndexError:
+        why = "a number in it is cut short or too long"
+    except ParseError as error:
+        why = str(error)
+    raise ParseError(f"record {index} is malformed: {why}")
+
+
+def _scan_at(data: bytes, pos: int) -> _Scan:
+    size, pos = read_varint(data, pos)
+    end = pos + size
+    if size < 0 or end > len(data):
+        raise ParseError("it reaches past the end of the batch")
+    time_delta, pos = read_varlong(data, pos + 1)
+    offset_delta, pos = read_varint(data, pos)
+    key_at, key_size, pos = _span(data, pos, end)
+    value_at, value_size, pos = _span(data, pos, end)
+    header_count, headers_at = read_varint(data, pos)
+    pos = headers_at
+    if header_count:
+        if not 0 < header_count <= end - pos:
+            raise ParseError("its number of headers is impossible")
+        for _ in range(header_count):
+            _, name_size, pos = _span(data, pos, end)
+            if name_size < 0:
+                raise ParseError("a header has no name")
+            _, _, pos = _span(data, pos, end)
+    if pos != end:
+        raise ParseError("its length does not fit its content")
+    return _Scan(
+        end,
+        time_delta,
+        offset_delta,
+        key_at,
+        key_size,
+        value_at,
+        value_size,
+        header_count,
+        headers_at,
+    )
+
+
+def _span(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
+    """Where a field begins, its size, and where the next one begins."""
+    size, pos = read_varint(data, pos)
+    if size < 0:
+        return pos, -1, pos
+    if size > end - pos:
+        raise ParseError("a field reaches past its end")
+    return pos, size, pos + size
+
+
+def _field(data: bytes, at: int, size: int) -> bytes | None:
+    return None if size < 0 else data[at : at + size]
+
+
+def _headers(data: bytes, pos: int, count: int) -> Headers:
+    pairs: list[tuple[str, bytes | None]] = []
+    for _ in range(count):
+        at, size, pos = _span(data, pos, len(data))
+        name = data[at : at + size].decode(errors="replace")
+        at, size, pos = _span(data, pos, len(data))
+        pairs.append((name, _field(data, at, size)))
+    return tuple(pairs)
+
+
+def _check_count(count: int, size: int) -> None:
+    if not 0 <= count <= size // MIN_RECORD_BYTES:
+        raise ParseError(f"{size} bytes cannot hold {count} records")
+
+
+def _check_rest(rest: int) -> None:
+    if rest:
+        raise ParseError("more follows the last record of the batch")
+
+
+def decode_records(
+    data: Buffer, count: int, base_offset: int, base_timestamp: int, append_time: int | None, /
+) -> list[Record]:
+    """The `count` records that fill `data`; all of the same time if `append_time` is given."""
+    data = bytes(memoryview(data))
+    _check_count(count, len(data))
+    records: list[Record] = []
+    pos = 0
+    for index in range(count):
+        scan = _scan(data, pos, index)
+        pos, delta, offset_delta, key_at, key_size, value_at, value_size, headers, at = scan
+        records.append(
+            Record(
+                _wrapped(base_offset + offset_delta),
+                _wrapped(base_timestamp + delta) if append_time is None else append_time,
+                _field(data, key_at, key_size),
+                _field(data, value_at, value_size),
+                _headers(data, at, headers) if headers else (),
+            )
+        )
+    _check_rest(len(data) - pos)
+    return records
+
+
+def check_records(
+    pieces: Iterable[Buffer],
+    count: int,
+    base_timestamp: int,
+    need_keys: bool,
+    earliest: int,
+    latest: int,
+    /,
+) -> tuple[int, int, int]:
+    """Checks the `count` records that must fill the pieces, each with its place as offset delta.
+
+    Returns the largest timestamp, the index of the first record without a key if keys are needed,
+    and of the first record with a timestamp outside of `earliest` to `latest`; -1 for none.
+    """
+    data = b"".join(pieces)
+    max_timestamp = NO_TIMESTAMP
+    keyless = untimely = -1
+    pos = 0
+    for index in range(count):
+        scan = _scan(data, pos, index)
+        pos = scan.end
+        if scan.offset_delta != index:
+            raise ParseError(
+                f"record {index} is malformed: its offset is not its place in the batch"
+            )
+        timestamp = _wrapped(base_timestamp + scan.time_delta)
+        if timestamp > max_timestamp:
+            max_timestamp = timestamp
+        if need_keys and scan.key_size < 0:
+            if keyless < 0:
+                keyless = index
+        elif timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest and untimely < 0:
+            untimely = index
+    _check_rest(len(data) - pos)
+    return max_timestamp, keyless, untimely
+
+
+# ---- writing ----
+
+
+class Builder:
+    """The records of a batch, encoded one after the other.
+
+    `room` bytes are left free at the front, for the header of the batch; `size` counts them too.
+    """
+
+    __slots__ = ("_buffer", "_record", "_room", "base_timestamp", "count", "max_timestamp")
+
+    def __init__(self, room: int = 0, /) -> None:
+        if room < 0:
+            raise ValueError("room cannot be negative")
+        self._room = room
+        self._record = bytearray()
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self._buffer = bytearray(self._room)
+        self.count = 0
+        self.base_timestamp = NO_TIMESTAMP
+        """Of the first record; the others are told as differences to it."""
+        self.max_timestamp = NO_TIMESTAMP
+
+    @property
+    def size(self) -> int:
+        return len(self._buffer)
+
+    def append(
+        self, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers, /
+    ) -> int:
+        """Adds a record; the size of all."""
+        if not _MIN_INT64 <= timestamp <= _MAX_INT64:
+            raise OverflowError("a timestamp has 64 bits")
+        base = self.base_timestamp if self.count else timestamp
+        record = self._record
+        record.clear()
+        record.append(0)
+        write_varint(record, _wrapped(timestamp - base))
+        write_varint(record, self.count)
+        _write_bytes(record, key)
+        _write_bytes(record, value)
+        write_varint(record, len(headers))
+        for name, content in headers:
+            _write_bytes(record, name.encode())
+            _write_bytes(record, content)
+        if len(record) > _MAX_INT32:
+            raise OverflowError(f"a record has at most {_MAX_INT32} bytes")
+        write_varint(self._buffer, len(record))
+        self._buffer += record
+        self.base_timestamp = base
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.count += 1
+        return len(self._buffer)
+
+    def extend(self, records: Iterable[Record], /) -> int:
+        """Adds records, whatever offsets they have; the size of all."""
+        for _, timestamp, key, value, headers in records:
+            self.append(timestamp, key, value, headers)
+        return len(self._buffer)
+
+    def take(self) -> bytearray:
+        """Hands over what was built and begins anew."""
+        taken = self._buffer
+        self._start_anew()
+        return taken
+
+
+def _write_bytes(out: bytearray, data: bytes | None) -> None:
+    if data is None:
+        out.append(1)  # the varint of -1
+    else:
+        write_varint(out, len(data))
+        out += data
+
+
+# ---- compaction ----
+
+
+class OffsetMap:
+    """The last offset of each key in a log, within `memory` bytes, for compaction.
+
+    Keys are kept as hashes of 128 bits that nobody can foresee without the seed; two keys with the
+    same hash would be taken for one.
+    """
+
+    __slots__ = ("_offsets", "_seed", "capacity")
+
+    def __init__(self, memory: int, seed: bytes, /) -> None:
+        if len(seed) != SEED_BYTES:
+            raise ValueError(f"the seed has {SEED_BYTES} bytes, not {len(seed)}")
+        self.capacity = memory // _ENTRY_BYTES
+        """How many keys fit."""
+        if self.capacity < 1:
+            raise ValueError(f"a map of {memory} bytes is too small or too large")
+        self._seed = seed
+        self._offsets: dict[bytes, int] = {}
+
+    def _hash(self, key: Buffer) -> bytes:
+        return hashlib.blake2b(key, digest_size=16, key=self._seed).digest()
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def put(self, key: Buffer, offset: int, /) -> bool:
+        """Remembers where a key was written; False when it is new and there is no room for it."""
+        if not 0 <= offset < _MAX_INT64:
+            raise ValueError("no offset of a record")
+        hashed = self._hash(key)
+        if len(self._offsets) >= self.capacity and hashed not in self._offsets:
+            return False
+        self._offsets[hashed] = offset
+        return True
+
+    def get(self, key: Buffer, /) -> int:
+        """Where the key was last written; -1 if it is not known."""
+        return self._offsets.get(self._hash(key), -1)
+
+    def put_records(self, data: Buffer, count: int, base_offset: int, start_offset: int, /) -> int:
+        """Puts the keys of the `count` records that fill `data`, from `start_offset` on.
+
+        Returns how many records it went over: fewer than `count` when the map is full.
+        """
+        data = bytes(memoryview(data))
+        _check_count(count, len(data))
+        pos = 0
+        for index in range(count):
+            scan = _scan(data, pos, index)
+            offset = _wrapped(base_offset + scan.offset_delta)
+            if not 0 <= offset < _MAX_INT64:
+                raise ParseError(
+                    f"record {index} is malformed: its offset is not its place in the batch"
+                )
+            key = _field(data, scan.key_at, scan.key_size)
+            if key is not None and offset >= start_offset and not self.put(key, offset):
+                return index
+            pos = scan.end
+        _check_rest(len(data) - pos)
+        return count
+
+    def clear(self) -> None:
+        self._offsets.clear()

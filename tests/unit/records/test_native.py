@@ -1,0 +1,81 @@
+"""How the extension is built and chosen."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scriba.records import native
+
+ROOT = Path(__file__).parents[3]
+SEED = bytes(range(16))
+
+
+def run(*arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **environment},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def build(folder: Path, **environment: str) -> list[Path]:
+    where = ("--build-lib", str(folder / "lib"), "--build-temp", str(folder / "temp"))
+    run("setup.py", "--quiet", "build_ext", *where, **environment)
+    return list((folder / "lib").rglob("_native*"))
+
+
+@pytest.mark.parametrize("value", ["0", "1", ""])
+def test_the_environment_switches_the_extension_off(value):
+    code = "from scriba.records import native; print(native.kit.native)"
+    printed = run("-c", code, SCRIBA_NATIVE=value)
+    assert printed.strip() == str(value != "0" and native.NATIVE is not None)
+
+
+def test_the_package_works_where_the_extension_is_missing():
+    code = (
+        "import sys; sys.modules['scriba._native'] = None\n"
+        "from scriba.records import batch, native\n"
+        "made = batch.encode_batch([batch.Record(value=b'v')])\n"
+        "print(native.kit.native, batch.decode_records(made)[0].value)"
+    )
+    assert run("-c", code).strip() == "False b'v'"
+
+
+def test_a_failing_compiler_does_not_fail_the_build(tmp_path):
+    assert build(tmp_path, CC="false") == []
+
+
+class TestExtension:
+    """Where there is a compiler all of this has to hold."""
+
+    pytestmark = pytest.mark.usefixtures("extension")
+
+    def test_it_compiles_without_a_warning(self, tmp_path):
+        assert build(tmp_path, CFLAGS="-O2 -Wall -Wextra -Werror")
+
+    def test_the_one_in_use_was_built_from_these_sources(self):
+        from scriba import _native
+
+        current = run("-c", "import setup; print(setup.fingerprint())").strip()
+        assert current == _native.SOURCES, "run: pip install -e . --no-deps --no-build-isolation"
+
+    @pytest.mark.parametrize(
+        ("length", "digest"),
+        [
+            (0, "a3817f04ba25a8e66df67214c7550293"),
+            (15, "5493e99933b0a8117e08ec0f97cfc3d9"),
+            (63, "5150d1772f50834a503e069a973fbd7c"),
+        ],
+    )
+    def test_its_hash_is_siphash(self, length, digest):
+        from scriba import _native
+
+        assert _native.siphash(SEED, bytes(range(length))).hex() == digest

@@ -1,0 +1,394 @@
+"""The extension and its twin in Python: the same results, the same errors, for any bytes."""
+
+import gc
+import threading
+import tracemalloc
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from scriba.errors import ParseError
+from scriba.records import native
+from scriba.records.pure import read_varint, read_varlong, write_varint
+from scriba.records.record import Record
+
+pytestmark = pytest.mark.usefixtures("kit")
+
+SEED = bytes(range(16))
+INT64 = st.integers(-(2**63), 2**63 - 1)
+ANY_TIME = (-(2**63), 2**63 - 1)
+
+content = st.none() | st.binary(max_size=300)
+headers = st.lists(st.tuples(st.text(max_size=10), content), max_size=3)
+records = st.lists(
+    st.builds(Record, timestamp=INT64, key=content, value=content, headers=headers), max_size=12
+)
+mutations = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=4)
+places = st.lists(st.integers(0, 2**16), max_size=6)
+
+
+def cut(data: bytes, places: list[int]) -> list[bytes]:
+    """The same bytes in pieces, some of them empty."""
+    ends = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [bytes(data[start:end]) for start, end in pairwise(ends)]
+
+
+def section(kit: native.Kit, given: list[Record]) -> bytearray:
+    builder = kit.Builder()
+    builder.extend(given)
+    return builder.take()
+
+
+def record(body: bytes) -> bytes:
+    out = bytearray()
+    write_varint(out, len(body))
+    return bytes(out + body)
+
+
+def outcome(function, *arguments):
+    """What came out, or which error."""
+    try:
+        return function(*arguments)
+    except ParseError as error:
+        return type(error)
+
+
+@given(records)
+def test_both_write_the_same_bytes_and_read_the_same_records(kit, given):
+    mine, other = kit.Builder(5), native.PURE.Builder(5)
+    for item in given:
+        assert mine.append(*item[1:]) == other.append(*item[1:])
+    assert (mine.count, mine.size, mine.base_timestamp, mine.max_timestamp) == (
+        other.count,
+        other.size,
+        other.base_timestamp,
+        other.max_timestamp,
+    )
+    data = mine.take()
+    assert data == other.take()
+    assert not any(data[:5])
+    base = given[0].timestamp if given else -1
+    expected = [
+        item._replace(offset=i, headers=tuple(item.headers)) for i, item in enumerate(given)
+    ]
+    assert kit.decode_records(memoryview(data)[5:], len(given), 0, base, None) == expected
+
+
+@given(records, mutations, INT64, INT64, INT64 | st.none(), st.integers(-1, 2))
+def test_mutated_records_are_read_alike(
+    kit, given, changes, offset, timestamp, append_time, count_error
+):
+    data = section(native.PURE, given)
+    for at, byte in changes:
+        if data:
+            data[at % len(data)] = byte
+    arguments = (bytes(data), len(given) + count_error, offset, timestamp, append_time)
+    assert outcome(kit.decode_records, *arguments) == outcome(
+        native.PURE.decode_records, *arguments
+    )
+
+
+@given(records, mutations, places, INT64, st.booleans(), INT64, INT64, st.integers(-1, 2))
+def test_mutated_records_are_judged_alike(
+    kit, given, changes, cuts, timestamp, need_keys, earliest, latest, count_error
+):
+    data = section(native.PURE, given)
+    for at, byte in changes:
+        if data:
+            data[at % len(data)] = byte
+    pieces = cut(data, cuts)
+    rules = (len(given) + count_error, timestamp, need_keys, earliest, latest)
+    assert outcome(kit.check_records, pieces, *rules) == outcome(
+        native.PURE.check_records, pieces, *rules
+    )
+
+
+@given(st.binary(max_size=120), st.integers(-3, 20))
+@example(b"", 0)
+@example(b"\0" * 7, 1)
+@example(b"\xff" * 70, 3)
+def test_random_bytes_are_read_and_judged_alike(kit, data, count):
+    pure = native.PURE
+    assert outcome(kit.decode_records, data, count, 0, 0, None) == outcome(
+        pure.decode_records, data, count, 0, 0, None
+    )
+    assert outcome(kit.check_records, [data], count, 0, True, *ANY_TIME) == outcome(
+        pure.check_records, [data], count, 0, True, *ANY_TIME
+    )
+    ours, theirs = kit.OffsetMap(10_000, SEED), pure.OffsetMap(10_000, SEED)
+    assert outcome(ours.put_records, data, count, 0, 0) == outcome(
+        theirs.put_records, data, count, 0, 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "fault"),
+    [
+        (b"", "number"),
+        (b"\0", "number"),
+        (b"\0\0\0\1\1", "number"),
+        (b"\0" + b"\x80" * 10 + b"\0\0\1\1\0", "number"),
+        (b"\0\0" + b"\x80" * 5 + b"\0\1\1\0", "number"),
+        (b"\0\0\0\x10\1\1\0", "field"),
+        (b"\0\0\0\1\1\1", "number of headers"),
+        (b"\0\0\0\1\1\x02\0\0", None),
+        (b"\0\0\0\1\1\x08\0\0", "number of headers"),
+        (b"\0\0\0\1\1\x02\1\0", "no name"),
+        (b"\0\0\0\1\1\0\0", "length"),
+        (b"\0\0\x02\1\1\0", "place"),
+        (b"\x7f\0\0\1\1\0", None),  # attributes mean nothing
+        (b"\0\0\0\3\3\0", None),  # any negative length is null
+        (b"\0" + b"\xff" * 9 + b"\x7f\0\1\1\0", None),  # bits beyond the type are dropped
+        (b"\0\0" + b"\x80" * 4 + b"\x70\1\1\0", None),
+    ],
+)
+def test_faults_are_found_and_leniency_is_javas(kit, body, fault):
+    data = record(body)
+    rules = (1, 0, False, *ANY_TIME)
+    byte_by_byte = [data[at : at + 1] for at in range(len(data))]
+    for pieces in ([data], byte_by_byte, iter(byte_by_byte)):
+        if fault is None:
+            assert kit.check_records(pieces, *rules)[1:] == (-1, -1)
+        else:
+            with pytest.raises(ParseError, match=fault):
+                kit.check_records(pieces, *rules)
+    if fault is None:
+        assert kit.decode_records(data, 1, 0, 0, None)[0].key is None
+
+
+def test_the_batch_must_hold_what_it_counts_and_no_more(kit):
+    data = section(kit, [Record()] * 3)
+    for count, words in ((-1, "more follows"), (2, "more follows"), (4, "record 3 is malformed")):
+        with pytest.raises(ParseError, match=words):
+            kit.check_records([data], count, 0, False, *ANY_TIME)
+    for count, words in ((-1, "cannot hold"), (2, "more follows"), (4, "cannot hold")):
+        with pytest.raises(ParseError, match=words):
+            kit.decode_records(data, count, 0, 0, None)
+    with pytest.raises(ParseError, match="record 1 is malformed: it reaches past"):
+        kit.decode_records(data[:7] + b"\x7e" + data[8:], 3, 0, 0, None)
+
+
+def test_an_error_of_where_the_pieces_come_from_is_passed_on(kit):
+    data = section(kit, [Record(value=b"v" * 50)] * 3)
+
+    def failing():
+        yield data[:80]
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        kit.check_records(failing(), 3, 0, False, *ANY_TIME)
+    with pytest.raises(TypeError):
+        kit.check_records([data, "text"], 3, 0, False, *ANY_TIME)
+
+
+def test_the_first_of_each_kind_is_reported_and_a_keyless_one_is_not_untimely_too(kit):
+    times = [5, 1, 9, 9, 1, -1]
+    keys = [b"k", None, b"k", None, b"k", b"k"]
+    data = section(kit, [Record(0, t, k) for t, k in zip(times, keys, strict=True)])
+    assert kit.check_records([data], 6, 5, True, 2, 8) == (9, 1, 2)
+    assert kit.check_records([data], 6, 5, False, 2, 8) == (9, -1, 1)
+    assert kit.check_records([data], 6, 5, False, 1, 9) == (9, -1, -1)
+
+
+def test_header_names_that_are_no_text_are_read_as_java_reads_them(kit):
+    data = record(b"\0\0\0\1\1\x02\x06a\xffb\1")
+    assert kit.decode_records(data, 1, 0, 0, None)[0].headers == (("a\ufffdb", None),)
+
+
+def test_any_buffer_may_hold_keys_and_values(kit):
+    builder = kit.Builder()
+    builder.append(0, bytearray(b"k"), memoryview(b"value")[1:3], [("h", bytearray())])
+    assert kit.decode_records(builder.take(), 1, 0, 0, None) == [
+        Record(0, 0, b"k", b"al", (("h", b""),))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((2**63, None, None, ()), OverflowError),
+        (("now", None, None, ()), TypeError),
+        ((0, "text", None, ()), TypeError),
+        ((0, None, 5, ()), TypeError),
+        ((0, None, None, None), TypeError),
+        ((0, None, None, [("\ud800", None)]), UnicodeEncodeError),
+        ((0, None, None, [("a", "b")]), TypeError),
+    ],
+)
+def test_a_record_that_cannot_be_written_leaves_the_builder_as_it_was(kit, arguments, error):
+    builder = kit.Builder()
+    builder.append(1, b"a", b"b", ())
+    with pytest.raises(error):
+        builder.append(*arguments)
+    builder.append(3, None, b"c", ())
+    assert kit.decode_records(builder.take(), 2, 0, 1, None) == [
+        Record(0, 1, b"a", b"b"),
+        Record(1, 3, None, b"c"),
+    ]
+
+
+def test_a_large_record_among_small_ones(kit):
+    items = [Record(0, 0, None, b"x"), Record(1, 0, b"k" * 200_000, b"v" * (2 << 20))] * 2
+    data = section(kit, items)
+    decoded = kit.decode_records(data, 4, 0, 0, None)
+    assert [item[1:] for item in decoded] == [item[1:] for item in items]
+    assert kit.check_records([data], 4, 0, False, *ANY_TIME) == (0, -1, -1)
+
+
+def test_records_survive_the_collector(kit):
+    data = section(kit, [Record(0, 0, b"k", b"v", (("h", b"x"),))] * 500)
+    decoded = kit.decode_records(data, 500, 0, 0, None)
+    gc.collect()
+    assert decoded[499] == Record(499, 0, b"k", b"v", (("h", b"x"),))
+    assert type(decoded[0]) is Record
+    del decoded
+    gc.collect()
+
+
+@given(st.integers(-(2**31), 2**31 - 1))
+def test_varints_of_32_bits_come_back(number):
+    out = bytearray()
+    write_varint(out, number)
+    assert read_varint(out, 0) == (number, len(out))
+
+
+@given(INT64)
+def test_varints_of_64_bits_come_back(number):
+    out = bytearray()
+    write_varint(out, number)
+    assert read_varlong(out, 0) == (number, len(out))
+
+
+# ---- the map of keys ----
+
+
+@given(
+    st.lists(st.tuples(st.binary(max_size=20), st.integers(0, 2**60)), max_size=60),
+    st.lists(st.binary(max_size=3), max_size=20),
+)
+def test_the_map_knows_the_last_offset_of_each_key(kit, puts, others):
+    offsets = kit.OffsetMap(64 << 10, SEED)
+    for key, offset in puts:
+        assert offsets.put(key, offset)
+    known = dict(puts)
+    assert len(offsets) == len(known)
+    for key in [*known, *others]:
+        assert offsets.get(key) == known.get(key, -1)
+    offsets.clear()
+    assert len(offsets) == 0
+    assert all(offsets.get(key) == -1 for key in known)
+
+
+def test_a_full_map_takes_no_new_key_but_still_moves_the_ones_it_has(kit):
+    offsets = kit.OffsetMap(4000, SEED)
+    keys = [b"%d" % n for n in range(offsets.capacity + 1)]
+    assert [offsets.put(key, 1) for key in keys] == [True] * offsets.capacity + [False]
+    assert offsets.put(keys[0], 7)
+    assert (offsets.get(keys[0]), offsets.get(keys[-1])) == (7, -1)
+    assert len(offsets) == offsets.capacity
+
+
+def test_a_batch_goes_into_the_map_from_an_offset_on_until_it_is_full(kit):
+    items = [Record(key=None if n % 3 == 0 else b"%d" % n) for n in range(60)]
+    data = section(kit, items)
+    offsets = kit.OffsetMap(1 << 16, SEED)
+    assert offsets.put_records(data, 60, 1000, 1010) == 60
+    assert [offsets.get(b"%d" % n) for n in (5, 10, 11, 12, 59)] == [-1, 1010, 1011, -1, 1059]
+    small = kit.OffsetMap(1000, SEED)
+    taken = small.put_records(data, 60, 0, 0)
+    assert taken < 60
+    assert len(small) == small.capacity == sum(item.key is not None for item in items[:taken])
+    with pytest.raises(ParseError):
+        offsets.put_records(data, 59, 0, 0)
+    with pytest.raises(ParseError):
+        offsets.put_records(data, 60, -1, 0)
+
+
+def test_the_map_stays_within_its_memory(kit):
+    memory = 1 << 20
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        offsets = kit.OffsetMap(memory, SEED)
+        for n in range(offsets.capacity):
+            offsets.put(b"%d" % n, 10**12 + n)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most - before <= memory + 4096
+    assert offsets.capacity >= memory // 300
+
+
+@pytest.mark.parametrize(("memory", "seed"), [(10, SEED), (-1, SEED), (1000, b"short")])
+def test_a_map_needs_memory_and_a_seed(kit, memory, seed):
+    with pytest.raises(ValueError, match="bytes"):
+        kit.OffsetMap(memory, seed)
+    with pytest.raises(ValueError, match="offset"):
+        kit.OffsetMap(1000, SEED).put(b"k", -1)
+
+
+# ---- what only the extension can get wrong ----
+
+
+class Meddler:
+    """A sequence that uses the builder while the builder reads it."""
+
+    def __init__(self, builder):
+        self.builder = builder
+
+    def __iter__(self):
+        self.builder.take()
+        return iter(())
+
+    def __len__(self):
+        return 0
+
+
+def test_a_builder_cannot_be_used_while_it_is_in_use(kit):
+    if kit.native:
+        builder = kit.Builder()
+        builder.append(0, b"k", b"v", ())
+        with pytest.raises(RuntimeError, match="in use"):
+            builder.append(0, None, None, Meddler(builder))
+        assert len(builder.take()) == 9
+
+
+def test_long_walks_let_other_threads_run(kit):
+    """Many threads walk the same bytes at once and agree."""
+    data = section(native.NATIVE or kit, [Record(key=b"k", value=bytes(90))] * 12_000)
+    found: list[object] = []
+    threads = [
+        threading.Thread(
+            target=lambda: found.append(native.kit.check_records([data], 12_000, 0, True, 0, 0))
+        )
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [(0, -1, -1)] * 4
+
+
+def test_wrong_arguments_are_type_errors(kit):
+    for call in (
+        lambda: kit.decode_records(b""),
+        lambda: kit.decode_records(5, 0, 0, 0, None),
+        lambda: kit.check_records([], 0, 0, False, 0),
+        lambda: kit.check_records(5, 0, 0, False, 0, 0),
+        lambda: kit.Builder().extend(5),
+        lambda: kit.Builder().append(0),
+        lambda: kit.OffsetMap(1000),
+        lambda: kit.OffsetMap(1000, SEED).get(5),
+    ):
+        with pytest.raises(TypeError):
+            call()
+
+
+def test_bounds_hold_at_the_end_of_every_prefix(kit):
+    whole = section(kit, [Record(0, 2**40, b"key", b"value", (("a", b"b"), ("c", None)))])
+    for size in range(len(whole)):
+        with pytest.raises(ParseError):
+            kit.decode_records(whole[:size], 1, 0, 0, None)
