@@ -77,6 +77,23 @@ def table(lines: Sequence[Line]) -> str:
     return head + body
 
 
+def misses(lines: Sequence[Line], explained: Mapping[str, str]) -> str:
+    """Every goal missed, with the reason that `explained.md` gives for its row."""
+    keys = dict.fromkeys(line.row.key for line in lines if line.met is False)
+    if not keys:
+        return ""
+    told = [f"- `{key}`: {explained.get(key, 'not explained yet')}\n" for key in keys]
+    return "\n## Goals missed\n\n" + "".join(told)
+
+
+def read_explained(path: Path) -> dict[str, str]:
+    """Lines of the form `- key: why`."""
+    if not path.exists():
+        return {}
+    entries = (line[2:].split(":", 1) for line in path.read_text().splitlines() if line[:2] == "- ")
+    return {key.strip(" `"): why.strip() for key, why in entries}
+
+
 def machine() -> str:
     cpu = next(
         (
@@ -115,12 +132,13 @@ def write(
     lines: Sequence[Line],
     configurations: Mapping[str, Sequence[str]],
     facts: Mapping[str, float],
+    explained: Mapping[str, str],
 ) -> None:
     goals = [line for line in lines if line.met is not None]
     met = sum(bool(line.met) for line in goals)
     text = f"# Scriba and Apache Kafka, side by side\n\n{machine()}; Scriba {commit()}\n\n"
     text += METHOD.format(**facts) + f"\n**{met} of {len(goals)} goals met.**\n\n"
-    text += table(lines)
+    text += table(lines) + misses(lines, explained)
     for name, settings in configurations.items():
         text += f"\n## {name}\n\n```\n" + "\n".join(settings) + "\n```\n"
     path.write_text(text)

@@ -2,9 +2,10 @@
 
     python bench/run.py [--rows KEY,...] [--pairs N] [--quick] [--targets scriba,kafka]
 
-Writes `RESULTS.md` and the raw figures in `results.json` beside this file. `--quick` does an
-eighth of the work with a short warm-up: for trying out, not for publishing. `--targets kafka,kafka`
-holds a broker against itself, to see how much of a ratio is noise.
+Writes `RESULTS.md` and the raw figures in `results.json` beside this file; why a goal is missed is
+told in `explained.md`, a line for each row. `--quick` does an eighth of the work with a short
+warm-up: for trying out, not for publishing. `--targets kafka,kafka` holds a broker against itself,
+to see how much of a ratio is noise.
 """
 
 import argparse
@@ -122,7 +123,8 @@ def main() -> None:
         rounds(benches, alone, wanted.pairs, samples)
         configurations = {b.broker.name: b.broker.configuration() for b in benches.values()}
     lines = report.judge([*served, *alone], samples)
-    report.write(wanted.out / "RESULTS.md", lines, configurations, facts)
+    explained = report.read_explained(HERE / "explained.md")
+    report.write(wanted.out / "RESULTS.md", lines, configurations, facts, explained)
     (wanted.out / "results.json").write_text(json.dumps(samples, indent=1) + "\n")
     say("\n" + report.table(lines))
     say(f"{time.monotonic() - began:.0f} s; written to {wanted.out / 'RESULTS.md'}")

@@ -204,7 +204,8 @@ class KafkaBroker(Broker):
 
     def configuration(self) -> list[str]:
         properties = {**KAFKA_PROPERTIES, **self.settings}
-        return ["java " + " ".join(KAFKA_JVM), *(f"{k}={v}" for k, v in properties.items())]
+        told = [f"Apache Kafka {kafka_jars.version()}", "java " + " ".join(KAFKA_JVM)]
+        return told + [f"{key}={value}" for key, value in properties.items()]
 
 
 class ScribaBroker(Broker):

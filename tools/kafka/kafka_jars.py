@@ -80,6 +80,11 @@ def jars() -> Path:
     return library
 
 
+def version() -> str:
+    (clients,) = jars().glob("kafka-clients-*.jar")
+    return clients.stem.removeprefix("kafka-clients-")
+
+
 def classpath() -> str:
     return ":".join(str(jar) for jar in sorted(jars().glob("*.jar")))
 
