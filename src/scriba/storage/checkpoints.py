@@ -54,10 +54,10 @@ def parse_offsets(data: bytes) -> dict[PartitionName, int]:
 
 def read_offsets(disk: Disk, path: str) -> dict[PartitionName, int]:
     """What the checkpoint says; nothing when it is missing or damaged."""
-    if not disk.exists(path):
-        return {}
     try:
         return parse_offsets(disk.read(path))
+    except FileNotFoundError:
+        return {}
     except (ValueError, IndexError) as error:
         logger.warning("%s is damaged and will be written anew: %s", path, error)
         return {}

@@ -5,7 +5,8 @@ their indexes, the active one if someone waits for it, leader epochs, producer s
 directories that name all these files. A sync that fails is the last one.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 from scriba.errors import KafkaError
@@ -32,6 +33,7 @@ class Durability:
         "_generation",
         "_segments",
         "_snapshots",
+        "_sync_parent",
         "_unsynced",
         "_wanted",
         "closing",
@@ -49,6 +51,7 @@ class Durability:
         flushed_offset: int,
         end: Callable[[], int],
         fail: Callable[[str], KafkaError],
+        sync_parent: Callable[[], Awaitable[None]],
     ) -> None:
         """`durable` says that the files are just as a clean shutdown left them."""
         self.flushed_offset = flushed_offset
@@ -60,6 +63,7 @@ class Durability:
         self._epochs = epochs
         self._end = end
         self._fail = fail
+        self._sync_parent = sync_parent
         self._commit = GroupCommit(self._sync)
         self._files_new = not durable
         """Whether a name in the directory may not be on the device."""
@@ -140,14 +144,13 @@ class Durability:
 
     async def _sync_creation(self) -> None:
         """The directory's own name, and the file that says whose it is."""
-        path = f"{self._segments.directory}/{PARTITION_METADATA}"
-        if self._disk.exists(path):
-            file = self._disk.open(path)
+        with suppress(FileNotFoundError):
+            file = self._disk.open(f"{self._segments.directory}/{PARTITION_METADATA}")
             try:
                 await file.datasync()
             finally:
                 file.close()
-        await self._disk.sync_dir(self._segments.directory.rpartition("/")[0])
+        await self._sync_parent()
 
     async def _write_epochs(self) -> None:
         if self._epochs.dirty:

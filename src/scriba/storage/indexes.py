@@ -84,7 +84,10 @@ class Indexes:
         if complete or len(self.offsets) - self._durable >= UNSURE_ENTRIES:
             self.write()
             self._durable = len(self.offsets)
-            suffixes |= {INDEX, TIME_INDEX}
+            if len(self.offsets):
+                suffixes.add(INDEX)
+            if len(self.times):
+                suffixes.add(TIME_INDEX)
         for suffix in sorted(suffixes):
             file = self._disk.open(self._stem + suffix, create=True)
             try:

@@ -16,6 +16,7 @@ is never split: not by a roll, not by a truncation, and a read begins at one.
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final, Self
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
@@ -87,7 +88,8 @@ class Log:
         partition: int,
         topic_id: bytes | None,
         settings: TopicSettings,
-        on_failure: Callable[["Log", Failure], None] | None = None,
+        on_failure: Callable[["Log", Failure], None] | None,
+        sync_parent: Callable[[], Awaitable[None]] | None,
     ) -> None:
         place = loaded.place
         self.topic = topic
@@ -117,7 +119,8 @@ class Log:
             durable=loaded.durable,
             flushed_offset=loaded.recovery_point,
             end=lambda: self.end_offset,
-            fail=lambda why: self.fail(why, device=True),
+            fail=partial(self.fail, device=True),
+            sync_parent=sync_parent or partial(place.disk.sync_dir, _parent(place.directory)),
         )
         self.cut_tail = loaded.cut
         """Whether opening cut off a tail; `sync` must come before the next append."""
@@ -141,12 +144,15 @@ class Log:
         offload: Offload | None = None,
         producer_expiration_ms: int = DAY_MS,
         on_failure: Callable[["Log", Failure], None] | None = None,
+        sync_parent: Callable[[], Awaitable[None]] | None = None,
     ) -> Self:
         """Opens or creates the log in `directory`. Waits for the device.
 
         Without a recovery point nothing counts as flushed, unless the shutdown was clean.
+        `sync_parent` makes the directory's own name durable; logs side by side can share that.
         """
-        disk.mkdir(directory)
+        if not disk.exists(directory):
+            disk.mkdir(directory)
         topic_id = claim(disk, directory, topic_id)
         place = Place(
             disk=disk,
@@ -158,7 +164,7 @@ class Log:
             now_ms=now.wall_ms,
         )
         loaded = load(place, recovery_point, log_start, clean)
-        log = cls(loaded, topic, partition, topic_id, settings, on_failure)
+        log = cls(loaded, topic, partition, topic_id, settings, on_failure, sync_parent)
         if loaded.damage:
             log.fail(loaded.damage, device=False)
         return log
@@ -539,7 +545,7 @@ class Log:
 
         `unique` tells apart deletions of one name; the topic's id does that by itself.
         """
-        parent = self.directory.rpartition("/")[0]
+        parent = _parent(self.directory)
         name = deleted_dir(self.topic, self.partition, unique or self.topic_id or bytes(16))
         self._disk.rename(self.directory, f"{parent}/{name}")
         self.directory = f"{parent}/{name}"
@@ -548,5 +554,9 @@ class Log:
 
     async def remove_files(self) -> None:
         """Removes what `begin_delete` took away."""
-        await self._disk.sync_dir(self.directory.rpartition("/")[0])
+        await self._disk.sync_dir(_parent(self.directory))
         await remove_tree(self._disk, self._offload, self.directory)
+
+
+def _parent(directory: str) -> str:
+    return directory.rpartition("/")[0]

@@ -30,6 +30,7 @@ from scriba.storage.checkpoints import (
     format_offsets,
     read_offsets,
 )
+from scriba.storage.group_commit import GroupCommit
 from scriba.storage.log import DAY_MS, Failure, Log
 from scriba.storage.meta_properties import FILE_NAME as META_PROPERTIES
 from scriba.storage.meta_properties import MetaProperties
@@ -77,6 +78,8 @@ class LogDir:
         self._recovery_points: dict[PartitionName, int] = {}
         """As the file on disk has them, or will once the writes under way are done."""
         self._log_starts: dict[PartitionName, int] = {}
+        self._names = GroupCommit(lambda: disk.sync_dir(path))
+        """Makes the names of new partitions durable, for many at once."""
 
     # ---- opening ----
 
@@ -243,6 +246,7 @@ class LogDir:
                 offload=self._offload,
                 producer_expiration_ms=producer_expiration_ms,
                 on_failure=self._log_failed,
+                sync_parent=self._names.join,
             )
 
         try:

@@ -13,10 +13,11 @@ _LINES: Final = re.compile(r"version: (\d+)\ntopic_id: (\S+)\s*")
 
 def read_topic_id(disk: Disk, directory: str) -> bytes | None:
     """None if the file is missing, or a crash left it without its content."""
-    path = f"{directory}/{PARTITION_METADATA}"
-    if not disk.exists(path):
+    try:
+        data = disk.read(f"{directory}/{PARTITION_METADATA}")
+    except FileNotFoundError:
         return None
-    found = _LINES.fullmatch(disk.read(path).decode(errors="replace"))
+    found = _LINES.fullmatch(data.decode(errors="replace"))
     if found is None or found[1] != "0":
         return None
     try:

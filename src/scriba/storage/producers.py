@@ -15,7 +15,6 @@ restart here gets all five.
 """
 
 import struct
-from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -68,11 +67,16 @@ class _Producer:
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
-        self.batches: deque[LastBatch] = deque(maxlen=REMEMBERED)
+        self.batches: list[LastBatch] = []
         self.timestamp = -1
         self.seen_ms = -1
         self.coordinator_epoch = -1
         self.txn_start = -1
+
+    def remember(self, batch: LastBatch) -> None:
+        self.batches.append(batch)
+        if len(self.batches) > REMEMBERED:
+            del self.batches[0]
 
 
 class Producers:
@@ -82,7 +86,7 @@ class Producers:
         self._by_id: dict[int, _Producer] = {}
         self._open: dict[int, int] = {}
         """First offset of each open transaction, in rising order -> producer id."""
-        self._ended: deque[tuple[int, int]] = deque()
+        self._ended: list[tuple[int, int]] = []
         """(first offset, marker's offset) of ended ones that the high watermark may not cover."""
 
     def __len__(self) -> int:
@@ -138,7 +142,7 @@ class Producers:
         last_sequence = (header.base_sequence + delta) & MAX_SEQUENCE
         known.timestamp = timestamp = header.max_timestamp
         known.seen_ms = now_ms
-        known.batches.append((last_sequence, base_offset + delta, delta, timestamp))
+        known.remember((last_sequence, base_offset + delta, delta, timestamp))
         if header.attributes & TRANSACTIONAL and known.txn_start < 0:
             known.txn_start = base_offset
             self._open[base_offset] = producer_id
@@ -194,7 +198,7 @@ class Producers:
         """Below it every transaction is decided, and everyone knows how."""
         ended = self._ended
         while ended and ended[0][1] < high_watermark:
-            ended.popleft()
+            del ended[0]
         stable = next(iter(self._open), high_watermark)
         for first, _ in ended:
             if first < stable:
@@ -248,7 +252,7 @@ class Producers:
 
     def _lines(self) -> Iterator[tuple[int, int, _Producer, LastBatch]]:
         for producer_id, known in self._by_id.items():
-            for batch in list(known.batches)[:-1]:
+            for batch in known.batches[:-1]:
                 yield producer_id, known.epoch, known, batch
             sequence, offset, delta, _ = known.batches[-1] if known.batches else (-1, -1, 0, -1)
             yield producer_id, known.epoch, known, (sequence, offset, delta, known.timestamp)
@@ -297,7 +301,7 @@ class Producers:
         known.coordinator_epoch = coordinator_epoch
         known.txn_start = txn_start
         if last_offset >= 0:
-            known.batches.append((last_sequence, last_offset, delta, timestamp))
+            known.remember((last_sequence, last_offset, delta, timestamp))
 
 
 def _out_of_order(header: BatchHeader, last: int) -> KafkaError:

@@ -16,6 +16,7 @@ checkpoint and snapshot may be missing: it only costs more reading.
 import logging
 from bisect import bisect_right
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -228,11 +229,11 @@ def _drop_unsound_aborted(segments: list[Segment]) -> frozenset[int]:
 
 def _read_epochs(loaded: Loaded) -> bool:
     """Whether the file was there and whole."""
-    disk, path = loaded.place.disk, f"{loaded.place.directory}/{LEADER_EPOCHS}"
-    if not disk.exists(path):
-        return False
+    path = f"{loaded.place.directory}/{LEADER_EPOCHS}"
     try:
-        loaded.epochs = Epochs.decode(disk.read(path))
+        loaded.epochs = Epochs.decode(loaded.place.disk.read(path))
+    except FileNotFoundError:
+        return False
     except (ValueError, IndexError) as error:
         logger.warning("%s is damaged and will be written anew: %s", path, error)
         return False
@@ -463,7 +464,7 @@ def _remove(loaded: Loaded, at: int) -> None:
     for segment in loaded.segments[at:]:
         _rest(segment)
         for suffix in SEGMENT_SUFFIXES:
-            if disk.exists(segment.path(suffix)):
+            with suppress(FileNotFoundError):
                 disk.unlink(segment.path(suffix))
     del loaded.segments[at:]
 

@@ -4,7 +4,6 @@ Readers may still be sending from them, and an operator may want them back: they
 once, so that no restart takes them for segments, and removed after `file.delete.delay.ms`.
 """
 
-from collections import deque
 from contextlib import suppress
 
 from scriba.runtime.ports import Disk, File, Offload
@@ -18,7 +17,7 @@ class Removal:
     def __init__(self, disk: Disk, offload: Offload) -> None:
         self._disk = disk
         self._offload = offload
-        self._doomed: deque[tuple[int, list[str], File | None]] = deque()
+        self._doomed: list[tuple[int, list[str], File | None]] = []
         self._resting: list[File] = []
         self._closing: list[File] = []
 
@@ -43,7 +42,7 @@ class Removal:
         self._closing, self._resting = self._resting, []
         removed = 0
         while self._doomed and self._doomed[0][0] <= now_ms:
-            _, paths, doomed = self._doomed.popleft()
+            _, paths, doomed = self._doomed.pop(0)
             if doomed is not None:
                 doomed.close()
             for path in paths:

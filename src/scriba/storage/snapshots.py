@@ -7,6 +7,7 @@ Those at the base of a segment stay as long as the segment; of the others the la
 import logging
 from bisect import bisect_right, insort
 from collections.abc import Container, Iterable
+from contextlib import suppress
 
 from scriba.errors import ParseError
 from scriba.runtime.ports import Disk
@@ -89,7 +90,7 @@ class Snapshots:
 
     def delete(self, offset: int) -> None:
         self.offsets.remove(offset)
-        if self._disk.exists(self.path(offset)):
+        with suppress(FileNotFoundError):
             self._disk.unlink(self.path(offset))
 
     def delete_above(self, offset: int) -> None:
