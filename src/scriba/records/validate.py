@@ -42,6 +42,8 @@ from scriba.records.header import (
 _MIN_RECORD_LENGTH: Final = 14
 """Below this not even the oldest message format fits; Kafka calls it corrupt, not invalid."""
 
+_ATTRIBUTES_LOW_BYTE: Final = CRC_START + 1
+
 _ANY_TIME: Final = (-(2**63), 2**63 - 1)
 
 # What may be done on the event loop: each is about a millisecond of work at most.
@@ -101,6 +103,17 @@ class Prepared(NamedTuple):
 
     view: memoryview
     header: BatchHeader
+
+
+def is_light(batches: Iterable[Buffer | None]) -> bool:
+    """Whether a topic without demands takes all of these in no time, by their first bytes."""
+    for batch in batches:
+        if batch is not None and (
+            len(batch) > _LOOP_PLAIN_BYTES
+            or (len(batch) > _ATTRIBUTES_LOW_BYTE and batch[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK)
+        ):
+            return False
+    return True
 
 
 def peek(view: memoryview) -> BatchHeader:
@@ -221,11 +234,8 @@ def _check_header(
         raise _too_large(len(view), config.max_message_bytes)
     if crc32c(view[CRC_START:]) != header.crc:
         raise _corrupt("the checksum of the record batch is wrong")
-    if origin is Origin.CLIENT:
-        _check_client_header(header)
-
-
-def _check_client_header(header: BatchHeader) -> None:
+    if origin is not Origin.CLIENT:
+        return
     if header.last_offset_delta < 0 or header.count <= 0:
         raise _invalid(f"a batch of {header.count} records is not acceptable")
     if header.last_offset_delta + 1 != header.count:
@@ -249,11 +259,19 @@ def _settle(
     producers_append = header.attributes & LOG_APPEND_TIME
     if producers_append and (append or header.max_timestamp == NO_TIMESTAMP):
         raise _bad_time("a producer may not set the timestamp type LogAppendTime")
-    window = _ANY_TIME if append else _window(config, now)
+    window = _ANY_TIME
+    if not append:
+        window = (
+            max(_ANY_TIME[0], now - config.message_timestamp_before_max_ms),
+            min(_ANY_TIME[1], now + config.message_timestamp_after_max_ms),
+        )
     walked = native.kit.native or need_keys or target != codec
     whole = b""
     if walked:
-        pieces = _unpacked(view, header, target, config, on_loop)
+        payload = view[HEADER_SIZE:]
+        pieces: Iterable[Buffer] = (payload,)
+        if codec:
+            pieces = _unpacked(payload, Codec(codec), target, config, on_loop)
         if target != codec:
             whole = b"".join(pieces)
             pieces = (whole,)
@@ -268,13 +286,6 @@ def _settle(
     if append or producers_append or largest != header.max_timestamp:
         header = set_timestamps(view, 0, header, largest, append)
     return view, header
-
-
-def _window(config: TopicRules, now: int) -> tuple[int, int]:
-    """The earliest and the latest timestamp that the topic accepts now."""
-    earliest = now - config.message_timestamp_before_max_ms
-    latest = now + config.message_timestamp_after_max_ms
-    return max(earliest, _ANY_TIME[0]), min(latest, _ANY_TIME[1])
 
 
 def _check_header_times(header: BatchHeader, window: tuple[int, int]) -> int:
@@ -293,13 +304,9 @@ def _check_header_times(header: BatchHeader, window: tuple[int, int]) -> int:
 
 
 def _unpacked(
-    view: memoryview, header: BatchHeader, target: int, config: TopicRules, on_loop: bool
-) -> Iterable[Buffer]:
+    payload: memoryview, codec: Codec, target: int, config: TopicRules, on_loop: bool
+) -> Iterator[Buffer]:
     """The records, decompressed. What a batch grows to shows only then: on the loop, Heavy."""
-    payload = view[HEADER_SIZE:]
-    codec = header.codec
-    if not codec:
-        return (payload,)
     if on_loop:
         limit = _LOOP_UNPACKED_BYTES if target == codec else _LOOP_REPACKED_BYTES
         return _light(unpack(codec, payload, limit))

@@ -1,10 +1,9 @@
 """Produce: batches are checked, appended and, for acks=all, waited for.
 
-A request runs in three steps. Batches that need more than a look at their header (recompression,
-keys of a compacted topic) are prepared off the loop first; then every partition is appended in one
-go without an await; then, for acks=all, the high watermarks are waited for. Only the first step
-holds the connection's later requests back, so pipelined appends keep their order and overlap
-their waits.
+A request runs in three steps. Batches that take long to check (large ones to be unpacked or packed
+anew) are prepared off the loop first; then every partition is appended in one go without an await;
+then, for acks=all, the high watermarks are waited for. Only the first step holds the connection's
+later requests back, so pipelined appends keep their order and overlap their waits.
 """
 
 from __future__ import annotations
@@ -17,9 +16,10 @@ from scriba.broker.access import Operation, Resource
 from scriba.broker.connection import HangUp
 from scriba.broker.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError, error_code
-from scriba.records.validate import Prepared, needs_offload, peek, prepare
+from scriba.records.validate import BadRecord, Heavy, Prepared, is_light, prepare
 from scriba.runtime.watermark import Watermark
 from scriba.wire.produce import (
+    BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -32,6 +32,9 @@ from scriba.wire.uuids import ZERO
 if TYPE_CHECKING:
     from scriba.broker.node import Node
     from scriba.broker.partition import Partition
+
+Ready = dict[int, "Prepared | KafkaError"]
+"""Batches that were looked at before the append, by the identity of their request's entry."""
 
 INTERNAL_WRITER: Final = "__admin_client"
 
@@ -52,11 +55,13 @@ class _Wait:
 def produce(
     node: Node, ctx: Context, request: ProduceRequest
 ) -> ProduceResponse | Later[ProduceResponse] | None:
-    if node.replicas.inspects():
-        heavy = _heavy_batches(node, ctx, request)
+    prepared: Ready = {}
+    batches = [data.records for topic in request.topic_data for data in topic.partition_data]
+    if node.replicas.inspects() or not is_light(batches):
+        prepared, heavy = _prepare_all(node, ctx, request)
         if heavy:
-            return Later(_produce_heavy(node, ctx, request, heavy))
-    response, waits = _append_all(node, ctx, request, {})
+            return Later(_produce_heavy(node, ctx, request, prepared, heavy))
+    response, waits = _append_all(node, ctx, request, prepared)
     if request.acks == 1 or (request.acks == -1 and not waits):
         return response
     return _conclude(request, response, waits)
@@ -87,10 +92,12 @@ def _answers(
 # ---- preparing off the loop ----
 
 
-def _heavy_batches(
+def _prepare_all(
     node: Node, ctx: Context, request: ProduceRequest
-) -> list[tuple[int, memoryview, Partition]]:
-    """The batches whose check must not hold the loop, by the identity of their request entry."""
+) -> tuple[Ready, list[tuple[int, memoryview, Partition]]]:
+    """What could be prepared here, and copies of the batches that must not hold the loop."""
+    now_ms = node.world.clock.wall_ms()
+    prepared: Ready = {}
     heavy: list[tuple[int, memoryview, Partition]] = []
     for topic in request.topic_data:
         name = topic.name if ctx.version < 13 else node.topic_name(topic.topic_id)
@@ -98,29 +105,29 @@ def _heavy_batches(
             partition = node.replicas.get(name, data.index) if name else None
             records = data.records
             if partition is None or records is None:
-                continue
-            try:
-                header = peek(memoryview(records))
-            except KafkaError:
                 continue  # the append itself will say what is wrong
-            if needs_offload(header, partition.settings):
+            try:
+                prepared[id(data)] = prepare(
+                    memoryview(records), partition.settings, now_ms, on_loop=True
+                )
+            except Heavy:
                 heavy.append((id(data), memoryview(bytearray(records)), partition))
-    return heavy
+            except KafkaError as error:
+                prepared[id(data)] = error
+    return prepared, heavy
 
 
 async def _produce_heavy(
     node: Node,
     ctx: Context,
     request: ProduceRequest,
+    prepared: Ready,
     heavy: list[tuple[int, memoryview, Partition]],
 ) -> ProduceResponse | Later[ProduceResponse] | None:
-    # Request bytes are only valid until the first await: the light entries are copied as well.
-    copied = {entry for entry, _, _ in heavy}
-    for topic in request.topic_data:
-        for data in topic.partition_data:
-            if id(data) not in copied and data.records is not None:
-                data.records = memoryview(bytearray(data.records))
-    prepared: dict[int, Prepared | KafkaError] = {}
+    # Request bytes are only valid until the first await: what is ready is copied as well.
+    for entry, ready in prepared.items():
+        if isinstance(ready, Prepared):
+            prepared[entry] = ready._replace(view=memoryview(bytearray(ready.view)))
     for entry, records, partition in heavy:
         try:
             prepared[entry] = await node.world.offload.run(
@@ -139,7 +146,7 @@ def _append_all(
     node: Node,
     ctx: Context,
     request: ProduceRequest,
-    prepared: dict[int, Prepared | KafkaError],
+    prepared: Ready,
 ) -> tuple[ProduceResponse, list[_Wait]]:
     waits: list[_Wait] = []
     topics: list[TopicProduceResponse] = []
@@ -158,6 +165,7 @@ def _append_all(
                     index=data.index,
                     error_code=error.code,
                     base_offset=-1,
+                    record_errors=_blamed(error),
                     error_message=error.message,
                 )
             answers.append(answer)
@@ -167,6 +175,15 @@ def _append_all(
             )
         )
     return ProduceResponse(responses=topics), waits
+
+
+def _blamed(error: KafkaError) -> list[BatchIndexAndErrorMessage]:
+    """The record that a batch was refused for, so that the client can tell whose it was."""
+    if not isinstance(error, BadRecord):
+        return []
+    return [
+        BatchIndexAndErrorMessage(batch_index=error.index, batch_index_error_message=error.message)
+    ]
 
 
 def _refuse_request(node: Node, ctx: Context, request: ProduceRequest) -> KafkaError | None:
@@ -202,7 +219,7 @@ def _append(
     request: ProduceRequest,
     name: str,
     data: PartitionProduceData,
-    prepared: dict[int, Prepared | KafkaError],
+    prepared: Ready,
     waits: list[_Wait],
 ) -> PartitionProduceResponse:
     partition = node.replicas.find(name, data.index)
