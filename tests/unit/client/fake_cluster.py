@@ -170,6 +170,10 @@ class FakeCluster:
         self.top_versions: dict[int, int] = {}
         self.sessions: dict[int, tuple[int, dict[TopicPartition, FetchPartition]]] = {}
         self.producer_ids = 100
+        self.cut_answer_at: dict[int, int] = {}
+        """API -> bytes of its next answer after which the connection is cut."""
+        self.cut_request_at: dict[int, int] = {}
+        """API -> bytes of its next request after which the connection is cut."""
         self.processes = {
             broker: self.sim.host(f"b{broker}").start(self._serving(broker))
             for broker in self.brokers
@@ -478,8 +482,15 @@ class _Wire:
             self.buffer += self.view[:got]
         self.more.set()
 
-    async def frame(self) -> bytes | None:
+    async def frame(self, cluster: FakeCluster) -> bytes | None:
         while not self.ended:
+            if len(self.buffer) >= 6 and cluster.cut_request_at:
+                key = int.from_bytes(self.buffer[4:6], "big")
+                limit = cluster.cut_request_at.get(key)
+                if limit is not None and len(self.buffer) >= limit:
+                    del cluster.cut_request_at[key]
+                    self.stream.close()
+                    return None
             if len(self.buffer) >= 4:
                 (size,) = _LENGTH.unpack_from(self.buffer)
                 if len(self.buffer) >= 4 + size:
@@ -502,7 +513,7 @@ class _Wire:
             self.ended = True
 
     async def serve(self, cluster: FakeCluster, broker: int) -> None:
-        while (frame := await self.frame()) is not None:
+        while (frame := await self.frame(cluster)) is not None:
             header, start = decode_request_header(frame)
             api = API[header.api_key]
             request, _ = api.request.decode_from(frame, start, header.api_version)
@@ -514,4 +525,9 @@ class _Wire:
                 continue
             assert isinstance(answer, Message)
             data = encode_response(answer, header.api_version, header.correlation_id)
-            await self.send(_LENGTH.pack(len(data)) + bytes(data))
+            framed = _LENGTH.pack(len(data)) + bytes(data)
+            limit = cluster.cut_answer_at.pop(header.api_key, None)
+            await self.send(framed[:limit])
+            if limit is not None:
+                self.stream.close()
+                return

@@ -146,7 +146,7 @@ class Play:
 STEPS = ("make", "send", "send", "fine", "fine", "refused", "lost before", "lost after", "expire")
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(st.lists(st.sampled_from(STEPS), min_size=10, max_size=60))
 def test_whatever_is_lost_nothing_is_written_twice_or_out_of_order(steps: list[str]) -> None:
     play = Play()

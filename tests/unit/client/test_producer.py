@@ -624,6 +624,29 @@ def test_under_cut_connections_all_that_is_acknowledged_is_there_once_and_in_ord
         assert [int(value) for value in values(log)] == sent[partition]
 
 
+@pytest.mark.parametrize("side", ["request", "answer"])
+def test_a_connection_cut_at_every_byte_of_a_produce_exchange_loses_and_doubles_nothing(
+    side: str,
+) -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+    cuts = range(6, 190) if side == "request" else range(100)
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(
+            cluster, world, linger_ms=0, retry_backoff_ms=1, reconnect_backoff_ms=1
+        ) as p:
+            await p.send("t", b"first")
+            for n in cuts:
+                plan = cluster.cut_request_at if side == "request" else cluster.cut_answer_at
+                plan[ApiKey.PRODUCE] = n
+                await p.send("t", b"%d" % n)
+                plan.clear()
+
+    cluster.run(main)
+    assert values(log) == [b"first", *(b"%d" % n for n in cuts)]
+
+
 def test_errors_say_what_to_do() -> None:
     error = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, about="topic x")
     assert str(error).endswith("(fix: create the topic, or check its name)")
