@@ -2,7 +2,7 @@
 nothing."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
@@ -14,10 +14,10 @@ from scriba.records.header import BatchHeader
 from scriba.runtime.ports import File
 from scriba.runtime.watermark import Watermark
 from scriba.storage import recovery
-from scriba.storage.log import Appended, Log
+from scriba.storage.log import Appended
 from scriba.storage.producers import Producers
-from scriba.storage.scan import Found, scan
-from scriba.testing.sim_disk import SimDisk
+from scriba.storage.scan import scan
+from scriba.testing.sim_disk import SimDisk, SimFile
 from scriba.testing.single_node import TOPIC, run
 
 SEEDS = range(60)
@@ -58,7 +58,7 @@ def test_acknowledging_before_appending_is_caught(monkeypatch: pytest.MonkeyPatc
 def test_recovery_that_skips_the_checksum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def trusting(
         file: File, position: int, end: int, first_offset: int, check_from: int | None
-    ) -> Iterable[Found]:
+    ) -> Iterator[tuple[int, BatchHeader]]:
         return scan(file, position, end, first_offset, None)
 
     monkeypatch.setattr(recovery, "scan", trusting)
@@ -66,15 +66,13 @@ def test_recovery_that_skips_the_checksum_is_caught(monkeypatch: pytest.MonkeyPa
 
 
 def test_acknowledging_before_the_sync_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    flush = Log.flush
+    datasync = SimFile.datasync
 
-    async def claim(self: Log, up_to: int | None = None) -> None:
-        if self.topic == TOPIC:
-            self.flushed_offset = self.end_offset
-        else:
-            await flush(self, up_to)
+    async def forgetful(self: SimFile) -> None:
+        if f"/{TOPIC}-" not in self.path:
+            await datasync(self)
 
-    monkeypatch.setattr(Log, "flush", claim)
+    monkeypatch.setattr(SimFile, "datasync", forgetful)
     assert caught()
 
 

@@ -4,7 +4,8 @@ Every record's value is unique, so a value names a record. The promises that the
 `(partition, offset) -> value`: this record is at this offset for good. An acknowledgement is a
 promise, what a consumer read is one, and so is what the disk had synced when the power went. With
 `flush.messages=1` all of them hold for ever. Under the default policy a power cut takes back all
-but what was synced; a killed process takes back nothing.
+but what was synced, which includes all that was there at a clean stop; a killed process takes back
+nothing.
 """
 
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ class History:
     """Whether acknowledgements wait for the disk (`flush.messages=1`)."""
     sent: dict[bytes, Sent] = field(default_factory=dict)
     promised: dict[Place, bytes] = field(default_factory=dict)
+    for_good: dict[Place, bytes] = field(default_factory=dict)
+    """Promises that no power cut takes back."""
     violations: list[str] = field(default_factory=list)
     power_cuts: int = 0
     acked: int = 0
@@ -78,10 +81,15 @@ class History:
         """The disk lost what was not synced; `synced` is what it surely holds by partition."""
         self.power_cuts += 1
         if not self.synced_only:
-            self.promised.clear()
+            self.promised = dict(self.for_good)
         for partition, records in synced.items():
             for offset, value in records:
                 self._promise((partition, offset), value, "synced", self.power_cuts)
+        self.for_good = dict(self.promised)
+
+    def clean_stop(self) -> None:
+        """The node has stopped as it should: all that was promised is on the disk."""
+        self.for_good = dict(self.promised)
 
     def violation(self, text: str) -> None:
         if len(self.violations) < 20:

@@ -85,6 +85,8 @@ class SimLoop(asyncio.BaseEventLoop):
         self._sweep_timers_at = _SWEEP_FROM
         self.errors: list[BaseException] = []
         """What callbacks raised and nobody caught: a run with any of these has failed."""
+        self.unseen: list[BaseException] = []
+        """What tasks ended with and nobody looked at. The collector tells, so this may be late."""
         self.set_exception_handler(_note_error)
 
     def time(self) -> float:
@@ -208,4 +210,4 @@ def _bury(task: "asyncio.Task[Any]", context: contextvars.Context) -> None:
 def _note_error(loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
     assert isinstance(loop, SimLoop)
     error = details.get("exception") or RuntimeError(details.get("message"))
-    loop.errors.append(error)
+    (loop.unseen if "future" in details else loop.errors).append(error)

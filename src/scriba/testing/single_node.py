@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scriba.broker.node import Node
-from scriba.errors import ErrorCode, error_code
+from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.settings import NodeSettings
 from scriba.testing.history import History
 from scriba.testing.peer import Peer
@@ -34,7 +34,7 @@ ADDRESS: Final = ("broker", 9092)
 DATA: Final = "/data"
 DAY_MS: Final = 86_400_000
 START_TIMEOUT_S: Final = 120
-MISFORTUNES: Final = ("reset", "cut", "kill", "power", "power", "full", "clock", "stop")
+MISFORTUNES: Final = ("reset", "cut", "kill", "power", "power", "full", "sick", "clock", "stop")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,9 @@ def run(seed: int) -> Report:
     except Exception as failure:
         scene.history.violation(f"the run broke: {failure!r}")
     history = scene.history
+    for error in scene.sim.loop.unseen:
+        if not isinstance(error, OSError | KafkaError):
+            history.violation(f"nobody looked at {error!r}")
     trace = scene.sim.trace
     return Report(
         seed,
@@ -144,6 +147,8 @@ class _Scene:
             network.heal()
         elif kind == "full":
             await self.fill_the_disk()
+        elif kind == "sick":
+            await self.sicken_the_disk()
         elif kind == "clock":
             self.host.clock.jump(int(draw.between(-7_200_000, 7_200_000)))
         elif kind == "stop":
@@ -151,6 +156,7 @@ class _Scene:
             await asyncio.wait([self.process.task], timeout=START_TIMEOUT_S)
             self.note_failure(stopped=True)
             self.process.kill()
+            self.history.clean_stop()
             await self.start_node()
         else:
             self.fell(kind)
@@ -168,22 +174,34 @@ class _Scene:
         await asyncio.wait([process.task], timeout=self.draw.between(0.1, 3))
         faults.capacity = before
         if process.task.done():
-            failure = process.task.exception()
-            if getattr(failure, "code", None) != ErrorCode.KAFKA_STORAGE_ERROR:
-                self.note_failure()
+            self.note_failure(excused=ErrorCode.KAFKA_STORAGE_ERROR)
             process.kill()
             await self.start_node()
+
+    async def sicken_the_disk(self) -> None:
+        """Syncs fail for a while. Nothing may be acknowledged by them, then or later: what the
+        page cache still shows may never have arrived, so the host is started anew."""
+        faults, process = self.sim.disk_faults, self.process
+        faults.fail_sync = self.draw.between(0.1, 1)
+        await asyncio.wait([process.task], timeout=self.draw.between(0.1, 3))
+        faults.fail_sync = 0.0
+        self.note_failure(excused=ErrorCode.KAFKA_STORAGE_ERROR)
+        self.lose_power()
+        await self.start_node()
 
     def fell(self, kind: str) -> None:
         self.note_failure()
         if kind == "kill":
             self.process.kill()
         else:
-            files = self.host.volume.synced()
-            self.history.power_cut(
-                {at: synced_records(files, f"{DATA}/{TOPIC}-{at}") for at in range(PARTITIONS)}
-            )
-            self.host.power_cut()
+            self.lose_power()
+
+    def lose_power(self) -> None:
+        files = self.host.volume.synced()
+        self.history.power_cut(
+            {at: synced_records(files, f"{DATA}/{TOPIC}-{at}") for at in range(PARTITIONS)}
+        )
+        self.host.power_cut()
 
     # ---- the node ----
 
@@ -218,12 +236,15 @@ class _Scene:
             self.note_failure()
             raise RuntimeError("the node did not come up")
 
-    def note_failure(self, stopped: bool = False) -> None:
+    def note_failure(self, stopped: bool = False, excused: ErrorCode | None = None) -> None:
         """A node ends only when it is told to, and then without an error."""
         task = self.process.task
-        if task.done() and not task.cancelled() and task.exception() is not None:
-            self.history.violation(f"the node failed: {task.exception()!r}")
-            raise RuntimeError("the node failed") from task.exception()
+        failure = task.exception() if task.done() and not task.cancelled() else None
+        if failure is not None:
+            if excused is not None and getattr(failure, "code", None) == excused:
+                return
+            self.history.violation(f"the node failed: {failure!r}")
+            raise RuntimeError("the node failed") from failure
         if task.done() != stopped:
             self.history.violation("the node did not stop" if stopped else "the node just ended")
 
