@@ -116,7 +116,7 @@ class Connection:
         self.closed = False
         self.last_active = server.clock.mono_ms()
         self._backlog = bytearray()
-        self._frame: bytearray | None = None
+        self._frame: memoryview | None = None
         self._expected = 0
         self._filled = 0
         self._large = False
@@ -143,7 +143,7 @@ class Connection:
                 n = self.stream.recv_into(view[:limit])
             else:
                 end = min(self._expected, self._filled + READ_WINDOW)
-                n = self.stream.recv_into(memoryview(frame)[self._filled : end])
+                n = self.stream.recv_into(frame[self._filled : end])
             if n == WOULD_BLOCK:
                 return
             if n == EOF:
@@ -213,10 +213,10 @@ class Connection:
         self._frame, self._expected, self._filled = frame, length, len(received)
         self._on_readable()
 
-    def _run_frame(self, frame: bytearray) -> None:
+    def _run_frame(self, frame: memoryview) -> None:
         self._frame = None
         try:
-            self._handle(memoryview(frame)[: self._expected])
+            self._handle(frame[: self._expected])
         finally:
             self._server.pool.give(frame)
 

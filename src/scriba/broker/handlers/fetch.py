@@ -16,6 +16,7 @@ from scriba.broker.connection import COPIED_BELOW, Parts, Region
 from scriba.broker.context import Context, Later
 from scriba.broker.dispatch import set_length
 from scriba.broker.fetch_sessions import Plan, Watched
+from scriba.broker.handlers.isolation import READ_COMMITTED, check_isolation
 from scriba.errors import ErrorCode, KafkaError
 from scriba.storage.log import EMPTY, Cold, Slice
 from scriba.wire.fetch import (
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from scriba.broker.partition import Partition
 
 FIRST_BY_ID: Final = 13
-READ_COMMITTED: Final = 1
 DEBUGGING_REPLICA: Final = -2
 """Tools that read what consumers may not see yet, up to the end of the log."""
 
@@ -61,6 +61,7 @@ def fetch(node: Node, ctx: Context, request: FetchRequest) -> FetchResponse | La
         ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
     ):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    check_isolation(request.isolation_level)
     plan = node.sessions.plan(request, ctx.version >= FIRST_BY_ID, ctx.received)
     result = _read(node, ctx, request, plan, replica)
     if result.cold or not _enough(result, request):

@@ -150,7 +150,8 @@ def _metadata(
             if access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
                 response.topics.append(_topic(node, ctx, image.topics_by_name[name]))
     else:
-        for asked in request.topics or ():
+        asked_once = {(t.name, t.topic_id): t for t in request.topics or ()}
+        for asked in asked_once.values():
             response.topics.append(_named(node, ctx, asked, failed))
     if request.include_topic_authorized_operations:
         for topic in response.topics:

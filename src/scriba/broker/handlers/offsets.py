@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
 from scriba.broker.context import Context, Later
+from scriba.broker.handlers.isolation import READ_COMMITTED, check_isolation
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.admin import (
     DeleteRecordsPartitionResult,
@@ -44,7 +45,6 @@ FIRST_VERSION_OF: Final = {
 }
 """The special timestamps came one by one; an older request that has one is malformed."""
 
-READ_COMMITTED: Final = 1
 CONSUMER: Final = -1
 TO_HIGH_WATERMARK: Final = -1
 NOWHERE: Final = (-1, -1, -1)
@@ -60,6 +60,7 @@ def list_offsets(
 async def _list_offsets(
     node: Node, ctx: Context, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
+    check_isolation(request.isolation_level)
     response = ListOffsetsResponse()
     asked_twice = _repeated(request)
     for topic in request.topics:
@@ -116,7 +117,7 @@ async def _offset(
         case -3:
             found = await store.max_timestamp_offset()
         case timestamp if timestamp < 0:
-            raise KafkaError(ErrorCode.INVALID_REQUEST)
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
         case timestamp:
             found = await store.offset_for_timestamp(timestamp)
     if found is None or found[0] >= bound:

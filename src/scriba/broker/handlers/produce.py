@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from scriba.broker.access import Operation, Resource
 from scriba.broker.connection import HangUp
@@ -240,9 +240,7 @@ def _append(
         raise ready
     view, header = ready
     if header.is_transactional:
-        raise KafkaError(
-            ErrorCode.INVALID_TXN_STATE, "the batch belongs to no transaction of this broker"
-        )
+        _refuse_transactional(request)
     appended = partition.append(view, header, now)
     counters = node.counters
     counters.messages_in += header.count
@@ -257,6 +255,17 @@ def _append(
     if request.acks == -1 and partition.high_watermark.value < end_offset:
         waits.append(_Wait(answer, partition.high_watermark, end_offset))
     return answer
+
+
+def _refuse_transactional(request: ProduceRequest) -> NoReturn:
+    if request.transactional_id is None:
+        raise KafkaError(
+            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            "a transactional batch came in a request without a transactional id",
+        )
+    raise KafkaError(
+        ErrorCode.INVALID_TXN_STATE, "the batch belongs to no transaction of this broker"
+    )
 
 
 # ---- acks=all ----
