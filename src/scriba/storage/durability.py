@@ -129,6 +129,7 @@ class Durability:
         try:
             await self._write_epochs()
             for segment in sealed:
+                self._segments.touch(segment)
                 await segment.sync(complete=True)
             if wanted:
                 await active.sync(complete=self.closing)

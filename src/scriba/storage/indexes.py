@@ -20,13 +20,13 @@ _IN_MEMORY: Final = 256
 
 
 class Indexes:
-    __slots__ = ("_disk", "_durable", "_stem", "_unsynced", "offsets", "times")
+    __slots__ = ("_disk", "_durable", "_unsynced", "offsets", "stem", "times")
 
     def __init__(
         self, disk: Disk, stem: str, base_offset: int, offset_bytes: int, time_bytes: int
     ) -> None:
         self._disk = disk
-        self._stem = stem
+        self.stem = stem
         self.offsets = OffsetIndex(base_offset, offset_bytes // OFFSET_ENTRY)
         self.times = TimeIndex(base_offset, time_bytes // TIME_ENTRY)
         self._durable = len(self.offsets)
@@ -41,7 +41,7 @@ class Indexes:
     def create(self) -> None:
         """Makes both files, empty."""
         for suffix in (INDEX, TIME_INDEX):
-            file = self._disk.open(self._stem + suffix, create=True)
+            file = self._disk.open(self.stem + suffix, create=True)
             if file.size():
                 file.truncate(0)
                 self._unsynced.add(suffix)
@@ -69,7 +69,7 @@ class Indexes:
         self.forget(_IN_MEMORY)
 
     def _write(self, suffix: str, data: bytes, position: int, cut: bool) -> None:
-        file = self._disk.open(self._stem + suffix, create=True)
+        file = self._disk.open(self.stem + suffix, create=True)
         try:
             if cut:
                 file.truncate(position)
@@ -89,7 +89,7 @@ class Indexes:
             if len(self.times):
                 suffixes.add(TIME_INDEX)
         for suffix in sorted(suffixes):
-            file = self._disk.open(self._stem + suffix, create=True)
+            file = self._disk.open(self.stem + suffix, create=True)
             try:
                 await file.datasync()
             finally:
@@ -120,7 +120,7 @@ class Indexes:
         """The first `size` bytes of a file; None if it does not have as many."""
         if not size:
             return b""
-        path = self._stem + suffix
+        path = self.stem + suffix
         try:
             file = self._disk.open(path)
         except FileNotFoundError:
@@ -143,8 +143,8 @@ class Indexes:
         """Brings both into memory; False if one is damaged. Waits for the device."""
         offsets, times = self.offsets, self.times
         try:
-            offset_data = self._disk.read(self._stem + INDEX) if offsets.skipped else b""
-            time_data = self._disk.read(self._stem + TIME_INDEX) if times.skipped else b""
+            offset_data = self._disk.read(self.stem + INDEX) if offsets.skipped else b""
+            time_data = self._disk.read(self.stem + TIME_INDEX) if times.skipped else b""
         except FileNotFoundError:
             return False
         return (
@@ -158,7 +158,7 @@ class Indexes:
         """Where the time index's last entry lies, if it is not in memory."""
         if not self.times.skipped:
             return None
-        window = Window(self._disk, self._stem + TIME_INDEX)
+        window = Window(self._disk, self.stem + TIME_INDEX)
         return Cold(window, (self.times.skipped - 1) * TIME_ENTRY, TIME_ENTRY)
 
     def learn_last_time(self) -> bool:
@@ -166,7 +166,7 @@ class Indexes:
         if not self.times.skipped:
             return True
         try:
-            file = self._disk.open(self._stem + TIME_INDEX)
+            file = self._disk.open(self.stem + TIME_INDEX)
         except FileNotFoundError:
             return False
         try:

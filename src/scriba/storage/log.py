@@ -318,10 +318,13 @@ class Log:
         active = self._segments.active
         if self.failure is not None or not active.size:
             return False
-        active.wake()
-        if not active.is_full(0, self.end_offset - 1, now.wall_ms, now.wall_ms):
-            return False
-        self._roll(self.end_offset, now)
+        try:
+            active.wake()
+            if not active.is_full(0, self.end_offset - 1, now.wall_ms, now.wall_ms):
+                return False
+            self._roll(self.end_offset, now)
+        except OSError as error:
+            raise storage_error(f"{self!r} cannot begin a segment: {error}") from error
         return True
 
     def _take_snapshot(self, offset: int) -> None:
@@ -361,14 +364,13 @@ class Log:
 
     async def offset_for_timestamp(self, timestamp: int) -> TimedOffset | None:
         """The first record that is not older than `timestamp`."""
-        segments = self._segments.from_offset(self.start_offset)
         return await self._search(
-            first_after(segments, timestamp, self.start_offset, self._offload)
+            first_after(self._segments, timestamp, self.start_offset, self._offload)
         )
 
     async def max_timestamp_offset(self) -> TimedOffset | None:
         """The first record with the largest timestamp."""
-        return await self._search(latest(self._segments.from_offset(0), self._offload))
+        return await self._search(latest(self._segments, self._offload))
 
     async def _search(self, search: Awaitable[TimedOffset | None]) -> TimedOffset | None:
         try:
@@ -483,11 +485,14 @@ class Log:
         """Deletes the oldest segments; if that is all of them, a new one begins first."""
         if not count:
             return []
-        if count == len(self._segments):
-            self._roll(self.end_offset, now)
-        gone = self._segments.drop_first(count)
-        self.delete_records_to(self._segments.first_offset)
-        self._doom(gone, now)
+        try:
+            if count == len(self._segments):
+                self._roll(self.end_offset, now)
+            gone = self._segments.drop_first(count)
+            self.delete_records_to(self._segments.first_offset)
+            self._doom(gone, now)
+        except OSError as error:
+            raise storage_error(f"{self!r} cannot be shortened: {error}") from error
         logger.info("%r: deleted %d segments %s", self, count, why)
         return [(segment.base_offset, why) for segment in gone]
 
@@ -514,20 +519,26 @@ class Log:
         if offset < self._segments.first_offset:
             self.truncate_fully(offset, now)
             return True
-        self._doom(self._segments.drop_after(offset), now)
-        segment = self._segments.active
-        position, end = segment.seek(offset)
-        segment.truncate(position, end)
-        self._end_at(end, now)
+        try:
+            self._doom(self._segments.drop_after(offset), now)
+            segment = self._segments.active
+            position, end = segment.seek(offset)
+            segment.truncate(position, end)
+            self._end_at(end, now)
+        except OSError as error:
+            raise self.fail(f"cannot be truncated: {error}", device=True) from error
         return True
 
     def truncate_fully(self, offset: int, now: Instant) -> None:
         """Removes everything; the log goes on at `offset`, empty."""
-        self._doom(self._segments.clear(), now)
-        self._segments.begin(offset, now.wall_ms)
-        self.start_offset = offset
-        self.epochs.clear()
-        self._end_at(offset, now)
+        try:
+            self._doom(self._segments.clear(), now)
+            self._segments.begin(offset, now.wall_ms)
+            self.start_offset = offset
+            self.epochs.clear()
+            self._end_at(offset, now)
+        except OSError as error:
+            raise self.fail(f"cannot be truncated: {error}", device=True) from error
 
     def _end_at(self, end_offset: int, now: Instant) -> None:
         self._writer.torn = False
@@ -543,17 +554,19 @@ class Log:
     def begin_delete(self, unique: bytes | None = None) -> None:
         """Takes the partition away: its directory gets a name that no start takes for a partition.
 
-        `unique` tells apart deletions of one name; the topic's id does that by itself.
+        Whoever is sending from its files may finish. `unique` tells apart deletions of one name;
+        the topic's id does that by itself.
         """
         parent = _parent(self.directory)
         name = deleted_dir(self.topic, self.partition, unique or self.topic_id or bytes(16))
         self._disk.rename(self.directory, f"{parent}/{name}")
-        self.directory = f"{parent}/{name}"
+        self.directory = self._snapshots.directory = f"{parent}/{name}"
+        self._segments.moved(self.directory)
         self.failure = Failure(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), device=False)
-        self._segments.close()
 
     async def remove_files(self) -> None:
         """Removes what `begin_delete` took away."""
+        self._segments.close()
         await self._disk.sync_dir(_parent(self.directory))
         await remove_tree(self._disk, self._offload, self.directory)
 

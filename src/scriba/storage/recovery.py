@@ -22,7 +22,7 @@ from typing import Final
 
 from scriba.errors import ParseError
 from scriba.records.batch import EndTxnMarker, read_end_txn_marker
-from scriba.records.header import CONTROL, LOG_OVERHEAD
+from scriba.records.header import CONTROL, LOG_OVERHEAD, BatchHeader
 from scriba.runtime.ports import Disk, File, Offload
 from scriba.storage.aborted import AbortedTxns
 from scriba.storage.epochs import Epochs
@@ -43,7 +43,7 @@ from scriba.storage.names import (
     parse_file,
 )
 from scriba.storage.producers import Producers
-from scriba.storage.scan import Found, read_batch, scan
+from scriba.storage.scan import read_batch, scan
 from scriba.storage.segment import UNKNOWN, Limits, Segment
 from scriba.storage.snapshots import Snapshots
 
@@ -152,8 +152,8 @@ def _complete_swap(place: Place, base: int, files: set[tuple[int, str]]) -> None
     file = disk.open(path)
     try:
         end = base + 1
-        for found in scan(file, 0, file.size(), base, check_from=None):
-            end = found.header.next_offset
+        for _, header in scan(file, 0, file.size(), base, check_from=None):
+            end = header.next_offset
     finally:
         file.close()
     for offset, suffix in sorted(files):
@@ -212,7 +212,7 @@ def _complete_indexes(loaded: Loaded, files: set[tuple[int, str]]) -> None:
             (base, INDEX) in files and (base, TIME_INDEX) in files and len(segment.indexes.times)
         )
         if segment.size and not there and segment.max_timestamp == UNKNOWN:
-            logger.warning("%s: building the indexes of segment %d", segment.directory, base)
+            logger.warning("%s: building the indexes of segment %d", loaded.place.directory, base)
             segment.rebuild()
             segment.indexes.write()
             _rest(segment)
@@ -307,10 +307,9 @@ def producers_at(
             continue
         file = disk.open(segment.path(LOG))
         try:
-            for each in scan(file, 0, segment.size, segment.base_offset, check_from=None):
-                header = each.header
+            for at, header in scan(file, 0, segment.size, segment.base_offset, check_from=None):
                 if header.producer_id >= 0 and header.base_offset >= start:
-                    marker = _marker(file, each) if header.attributes & CONTROL else None
+                    marker = _marker(file, at, header) if header.attributes & CONTROL else None
                     aborted = producers.replay(header, marker, now_ms)
                     if aborted and segment.base_offset in unsound:
                         segment.aborted.append(aborted)
@@ -326,9 +325,9 @@ def _end_of(segment: Segment) -> int | None:
     segment.load_indexes()
     position, end = segment.indexes.offsets.last()[1], segment.base_offset
     file = segment.open_file()
-    for found in scan(file, position, segment.size, end, check_from=None):
-        position = found.position + found.header.size
-        end = found.header.next_offset
+    for at, header in scan(file, position, segment.size, end, check_from=None):
+        position = at + header.size
+        end = header.next_offset
     _rest(segment)
     return end if position == segment.size else None
 
@@ -413,31 +412,35 @@ def _replay_segment(
         note_from = segment.rewind(check_from, margin=UNSURE_ENTRIES)
         position = min(position, note_from)
         segment.aborted_dirty = segment.aborted.truncate(check_from) or segment.aborted_dirty
-    loaded.end_offset = max(loaded.end_offset, segment.base_offset)
-    for found in scan(file, position, size, segment.base_offset, check_from):
-        header = found.header
-        if header.last_offset >= following:
+    end_offset = max(loaded.end_offset, segment.base_offset)
+    epochs, producers = loaded.epochs, loaded.producers
+    for at, header in scan(file, position, size, segment.base_offset, check_from):
+        base_offset = header.base_offset
+        last_offset = base_offset + header.last_offset_delta
+        if last_offset >= following:
             break
-        if found.position >= note_from:
-            segment.note_found(found)
-        position = found.position + header.size
-        loaded.end_offset = segment.next_offset = header.next_offset
-        if header.leader_epoch > loaded.epochs.latest:
-            loaded.epochs.assign(header.leader_epoch, header.base_offset)
-        if header.producer_id >= 0 and header.base_offset >= snapshot:
-            marker = _marker(file, found) if header.attributes & CONTROL else None
-            aborted = loaded.producers.replay(header, marker, loaded.place.now_ms)
-            if aborted and (unsound or header.base_offset >= check_from):
+        length = header.length + LOG_OVERHEAD
+        if at >= note_from:
+            segment.note(at, length, base_offset, last_offset, header.max_timestamp)
+        position = at + length
+        end_offset = last_offset + 1
+        if header.leader_epoch > epochs.latest:
+            epochs.assign(header.leader_epoch, base_offset)
+        if header.producer_id >= 0 and base_offset >= snapshot:
+            marker = _marker(file, at, header) if header.attributes & CONTROL else None
+            aborted = producers.replay(header, marker, loaded.place.now_ms)
+            if aborted and (unsound or base_offset >= check_from):
                 segment.note_aborted(aborted)
+    loaded.end_offset = segment.next_offset = end_offset
     return position, size
 
 
-def _marker(file: File, found: Found) -> EndTxnMarker | None:
-    batch = read_batch(file, found.position, found.header.length + LOG_OVERHEAD)
+def _marker(file: File, position: int, header: BatchHeader) -> EndTxnMarker | None:
+    batch = read_batch(file, position, header.length + LOG_OVERHEAD)
     try:
         return read_end_txn_marker(batch)
     except ParseError as error:
-        logger.warning("%s: marker at %d: %s", file.path, found.position, error)
+        logger.warning("%s: marker at %d: %s", file.path, position, error)
         return None
 
 

@@ -4,7 +4,7 @@ These functions wait for the device: they run at start-up or in the offload, nev
 """
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from scriba.records.crc import crc32c
 from scriba.records.header import (
@@ -12,23 +12,20 @@ from scriba.records.header import (
     HEADER,
     HEADER_SIZE,
     LOG_OVERHEAD,
+    MAGIC,
+    MIN_LENGTH,
     BatchHeader,
-    sane_header,
 )
 from scriba.runtime.ports import File
 
+_NEVER: Final = 2**63 - 1
 _WINDOW: Final = 1 << 20
 _HEADERS_WINDOW: Final = 1 << 16
 
 
-class Found(NamedTuple):
-    position: int
-    header: BatchHeader
-
-
 def scan(
     file: File, position: int, end: int, first_offset: int, check_from: int | None
-) -> Iterator[Found]:
+) -> Iterator[tuple[int, BatchHeader]]:
     """The valid batches from `position` on, until `end` or the first bytes that are none.
 
     A batch is valid if its header makes sense, its offsets follow those before it (the first is
@@ -36,27 +33,32 @@ def scan(
     reach this offset are verified too. Where the last one ended tells what is left over.
     """
     buffer = memoryview(bytearray(min(_HEADERS_WINDOW if check_from is None else _WINDOW, end)))
+    unpack, make = HEADER.unpack_from, BatchHeader._make
+    check_from = _NEVER if check_from is None else check_from
     next_offset = first_offset
+    size = 0
     while end - position >= HEADER_SIZE:
         got = file.pread_into(buffer[: min(len(buffer), end - position)], position)
         at = 0
         while got - at >= HEADER_SIZE:
-            header = BatchHeader._make(HEADER.unpack_from(buffer, at))
-            size = header.length + LOG_OVERHEAD
+            fields = unpack(buffer, at)
+            base_offset, length, _, magic, crc, _, delta = fields[:7]
+            size = length + LOG_OVERHEAD
             if (
-                not sane_header(header)
+                magic != MAGIC
+                or length < MIN_LENGTH
+                or delta < 0
+                or base_offset < next_offset
                 or size > end - position - at
-                or header.base_offset < next_offset
             ):
                 return
-            last_offset = header.base_offset + header.last_offset_delta
-            if check_from is not None and last_offset >= check_from:
+            if base_offset + delta >= check_from:
                 if size > got - at:
                     break
-                if crc32c(buffer[at + CRC_START : at + size]) != header.crc:
+                if crc32c(buffer[at + CRC_START : at + size]) != crc:
                     return
-            yield Found(position + at, header)
-            next_offset = last_offset + 1
+            yield position + at, make(fields)
+            next_offset = base_offset + delta + 1
             at += size
         if at == 0:
             if got < len(buffer):

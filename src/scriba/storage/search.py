@@ -10,6 +10,7 @@ from scriba.runtime.ports import Offload
 from scriba.storage.cold import settled
 from scriba.storage.scan import read_batch
 from scriba.storage.segment import Damaged, Segment
+from scriba.storage.segments import Segments
 
 _WINDOW: Final = 64 << 10
 _OFFLOAD_BYTES: Final = 16 << 10
@@ -22,13 +23,14 @@ class TimedOffset(NamedTuple):
 
 
 async def first_after(
-    segments: Sequence[Segment], timestamp: int, start_offset: int, offload: Offload
+    segments: Segments, timestamp: int, start_offset: int, offload: Offload
 ) -> TimedOffset | None:
     """The first record at or after `start_offset` that is not older than `timestamp`."""
-    for segment in segments:
+    for segment in segments.from_offset(start_offset):
         await segment.load_times()
         if segment.max_timestamp < timestamp:
             continue
+        segments.touch(segment)
         await settled(segment.load_time_index)
         offset = max(segment.indexes.times.locate(timestamp), start_offset)
         position = await settled(partial(segment.locate, offset))
@@ -41,11 +43,13 @@ async def first_after(
     return None
 
 
-async def latest(segments: Sequence[Segment], offload: Offload) -> TimedOffset | None:
+async def latest(segments: Segments, offload: Offload) -> TimedOffset | None:
     """The first record that carries the largest timestamp of all."""
-    for segment in segments:
+    candidates = list(segments)
+    for segment in candidates:
         await segment.load_times()
-    newest = await _newest(segments)
+    newest = await _newest(candidates)
+    segments.touch(newest)
     timestamp = newest.max_timestamp
     if timestamp < 0:
         return None

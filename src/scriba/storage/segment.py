@@ -30,7 +30,7 @@ from scriba.storage.names import LOG, TXN_INDEX, file_name
 from scriba.storage.producers import AbortedTxn
 from scriba.storage.rebuild import rebuild_indexes
 from scriba.storage.recent import Recent
-from scriba.storage.scan import Found, scan
+from scriba.storage.scan import scan
 
 UNKNOWN: Final = -2
 """A timestamp, or an offset, that nobody had to know yet."""
@@ -77,7 +77,6 @@ class Segment:
         "aborted_dirty",
         "base_offset",
         "created_ms",
-        "directory",
         "file",
         "first_timestamp",
         "indexes",
@@ -108,8 +107,7 @@ class Segment:
     ) -> None:
         self._disk = disk
         self._offload = offload
-        self.directory = directory
-        self._stem = stem = f"{directory}/{file_name(base_offset, '')}"
+        self._stem = stem = _stem(directory, base_offset)
         self.base_offset = base_offset
         self.max_offset = base_offset + MAX_RELATIVE_OFFSET
         self.created_ms = created_ms
@@ -135,6 +133,10 @@ class Segment:
 
     def path(self, suffix: str) -> str:
         return self._stem + suffix
+
+    def moved(self, directory: str) -> None:
+        """The directory has another name now."""
+        self._stem = self.indexes.stem = _stem(directory, self.base_offset)
 
     def create(self) -> None:
         """Makes the files. What a failed attempt left under these names is emptied."""
@@ -453,23 +455,18 @@ class Segment:
         file.truncate(position)
         self.aborted_dirty = self.aborted.truncate(end_offset) or self.aborted_dirty
         start = self.rewind(end_offset)
-        for found in scan(file, start, position, self.base_offset, check_from=None):
-            self.note_found(found)
+        for at, header in scan(file, start, position, self.base_offset, check_from=None):
+            self.note(at, header.size, header.base_offset, header.last_offset, header.max_timestamp)
         assert self.size == position, "what is kept of a segment must be whole batches"
         self.next_offset = end_offset
         self.indexes.write()
-
-    def note_found(self, found: Found) -> None:
-        header = found.header
-        self.note(
-            found.position,
-            header.length + LOG_OVERHEAD,
-            header.base_offset,
-            header.base_offset + header.last_offset_delta,
-            header.max_timestamp,
-        )
 
     def load_indexes(self) -> None:
         """Brings both indexes into memory, built anew if need be. Waits for the device."""
         if not self.indexes.load(self.size, self.max_offset + 1):
             self.rebuild()
+
+
+def _stem(directory: str, base_offset: int) -> str:
+    """The path of a segment's files without their suffixes."""
+    return f"{directory}/{file_name(base_offset, '')}"

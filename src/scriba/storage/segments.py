@@ -77,7 +77,7 @@ class Segments:
         if offset >= self.active.base_offset:
             return self.active
         segment = self._list[max(bisect_right(self._bases, offset) - 1, 0)]
-        self._keep_awake(segment)
+        self.touch(segment)
         return segment
 
     def after(self, segment: Segment) -> Segment | None:
@@ -129,6 +129,7 @@ class Segments:
             await segment.load_times()
             if not expired(segment.newest_ms, retention_ms, now):
                 break
+            self.touch(segment)
             await segment.confirm_times()
             if not expired(segment.newest_ms, retention_ms, now):
                 break
@@ -150,7 +151,7 @@ class Segments:
         old = self.active
         old.seal()
         self.begin(base_offset, now_ms)
-        self._keep_awake(old)
+        self.touch(old)
         return old
 
     def _new(self, base_offset: int, now_ms: int) -> Segment:
@@ -163,15 +164,22 @@ class Segments:
             limits=self._limits(base_offset),
         )
 
-    def _keep_awake(self, segment: Segment) -> None:
+    def touch(self, segment: Segment) -> None:
+        """Someone uses a sealed segment: the one that waited longest may have to sleep for it."""
         awake = self._awake
+        if segment is self.active or (awake and segment is awake[-1]):
+            return
         if segment in awake:
-            if segment is awake[-1]:
-                return
             awake.remove(segment)
         awake.append(segment)
         if len(awake) > _AWAKE:
             self.removal.rest(awake.pop(0).sleep())
+
+    def moved(self, directory: str) -> None:
+        """The directory has another name now."""
+        self.directory = directory
+        for segment in self._list:
+            segment.moved(directory)
 
     def drop_first(self, count: int) -> list[Segment]:
         """Takes the oldest segments out of the list, never the active one."""

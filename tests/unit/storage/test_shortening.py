@@ -242,3 +242,61 @@ async def test_a_deleted_partition_gets_another_name_at_once_and_goes_later(shel
     assert again.end_offset == 0
     await log.remove_files()
     assert [path.name for path in shelf.root.iterdir()] == ["t-0"]
+
+
+async def test_senders_finish_although_their_partition_is_deleted(shelf):
+    log = shelf.open()
+    shelf.append(log)
+    found = log.read(0, 1000, 1)
+    log.begin_delete(b"u" * 16)
+    view = memoryview(bytearray(found.size))
+    assert found.file.pread_into(view, found.position) == found.size
+    await log.remove_files()
+    with pytest.raises(OSError, match="descriptor"):
+        found.file.pread_into(view, found.position)
+
+
+async def test_deleting_a_partition_while_it_is_flushed_harms_neither_device_nor_successor(shelf):
+    told = []
+    log = shelf.open(on_failure=lambda log, failure: told.append(failure))
+    for _ in range(60):
+        shelf.append(log, epoch=3)
+    shelf.disk.gate = asyncio.Event()
+    flush = asyncio.create_task(log.flush())
+    while not shelf.disk.calls["sync"]:
+        await asyncio.sleep(0)
+    log.begin_delete(b"u" * 16)
+    successor = shelf.open()
+    shelf.append(successor, epoch=9)
+    shelf.disk.gate.set()
+    await asyncio.wait([flush])
+    assert told == []
+    await successor.flush()
+    assert (shelf.directory / "leader-epoch-checkpoint").read_text() == "0\n1\n9 0\n"
+    assert shelf.files(".index") == [f"{0:020}.index"]
+    assert len(await shelf.consume(successor)) == 1
+
+
+async def test_readers_of_many_segments_leave_few_files_open(shelf):
+    log = segments(shelf, count=40, retention_ms=-1)
+    await log.flush()
+    await shelf.consume(log)
+    await log.offset_for_timestamp(0)
+    await log.max_timestamp_offset()
+    for _ in range(3):
+        await log.retention(shelf.later(1000), 401)
+    open_files = [segment for segment in log._segments if segment.file is not None]
+    assert len(open_files) <= 5
+    assert len(await shelf.consume(log)) == 401
+
+
+async def test_retention_that_cannot_write_says_so_and_goes_on_later(shelf):
+    log = segments(shelf, retention_ms=HOUR)
+    shelf.later(5 * HOUR)
+    shelf.disk.full = "index"
+    with pytest.raises(KafkaError) as refused:
+        await log.retention(shelf.now, 51)
+    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    shelf.disk.full = ""
+    await log.retention(shelf.now, 51)
+    assert (log.start_offset, log.failure) == (51, None)
