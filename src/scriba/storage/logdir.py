@@ -329,7 +329,14 @@ class LogDir:
         return removed
 
     async def checkpoint(self) -> None:
-        """Writes down how far each log is flushed and where it starts."""
+        """Flushes sealed segments, and writes down how far each log is flushed and starts.
+
+        So a crash leaves only active segments to read, whatever the flush policy.
+        """
+        for log in list(self.logs.values()):
+            if log.failure is None and log.flushed_offset < log.sealed_offset:
+                with suppress(KafkaError):  # the log has said so, and its directory with it
+                    await log.flush(log.sealed_offset)
         await self.checkpoint_starts()
         flushed = {name: log.flushed_offset for name, log in self.logs.items()}
         await self._write_recovery_points(self._recovery_points | flushed)

@@ -213,3 +213,19 @@ async def test_directories_of_nobody_are_set_aside_and_kept(shelf):
     assert directory.partitions() == []
     assert len([name for name in names(shelf) if name.endswith("-stray")]) == 2
     directory.release()
+
+
+async def test_a_checkpoint_flushes_sealed_segments_but_not_the_active_one(shelf):
+    directory = await ready(shelf)
+    log = await log_in(shelf, directory)
+    for _ in range(60):
+        shelf.append(log)
+    assert (log.flushed_offset, log.segment_count) == (0, 3)
+    shelf.disk.touched.clear()
+    await directory.checkpoint()
+    assert 0 < log.flushed_offset == log.sealed_offset < 60
+    synced = {name for what, name in shelf.disk.touched if what == "sync"}
+    assert f"{log.sealed_offset:020}.log" not in synced
+    text = (shelf.root / "recovery-point-offset-checkpoint").read_text()
+    assert text == f"0\n1\nt 0 {log.sealed_offset}\n"
+    directory.release()
