@@ -16,8 +16,6 @@ from scriba.client.model import TopicPartition
 from scriba.client.numbering import Numbering
 from scriba.client.partitioner import Sticky
 from scriba.client.settings import ProducerSettings
-from scriba.records.batch import Headers, Record
-from scriba.records.compression import Codec
 from scriba.runtime.ports import Clock, Rng
 
 RECORD_OVERHEAD: Final = 10
@@ -25,29 +23,20 @@ RECORD_OVERHEAD: Final = 10
 
 _RATIO_UP: Final = 0.05
 _RATIO_DOWN: Final = 0.005
-
-
-def record_size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
-    """About how many bytes the record takes in a batch that is not compressed."""
-    size = RECORD_OVERHEAD
-    if key is not None:
-        size += len(key)
-    if value is not None:
-        size += len(value)
-    for name, content in headers:
-        size += 4 + len(name) + (0 if content is None else len(content))
-    return size
+_SAFETY: Final = 1.05
 
 
 class Queue:
     """The batches of one partition, oldest first."""
 
-    __slots__ = ("blocked_until", "in_flight", "made", "numbering", "waiting", "where")
+    __slots__ = ("blocked_until", "in_flight", "made", "numbering", "open", "waiting", "where")
 
     def __init__(self, where: TopicPartition) -> None:
         self.where = where
         self.waiting: deque[Batch] = deque()
         """Those that were sent before and have to be sent again come first, in their order."""
+        self.open: Batch | None = None
+        """The last of them, while it takes records."""
         self.in_flight: list[Batch] = []
         self.blocked_until = 0
         """No sending before this time, after a failure."""
@@ -70,36 +59,45 @@ class Queue:
 class TopicQueues:
     """The queues of one topic and what its partitioner remembers."""
 
-    __slots__ = ("queues", "ratio", "sticky")
+    __slots__ = ("_batch_size", "_ratio", "limit", "queues", "sticky")
 
     def __init__(self, batch_size: int, rng: Rng) -> None:
         self.queues: dict[int, Queue] = {}
         self.sticky = Sticky(batch_size, rng)
-        self.ratio = 1.0
-        """What compression makes of a byte here: a guess that rises fast and falls slowly."""
+        self.limit: float = batch_size
+        """Bytes before compression at which a batch is full."""
+        self._batch_size = batch_size
+        self._ratio = 1.0
 
     def learn_ratio(self, seen: float) -> None:
-        if seen > self.ratio:
-            self.ratio = max(self.ratio + _RATIO_UP, seen)
+        """Guesses what compression makes of a byte here: rises fast and falls slowly."""
+        if seen > self._ratio:
+            self._ratio = max(self._ratio + _RATIO_UP, seen)
         else:
-            self.ratio = max(self.ratio - _RATIO_DOWN, seen)
+            self._ratio = max(self._ratio - _RATIO_DOWN, seen)
+        self.limit = self._batch_size / (self._ratio * _SAFETY)
+
+    def forget_ratio(self) -> None:
+        self._ratio = 1.0
+        self.limit = self._batch_size
 
 
 class Accumulator:
-    def __init__(self, settings: ProducerSettings, codec: Codec, clock: Clock, rng: Rng) -> None:
+    def __init__(self, settings: ProducerSettings, clock: Clock, rng: Rng) -> None:
         self.topics: dict[str, TopicQueues] = {}
         self.pending: dict[Batch, None] = {}
         """Every batch whose fate is not known, oldest first."""
         self.hurry = 0
         """How many want everything sent now: flushes, the end, senders that wait for memory."""
+        self.used = 0
+        """Bytes of the buffer that are in use."""
+        self.memory = settings.buffer_memory
+        self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        """Senders that wait for memory, and how much each."""
         self._batch_size = max(1, settings.batch_size)
         self._linger_ms = settings.linger_ms
-        self._memory = settings.buffer_memory
-        self._codec = codec
         self._clock = clock
         self._rng = rng
-        self._used = 0
-        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
 
     def topic(self, name: str) -> TopicQueues:
         found = self.topics.get(name)
@@ -107,11 +105,10 @@ class Accumulator:
             found = self.topics[name] = TopicQueues(self._batch_size, self._rng)
         return found
 
-    def queue(self, topic: TopicQueues, where: TopicPartition) -> Queue:
-        found = topic.queues.get(where.partition)
-        if found is None:
-            found = topic.queues[where.partition] = Queue(where)
-        return found
+    def queue(self, topic: TopicQueues, name: str, partition: int) -> Queue:
+        """A new queue for a partition that has none."""
+        queue = topic.queues[partition] = Queue(TopicPartition(name, partition))
+        return queue
 
     def queues(self) -> Iterator[Queue]:
         for topic in self.topics.values():
@@ -119,30 +116,29 @@ class Accumulator:
 
     # -- memory ----------------------------------------------------------------------------------
 
-    def reserve(self, size: int) -> None:
-        """Takes memory for a record; BufferFull when there is not enough."""
-        if self._used + size > self._memory or self._waiters:
-            raise BufferFull(f"{self._used} of {self._memory} bytes are in use")
-        self._used += size
+    def lacks(self, size: int) -> bool:
+        """Whether a record of this size has to wait for memory."""
+        return self.used + size > self.memory or bool(self.waiting)
 
     async def room(self, size: int) -> None:
         """Takes memory for a record, after all who have waited longer."""
-        if size > self._memory:
+        if size > self.memory:
             raise BufferFull(
-                f"the record has {size} bytes, the whole buffer {self._memory}",
+                f"the record has {size} bytes, the whole buffer {self.memory}",
+                size,
                 fix="raise buffer.memory",
             )
-        if self._used + size <= self._memory and not self._waiters:
-            self._used += size
+        if not self.lacks(size):
+            self.used += size
             return
         waiter = (size, asyncio.get_running_loop().create_future())
-        self._waiters.append(waiter)
+        self.waiting.append(waiter)
         self.hurry += 1
         try:
             await waiter[1]
         except BaseException:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+            if waiter in self.waiting:
+                self.waiting.remove(waiter)
             elif not waiter[1].cancelled():
                 self.release(size)  # it was given room in the moment it gave up
             raise
@@ -150,53 +146,43 @@ class Accumulator:
             self.hurry -= 1
 
     def release(self, size: int) -> None:
-        self._used -= size
-        while self._waiters:
-            wanted, waiter = self._waiters[0]
+        self.used -= size
+        while self.waiting:
+            wanted, waiter = self.waiting[0]
             if waiter.done():
-                self._waiters.popleft()
-            elif self._used + wanted <= self._memory:
-                self._waiters.popleft()
-                self._used += wanted
+                self.waiting.popleft()
+            elif self.used + wanted <= self.memory:
+                self.waiting.popleft()
+                self.used += wanted
                 waiter.set_result(None)
             else:
                 return
 
-    @property
-    def starved(self) -> bool:
-        """Whether senders wait for memory, so that lingering only makes them wait longer."""
-        return bool(self._waiters)
-
     # -- filling ---------------------------------------------------------------------------------
 
-    def append(self, topic: TopicQueues, queue: Queue, record: Record, size: int) -> Batch:
-        """Adds a record, whose memory is reserved, to the last batch of a queue or a new one.
-
-        A batch that cannot take more is closed. Of the batch returned, a count of 1 tells that it
-        is new, `closed` that it is full.
-        """
-        waiting = queue.waiting
-        batch = waiting[-1] if waiting else None
-        limit = self._batch_size if self._codec == Codec.NONE else self._limit(topic)
-        if batch is None or batch.closed or batch.size + size > limit:
-            if batch is not None:
-                batch.closed = True
-            batch = self.new_batch(queue)
-            waiting.append(batch)
-        batch.add(record, size)
-        batch.charge += size
-        if batch.size >= limit:
-            batch.closed = True
-        return batch
-
     def new_batch(self, queue: Queue) -> Batch:
+        """Opens a batch at the end of a queue; the one before takes no more."""
+        if queue.open is not None:
+            queue.open.closed = True
         queue.made += 1
         batch = Batch(queue.where, (queue.made,), self._clock.mono_ms())
         self.pending[batch] = None
+        queue.waiting.append(batch)
+        queue.open = batch
         return batch
 
-    def _limit(self, topic: TopicQueues) -> float:
-        return self._batch_size / (topic.ratio * 1.05)
+    def close_batch(self, queue: Queue) -> None:
+        """The last batch is full."""
+        if queue.open is not None:
+            queue.open.closed = True
+            queue.open = None
+
+    def drop_empty(self, queue: Queue, batch: Batch) -> None:
+        """Takes back a new batch whose first record turned out to be none."""
+        if not batch.count and queue.open is batch:
+            queue.open = None
+            queue.waiting.remove(batch)
+            del self.pending[batch]
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -211,7 +197,8 @@ class Accumulator:
 
     def take(self, queue: Queue) -> Batch:
         batch = queue.waiting.popleft()
-        batch.closed = True
+        if batch is queue.open:
+            self.close_batch(queue)
         queue.in_flight.append(batch)
         return batch
 
@@ -233,26 +220,23 @@ class Accumulator:
 
         Each has at most half of its records, so that splitting again comes to an end.
         """
-        topic = self.topics[queue.where.topic]
-        topic.ratio = 1.0
-        records = batch.take_records()
+        self.topics[queue.where.topic].forget_ratio()
+        records = batch.records()
         parts: list[Batch] = []
         places: list[tuple[Batch, int]] = []
         for record in records:
-            size = record_size(record.key, record.value, record.headers)
             part = parts[-1] if parts else None
-            full = part is not None and part.size + size > self._batch_size
-            if part is None or full or 2 * part.count >= len(records):
+            if part is None or part.size > self._batch_size or 2 * part.count >= len(records):
                 part = Batch(batch.where, (*batch.ordinal, len(parts)), batch.created)
                 part.closed = True
                 parts.append(part)
-            places.append((part, part.add(record, size)))
-            part.charge += size
-        del self.pending[batch]
-        self.pending.update(dict.fromkeys(parts))
-        batch.move(places)
+            places.append((part, part.add(record)))
+        self._settled(batch)
         for part in parts:
+            self.pending[part] = None
+            self.used += part.charge
             queue.put_back(part)
+        batch.move(places)
 
     def _settled(self, batch: Batch) -> None:
         del self.pending[batch]

@@ -7,7 +7,7 @@ than its first records): then the old batch only knows where each of them went.
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from typing import Any
 
 from scriba.client.errors import BrokerError, ClientError
@@ -20,11 +20,12 @@ from scriba.records.batch import (
     NO_SEQUENCE,
     Record,
     assemble,
+    build_batch,
     decode_records,
-    encode_batch,
     read_header,
 )
 from scriba.records.compression import Codec
+from scriba.records.native import kit
 
 Watcher = Callable[[], object]
 
@@ -33,11 +34,12 @@ class Batch:
     """Records of one partition that are sent, and succeed or fail, together."""
 
     __slots__ = (
+        "_builder",
         "_watchers",
+        "append",
         "append_time",
         "attempts",
         "base_offset",
-        "charge",
         "closed",
         "count",
         "created",
@@ -49,7 +51,6 @@ class Batch:
         "producer_epoch",
         "producer_id",
         "record_errors",
-        "records",
         "sequence",
         "size",
         "uncertain",
@@ -61,12 +62,12 @@ class Batch:
         self.ordinal = ordinal
         """Its place in the order of the partition's batches; parts of one come in its place."""
         self.created = created
-        self.records: list[Record] = []
+        self._builder = kit.Builder(HEADER_SIZE)
+        self.append = self._builder.append
+        """Encodes a record (timestamp, key, value, headers); gives the batch's new `size`."""
         self.count = 0
         self.size = HEADER_SIZE
-        """Estimated bytes before compression."""
-        self.charge = 0
-        """Bytes it holds of the producer's buffer."""
+        """Bytes before compression. Whoever appends keeps this and `count`."""
         self.closed = False
         """Whether it takes no more records."""
         self.data: bytearray | None = None
@@ -86,29 +87,32 @@ class Batch:
         """Where each of its records is now, when it was split or found its topic."""
         self._watchers: list[tuple[int, Watcher]] = []
 
-    def add(self, record: Record, size: int) -> int:
+    def add(self, record: Record) -> int:
         """Takes a record in; its index."""
         index = self.count
-        self.records.append(record)
+        self.size = self.append(record.timestamp, record.key, record.value, record.headers)
         self.count = index + 1
-        self.size += size
         return index
+
+    @property
+    def charge(self) -> int:
+        """Bytes it holds of the producer's buffer."""
+        return self.size - HEADER_SIZE
 
     @property
     def numbered(self) -> bool:
         return self.sequence != NO_SEQUENCE
 
     def encode(self, codec: Codec, level: int | None) -> None:
-        """Makes the bytes that are sent; the records are then no longer kept."""
-        self.data = encode_batch(
-            self.records,
+        """Makes the bytes that are sent."""
+        self.data = build_batch(
+            self._builder,
             codec=codec,
             level=level,
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             base_sequence=self.sequence,
         )
-        self.records = []
 
     def number(self, producer_id: int, epoch: int, sequence: int) -> None:
         """Gives it its place in the producer's sequence, a second time after a restart of it."""
@@ -119,9 +123,10 @@ class Batch:
             )
             self.data = assemble(header, memoryview(self.data)[HEADER_SIZE:])
 
-    def take_records(self) -> Sequence[Record]:
-        """Its records, from the encoded bytes if need be."""
-        return decode_records(self.data) if self.data is not None else self.records
+    def records(self) -> list[Record]:
+        """What is in it, once it is encoded."""
+        assert self.data is not None
+        return decode_records(self.data)
 
     # -- fate ------------------------------------------------------------------------------------
 
@@ -140,7 +145,6 @@ class Batch:
         assert not self.finished
         assert self.moved is None
         self.finished = True
-        self.records = []
         self.data = None
         watchers, self._watchers = self._watchers, []
         for _, tell in watchers:
@@ -150,7 +154,6 @@ class Batch:
         """Its records now live elsewhere, each in another batch at an index."""
         assert len(places) == self.count
         self.moved = places
-        self.records = []
         self.data = None
         watchers, self._watchers = self._watchers, []
         for index, tell in watchers:

@@ -63,6 +63,11 @@ class BufferFull(ClientError):
     retriable = True
     fix = "await producer.enqueue() or send(), which wait for room, or raise buffer.memory"
 
+    def __init__(self, message: str, size: int, *, fix: str = "") -> None:
+        super().__init__(message, fix=fix)
+        self.size = size
+        """Bytes that the record needs."""
+
 
 class BrokerError(ClientError):
     """A broker refused, with a code of the protocol."""

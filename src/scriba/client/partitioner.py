@@ -44,22 +44,22 @@ def by_key(key: bytes, partitions: int) -> int:
 class Sticky:
     """The choice for the records of one topic that have no key."""
 
-    __slots__ = ("_batch_size", "_bytes", "_rng", "partition")
+    __slots__ = ("_rng", "batch_size", "bytes", "partition")
 
     def __init__(self, batch_size: int, rng: Rng) -> None:
         self.partition: int | None = None
         """Where the next record goes; None when that has to be drawn."""
-        self._batch_size = batch_size
-        self._bytes = 0
+        self.batch_size = batch_size
+        self.bytes = 0
+        """What went to the partition; whoever appends counts, and asks `leave` when it is much."""
         self._rng = rng
 
-    def appended(self, size: int, batch_full: bool) -> None:
-        """Counts what went to the partition, and leaves it when that is enough.
+    def leave(self, batch_full: bool) -> None:
+        """Leaves the partition when enough has gone there.
 
         A batch that is not full is worth waiting for, but not for ever.
         """
-        self._bytes += size
-        if self._bytes >= self._batch_size and (batch_full or self._bytes >= 2 * self._batch_size):
+        if self.bytes >= self.batch_size and (batch_full or self.bytes >= 2 * self.batch_size):
             self.partition = None
 
     def draw(self, candidates: Sequence[int], queued: Sequence[int] | None) -> int:
@@ -72,7 +72,7 @@ class Sticky:
             drawn = self._rng.below(weights[-1])
             chosen = candidates[next(n for n, w in enumerate(weights) if drawn < w)]
         self.partition = chosen
-        self._bytes = 0
+        self.bytes = 0
         return chosen
 
 

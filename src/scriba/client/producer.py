@@ -9,21 +9,21 @@ await later, or not at all: a failure is logged either way.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sized
 from types import TracebackType
 from typing import Any, Self
 
-from scriba.client.accumulator import Accumulator, Queue, TopicQueues, record_size
+from scriba.client.accumulator import RECORD_OVERHEAD, Accumulator, Queue, TopicQueues
 from scriba.client.batches import Batch, Delivery, settled
-from scriba.client.cluster import Cluster, Partition, Topic
+from scriba.client.cluster import Cluster, Topic
 from scriba.client.errors import BufferFull, ClientError, Closed, RecordError, TimedOut
 from scriba.client.model import HeadersLike, RecordMetadata, TopicPartition
 from scriba.client.partitioner import Partitioner, RoundRobin, by_key
 from scriba.client.ports import Ports, real_ports
 from scriba.client.sender import Sender
-from scriba.client.serializers import Serializer, as_bytes, serializer
+from scriba.client.serializers import Serializer, not_bytes, serializer
 from scriba.client.settings import ProducerSettings
-from scriba.records.batch import Headers, Record
+from scriba.records.batch import Headers
 from scriba.records.compression import Codec, codec_named
 
 _NO_HEADERS: Headers = ()
@@ -46,6 +46,9 @@ class Producer:
         self.settings = settings = ProducerSettings.build(config, keywords)
         self._ports = ports or real_ports()
         self._clock = self._ports.clock
+        self._wall_ms = self._clock.wall_ms
+        self._max_request_size = settings.max_request_size
+        self._ignore_keys = settings.partitioner_ignore_keys
         self._to_key: Serializer | None = serializer(settings.key_serializer)
         self._to_value: Serializer | None = serializer(settings.value_serializer)
         self._partitioner: Partitioner | None = None
@@ -56,7 +59,7 @@ class Producer:
         self._cluster = Cluster(
             self._ports, settings, auto_create=True, topic_idle_ms=settings.metadata_max_idle_ms
         )
-        self._accumulator = Accumulator(settings, codec, self._clock, self._ports.rng)
+        self._accumulator = Accumulator(settings, self._clock, self._ports.rng)
         self._sender = Sender(
             self._cluster, self._accumulator, settings, codec, _level(settings, codec)
         )
@@ -97,20 +100,17 @@ class Producer:
 
         Waits for `max.block.ms` at most, also for the topic's metadata when it is the first one.
         """
-        started = self._clock.mono_ms()
         found = self._cluster.topics.get(topic)
         if found is None or topic in self._limbo or not self._started:
             found = await self._find(topic)
         if partition is not None and partition not in found.partitions:
             found = await self._look_again(found, partition)
-        record = self._record(topic, value, key, timestamp, headers)
-        size = self._measure(record)
         try:
-            self._accumulator.reserve(size)
-        except BufferFull:
-            await self._wait_for_room(size, started)
-            found = self._cluster.topics.get(topic) or await self._find(topic)
-        delivery = self._accept(found, record, size, partition)
+            delivery = self._put(found, value, key, partition, timestamp, headers)
+        except BufferFull as full:
+            await self._wait_for_room(full.size)
+            found = self._cluster.topics.get(topic, found)
+            delivery = self._put(found, value, key, partition, timestamp, headers, full.size)
         if delivery.batch.closed:
             await asyncio.sleep(0)  # a full batch: the sender gets its turn
         return delivery
@@ -131,17 +131,10 @@ class Producer:
         """
         if not self._started:
             self._start()
-        record = self._record(topic, value, key, timestamp, headers)
-        size = self._measure(record)
-        self._accumulator.reserve(size)
         found = self._cluster.topics.get(topic)
         if found is None or topic in self._limbo:
-            return self._park(topic, record, size, partition)
-        try:
-            return self._accept(found, record, size, partition)
-        except RecordError:
-            self._accumulator.release(size)
-            raise
+            return self._park(topic, value, key, partition, timestamp, headers)
+        return self._put(found, value, key, partition, timestamp, headers)
 
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Sends everything now and waits until the fate of all records sent before is known.
@@ -176,8 +169,9 @@ class Producer:
         if self._closed:
             return
         self._closed = True
+        started, self._started = self._started, False
         try:
-            if self._started and timeout_ms != 0:
+            if started and timeout_ms != 0:
                 await self.flush(timeout_ms)
         except TimedOut:
             pass
@@ -211,96 +205,126 @@ class Producer:
 
     # -- one record ------------------------------------------------------------------------------
 
-    def _record(
-        self, topic: str, value: Any, key: Any, timestamp: int | None, headers: HeadersLike
-    ) -> Record:
-        if self._closed:
-            raise Closed("the producer was closed")
+    def _put(
+        self,
+        topic: Topic,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: HeadersLike,
+        reserved: int = 0,
+    ) -> Delivery:
+        """Puts one record into the batch of its partition: all that is done for every record.
+
+        `reserved` is memory that was taken for it before; BufferFull when that has to be waited
+        for.
+        """
+        accumulator = self._accumulator
         try:
+            size = RECORD_OVERHEAD
             if key is not None:
                 if self._to_key is not None:
                     key = self._to_key(key)
-                if type(key) is not bytes:
-                    key = as_bytes(key, "key")
+                size += len(key)
             if value is not None:
                 if self._to_value is not None:
                     value = self._to_value(value)
-                if type(value) is not bytes:
-                    value = as_bytes(value, "value")
-        except RecordError:
+                size += len(value)
+            pairs = _NO_HEADERS
+            if headers:
+                pairs, extra = _read_headers(headers)
+                size += extra
+            if timestamp is None:
+                timestamp = self._wall_ms()
+            if size > self._max_request_size or timestamp < 0:
+                raise self._too_much(size, timestamp)
+            if not reserved and accumulator.lacks(size):
+                raise BufferFull(f"{accumulator.used} bytes are in use", size)
+            queues = accumulator.topics.get(topic.name) or accumulator.topic(topic.name)
+            sticky = None
+            if partition is None:
+                if (key is None or self._ignore_keys) and self._partitioner is None:
+                    sticky = queues.sticky
+                    partition = sticky.partition
+                if partition is None or partition not in topic.partitions:
+                    partition = self._choose(topic, queues, key, value)
+            elif partition not in topic.partitions:
+                raise _no_partition(topic, partition)
+            queue = queues.queues.get(partition) or accumulator.queue(queues, topic.name, partition)
+            batch = queue.open
+            if batch is None or batch.size + size > queues.limit:
+                batch = accumulator.new_batch(queue)
+            try:
+                total = batch.append(timestamp, key, value, pairs)
+            except BaseException:
+                accumulator.drop_empty(queue, batch)
+                raise
+        except ClientError:
+            accumulator.release(reserved)
             raise
         except Exception as failure:
-            raise RecordError(
-                f"a serializer refused a record for {topic}: {failure!r}", cause=failure
-            ) from failure
-        if timestamp is None:
-            timestamp = self._clock.wall_ms()
-        elif timestamp < 0:
-            raise RecordError(f"the timestamp {timestamp} is negative", fix="give milliseconds")
-        return Record(0, timestamp, key, value, _headers(headers) if headers else _NO_HEADERS)
-
-    def _measure(self, record: Record) -> int:
-        size = record_size(record.key, record.value, record.headers)
-        limit = self.settings.max_request_size
-        if size > limit:
-            raise RecordError(
-                f"the record has {size} bytes, max.request.size is {limit}",
-                fix="raise max.request.size, and the topic's max.message.bytes",
-            )
-        return size
-
-    def _accept(self, topic: Topic, record: Record, size: int, partition: int | None) -> Delivery:
-        """Puts a record, whose memory is reserved, into the batch of its partition."""
-        name = topic.name
-        queues = self._accumulator.topics.get(name)
-        if queues is None:
-            queues = self._accumulator.topic(name)
-        sticky = False
-        if partition is None:
-            partition, sticky = self._choose(topic, queues, record)
-        elif partition not in topic.partitions:
-            raise _no_partition(topic, partition)
-        queue = queues.queues.get(partition)
-        if queue is None:
-            queue = self._accumulator.queue(queues, TopicPartition(name, partition))
-        batch = self._accumulator.append(queues, queue, record, size)
-        if sticky:
-            queues.sticky.appended(size, batch.closed)
-        if batch.count == 1:
-            self._cluster.want(name)
-            self._begin(queue, batch)
-        elif batch.closed:
+            accumulator.release(reserved)
+            raise self._explain(failure, topic.name, key, value) from failure
+        accumulator.used += total - batch.size - reserved
+        batch.size = total
+        index = batch.count
+        batch.count = index + 1
+        if total >= queues.limit:
+            accumulator.close_batch(queue)
             self._sender.ready(queue)
-        return Delivery(batch, batch.count - 1, record.timestamp)
+        if not index:
+            self._begin(queue, batch)
+        if sticky is not None:
+            sticky.bytes += size
+            if sticky.bytes >= sticky.batch_size:
+                sticky.leave(batch.closed)
+        return Delivery(batch, index, timestamp)
+
+    def _explain(self, failure: Exception, topic: str, key: Any, value: Any) -> RecordError:
+        """The failure as the caller should see it."""
+        fields = (("key", key, self._to_key), ("value", value, self._to_value))
+        for what, data, to_bytes in fields:
+            fine = data is None or isinstance(data, bytes | bytearray | memoryview)
+            if not fine and to_bytes is None:
+                return not_bytes(data, what)
+        return RecordError(f"a record for {topic} was refused: {failure!r}", cause=failure)
+
+    def _too_much(self, size: int, timestamp: int) -> RecordError:
+        if timestamp < 0:
+            return RecordError(f"the timestamp {timestamp} is negative", fix="give milliseconds")
+        return RecordError(
+            f"the record has {size} bytes, max.request.size is {self._max_request_size}",
+            fix="raise max.request.size, and the topic's max.message.bytes",
+        )
 
     def _begin(self, queue: Queue, batch: Batch) -> None:
         """Sees to it that a new batch, and the one it closed, will be sent."""
+        self._cluster.want(queue.where.topic)
         linger_ms = self.settings.linger_ms
-        if batch.closed or not linger_ms or self._accumulator.hurry or len(queue.waiting) > 1:
+        if not linger_ms or self._accumulator.hurry or len(queue.waiting) > 1:
             self._sender.ready(queue)
         if linger_ms and not batch.closed:
             asyncio.get_running_loop().call_later(linger_ms / 1000, self._sender.ready, queue)
 
-    def _choose(self, topic: Topic, queues: TopicQueues, record: Record) -> tuple[int, bool]:
-        """The partition, and whether it is the one that records without a key stick to."""
+    def _choose(
+        self, topic: Topic, queues: TopicQueues, key: bytes | None, value: bytes | None
+    ) -> int:
         count = len(topic.partitions)
-        key = record.key
         if self._partitioner is not None:
-            chosen = self._partitioner(topic.name, key, record.value, count)
+            chosen = self._partitioner(topic.name, key, value, count)
             if chosen not in topic.partitions:
                 raise _no_partition(topic, chosen)
-            return chosen, False
-        if key is not None and not self.settings.partitioner_ignore_keys:
-            return by_key(key, count), False
-        sticky = queues.sticky
-        if sticky.partition is not None and sticky.partition in topic.partitions:
-            return sticky.partition, True
-        led = _led(topic.partitions)
+            return chosen
+        if key is not None and not self._ignore_keys:
+            return by_key(bytes(key), count)
+        led = [p for p, info in topic.partitions.items() if info.leader >= 0]
+        led = led or list(topic.partitions)
         queued: list[int] | None = None
         if self.settings.partitioner_adaptive_partitioning_enable:
             of = queues.queues
             queued = [len(of[p].waiting) if p in of else 0 for p in led]
-        return sticky.draw(led, queued), True
+        return queues.sticky.draw(led, queued)
 
     # -- topics that are not known yet -----------------------------------------------------------
 
@@ -324,20 +348,28 @@ class Producer:
             raise _no_partition(found, partition)
         return found
 
-    async def _wait_for_room(self, size: int, started: int) -> None:
-        left = started + self.settings.max_block_ms - self._clock.mono_ms()
+    async def _wait_for_room(self, size: int) -> None:
         waiting = asyncio.ensure_future(self._accumulator.room(size))
         self._sender.ready_all()
         try:
-            async with asyncio.timeout(max(0, left) / 1000):
+            async with asyncio.timeout(self.settings.max_block_ms / 1000):
                 await waiting
         except TimeoutError:
             raise BufferFull(
                 f"no room for {size} bytes within max.block.ms={self.settings.max_block_ms}",
+                size,
                 fix="send less at once, or raise buffer.memory",
             ) from None
 
-    def _park(self, topic: str, record: Record, size: int, partition: int | None) -> Delivery:
+    def _park(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: HeadersLike,
+    ) -> Delivery:
         """Keeps a record until the topic's partitions are known."""
         limbo = self._limbo.get(topic)
         if limbo is None:
@@ -345,54 +377,71 @@ class Producer:
             self._accumulator.pending[batch] = None
             search = self._cluster.tasks.spawn(self._search(topic), name="scriba-topic")
             limbo = self._limbo[topic] = _Limbo(batch, search)
-        limbo.partitions.append(partition)
-        index = limbo.batch.add(record, size)
-        limbo.batch.charge += size
-        return Delivery(limbo.batch, index, record.timestamp)
+        size = RECORD_OVERHEAD + _about(key) + _about(value)
+        if self._accumulator.lacks(size):
+            raise BufferFull(f"{self._accumulator.used} bytes are in use", size)
+        if timestamp is None:
+            timestamp = self._wall_ms()
+        self._accumulator.used += size
+        limbo.batch.size += size
+        limbo.records.append((value, key, partition, timestamp, headers))
+        index = limbo.batch.count
+        limbo.batch.count = index + 1
+        return Delivery(limbo.batch, index, timestamp)
 
     async def _search(self, topic: str) -> None:
+        """Finds the partitions of a topic, and then places for all records that wait for it."""
+        limbo: _Limbo | None = None
         try:
             found = await self._cluster.topic(topic, self.settings.max_block_ms)
+            limbo = self._limbo[topic]
+            places: list[tuple[Batch, int]] = []
+            while len(places) < len(limbo.records):
+                parked = limbo.records[len(places)]
+                size = RECORD_OVERHEAD + _about(parked[0]) + _about(parked[1])
+                limbo.batch.size -= size
+                self._accumulator.release(size)
+                places.append(await self._place(found, parked))
         except ClientError as failure:
             limbo = self._limbo.pop(topic)
             if not limbo.batch.finished:
                 self._accumulator.fail(limbo.batch, failure)
             return
-        limbo = self._limbo.pop(topic)
-        del self._accumulator.pending[limbo.batch]
-        places: list[tuple[Batch, int]] = []
-        for record, partition in zip(limbo.batch.records, limbo.partitions, strict=True):
-            size = record_size(record.key, record.value, record.headers)
-            try:
-                delivery = self._accept(found, record, size, partition)
-                places.append((delivery.batch, delivery.index))
-            except RecordError as refused:
-                places.append((self._refuse(topic, size, refused), 0))
-        limbo.batch.move(places)
+        del self._limbo[topic]
+        if not limbo.batch.finished:
+            del self._accumulator.pending[limbo.batch]
+            limbo.batch.move(places)
 
-    def _refuse(self, topic: str, size: int, why: ClientError) -> Batch:
-        """A batch that stands for one record that was never put into any."""
-        batch = Batch(TopicPartition(topic, -1), (0,), self._clock.mono_ms())
-        batch.count = 1
-        batch.fail(why)
-        self._accumulator.release(size)
-        return batch
+    async def _place(self, topic: Topic, parked: "_Parked") -> tuple[Batch, int]:
+        """The batch of a parked record, and its index there."""
+        try:
+            try:
+                delivery = self._put(topic, *parked)
+            except BufferFull as full:
+                await self._wait_for_room(full.size)
+                delivery = self._put(topic, *parked, full.size)
+        except RecordError as refused:
+            batch = Batch(TopicPartition(topic.name, -1), (0,), self._clock.mono_ms())
+            batch.count = 1
+            batch.fail(refused)
+            return batch, 0
+        return delivery.batch, delivery.index
+
+
+_Parked = tuple[Any, Any, int | None, int, HeadersLike]
+"""Value, key, partition, timestamp and headers of a record that waits for its topic."""
 
 
 class _Limbo:
-    """Records of a topic whose partitions are not known, with the partitions asked for."""
+    """Records of a topic whose partitions are not known."""
 
-    __slots__ = ("batch", "partitions", "search")
+    __slots__ = ("batch", "records", "search")
 
     def __init__(self, batch: Batch, search: "asyncio.Task[None]") -> None:
         self.batch = batch
-        self.partitions: list[int | None] = []
+        """Stands for them until they are in batches of their own."""
+        self.records: list[_Parked] = []
         self.search = search
-
-
-def _led(partitions: Mapping[int, Partition]) -> Sequence[int]:
-    """The partitions that have a leader, or all when none has."""
-    return [p for p, info in partitions.items() if info.leader >= 0] or list(partitions)
 
 
 def _no_partition(topic: Topic, partition: int) -> RecordError:
@@ -402,12 +451,20 @@ def _no_partition(topic: Topic, partition: int) -> RecordError:
     )
 
 
-def _headers(given: HeadersLike) -> Headers:
+def _about(data: object) -> int:
+    """The bytes of a key or value before it is serialized, if that can be told."""
+    return len(data) if isinstance(data, Sized) else 0
+
+
+def _read_headers(given: HeadersLike) -> tuple[Headers, int]:
+    """Headers as pairs, and about how many bytes they take."""
     pairs = tuple(given.items()) if isinstance(given, Mapping) else tuple(given)
+    size = 0
     for name, content in pairs:
         if not isinstance(name, str) or not (content is None or isinstance(content, bytes)):
             raise RecordError(f"the header {name!r} is not a str with bytes or None")
-    return pairs
+        size += 4 + len(name) + (0 if content is None else len(content))
+    return pairs, size
 
 
 def _level(settings: ProducerSettings, codec: Codec) -> int | None:

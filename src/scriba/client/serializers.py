@@ -58,14 +58,10 @@ def deserializer(chosen: str | Deserializer) -> Deserializer | None:
     return DESERIALIZERS[chosen] if isinstance(chosen, str) else chosen
 
 
-def as_bytes(value: object, what: str) -> bytes:
-    """What may be sent without a serializer; RecordError for anything but bytes."""
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
+def not_bytes(value: object, what: str) -> RecordError:
+    """The error for a key or value that cannot be sent without a serializer."""
     name = next((n for n, t in (("str", str), ("int", int)) if isinstance(value, t)), "json")
-    raise RecordError(
+    return RecordError(
         f"the {what} is of type {type(value).__name__}, not bytes",
         fix=f"encode it, or give the producer {what}_serializer={name!r}",
     )

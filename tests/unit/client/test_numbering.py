@@ -18,7 +18,7 @@ REMEMBERED = 5
 def batch_of(count: int, ordinal: int) -> Batch:
     batch = Batch(WHERE, (ordinal,), 0)
     for _ in range(count):
-        batch.add(Record(0, 0, None, b"v"), 1)
+        batch.add(Record(0, 0, None, b"v"))
     return batch
 
 

@@ -31,22 +31,27 @@ def test_a_key_goes_where_other_clients_put_it(key: bytes, partitions: int) -> N
     assert by_key(key, partitions) == (kafka_python_murmur2(key) & 0x7FFFFFFF) % partitions
 
 
+def append(sticky: Sticky, size: int, batch_full: bool) -> None:
+    sticky.bytes += size
+    sticky.leave(batch_full)
+
+
 def test_sticky_stays_until_a_full_batch_has_gone_there() -> None:
     sticky = Sticky(1000, SeededRng(1))
     first = sticky.draw([0, 1, 2], None)
-    sticky.appended(600, batch_full=False)
-    sticky.appended(399, batch_full=True)
+    append(sticky, 600, batch_full=False)
+    append(sticky, 399, batch_full=True)
     assert sticky.partition == first
-    sticky.appended(1, batch_full=True)
+    append(sticky, 1, batch_full=True)
     assert sticky.partition is None
 
 
 def test_sticky_does_not_wait_for_ever_for_a_batch_to_fill() -> None:
     sticky = Sticky(1000, SeededRng(1))
     sticky.draw([0, 1], None)
-    sticky.appended(1999, batch_full=False)
+    append(sticky, 1999, batch_full=False)
     assert sticky.partition is not None
-    sticky.appended(1, batch_full=False)
+    append(sticky, 1, batch_full=False)
     assert sticky.partition is None
 
 
