@@ -67,16 +67,9 @@ static Fault skip_headers(Cursor *cursor, int32_t count)
     return FINE;
 }
 
-Fault read_record(Cursor *section, RecordView *record)
+Fault read_body(Cursor cursor, RecordView *record)
 {
-    int32_t size;
-    if (!read_varint(section, &size))
-        return BAD_NUMBER;
-    if (size < 0 || size > section->end - section->at)
-        return PAST_END;
-    Cursor cursor = {section->at, section->at + size};
-    section->at = cursor.end;
-    if (size == 0)
+    if (cursor.at == cursor.end)
         return BAD_NUMBER;
     cursor.at++; /* attributes, which have no meaning yet */
     if (!read_varlong(&cursor, &record->time_delta) ||
@@ -97,6 +90,18 @@ Fault read_record(Cursor *section, RecordView *record)
     if (fault)
         return fault;
     return cursor.at == cursor.end ? FINE : WRONG_LENGTH;
+}
+
+Fault read_record(Cursor *cursor, RecordView *record)
+{
+    int32_t size;
+    if (!read_varint(cursor, &size))
+        return BAD_NUMBER;
+    if (size < 0 || size > cursor->end - cursor->at)
+        return PAST_END;
+    Cursor body = {cursor->at, cursor->at + size};
+    cursor->at = body.end;
+    return read_body(body, record);
 }
 
 /* ---- decoding ---- */

@@ -114,8 +114,11 @@ static inline int64_t wrapping_sum(int64_t a, int64_t b)
     return (int64_t)((uint64_t)a + (uint64_t)b);
 }
 
-/* Reads the record at the cursor to its end; the headers are stepped over and remembered. */
+/* Reads the record at the cursor and moves behind it; headers are stepped over and remembered. */
 Fault read_record(Cursor *cursor, RecordView *record);
+
+/* The same for the bytes that a record's length counts. */
+Fault read_body(Cursor body, RecordView *record);
 
 /* Whether a section of `size` bytes may hold this many records; if not, ParseError is set. */
 bool plausible_count(State *state, int64_t count, Py_ssize_t size);

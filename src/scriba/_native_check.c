@@ -54,12 +54,13 @@ static void judge(const Rules *rules, Findings *found, Gist gist)
 static void judge_piece(Cursor *cursor, const Rules *rules, Findings *found)
 {
     while (found->records < rules->count && !found->fault) {
-        Cursor probe = *cursor;
+        Cursor body = *cursor;
         int32_t size;
-        if (!read_varint(&probe, &size) || size > probe.end - probe.at)
+        if (!read_varint(&body, &size) || size < 0 || size > body.end - body.at)
             return;
+        cursor->at = body.end = body.at + size;
         RecordView record;
-        found->fault = read_record(cursor, &record);
+        found->fault = read_body(body, &record);
         if (!found->fault)
             judge(rules, found,
                   (Gist){record.time_delta, record.offset_delta, record.key.data != NULL});

@@ -8,7 +8,7 @@ wrap as Java's `long` does. What they read may be any buffer and is never writte
 
 import hashlib
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Final
 
 from scriba.errors import ParseError
 from scriba.records.header import NO_TIMESTAMP, Buffer
@@ -76,18 +76,9 @@ def _wrapped(value: int) -> int:
 # ---- reading ----
 
 
-class _Scan(NamedTuple):
-    """Where the parts of a record lie; sizes below zero are null."""
-
-    end: int
-    time_delta: int
-    offset_delta: int
-    key_at: int
-    key_size: int
-    value_at: int
-    value_size: int
-    header_count: int
-    headers_at: int
+_Scan = tuple[int, int, int, int, int, int, int, int, int]
+"""Where the parts of a record lie: its end, timestamp delta, offset delta, then places and sizes of
+key and value, the number of headers and the place of the first. Sizes below zero are null."""
 
 
 def _scan(data: bytes, pos: int, index: int) -> _Scan:
@@ -102,27 +93,36 @@ def _scan(data: bytes, pos: int, index: int) -> _Scan:
 
 
 def _scan_at(data: bytes, pos: int) -> _Scan:
+    # Nearly all numbers have one byte: looking at it here saves most of the time.
     size, pos = read_varint(data, pos)
     end = pos + size
     if size < 0 or end > len(data):
         raise ParseError("it reaches past the end of the batch")
-    time_delta, pos = read_varlong(data, pos + 1)
-    offset_delta, pos = read_varint(data, pos)
-    key_at, key_size, pos = _span(data, pos, end)
+    byte = data[pos + 1]
+    if byte < 0x80:
+        time_delta, pos = (byte >> 1) ^ -(byte & 1), pos + 2
+    else:
+        time_delta, pos = read_varlong(data, pos + 1)
+    byte = data[pos]
+    if byte < 0x80:
+        offset_delta, pos = (byte >> 1) ^ -(byte & 1), pos + 1
+    else:
+        offset_delta, pos = read_varint(data, pos)
+    if data[pos] == 1:
+        key_at, key_size, pos = pos, -1, pos + 1
+    else:
+        key_at, key_size, pos = _span(data, pos, end)
     value_at, value_size, pos = _span(data, pos, end)
-    header_count, headers_at = read_varint(data, pos)
-    pos = headers_at
+    header_count = data[pos]
+    headers_at = pos + 1
     if header_count:
-        if not 0 < header_count <= end - pos:
-            raise ParseError("its number of headers is impossible")
-        for _ in range(header_count):
-            _, name_size, pos = _span(data, pos, end)
-            if name_size < 0:
-                raise ParseError("a header has no name")
-            _, _, pos = _span(data, pos, end)
+        header_count, headers_at = read_varint(data, pos)
+        pos = _skip_headers(data, headers_at, end, header_count)
+    else:
+        pos = headers_at
     if pos != end:
         raise ParseError("its length does not fit its content")
-    return _Scan(
+    return (
         end,
         time_delta,
         offset_delta,
@@ -135,6 +135,17 @@ def _scan_at(data: bytes, pos: int) -> _Scan:
     )
 
 
+def _skip_headers(data: bytes, pos: int, end: int, count: int) -> int:
+    if not 0 <= count <= end - pos:
+        raise ParseError("its number of headers is impossible")
+    for _ in range(count):
+        _, name_size, pos = _span(data, pos, end)
+        if name_size < 0:
+            raise ParseError("a header has no name")
+        _, _, pos = _span(data, pos, end)
+    return pos
+
+
 def _span(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
     """Where a field begins, its size, and where the next one begins."""
     size, pos = read_varint(data, pos)
@@ -145,17 +156,13 @@ def _span(data: bytes, pos: int, end: int) -> tuple[int, int, int]:
     return pos, size, pos + size
 
 
-def _field(data: bytes, at: int, size: int) -> bytes | None:
-    return None if size < 0 else data[at : at + size]
-
-
 def _headers(data: bytes, pos: int, count: int) -> Headers:
     pairs: list[tuple[str, bytes | None]] = []
     for _ in range(count):
         at, size, pos = _span(data, pos, len(data))
         name = data[at : at + size].decode(errors="replace")
         at, size, pos = _span(data, pos, len(data))
-        pairs.append((name, _field(data, at, size)))
+        pairs.append((name, None if size < 0 else data[at : at + size]))
     return tuple(pairs)
 
 
@@ -178,14 +185,15 @@ def decode_records(
     records: list[Record] = []
     pos = 0
     for index in range(count):
-        scan = _scan(data, pos, index)
-        pos, delta, offset_delta, key_at, key_size, value_at, value_size, headers, at = scan
+        pos, delta, offset_delta, key_at, key_size, value_at, value_size, headers, at = _scan(
+            data, pos, index
+        )
         records.append(
             Record(
                 _wrapped(base_offset + offset_delta),
                 _wrapped(base_timestamp + delta) if append_time is None else append_time,
-                _field(data, key_at, key_size),
-                _field(data, value_at, value_size),
+                None if key_size < 0 else data[key_at : key_at + key_size],
+                None if value_size < 0 else data[value_at : value_at + value_size],
                 _headers(data, at, headers) if headers else (),
             )
         )
@@ -212,16 +220,15 @@ def check_records(
     keyless = untimely = -1
     pos = 0
     for index in range(count):
-        scan = _scan(data, pos, index)
-        pos = scan.end
-        if scan.offset_delta != index:
+        pos, delta, offset_delta, _, key_size, *_ = _scan(data, pos, index)
+        if offset_delta != index:
             raise ParseError(
                 f"record {index} is malformed: its offset is not its place in the batch"
             )
-        timestamp = _wrapped(base_timestamp + scan.time_delta)
+        timestamp = _wrapped(base_timestamp + delta)
         if timestamp > max_timestamp:
             max_timestamp = timestamp
-        if need_keys and scan.key_size < 0:
+        if need_keys and key_size < 0:
             if keyless < 0:
                 keyless = index
         elif timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest and untimely < 0:
@@ -359,16 +366,16 @@ class OffsetMap:
         _check_count(count, len(data))
         pos = 0
         for index in range(count):
-            scan = _scan(data, pos, index)
-            offset = _wrapped(base_offset + scan.offset_delta)
+            pos, _, offset_delta, key_at, key_size, *_ = _scan(data, pos, index)
+            offset = _wrapped(base_offset + offset_delta)
             if not 0 <= offset < _MAX_INT64:
                 raise ParseError(
                     f"record {index} is malformed: its offset is not its place in the batch"
                 )
-            key = _field(data, scan.key_at, scan.key_size)
-            if key is not None and offset >= start_offset and not self.put(key, offset):
+            if key_size < 0 or offset < start_offset:
+                continue
+            if not self.put(data[key_at : key_at + key_size], offset):
                 return index
-            pos = scan.end
         _check_rest(len(data) - pos)
         return count
 

@@ -257,8 +257,6 @@ def _settle(
     need_keys = "compact" in config.cleanup_policy and not header.attributes & CONTROL
     append = config.message_timestamp_type == "LogAppendTime"
     producers_append = header.attributes & LOG_APPEND_TIME
-    if producers_append and (append or header.max_timestamp == NO_TIMESTAMP):
-        raise _bad_time("a producer may not set the timestamp type LogAppendTime")
     window = _ANY_TIME
     if not append:
         window = (
@@ -277,6 +275,8 @@ def _settle(
             pieces = (whole,)
         times = _ANY_TIME if producers_append else window
         largest = _check_records(pieces, header, need_keys, times)
+    if producers_append and (append or header.max_timestamp == NO_TIMESTAMP):
+        raise _bad_time("a producer may not set the timestamp type LogAppendTime")
     if append:
         largest = now
     elif producers_append or not walked:
