@@ -13,6 +13,7 @@ from typing import Any
 from scriba.client.errors import BrokerError, ClientError
 from scriba.client.model import RecordMetadata, TopicPartition
 from scriba.errors import ErrorCode
+from scriba.records import native
 from scriba.records.batch import (
     HEADER_SIZE,
     NO_PRODUCER_EPOCH,
@@ -25,7 +26,6 @@ from scriba.records.batch import (
     read_header,
 )
 from scriba.records.compression import Codec
-from scriba.records.native import kit
 
 Watcher = Callable[[], object]
 
@@ -62,7 +62,7 @@ class Batch:
         self.ordinal = ordinal
         """Its place in the order of the partition's batches; parts of one come in its place."""
         self.created = created
-        self._builder = kit.Builder(HEADER_SIZE)
+        self._builder = native.kit.Builder(HEADER_SIZE)
         self.append = self._builder.append
         """Encodes a record (timestamp, key, value, headers); gives the batch's new `size`."""
         self.count = 0

@@ -293,12 +293,17 @@ class Fetcher:
                 self._cluster.tasks.spawn(self._run(lane), name=f"scriba-fetch-{node}")
 
     async def _run(self, lane: _Lane) -> None:
+        busy = False
         while True:
             wanted = self._wanted(lane.node)
             if not wanted:
+                if busy:
+                    self.poke()  # what was read here may have to be read elsewhere now
+                busy = False
                 await lane.wake.wait()
                 lane.wake.clear()
                 continue
+            busy = True
             try:
                 connection = await self._cluster.connect(lane.node, "fetch")
                 await self._fetch(lane, connection, wanted)

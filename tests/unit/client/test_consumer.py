@@ -433,6 +433,25 @@ def test_a_replica_close_by_is_read_when_the_leader_says_so() -> None:
     cluster.run(main)
 
 
+def test_the_leader_is_asked_again_now_and_then_which_replica_is_close() -> None:
+    cluster = FakeCluster(brokers=2)
+    [log] = cluster.topic("t")
+    log.nearby = 2
+    fill(log, 1)
+
+    async def main(world: ProcessWorld) -> None:
+        async with consumer(cluster, world, client_rack="here", metadata_max_age_ms=10_000) as c:
+            c.assign([("t", 0)])
+            await read(c, 1)
+            await asyncio.sleep(25)
+            asked_leader = [r for b, r, _ in cluster.seen if isinstance(r, FetchRequest) and b == 1]
+            assert len(asked_leader) == 3
+            fill(log, 1, start=1)
+            assert offsets(await read(c, 1)) == [1]
+
+    cluster.run(main)
+
+
 def test_a_connection_that_breaks_is_made_again() -> None:
     cluster = FakeCluster()
     [log] = cluster.topic("t")
