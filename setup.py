@@ -38,5 +38,6 @@ if __name__ == "__main__":
                 optional=True,
             )
         ],
+        exclude_package_data={"scriba": ["*.c", "*.h"]},
         options={"bdist_wheel": {"py_limited_api": "cp311"}},
     )
