@@ -45,6 +45,10 @@ The command line starts the node, so it may name `broker.node` (see ENTRANCES) a
 ENTRANCES = {("cli", "broker"): {"scriba.broker.node"}}
 """Rooms that may be entered only by the modules named here."""
 
+GUESTS = {"scriba.cli.log_dump": {"records", "storage"}}
+"""Single modules that may know more than their room: what reads the files of a stopped node has no
+broker to ask, and should not know the format a second time."""
+
 OUTSIDE = {"runtime", "cli", "console", "spark", "pipelines"}
 """Rooms that may touch the machine directly; for all others it comes in through the ports."""
 
@@ -112,7 +116,7 @@ def wrong_turns(module: Module) -> Iterator[str]:
         if house != "scriba" or room in (module.room, "__version__"):
             continue
         where = f"{module.name}:{line} imports {imported}"
-        if room not in ALLOWED[module.room]:
+        if room not in ALLOWED[module.room] | GUESTS.get(module.name, set()):
             yield f"{where}: {module.room} may not know {room}"
         doors = ENTRANCES.get((module.room, room))
         if doors and not any(imported == d or imported.startswith(d + ".") for d in doors):
@@ -189,6 +193,7 @@ def test_machines_do_not_know_each_other() -> None:
         ("broker/x.py", "from datetime import datetime\ndatetime.now()"),
         ("client/x.py", "from scriba.broker.node import Node"),
         ("cli/x.py", "from scriba.broker.partition import Partition"),
+        ("cli/x.py", "from scriba.storage.names import LOG"),
         ("console/x.py", "from scriba import broker"),
         ("runtime/x.py", "from scriba.testing import sim_disk"),
     ],
@@ -206,6 +211,7 @@ def test_a_breach_is_noticed(path: str, source: str) -> None:
         ("storage/x.py", "import asyncio\nfrom . import index\nfrom .index import Index"),
         ("runtime/x.py", "import os, time, socket, threading"),
         ("cli/x.py", "from scriba.broker.node import Node"),
+        ("cli/log_dump.py", "from scriba.storage.names import LOG"),
         ("testing/x.py", "from scriba.broker.node import Node"),
     ],
 )

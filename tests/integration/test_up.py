@@ -112,7 +112,9 @@ def test_it_says_where_it_listens_and_ends_cleanly_when_asked(
 
 def test_the_lines_of_the_banner_work_when_pasted(tmp_path: Path) -> None:
     with up(tmp_path / "data", "--demo") as node:
+        path = f"{Path(sys.executable).parent}:{ENVIRONMENT['PATH']}"
         run = {"shell": True, "capture_output": True, "text": True, "timeout": PATIENCE}
+        run["env"] = ENVIRONMENT | {"PATH": path}
         produced = subprocess.run(node.found("produce:  (.*)"), check=True, **run)
         consumed = subprocess.run(node.found("consume:  (.*)"), check=True, **run)
         assert consumed.stdout == "hello\n", produced

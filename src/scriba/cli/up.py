@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from scriba import __version__
+from scriba.cli.arguments import BOOTSTRAP
 from scriba.config import ConfigError, StartError
 from scriba.errors import ErrorCode
 from scriba.settings import NodeSettings
@@ -31,7 +32,7 @@ DEMO_TOPIC: Final = "demo"
 DEMO_PARTITIONS: Final = 3
 
 
-def run(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
+def run(options: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> int:
     logging.basicConfig(
         level=logging.INFO if options.verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -129,9 +130,7 @@ def listen_to_signals(life: "asyncio.Future[None]") -> None:
 
 
 async def create_demo_topic(node: "Node") -> None:
-    from scriba.client.admin import Admin
-    from scriba.client.admin_model import NewTopic
-    from scriba.client.errors import BrokerError
+    from scriba.client import Admin, BrokerError, NewTopic
 
     async with Admin(bootstrap_servers=addresses(node)[0]) as admin:
         try:
@@ -142,7 +141,8 @@ async def create_demo_topic(node: "Node") -> None:
 
 
 def banner(node: "Node") -> str:
-    broker = addresses(node)[0]
+    first = addresses(node)[0]
+    broker = "" if first == BOOTSTRAP else f" -b {first}"
     directories = ", ".join(os.path.abspath(each) for each in node.data_dirs)
     return "\n".join(
         [
@@ -150,8 +150,8 @@ def banner(node: "Node") -> str:
             *(f"  listening on {each}" for each in addresses(node)),
             f"  data in {directories}",
             "",
-            f"  produce:  echo hello | kcat -P -b {broker} -t {DEMO_TOPIC}",
-            f"  consume:  kcat -C -b {broker} -t {DEMO_TOPIC} -e",
+            f"  produce:  echo hello | scriba produce {DEMO_TOPIC}{broker}",
+            f"  consume:  scriba consume {DEMO_TOPIC}{broker} --exit",
             "  stop:     Ctrl-C",
         ]
     )

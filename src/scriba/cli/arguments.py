@@ -1,0 +1,410 @@
+"""The words of every command. Nothing but argparse is imported to read or explain them.
+
+A command names the function that carries it out as `module:function`; it gets the options and
+returns the exit code.
+"""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scriba import __version__
+
+if TYPE_CHECKING:
+    from scriba.cli.places import Place
+
+BOOTSTRAP = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE = "SCRIBA_BOOTSTRAP"
+TIMEOUT_SECONDS = 10.0
+
+N = TypeVar("N", int, float)
+Commands = Any
+"""What `add_subparsers` returns; argparse has no public name for it."""
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(
+        prog="scriba",
+        description="A distributed commit log that any Kafka client takes for Kafka.",
+        allow_abbrev=False,
+    )
+    top.add_argument("--version", action="version", version=f"scriba {__version__}")
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _up(commands)
+    _topic(_group(commands, "topic", "create, look at, change and delete topics"))
+    _config(_group(commands, "config", "read and change settings while the cluster runs"))
+    _produce(commands)
+    _consume(commands)
+    _cluster(_group(commands, "cluster", "look at brokers and the metadata quorum"))
+    _log(_group(commands, "log", "look into the files of a log; no broker is needed"))
+    return top
+
+
+# -- commands ------------------------------------------------------------------------------------
+
+
+def _up(commands: Commands) -> None:
+    up = _command(
+        commands,
+        "up",
+        "scriba.cli.up:run",
+        "start a node",
+        "Starts one node, broker and controller at once, and runs it until Ctrl-C.",
+        epilog="Settings are Kafka's. The stronger source wins, key by key: --set, then KAFKA_... "
+        "variables (KAFKA_LOG_RETENTION_MS is log.retention.ms), then --config, then the default.",
+    )
+    up.add_argument("--data", metavar="DIR", help="where the data is (default: ./scriba-data)")
+    up.add_argument(
+        "--port", type=port, metavar="N", help="port on 127.0.0.1 (default: 9092; 0: any free one)"
+    )
+    up.add_argument("--config", metavar="FILE", help="a server.properties to read")
+    up.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        dest="settings",
+        help="one setting; may be repeated",
+    )
+    up.add_argument("--demo", action="store_true", help="create a topic to play with")
+    up.add_argument("--verbose", "-v", action="store_true", help="log what the node does")
+
+
+def _topic(commands: Commands) -> None:
+    create = _command(
+        commands,
+        "create",
+        "scriba.cli.topic:create",
+        "create a topic",
+        "Creates a topic. Numbers that are not given are left to the broker.",
+    )
+    create.add_argument("topic", metavar="TOPIC")
+    create.add_argument("-p", "--partitions", type=at_least(int, 1), default=-1, metavar="N")
+    create.add_argument(
+        "-r", "--replication-factor", type=at_least(int, 1), default=-1, metavar="N"
+    )
+    create.add_argument(
+        "-c",
+        "--config",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the topic; may be repeated",
+    )
+    create.add_argument(
+        "--if-not-exists", action="store_true", help="a topic that is there stays as it is"
+    )
+    create.add_argument("--dry-run", action="store_true", help="only check that it could be done")
+    create.add_argument(
+        "--plan",
+        type=positive,
+        metavar="MBPS",
+        help="create nothing; propose a number of partitions for this many MB/s",
+    )
+    create.add_argument(
+        "--per-consumer",
+        type=positive,
+        metavar="MBPS",
+        help="with --plan: what one consumer gets through (default: 10)",
+    )
+    create.add_argument(
+        "--per-partition",
+        type=positive,
+        metavar="MBPS",
+        help="with --plan: what one partition takes in (default: 25)",
+    )
+    _asks(create)
+
+    listing = _command(
+        commands, "list", "scriba.cli.topic:list_all", "list topics", "Lists topics."
+    )
+    listing.add_argument("--internal", action="store_true", help="those of the broker itself too")
+    _asks(listing)
+
+    describe = _command(
+        commands,
+        "describe",
+        "scriba.cli.topic:describe",
+        "show a topic's partitions and settings",
+        "Shows partitions with leader, replicas, offsets and size, and the settings of the topic.",
+    )
+    describe.add_argument("topics", nargs="*", metavar="TOPIC", help="all when none is named")
+    _asks(describe)
+
+    alter = _command(
+        commands,
+        "alter",
+        "scriba.cli.topic:alter",
+        "add partitions to a topic",
+        "Adds partitions. Records with a key then go to other partitions than before, so a key's "
+        "order ends there. There is no way back: a topic cannot have fewer partitions.",
+    )
+    alter.add_argument("topic", metavar="TOPIC")
+    alter.add_argument(
+        "-p", "--partitions", type=at_least(int, 1), required=True, metavar="N", help="in total"
+    )
+    alter.add_argument("--dry-run", action="store_true", help="only check that it could be done")
+    _asks(alter)
+
+    delete = _command(
+        commands,
+        "delete",
+        "scriba.cli.topic:delete",
+        "delete topics with all their records",
+        "Deletes topics with all their records. It does not ask.",
+    )
+    delete.add_argument("topics", nargs="+", metavar="TOPIC")
+    delete.add_argument("--if-exists", action="store_true", help="a missing topic is no error")
+    _asks(delete)
+
+
+def _config(commands: Commands) -> None:
+    get = _command(
+        commands,
+        "get",
+        "scriba.cli.config:get",
+        "show settings",
+        "Shows the settings in force that are not the default, or all, or those named.",
+    )
+    _of_what(get)
+    get.add_argument("keys", nargs="*", metavar="KEY", help="settings to show")
+    get.add_argument("-a", "--all", action="store_true", help="those with their default too")
+    _asks(get)
+
+    change = _command(
+        commands,
+        "set",
+        "scriba.cli.config:change",
+        "change settings",
+        "Changes settings at once, for good, and leaves all others as they are.",
+    )
+    _of_what(change)
+    change.add_argument("pairs", nargs="*", type=pair, metavar="KEY=VALUE")
+    change.add_argument(
+        "-d",
+        "--delete",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="go back to the default; may be repeated",
+    )
+    change.add_argument("--dry-run", action="store_true", help="only check that it could be done")
+    _asks(change)
+
+
+def _produce(commands: Commands) -> None:
+    produce = _command(
+        commands,
+        "produce",
+        "scriba.cli.produce:run",
+        "write records, one for each line",
+        "Writes one record for each line of a file or of standard input.",
+        epilog='Lines of --json are objects such as {"key": "k", "value": "v", "headers": '
+        '[["name", "v"]], "partition": 0, "timestamp": 1767225600000}; only value is needed. '
+        'null is Kafka\'s null, {"base64": "..."} stands for bytes that are not UTF-8.',
+    )
+    produce.add_argument("topic", metavar="TOPIC")
+    produce.add_argument("file", nargs="?", metavar="FILE", help="read this (default: stdin)")
+    produce.add_argument(
+        "-K", "--key-separator", metavar="TEXT", help="what stands between key and value in a line"
+    )
+    produce.add_argument("-p", "--partition", type=at_least(int, 0), metavar="N")
+    produce.add_argument(
+        "-H",
+        "--header",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a header for every record; may be repeated",
+    )
+    produce.add_argument(
+        "-z", "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="none"
+    )
+    produce.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
+    _asks(produce, json="lines are JSON, as consume --json writes them")
+
+
+def _consume(commands: Commands) -> None:
+    consume = _command(
+        commands,
+        "consume",
+        "scriba.cli.consume:run",
+        "read records",
+        "Reads records from the beginning, or where --from says, and goes on until Ctrl-C.",
+        epilog="Tokens of --format, as in kcat: %%t topic, %%p partition, %%o offset, %%T time in "
+        "ms, %%h headers, %%k key, %%K its length, %%s value, %%S its length, %%R the same in "
+        "4 bytes, %%%%; and \\n \\r \\t \\xHH.",
+    )
+    consume.add_argument("topic", metavar="TOPIC")
+    consume.add_argument(
+        "-p",
+        "--partition",
+        type=at_least(int, 0),
+        action="append",
+        metavar="N",
+        help="read only this one; may be repeated",
+    )
+    consume.add_argument(
+        "-o",
+        "--from",
+        type=place,
+        dest="start",
+        metavar="PLACE",
+        help="beginning, end, an offset, -10 (the last ten of each partition), '2h ago', "
+        "2026-01-31T12:00 or @milliseconds (default: beginning)",
+    )
+    consume.add_argument(
+        "--from-beginning", action="store_const", const=None, dest="start", help="the default"
+    )
+    consume.add_argument("-c", "--count", type=at_least(int, 1), metavar="N", help="stop after N")
+    consume.add_argument(
+        "-e", "--exit", action="store_true", help="stop at what was the end when it began"
+    )
+    consume.add_argument(
+        "-f", "--format", type=template, metavar="TEXT", help="how to write a record"
+    )
+    _asks(consume, json="one JSON object a line, which produce --json reads back")
+
+
+def _cluster(commands: Commands) -> None:
+    _asks(
+        _command(
+            commands,
+            "describe",
+            "scriba.cli.cluster:describe",
+            "show brokers, quorum and features",
+            "Shows the brokers with what they hold, the metadata quorum and the features in force.",
+        )
+    )
+
+
+def _log(commands: Commands) -> None:
+    dump = _command(
+        commands,
+        "dump",
+        "scriba.cli.log_dump:run",
+        "show and check segment files",
+        "Shows the batches of segment files and checks them and their indexes. The exit code is 1 "
+        "when something is wrong.",
+    )
+    dump.add_argument(
+        "paths", nargs="+", metavar="PATH", help="a .log file, or a partition's directory"
+    )
+    dump.add_argument("-r", "--records", action="store_true", help="show the records too")
+    dump.add_argument(
+        "-q", "--quiet", action="store_true", help="check only: a line for each segment"
+    )
+    dump.add_argument("--json", action="store_true", help="one JSON object a line")
+
+
+# -- what commands have in common ----------------------------------------------------------------
+
+
+def _group(commands: Commands, name: str, summary: str) -> Commands:
+    group = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:])
+    return group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def _command(
+    commands: Commands, name: str, run: str, summary: str, description: str, epilog: str = ""
+) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=description, epilog=epilog, allow_abbrev=False
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def _of_what(command: argparse.ArgumentParser) -> None:
+    what = command.add_mutually_exclusive_group(required=True)
+    what.add_argument("--topic", metavar="TOPIC", help="settings of a topic")
+    what.add_argument("--broker", type=at_least(int, 0), metavar="ID", help="settings of a broker")
+    what.add_argument("--cluster", action="store_true", help="defaults of all brokers")
+
+
+def _asks(command: argparse.ArgumentParser, json: str = "write JSON") -> None:
+    """Options of every command that talks to a cluster."""
+    command.add_argument("--json", action="store_true", help=json)
+    command.add_argument(
+        "-b",
+        "--bootstrap",
+        default=os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP,
+        metavar="HOST:PORT",
+        help=f"one broker or more, with commas (default: {BOOTSTRAP_VARIABLE} or {BOOTSTRAP})",
+    )
+    command.add_argument(
+        "-X",
+        "--property",
+        type=pair,
+        action="append",
+        default=[],
+        dest="properties",
+        metavar="KEY=VALUE",
+        help="a setting of the client; may be repeated",
+    )
+    command.add_argument(
+        "--timeout",
+        type=positive,
+        default=TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help=f"how long to wait for an answer (default: {TIMEOUT_SECONDS:.0f})",
+    )
+    command.add_argument("-v", "--verbose", action="store_true", help="log what the client does")
+
+
+# -- single words --------------------------------------------------------------------------------
+
+
+def port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError("must be from 0 to 65535")
+    return number
+
+
+def at_least(kind: type[N], least: N) -> Callable[[str], N]:
+    def number(text: str) -> N:
+        found = kind(text)
+        if found < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}")
+        return found
+
+    return number
+
+
+def positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return number
+
+
+def pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
+    return name, value
+
+
+def place(text: str) -> "Place":
+    from scriba.cli.places import parse_place
+
+    try:
+        return parse_place(text, time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def template(text: str) -> str:
+    """Checked here, so that a wrong token is a misuse; compiled where it is used."""
+    from scriba.cli.template import compile_template
+
+    try:
+        compile_template(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text

@@ -1,0 +1,113 @@
+"""`scriba cluster`: brokers with what they hold, the metadata quorum, features."""
+
+import argparse
+from typing import Any
+
+from scriba.cli.output import print_json, size, table
+from scriba.cli.session import with_admin
+from scriba.client import Admin
+
+
+@with_admin
+async def describe(admin: Admin, options: argparse.Namespace) -> int:
+    document = await _document(admin)
+    if options.json:
+        print_json(document)
+    else:
+        print("\n".join(_page(document)))
+    return 0
+
+
+async def _document(admin: Admin) -> dict[str, Any]:
+    cluster = await admin.describe_cluster(include_fenced=True)
+    living = [node.id for node in cluster.nodes if node.id not in cluster.fenced]
+    directories = await admin.describe_log_dirs(living)
+    quorum = await admin.describe_quorum()
+    features = await admin.describe_features()
+    return {
+        "id": cluster.id,
+        "controller": quorum.leader,
+        "brokers": [
+            {
+                "id": node.id,
+                "host": node.host,
+                "port": node.port,
+                "rack": node.rack,
+                "fenced": node.id in cluster.fenced,
+                "log_dirs": [
+                    {
+                        "path": directory.path,
+                        "replicas": len(directory.replicas),
+                        "bytes": sum(replica.size for replica in directory.replicas.values()),
+                        "usable_bytes": directory.usable_bytes,
+                    }
+                    for directory in directories.get(node.id, [])
+                ],
+            }
+            for node in cluster.nodes
+        ],
+        "quorum": {
+            "leader": quorum.leader,
+            "leader_epoch": quorum.leader_epoch,
+            "high_watermark": quorum.high_watermark,
+            "voters": [
+                {"id": voter.id, "end_offset": voter.log_end_offset} for voter in quorum.voters
+            ],
+            "observers": [
+                {"id": each.id, "end_offset": each.log_end_offset} for each in quorum.observers
+            ],
+        },
+        "features": {
+            feature.name: feature.finalized
+            for feature in features.values()
+            if feature.finalized is not None
+        },
+    }
+
+
+def _page(document: dict[str, Any]) -> list[str]:
+    quorum = document["quorum"]
+    features = ", ".join(f"{name} {level}" for name, level in document["features"].items())
+    return [
+        f"cluster {document['id']}, controller {document['controller']}",
+        "",
+        *table(["BROKER", "ADDRESS", "RACK", "STATE", "REPLICAS", "DATA", "FREE"], _rows(document)),
+        "",
+        f"quorum: leader {quorum['leader']}, epoch {quorum['leader_epoch']}, "
+        f"high watermark {quorum['high_watermark']}",
+        f"  voters: {_members(quorum['voters'], quorum['high_watermark'])}",
+        *(
+            [f"  observers: {_members(quorum['observers'], quorum['high_watermark'])}"]
+            if quorum["observers"]
+            else []
+        ),
+        f"features: {features or 'none'}",
+    ]
+
+
+def _rows(document: dict[str, Any]) -> list[tuple[str | int | None, ...]]:
+    rows: list[tuple[str | int | None, ...]] = []
+    for broker in document["brokers"]:
+        directories = broker["log_dirs"]
+        free = [d["usable_bytes"] for d in directories if d["usable_bytes"] is not None]
+        rows.append(
+            (
+                broker["id"],
+                f"{broker['host']}:{broker['port']}",
+                broker["rack"],
+                "fenced" if broker["fenced"] else "up",
+                sum(d["replicas"] for d in directories) if directories else None,
+                size(sum(d["bytes"] for d in directories)) if directories else None,
+                size(sum(free)) if free else None,
+            )
+        )
+    return rows
+
+
+def _members(members: list[dict[str, int]], high_watermark: int) -> str:
+    """Each with how far behind it is."""
+    told = []
+    for member in members:
+        behind = high_watermark - member["end_offset"]
+        told.append(f"{member['id']} ({behind} behind)" if behind > 0 else str(member["id"]))
+    return ", ".join(told)

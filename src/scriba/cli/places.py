@@ -1,0 +1,71 @@
+"""Where in a log to begin to read, in the words of a person."""
+
+import re
+from datetime import datetime
+from typing import Final, Literal, NamedTuple
+
+Kind = Literal["beginning", "end", "offset", "last", "time"]
+
+_UNITS: Final = {
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60),
+    **dict.fromkeys(("h", "hour", "hours"), 3600),
+    **dict.fromkeys(("d", "day", "days"), 86400),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * 86400),
+}
+_PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII)
+
+
+class Place(NamedTuple):
+    """`number` is the offset, how many records before the end, or milliseconds since 1970."""
+
+    kind: Kind
+    number: int = 0
+
+
+BEGINNING: Final = Place("beginning")
+END: Final = Place("end")
+
+
+def parse_place(text: str, now_ms: int) -> Place:
+    """ValueError says what is understood."""
+    words = text.strip().lower()
+    if words in ("beginning", "end"):
+        return BEGINNING if words == "beginning" else END
+    if re.fullmatch(r"-?\d+", words, re.ASCII):
+        number = int(words)
+        return Place("offset", number) if number >= 0 else Place("last", -number)
+    if re.fullmatch(r"@\d+", words, re.ASCII):
+        return Place("time", int(words[1:]))
+    if words.endswith(" ago"):
+        seconds = _duration(words.removesuffix("ago"))
+        if seconds is not None:
+            return Place("time", max(0, now_ms - round(seconds * 1000)))
+    else:
+        moment = _moment(text.strip())
+        if moment is not None:
+            return Place("time", max(0, round(moment.timestamp() * 1000)))
+    raise ValueError(
+        f"{text!r} is no place in a log: give beginning, end, an offset, -10 for the last ten, "
+        "'2h ago', a date and time such as 2026-01-31T12:00, or @milliseconds"
+    )
+
+
+def _duration(text: str) -> float | None:
+    """Seconds of `90m`, `1h 30min` or `2 days`."""
+    total, at = 0.0, 0
+    while found := _PART.match(text, at):
+        unit = _UNITS.get(found[2])
+        if unit is None:
+            return None
+        total += float(found[1]) * unit
+        at = found.end()
+    return total if at and at == len(text) else None
+
+
+def _moment(text: str) -> datetime | None:
+    """An ISO date, with or without a time; where there is no zone it is the local one."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return None

@@ -1,0 +1,284 @@
+"""`scriba topic`: create, list, describe, alter, delete."""
+
+import argparse
+from typing import Any
+
+from scriba.cli.output import counted, note, print_json, print_table, size, table, warn
+from scriba.cli.plan import CONSUMER_MBPS, PARTITION_MBPS, Proposal, propose
+from scriba.cli.problems import CommandError, Misuse
+from scriba.cli.session import with_admin
+from scriba.client import (
+    Admin,
+    BrokerError,
+    ConfigResource,
+    NewTopic,
+    OffsetAndTimestamp,
+    OffsetSpec,
+    TopicPartition,
+)
+from scriba.client.admin_model import ConfigEntry, TopicDescription
+from scriba.config import Source
+from scriba.errors import ErrorCode
+
+SECONDS_A_DAY = 86_400
+
+Sizes = dict[TopicPartition, int]
+Offsets = dict[TopicPartition, tuple[int | None, int | None]]
+
+
+# -- create --------------------------------------------------------------------------------------
+
+
+@with_admin
+async def create(admin: Admin, options: argparse.Namespace) -> int:
+    if options.plan is not None:
+        return await _plan(admin, options)
+    if options.per_consumer or options.per_partition:
+        raise Misuse("--per-consumer and --per-partition say nothing without --plan")
+    wanted = NewTopic(
+        options.topic, options.partitions, options.replication_factor, dict(options.config)
+    )
+    try:
+        made = await admin.create_topics([wanted], validate_only=options.dry_run)
+    except BrokerError as refused:
+        if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS or not options.if_not_exists:
+            raise
+        note(f"topic {options.topic} is there already and stays as it is")
+        return 0
+    topic = made[options.topic]
+    if options.json:
+        print_json(
+            {
+                "topic": topic.name,
+                "id": None if options.dry_run else topic.id,
+                "partitions": topic.partitions,
+                "replication_factor": topic.replication_factor,
+                "created": not options.dry_run,
+            }
+        )
+    else:
+        partitions = counted(topic.partitions, "partition")
+        print(
+            f"{'could create' if options.dry_run else 'created'} {topic.name}: {partitions}, "
+            f"replication factor {topic.replication_factor}"
+        )
+    return 0
+
+
+async def _plan(admin: Admin, options: argparse.Namespace) -> int:
+    cluster = await admin.describe_cluster()
+    per_consumer = options.per_consumer or CONSUMER_MBPS
+    per_partition = options.per_partition or PARTITION_MBPS
+    found = propose(
+        options.plan,
+        brokers=len(cluster.nodes),
+        per_consumer=per_consumer,
+        per_partition=per_partition,
+    )
+    if options.json:
+        print_json(
+            {
+                "topic": options.topic,
+                "mbps": found.mbps,
+                "partitions": found.partitions,
+                "for_consumers": found.for_consumers,
+                "for_writing": found.for_writing,
+                "brokers": found.brokers,
+                "per_consumer_mbps": per_consumer,
+                "per_partition_mbps": per_partition,
+            }
+        )
+    else:
+        print("\n".join(_told(options.topic, found, per_consumer, per_partition)))
+    return 0
+
+
+def _told(topic: str, found: Proposal, per_consumer: float, per_partition: float) -> list[str]:
+    daily = size(found.mbps * 1e6 * SECONDS_A_DAY)
+    brokers = counted(found.brokers, "broker")
+    return [
+        f"{found.mbps:g} MB/s into {topic}: {counted(found.partitions, 'partition')}",
+        f"  to be read:     {found.for_consumers} consumers at {per_consumer:g} MB/s each",
+        f"  to be written:  {found.for_writing} partitions at {per_partition:g} MB/s each",
+        f"  rounded up to a multiple of {brokers}, so that each leads as many",
+        f"  a day of it is {daily} in every replica",
+        "nothing was created; to do so:",
+        f"  scriba topic create {topic} --partitions {found.partitions}",
+    ]
+
+
+# -- list and describe ---------------------------------------------------------------------------
+
+
+@with_admin
+async def list_all(admin: Admin, options: argparse.Namespace) -> int:
+    topics = await admin.list_topics(include_internal=options.internal)
+    if options.json:
+        print_json(
+            [
+                {"topic": t.name, "id": t.id, "partitions": t.partitions, "internal": t.internal}
+                for t in topics
+            ]
+        )
+    elif topics:
+        print_table(["TOPIC", "PARTITIONS", "ID"], [(t.name, t.partitions, t.id) for t in topics])
+    else:
+        note("there are no topics")
+    return 0
+
+
+@with_admin
+async def describe(admin: Admin, options: argparse.Namespace) -> int:
+    names = options.topics or [topic.name for topic in await admin.list_topics()]
+    topics = await admin.describe_topics(names)
+    leaders = _leaders(topics)
+    offsets = await _offsets(admin, leaders)
+    sizes = await _sizes(admin, leaders)
+    settings = await admin.describe_configs([ConfigResource.topic(name) for name in topics])
+    documents = [
+        _document(topic, own_settings(settings[ConfigResource.topic(name)]), offsets, sizes)
+        for name, topic in topics.items()
+    ]
+    if options.json:
+        print_json(documents)
+    else:
+        print("\n\n".join(_page(document) for document in documents))
+    return 0
+
+
+def own_settings(entries: dict[str, ConfigEntry]) -> dict[str, str | None]:
+    """What was set for the topic itself."""
+    return {
+        entry.name: entry.value
+        for entry in entries.values()
+        if entry.source == Source.DYNAMIC_TOPIC_CONFIG
+    }
+
+
+def _leaders(topics: dict[str, TopicDescription]) -> dict[TopicPartition, int]:
+    """The partitions that have a leader, and can be asked for."""
+    return {
+        TopicPartition(topic.name, p.partition): p.leader
+        for topic in topics.values()
+        for p in topic.partitions
+        if p.leader is not None
+    }
+
+
+async def _offsets(admin: Admin, leaders: dict[TopicPartition, int]) -> Offsets:
+    starts = await admin.list_offsets(dict.fromkeys(leaders, OffsetSpec.EARLIEST))
+    ends = await admin.list_offsets(dict.fromkeys(leaders, OffsetSpec.LATEST))
+    return {where: (_offset(starts[where]), _offset(ends[where])) for where in leaders}
+
+
+def _offset(found: OffsetAndTimestamp | None) -> int | None:
+    return None if found is None else found.offset
+
+
+async def _sizes(admin: Admin, leaders: dict[TopicPartition, int]) -> Sizes:
+    """Bytes of each partition at its leader."""
+    found = await admin.describe_log_dirs(sorted(set(leaders.values())))
+    return {
+        where: replica.size
+        for broker, directories in found.items()
+        for directory in directories
+        for where, replica in directory.replicas.items()
+        if leaders.get(where) == broker and not replica.future
+    }
+
+
+def _document(
+    topic: TopicDescription, settings: dict[str, str | None], offsets: Offsets, sizes: Sizes
+) -> dict[str, Any]:
+    partitions = []
+    for p in topic.partitions:
+        where = TopicPartition(topic.name, p.partition)
+        start, end = offsets.get(where, (None, None))
+        partitions.append(
+            {
+                "partition": p.partition,
+                "leader": p.leader,
+                "leader_epoch": p.leader_epoch,
+                "replicas": list(p.replicas),
+                "isr": list(p.isr),
+                "offline": list(p.offline_replicas),
+                "start_offset": start,
+                "end_offset": end,
+                "bytes": sizes.get(where),
+            }
+        )
+    return {
+        "topic": topic.name,
+        "id": topic.id,
+        "internal": topic.internal,
+        "config": settings,
+        "partitions": partitions,
+    }
+
+
+def _page(document: dict[str, Any]) -> str:
+    config = ", ".join(f"{name}={value}" for name, value in document["config"].items())
+    rows = [
+        (
+            p["partition"],
+            p["leader"],
+            ",".join(map(str, p["replicas"])),
+            ",".join(map(str, p["isr"])),
+            p["start_offset"],
+            p["end_offset"],
+            p["bytes"],
+        )
+        for p in document["partitions"]
+    ]
+    headings = ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "BYTES"]
+    return "\n".join(
+        [
+            f"{document['topic']}  id {document['id']}",
+            f"  config: {config or 'all defaults'}",
+            *(f"  {line}" for line in table(headings, rows)),
+        ]
+    )
+
+
+# -- alter and delete ----------------------------------------------------------------------------
+
+
+@with_admin
+async def alter(admin: Admin, options: argparse.Namespace) -> int:
+    name, wanted = options.topic, options.partitions
+    before = len((await admin.describe_topics([name]))[name].partitions)
+    if wanted < before:
+        raise CommandError(
+            f"{name} has {counted(before, 'partition')} and cannot have fewer, since their records "
+            "would be lost",
+            f"create another topic with {wanted} and copy: scriba consume {name} --json -e",
+        )
+    if wanted > before:
+        warn(
+            f"records with a key go to other partitions of {name} from now on: those of one key "
+            "are no longer all in one partition, nor in order"
+        )
+        await admin.create_partitions({name: wanted}, validate_only=options.dry_run)
+    if options.json:
+        print_json({"topic": name, "partitions_before": before, "partitions": wanted})
+    elif wanted == before:
+        print(f"{name} has {counted(before, 'partition')} already")
+    else:
+        could = "could have" if options.dry_run else "has"
+        print(f"{name} {could} {counted(wanted, 'partition')}, before it had {before}")
+    return 0
+
+
+@with_admin
+async def delete(admin: Admin, options: argparse.Namespace) -> int:
+    names = list(dict.fromkeys(options.topics))
+    if options.if_exists:
+        there = {topic.name for topic in await admin.list_topics(include_internal=True)}
+        names = [name for name in names if name in there]
+    await admin.delete_topics(names)
+    if options.json:
+        print_json({"deleted": names})
+    else:
+        for name in names:
+            print(f"deleted {name}")
+    return 0
