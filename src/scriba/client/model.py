@@ -1,14 +1,15 @@
 """What goes in and comes out of a client: partitions, records, and where they were written."""
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
-from scriba.records.batch import Headers
-
 K = TypeVar("K")
 V = TypeVar("V")
+
+Headers = Sequence[tuple[str, bytes | None]]
+"""As `scriba.records` has them, without loading its codecs for clients that read no records."""
 
 HeadersLike = Headers | Mapping[str, bytes | None]
 """Headers of a record to send: pairs in their order, or a mapping."""

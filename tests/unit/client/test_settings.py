@@ -1,7 +1,11 @@
 """Settings of the clients: Kafka's names, either spelling, and refusals that help."""
 
+import re
+from pathlib import Path
+
 import pytest
 
+import scriba.client.settings
 from scriba.client.settings import (
     AdminSettings,
     ClientSettings,
@@ -112,3 +116,12 @@ def test_durations_for_resetting_by_time() -> None:
     assert parse_duration_ms("P") is None
     assert ConsumerSettings.build(AT, {"auto_offset_reset": "by_duration:PT1M"})
     assert "by_duration" in refusal(ConsumerSettings, auto_offset_reset="by_duration:1h")
+
+
+@pytest.mark.parametrize("cls", [ProducerSettings, ConsumerSettings, AdminSettings])
+def test_every_setting_that_is_taken_is_read_somewhere(cls: type[ClientSettings]) -> None:
+    room = Path(scriba.client.settings.__file__).parent
+    sources = "".join(p.read_text() for p in room.glob("*.py") if p.name != "settings.py")
+    for name, declared in cls.table.items():
+        if not declared.feature:
+            assert re.search(rf"\.{declared.attribute}\b", sources), f"{name} has no effect"
