@@ -219,6 +219,7 @@ static PyObject *decode_records(PyObject *module, PyObject *const *args, Py_ssiz
 static PyMethodDef functions[] = {
     {"decode_records", (PyCFunction)(void (*)(void))decode_records, METH_FASTCALL, NULL},
     {"check_records", (PyCFunction)(void (*)(void))check_records, METH_FASTCALL, NULL},
+    {"murmur2", murmur2, METH_O, NULL},
     {"siphash", siphash_digest, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

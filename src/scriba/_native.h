@@ -136,8 +136,19 @@ bool argument_count(const char *function, Py_ssize_t given, Py_ssize_t wanted);
 
 PyObject *check_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
-/* siphash(seed, data): the hash of OffsetMap, for its test vectors. */
+#define SEED_BYTES 16
+
+typedef struct {
+    uint64_t low;
+    uint64_t high;
+} Hash;
+
+void read_seed(uint64_t words[2], const char *seed);
+Hash siphash(const uint64_t seed[2], const uint8_t *data, size_t size);
+
+/* siphash(seed, data), for its test vectors. */
 PyObject *siphash_digest(PyObject *module, PyObject *args);
+PyObject *murmur2(PyObject *module, PyObject *key);
 
 extern PyType_Spec builder_spec;
 extern PyType_Spec offset_map_spec;

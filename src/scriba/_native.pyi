@@ -5,6 +5,7 @@ from scriba.records.pure import Builder as Builder
 from scriba.records.pure import OffsetMap as OffsetMap
 from scriba.records.pure import check_records as check_records
 from scriba.records.pure import decode_records as decode_records
+from scriba.records.pure import murmur2 as murmur2
 
 SOURCES: Final[str]
 """Fingerprint of the sources it was built from."""

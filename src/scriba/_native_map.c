@@ -10,13 +10,6 @@
 
 #include <string.h>
 
-#define SEED_BYTES 16
-
-typedef struct {
-    uint64_t low;
-    uint64_t high;
-} Hash;
-
 typedef struct {
     Hash hash;
     int64_t after; /* the offset plus one; 0 in an empty slot */
@@ -31,89 +24,6 @@ typedef struct {
     uint64_t seed[2];
     bool busy;
 } OffsetMap;
-
-/* ---- SipHash-2-4 with 128 bits, by Aumasson and Bernstein ---- */
-
-static inline uint64_t little_endian(const uint8_t *data, size_t size)
-{
-    uint64_t word = 0;
-    for (size_t i = 0; i < size; i++)
-        word |= (uint64_t)data[i] << (8 * i);
-    return word;
-}
-
-static void read_seed(uint64_t words[2], const char *seed)
-{
-    words[0] = little_endian((const uint8_t *)seed, 8);
-    words[1] = little_endian((const uint8_t *)seed + 8, 8);
-}
-
-static inline uint64_t rotated(uint64_t word, unsigned bits)
-{
-    return word << bits | word >> (64 - bits);
-}
-
-static inline void sip_rounds(uint64_t v[4], int rounds)
-{
-    while (rounds-- > 0) {
-        v[0] += v[1];
-        v[2] += v[3];
-        v[1] = rotated(v[1], 13) ^ v[0];
-        v[3] = rotated(v[3], 16) ^ v[2];
-        v[0] = rotated(v[0], 32) + v[3];
-        v[2] += v[1];
-        v[1] = rotated(v[1], 17) ^ v[2];
-        v[3] = rotated(v[3], 21) ^ v[0];
-        v[2] = rotated(v[2], 32);
-    }
-}
-
-static Hash siphash(const uint64_t seed[2], const uint8_t *data, size_t size)
-{
-    uint64_t v[4] = {
-        seed[0] ^ 0x736f6d6570736575,
-        seed[1] ^ 0x646f72616e646f6d ^ 0xee,
-        seed[0] ^ 0x6c7967656e657261,
-        seed[1] ^ 0x7465646279746573,
-    };
-    const uint8_t *last = data + size / 8 * 8;
-    for (; data < last; data += 8) {
-        uint64_t word = little_endian(data, 8);
-        v[3] ^= word;
-        sip_rounds(v, 2);
-        v[0] ^= word;
-    }
-    uint64_t word = (uint64_t)size << 56 | little_endian(data, size % 8);
-    v[3] ^= word;
-    sip_rounds(v, 2);
-    v[0] ^= word;
-    v[2] ^= 0xee;
-    sip_rounds(v, 4);
-    Hash hash = {.low = v[0] ^ v[1] ^ v[2] ^ v[3]};
-    v[1] ^= 0xdd;
-    sip_rounds(v, 4);
-    hash.high = v[0] ^ v[1] ^ v[2] ^ v[3];
-    return hash;
-}
-
-PyObject *siphash_digest(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    const char *seed, *data;
-    Py_ssize_t seed_size, size;
-    if (!PyArg_ParseTuple(args, "y#y#:siphash", &seed, &seed_size, &data, &size))
-        return NULL;
-    if (seed_size != SEED_BYTES)
-        return PyErr_Format(PyExc_ValueError, "the seed has %d bytes", SEED_BYTES);
-    uint64_t words[2];
-    read_seed(words, seed);
-    Hash hash = siphash(words, (const uint8_t *)data, (size_t)size);
-    uint8_t digest[16];
-    for (int i = 0; i < 8; i++) {
-        digest[i] = (uint8_t)(hash.low >> (8 * i));
-        digest[8 + i] = (uint8_t)(hash.high >> (8 * i));
-    }
-    return PyBytes_FromStringAndSize((const char *)digest, sizeof(digest));
-}
 
 /* ---- the table ---- */
 

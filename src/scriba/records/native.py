@@ -26,13 +26,28 @@ class Kit(NamedTuple):
     native: bool
     decode_records: Callable[[Buffer, int, int, int, int | None], list[Record]]
     check_records: Callable[[Iterable[Buffer], int, int, bool, int, int], tuple[int, int, int]]
+    murmur2: Callable[[Buffer], int]
     Builder: type[pure.Builder]
     OffsetMap: type[pure.OffsetMap]
 
 
-PURE = Kit(False, pure.decode_records, pure.check_records, pure.Builder, pure.OffsetMap)
+PURE = Kit(
+    False,
+    pure.decode_records,
+    pure.check_records,
+    pure.murmur2,
+    pure.Builder,
+    pure.OffsetMap,
+)
 NATIVE = (
-    Kit(True, _native.decode_records, _native.check_records, _native.Builder, _native.OffsetMap)
+    Kit(
+        True,
+        _native.decode_records,
+        _native.check_records,
+        _native.murmur2,
+        _native.Builder,
+        _native.OffsetMap,
+    )
     if built
     else None
 )

@@ -315,7 +315,23 @@ def _write_bytes(out: bytearray, data: bytes | None) -> None:
         out += data
 
 
-# ---- compaction ----
+# ---- keys ----
+
+
+def murmur2(key: Buffer, /) -> int:
+    """The hash by which clients of Kafka choose a key's partition, 32 bits without a sign."""
+    key = memoryview(key).tobytes()
+    factor, mask = 0x5BD1E995, 0xFFFFFFFF
+    h = 0x9747B28C ^ (len(key) & mask)
+    whole = len(key) & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * factor & mask
+        k = (k ^ k >> 24) * factor & mask
+        h = (h * factor & mask) ^ k
+    if whole < len(key):
+        h = (h ^ int.from_bytes(key[whole:], "little")) * factor & mask
+    h = (h ^ h >> 13) * factor & mask
+    return h ^ h >> 15
 
 
 class OffsetMap:

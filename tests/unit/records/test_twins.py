@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from scriba.errors import ParseError
 from scriba.records import native
@@ -261,7 +262,21 @@ def test_varints_of_64_bits_come_back(number):
     assert read_varlong(out, 0) == (number, len(out))
 
 
-# ---- the map of keys ----
+# ---- keys ----
+
+
+@given(st.binary(max_size=40))
+@example(b"")
+def test_keys_hash_as_in_other_clients(kit, key):
+    assert kit.murmur2(key) == kit.murmur2(bytearray(key)) == kafka_python_murmur2(key)
+
+
+@pytest.mark.parametrize(
+    ("key", "java"),
+    [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536)],
+)
+def test_keys_hash_as_in_java(kit, key, java):
+    assert kit.murmur2(key) == java % 2**32
 
 
 @given(
