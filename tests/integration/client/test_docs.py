@@ -14,10 +14,8 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "client.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_examples_run_in_their_order(
-    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert len(EXAMPLES) == 5
+def test_the_examples_run_in_their_order(broker: Broker, topic: str) -> None:
+    assert len(EXAMPLES) == 6
     names = ("orders", "payments", "events", "greetings")
     for example in EXAMPLES:
         source = example.replace("localhost:9092", broker.bootstrap)
