@@ -7,38 +7,17 @@ drawn by chance, those with shorter queues more often, so that a slow broker get
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from itertools import accumulate
-from typing import Final
 
+from scriba.records import native
 from scriba.runtime.ports import Rng
 
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
 """(topic, key, value, number of partitions) -> partition."""
 
-_M: Final = 0x5BD1E995
-_SEED: Final = 0x9747B28C
-_MASK: Final = 0xFFFFFFFF
-
-
-@lru_cache(maxsize=1 << 14)
-def murmur2(key: bytes) -> int:
-    """The hash of Java's client, as a number of 32 bits without sign. Keys tend to come again."""
-    length = len(key)
-    h = _SEED ^ length
-    whole = length & ~3
-    for at in range(0, whole, 4):
-        k = int.from_bytes(key[at : at + 4], "little") * _M & _MASK
-        k = (k ^ k >> 24) * _M & _MASK
-        h = (h * _M & _MASK) ^ k
-    if whole < length:
-        h = (h ^ int.from_bytes(key[whole:], "little")) * _M & _MASK
-    h = (h ^ h >> 13) * _M & _MASK
-    return h ^ h >> 15
-
 
 def by_key(key: bytes, partitions: int) -> int:
-    return (murmur2(key) & 0x7FFFFFFF) % partitions
+    return (native.kit.murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 class Sticky:
