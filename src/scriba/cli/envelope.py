@@ -23,6 +23,9 @@ Headers = Sequence[tuple[str, bytes | None]]
 _READ: Final = ("key", "value", "headers", "partition", "timestamp")
 _PASSED_OVER: Final = ("topic", "offset", "timestamp_type")
 _BASE64: Final = "base64"
+_LINE_ENDS: Final = {ord(c): f"\\u{ord(c):04x}" for c in "\x85\u2028\u2029"}
+"""What JSON allows as it is, and some programs take for the end of a line."""
+
 _MAX_INT32: Final = 2**31 - 1
 _MAX_INT64: Final = 2**63 - 1
 
@@ -42,19 +45,17 @@ class EnvelopeError(ValueError):
 
 
 def to_line(record: "ConsumerRecord[Any, Any]") -> str:
-    return json.dumps(
-        {
-            "topic": record.topic,
-            "partition": record.partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp if record.timestamp >= 0 else None,
-            "timestamp_type": "log_append" if record.timestamp_type else "create",
-            "headers": [[name, to_json(content)] for name, content in record.headers],
-            "key": to_json(record.key),
-            "value": to_json(record.value),
-        },
-        ensure_ascii=False,
-    )
+    document = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp if record.timestamp >= 0 else None,
+        "timestamp_type": "log_append" if record.timestamp_type else "create",
+        "headers": [[name, to_json(content)] for name, content in record.headers],
+        "key": to_json(record.key),
+        "value": to_json(record.value),
+    }
+    return json.dumps(document, ensure_ascii=False).translate(_LINE_ENDS)
 
 
 def to_json(data: bytes | None) -> str | dict[str, str] | None:

@@ -27,7 +27,7 @@ CHUNK: Final = 1 << 18
 CHUNKS_AHEAD: Final = 4
 LONGEST_LINE: Final = 64 << 20
 FAREWELL_MS: Final = 5_000
-"""How long records that were read get to be sent after Ctrl-C."""
+"""How long records that were read get to be sent after Ctrl-C, or after one that failed."""
 
 REPORT_SECONDS: Final = 0.5
 
@@ -67,6 +67,10 @@ async def _produce(options: argparse.Namespace, source: int, parse: Parse) -> in
         except asyncio.CancelledError:
             await producer.flush(FAREWELL_MS)
             raise
+        except CommandError as error:
+            await producer.flush(FAREWELL_MS)
+            written = counted(work.written, "record was", "records were")
+            raise CommandError(str(error), f"{written} written") from error
         finally:
             if progress is not None:
                 progress.end(work.written, work.bytes)
@@ -94,8 +98,9 @@ class Work:
 
     @property
     def written(self) -> int:
-        """Records whose arrival is certain."""
-        return self.sent - len(self._under_way)
+        """Records that a broker has for certain."""
+        lost = sum(not d.done() or d.exception() is not None for _, d in self._under_way)
+        return self.sent - lost
 
     async def take(self, chunk: bytes) -> None:
         self.bytes += len(chunk)

@@ -1,0 +1,374 @@
+"""The commands as a person types them, against a running node, and side by side with kcat.
+
+Most run in this process, since each start of an interpreter costs; those where a signal, a pipe or
+standard input matters are processes of their own.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from brokers import Broker
+
+from scriba.cli.main import main
+
+PATIENCE = 60
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def line(self) -> str:
+        """The one line of a command that failed."""
+        assert (self.code, self.out) == (1, "")
+        (line,) = self.err.splitlines()
+        assert line.startswith("scriba: ")
+        return line.removeprefix("scriba: ")
+
+    @property
+    def text(self) -> str:
+        """What a command wrote that succeeded without remarks."""
+        assert (self.code, self.err) == (0, "")
+        return self.out
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+    @property
+    def json_lines(self) -> list[Any]:
+        return [json.loads(line) for line in self.text.splitlines()]
+
+
+Scriba = Callable[..., Done]
+
+
+@pytest.fixture
+def scriba(cluster: Broker, capfd: pytest.CaptureFixture[str]) -> Scriba:
+    """Runs a command in this process."""
+
+    def run(*words: str) -> Done:
+        code = main([*words, "-b", cluster.bootstrap])
+        return Done(code, *capfd.readouterr())
+
+    return run
+
+
+def start(cluster: Broker, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "scriba", *words],
+        env=os.environ | {"SCRIBA_BOOTSTRAP": cluster.bootstrap},
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def piped(cluster: Broker, stdin: bytes, *words: str) -> tuple[int, bytes, bytes]:
+    with start(cluster, *words, stdin=subprocess.PIPE) as process:
+        out, err = process.communicate(stdin, PATIENCE)
+        return process.returncode, out, err
+
+
+def kcat(cluster: Broker, *words: str, stdin: bytes = b"") -> bytes:
+    command = ["kcat", "-b", cluster.bootstrap, "-m", "20", *words]
+    done = subprocess.run(command, input=stdin, capture_output=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def write_lines(path: Path, records: Sequence[dict[str, Any]]) -> str:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return str(path)
+
+
+# -- topics, settings, cluster -------------------------------------------------------------------
+
+
+def test_the_life_of_a_topic(scriba: Scriba, topic: str) -> None:
+    made = scriba("topic", "create", topic, "-p", "3", "-c", "retention.ms=3600000")
+    assert made.text == f"created {topic}: 3 partitions, replication factor 1\n"
+    assert "TOPIC_ALREADY_EXISTS" in scriba("topic", "create", topic).line
+    again = scriba("topic", "create", topic, "--if-not-exists")
+    assert (again.code, again.out) == (0, "")
+    listed = scriba("topic", "list", "--json").json
+    assert [t["partitions"] for t in listed if t["topic"] == topic] == [3]
+    assert topic in scriba("topic", "list").text
+
+    (described,) = scriba("topic", "describe", topic, "--json").json
+    assert described["config"] == {"retention.ms": "3600000"}
+    assert [p["partition"] for p in described["partitions"]] == [0, 1, 2]
+    page = scriba("topic", "describe", topic).text.splitlines()
+    assert page[1] == "  config: retention.ms=3600000"
+    assert page[2].split() == ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "BYTES"]
+    assert page[5].split()[-3:] == ["0", "0", "0"]
+
+    assert scriba("topic", "delete", topic).text == f"deleted {topic}\n"
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in scriba("topic", "describe", topic).line
+    assert "(fix: create the topic, or check its name)" in scriba("topic", "delete", topic).line
+    assert scriba("topic", "delete", topic, "--if-exists", "--json").json == {"deleted": []}
+
+
+def test_partitions_are_added_with_a_warning_and_never_taken_away(
+    scriba: Scriba, topic: str
+) -> None:
+    scriba("topic", "create", topic, "-p", "2")
+    added = scriba("topic", "alter", topic, "-p", "4")
+    assert added.out == f"{topic} has 4 partitions, before it had 2\n"
+    assert added.err.startswith("warning: records with a key go to other partitions")
+    assert scriba("topic", "alter", topic, "-p", "4").text == f"{topic} has 4 partitions already\n"
+    refused = scriba("topic", "alter", topic, "-p", "3").line
+    assert refused.startswith(f"{topic} has 4 partitions and cannot have fewer")
+    assert "create another topic with 3" in refused
+
+
+def test_a_plan_and_a_dry_run_create_nothing(scriba: Scriba, topic: str) -> None:
+    plan = scriba("topic", "create", topic, "--plan", "95", "--json").json
+    assert (plan["partitions"], plan["brokers"]) == (10, 1)
+    told = scriba("topic", "create", topic, "--plan", "95", "--per-consumer", "5").text
+    assert told.startswith(f"95 MB/s into {topic}: 19 partitions\n")
+    assert f"scriba topic create {topic} --partitions 19\n" in told
+    tried = scriba("topic", "create", topic, "--dry-run", "-p", "5")
+    assert tried.text == f"could create {topic}: 5 partitions, replication factor 1\n"
+    assert "INVALID_REPLICATION_FACTOR" in scriba("topic", "create", topic, "-r", "9").line
+    assert topic not in scriba("topic", "list").text
+
+
+def test_settings_of_a_topic_are_set_shown_and_deleted(scriba: Scriba, topic: str) -> None:
+    scriba("topic", "create", topic)
+    here = ["--topic", topic]
+    assert scriba("config", "get", *here).err == (
+        f"note: topic {topic} has no settings but the defaults; --all shows them\n"
+    )
+    changed = scriba("config", "set", *here, "retention.ms=1000", "max.message.bytes=2000")
+    assert changed.text.splitlines()[0] == f"topic {topic}: retention.ms is 1000"
+    table = scriba("config", "get", *here).text.splitlines()
+    assert [line.split() for line in table] == [
+        ["SETTING", "VALUE", "FROM"],
+        ["max.message.bytes", "2000", "topic"],
+        ["retention.ms", "1000", "topic"],
+    ]
+    scriba("config", "set", *here, "--delete", "retention.ms", "segment.bytes=2000000")
+    (one,) = scriba("config", "get", *here, "retention.ms", "--json").json
+    assert (one["value"], one["source"], one["type"]) == ("604800000", "DEFAULT_CONFIG", "long")
+    assert len(scriba("config", "get", *here, "--all", "--json").json) > 20
+    assert "INVALID_CONFIG" in scriba("config", "set", *here, "retention.ms=x").line
+    misspelt = scriba("config", "get", *here, "retention.mss").line
+    assert "no setting retention.mss; did you mean retention.ms?" in misspelt
+
+
+def test_settings_of_a_broker_and_of_all_brokers(own_cluster: Broker, capfd: Any) -> None:
+    at = ["-b", own_cluster.bootstrap, "--json"]
+    key = "log.cleaner.threads" if own_cluster.name == "Apache Kafka" else "message.max.bytes"
+
+    def run(*words: str) -> Any:
+        assert main(["config", *words, *at]) == 0
+        return json.loads(capfd.readouterr().out)
+
+    run("set", "--cluster", f"{key}=2000000" if "bytes" in key else f"{key}=2")
+    (default,) = [entry for entry in run("get", "--cluster") if entry["name"] == key]
+    assert default["source"] == "DYNAMIC_DEFAULT_BROKER_CONFIG"
+    (mine,) = run("get", "--broker", "1", key)
+    assert (mine["value"], mine["source"]) == (default["value"], default["source"])
+    run("set", "--cluster", "-d", key)
+    (mine,) = run("get", "--broker", "1", key)
+    assert mine["source"] == "DEFAULT_CONFIG"
+
+
+def test_the_cluster_is_described(cluster: Broker, scriba: Scriba) -> None:
+    document = scriba("cluster", "describe", "--json").json
+    (broker,) = document["brokers"]
+    assert f"{broker['host']}:{broker['port']}" == cluster.bootstrap
+    assert broker["log_dirs"][0]["path"]
+    assert document["quorum"]["leader"] == document["controller"] == broker["id"]
+    assert document["features"]["metadata.version"] > 0
+    page = scriba("cluster", "describe").text
+    assert page.startswith(f"cluster {document['id']}, controller {broker['id']}\n")
+    assert cluster.bootstrap in page
+
+
+def test_a_cluster_that_does_not_answer_is_told_in_one_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    code = main(["topic", "list", "-b", "127.0.0.1:1", "--timeout", "0.3"])
+    line = Done(code, *capfd.readouterr()).line
+    assert line.startswith("no answer from 127.0.0.1:1 (")
+    assert line.endswith("; start a node with `scriba up`, or name a broker with --bootstrap")
+
+
+# -- records -------------------------------------------------------------------------------------
+
+AWKWARD: list[dict[str, Any]] = [
+    {"key": "k", "value": "v", "headers": [], "partition": 0, "timestamp": 1_700_000_000_000},
+    {"key": None, "value": None, "headers": [], "partition": 0, "timestamp": 1_700_000_000_001},
+    {"key": "", "value": "", "headers": [["", ""]], "partition": 0, "timestamp": 1},
+    {
+        "key": {"base64": "/wA="},
+        "value": {"base64": "gICA"},
+        "headers": [["h", "1"], ["h", None], ["ü", {"base64": "/w=="}]],
+        "partition": 0,
+        "timestamp": 0,
+    },
+    {"key": "ключ", "value": 'two\nlines "and" \u2028', "headers": [], "partition": 0,
+     "timestamp": 1_700_000_000_002},
+]  # fmt: skip
+
+
+def test_json_lines_make_the_round_trip_without_loss(
+    scriba: Scriba, new_topic: Callable[[], str], tmp_path: Path
+) -> None:
+    first, second = new_topic(), new_topic()
+    for name in (first, second):
+        assert scriba("topic", "create", name, "-p", "2").code == 0
+    records = [*AWKWARD, *({**record, "partition": 1} for record in AWKWARD)]
+    file = write_lines(tmp_path / "in", records)
+    assert "10 records" in scriba("produce", first, file, "--json").err
+    read = scriba("consume", first, "--exit", "--json")
+    copy = tmp_path / "copy"
+    copy.write_text(read.text)
+    scriba("produce", second, str(copy), "--json", "--quiet").text  # noqa: B018
+    for text in (read, scriba("consume", second, "-e", "--json")):
+        found = sorted(text.json_lines, key=lambda r: (r["partition"], r["offset"]))
+        assert [{name: r[name] for name in AWKWARD[0]} for r in found] == records
+        assert [r["offset"] for r in found] == [0, 1, 2, 3, 4] * 2
+        assert {r["timestamp_type"] for r in found} == {"create"}
+
+
+def test_kcat_reads_what_produce_wrote(cluster: Broker, scriba: Scriba, topic: str) -> None:
+    scriba("topic", "create", topic)
+    lines = b"".join(b"key%d:value %d\n" % (n, n) for n in range(100)) + b"\xff:last \xfe"
+    words = ["-K", ":", "-H", "from=scriba", "-H", "n=1", "-z", "zstd"]
+    assert piped(cluster, lines, "produce", topic, *words) == (0, b"", b"")
+    shown = kcat(cluster, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", "%k:%s %h\\n")
+    assert shown == b"".join(line + b" from=scriba,n=1\n" for line in lines.split(b"\n"))
+
+
+def test_consume_writes_what_kcat_wrote_as_kcat_writes_it(
+    cluster: Broker, scriba: Scriba, topic: str
+) -> None:
+    scriba("topic", "create", topic)
+    kcat(cluster, "-P", "-t", topic, "-K", ":", "-H", "a=1", "-H", "b", stdin=b"k:v\n:no key\n")
+    kcat(cluster, "-P", "-t", topic, "-K", ":", "-Z", stdin=b"gone:\n:\n")
+    form = r"%t|%p|%o|%k|%K|%s|%S|%T|%h|%%|\t\x41\n"
+    theirs = kcat(cluster, "-C", "-t", topic, "-o", "beginning", "-e", "-q", "-f", form)
+    assert theirs.count(b"\n") == 4
+    assert scriba("consume", topic, "-e", "-f", form).text == theirs.decode()
+
+
+def test_places_to_begin_at(scriba: Scriba, topic: str, tmp_path: Path) -> None:
+    scriba("topic", "create", topic)
+    base = 1_700_000_000_000
+    records = [{"value": str(n), "timestamp": base + n * 1000} for n in range(10)]
+    scriba("produce", topic, write_lines(tmp_path / "in", records), "--json", "-q")
+
+    def read(*words: str) -> list[str]:
+        return scriba("consume", topic, "-e", *words).text.split()
+
+    everything = [str(n) for n in range(10)]
+    assert read() == read("--from-beginning") == read("-o", "beginning") == everything
+    assert read("-o", "7") == ["7", "8", "9"]
+    assert read("-o", "-2") == ["8", "9"]
+    assert read("-o", "-20") == everything
+    assert read("-o", f"@{base + 6500}") == ["7", "8", "9"]
+    assert read("-o", "2023-11-14T22:13:28Z") == ["8", "9"]
+    assert read("-o", "2h ago") == read("-o", "end") == []
+    assert read("-o", "3", "--count", "2", "-p", "0") == ["3", "4"]
+    beyond = scriba("consume", topic, "-e", "-o", "99")
+    assert (beyond.code, beyond.out) == (0, "")
+    assert beyond.err == f"note: {topic}-0 has no offset 99; reading it from 10\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "complaint"),
+    [
+        ("a:1\nb\n", ["-K", ":"], "line 2 has no key: ':' is not in it; 1 record was written"),
+        ('{"value": "1"}\n\n{"vlaue": ""}\n', ["--json"], "line 3 has an unknown field 'vlaue'"),
+        ('{"value": "", "partition": 7}\n', ["--json"], "line 1: TOPIC has no partition 7"),
+        ("x" * 3000 + "\n", [], "line 1: TOPIC-0: MESSAGE_TOO_LARGE"),
+        ("x" * 2000000 + "\n", [], "line 1: the record has 2000"),
+    ],
+)
+def test_a_line_that_cannot_be_sent_is_named(
+    scriba: Scriba, topic: str, tmp_path: Path, lines: str, words: list[str], complaint: str
+) -> None:
+    scriba("topic", "create", topic, "-c", "max.message.bytes=2000")
+    (tmp_path / "in").write_text(lines)
+    told = scriba("produce", topic, str(tmp_path / "in"), "--quiet", *words).line
+    assert told.startswith(complaint.replace("TOPIC", topic))
+
+
+def test_a_missing_topic_or_partition_is_told_at_once(scriba: Scriba, topic: str) -> None:
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in scriba("consume", topic).line
+    scriba("topic", "create", topic)
+    assert scriba("consume", topic, "-p", "4").line == (
+        f"{topic} has no partition 4; choose one below 1"
+    )
+
+
+# -- processes -----------------------------------------------------------------------------------
+
+
+def test_lines_are_sent_as_they_come_and_ctrl_c_ends_both_sides(
+    cluster: Broker, scriba: Scriba, topic: str
+) -> None:
+    scriba("topic", "create", topic)
+    with (
+        start(cluster, "produce", topic, stdin=subprocess.PIPE) as producing,
+        start(cluster, "consume", topic) as consuming,
+    ):
+        assert producing.stdin is not None
+        assert consuming.stdout is not None
+        for line in (b"first\n", b"second\n"):
+            producing.stdin.write(line)
+            producing.stdin.flush()
+            assert consuming.stdout.readline() == line
+        for process in (producing, consuming):
+            process.send_signal(signal.SIGINT)
+            assert process.wait(PATIENCE) == 130
+            assert process.stderr is not None
+            assert process.stderr.read() == b""
+
+
+def test_a_reader_that_has_enough_is_no_error(
+    cluster: Broker, scriba: Scriba, topic: str, tmp_path: Path
+) -> None:
+    scriba("topic", "create", topic)
+    (tmp_path / "in").write_text("".join(f"{n} {'x' * 100}\n" for n in range(5000)))
+    told = scriba("produce", topic, str(tmp_path / "in"))
+    assert (told.code, told.out) == (0, "")
+    assert told.err.startswith("5,000 records, 528.9 kB in ")
+    with start(cluster, "consume", topic, "-e") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"0 x")
+        process.stdout.close()
+        assert process.wait(PATIENCE) == 141
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+
+
+def test_what_was_produced_can_be_dumped_from_the_files(
+    own_cluster: Broker, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").write_text("".join(f"{n}:{'x' * 500}\n" for n in range(2000)))
+    at = ["-b", own_cluster.bootstrap]
+    assert main(["topic", "create", "t", *at]) == 0
+    assert main(["produce", "t", str(tmp_path / "in"), "-K", ":", "-q", "-z", "gzip", *at]) == 0
+    assert own_cluster.stop() == 0
+    capfd.readouterr()
+    assert main(["log", "dump", "-r", "--json", str(own_cluster.log_dir / "t-0")]) == 0
+    *batches, segment = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    assert [r["key"] for batch in batches for r in batch["records"]] == [
+        str(n) for n in range(2000)
+    ]
+    assert {batch["codec"] for batch in batches} == {"gzip"}
+    assert segment["records"] == 2000
+    assert segment["time_index_entries"] >= 1

@@ -1,0 +1,134 @@
+"""What the words of a command line become, and that reading them costs little."""
+
+import argparse
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from scriba.cli.arguments import parser
+from scriba.cli.main import main
+from scriba.cli.places import Place
+
+
+def leaves(found: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """All parsers without commands of their own."""
+    inner = [a for a in found._actions if isinstance(a, argparse._SubParsersAction)]
+    if not inner:
+        yield found
+    for action in inner:
+        for each in action.choices.values():
+            yield from leaves(each)
+
+
+@pytest.mark.parametrize("command", list(leaves(parser())), ids=lambda command: str(command.prog))
+def test_every_command_names_a_function_that_exists_and_explains_itself(
+    command: argparse.ArgumentParser,
+) -> None:
+    module, _, function = command.get_default("run").partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+    assert command.description in command.format_help().replace("\n", " ")
+
+
+def test_help_loads_neither_clients_nor_settings() -> None:
+    program = (
+        "import sys\n"
+        "from scriba.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    loaded = set(done.stderr.split())
+    assert "scriba.cli.arguments" in loaded
+    assert not loaded & {"asyncio", "logging", "dataclasses", "scriba.client", "scriba.config"}
+
+
+def test_the_broker_comes_from_the_option_then_the_environment_then_the_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("SCRIBA_BOOTSTRAP", raising=False)
+    assert parser().parse_args(["topic", "list"]).bootstrap == "127.0.0.1:9092"
+    monkeypatch.setenv("SCRIBA_BOOTSTRAP", "kafka:1")
+    assert parser().parse_args(["topic", "list"]).bootstrap == "kafka:1"
+    assert parser().parse_args(["topic", "list", "-b", "kafka:2"]).bootstrap == "kafka:2"
+
+
+def test_a_place_may_begin_with_a_minus() -> None:
+    options = parser().parse_args(["consume", "t", "--from", "-5"])
+    assert options.start == Place("last", 5)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["topic"],
+        ["topic", "create"],
+        ["topic", "create", "t", "--partitions", "0"],
+        ["topic", "create", "t", "--plan", "-3"],
+        ["topic", "create", "t", "--config", "retention.ms"],
+        ["topic", "alter", "t"],
+        ["config", "get", "--topic", "t", "--broker", "1"],
+        ["consume", "t", "--from", "tomorrow"],
+        ["consume", "t", "--format", "%z"],
+        ["consume", "t", "--cou", "3"],
+        ["up", "--port", "70000"],
+    ],
+)
+def test_misuse_exits_with_2_and_the_usage(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.startswith("usage: scriba")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["config", "set", "--topic", "t"],
+            "nothing to change; give KEY=VALUE or --delete KEY",
+        ),
+        (
+            ["config", "set", "--topic", "t", "a=1", "--delete", "a"],
+            "a is to be set and deleted at once; drop one of the two",
+        ),
+        (
+            ["topic", "create", "t", "--per-consumer", "3"],
+            "--per-consumer and --per-partition say nothing without --plan",
+        ),
+        (
+            ["produce", "t", "--json", "-K", ":"],
+            "--key-separator says nothing about --json; drop one of the two",
+        ),
+        (
+            ["consume", "t", "--json", "-f", "%s"],
+            "--json and --format both say how to write a record; drop one of the two",
+        ),
+    ],
+)
+def test_words_that_do_not_go_together_exit_with_2_and_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"scriba: {line}\n"
+
+
+def test_a_file_that_is_not_there_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["produce", "t", "/no/such/file"]) == 1
+    assert capsys.readouterr().err == "scriba: /no/such/file: No such file or directory\n"
+
+
+def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(options: argparse.Namespace) -> int:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("scriba.cli.topic.list_all", broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["topic", "list"])

@@ -1,0 +1,47 @@
+from datetime import datetime
+
+import pytest
+
+from scriba.cli.places import BEGINNING, END, Place, parse_place
+
+NOW = 1_767_225_600_000
+HOUR = 3_600_000
+
+
+def test_places_that_have_a_name_or_a_number() -> None:
+    assert parse_place("beginning", NOW) == BEGINNING
+    assert parse_place(" End ", NOW) == END
+    assert parse_place("42", NOW) == Place("offset", 42)
+    assert parse_place("-10", NOW) == Place("last", 10)
+    assert parse_place("@1234", NOW) == Place("time", 1234)
+
+
+@pytest.mark.parametrize(
+    ("text", "back"),
+    [
+        ("2h ago", 2 * HOUR),
+        ("2 hours ago", 2 * HOUR),
+        ("1h30m ago", HOUR * 3 // 2),
+        ("1 day 2 hours ago", 26 * HOUR),
+        ("1.5h ago", HOUR * 3 // 2),
+        ("90 sec ago", 90_000),
+        ("1W AGO", 7 * 24 * HOUR),
+        ("9999w ago", NOW),  # before 1970 there was nothing
+    ],
+)
+def test_a_time_ago(text: str, back: int) -> None:
+    assert parse_place(text, NOW) == Place("time", NOW - back)
+
+
+def test_a_date_is_local_unless_it_names_its_zone() -> None:
+    local = datetime(2026, 1, 31, 12).timestamp()
+    assert parse_place("2026-01-31T12:00", NOW) == Place("time", round(local * 1000))
+    assert parse_place("2026-01-01T00:00:00Z", NOW) == Place("time", NOW)
+    assert parse_place("2026-01-01 01:00+01:00", NOW) == Place("time", NOW)
+    assert parse_place("2026-01-01T00:00:00.250Z", NOW) == Place("time", NOW + 250)
+
+
+@pytest.mark.parametrize("text", ["", "ago", "2 ago", "2 moons ago", "1h x ago", "noon", "@", "1h"])
+def test_anything_else_is_refused_with_what_is_understood(text: str) -> None:
+    with pytest.raises(ValueError, match="2h ago"):
+        parse_place(text, NOW)
