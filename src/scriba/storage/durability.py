@@ -5,6 +5,7 @@ their indexes, the active one if someone waits for it, leader epochs, producer s
 directories that name all these files. A sync that fails is the last one.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
@@ -140,6 +141,10 @@ class Durability:
                 await self._sync_creation()
         except OSError as error:
             raise self._fail(f"cannot be flushed: {error}") from error
+        except asyncio.CancelledError:
+            self._unsynced = sealed + self._unsynced
+            self._files_new, self._created = True, self._created or created
+            raise
         if generation == self._generation:
             self.flushed_offset = max(self.flushed_offset, end)
 

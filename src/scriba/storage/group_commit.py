@@ -20,12 +20,17 @@ class GroupCommit:
 
     async def join(self) -> None:
         if self._current is None:
-            task = self._current = asyncio.ensure_future(self._run(None))
+            task = self._current = self._begin(None)
         elif self._next is None:
-            task = self._next = asyncio.ensure_future(self._run(self._current))
+            task = self._next = self._begin(self._current)
         else:
             task = self._next
         await asyncio.shield(task)
+
+    def _begin(self, before: "asyncio.Task[None] | None") -> "asyncio.Task[None]":
+        task = asyncio.ensure_future(self._run(before))
+        task.add_done_callback(_look_at)
+        return task
 
     async def _run(self, before: "asyncio.Task[None] | None") -> None:
         if before is not None:
@@ -36,3 +41,9 @@ class GroupCommit:
         finally:
             if self._next is None:
                 self._current = None
+
+
+def _look_at(task: "asyncio.Task[None]") -> None:
+    """An error whose waiters have all gone away is no news: the sync itself has told of it."""
+    if not task.cancelled():
+        task.exception()

@@ -65,14 +65,22 @@ class OffsetIndex:
             return True
         return bool(self._lasts) and self._lasts[0] <= offset - self.base_offset
 
-    def locate(self, offset: int) -> tuple[int, bool]:
-        """A position at or before the batch with `offset`, and whether that batch is there."""
+    def locate(self, offset: int) -> tuple[int, int, bool]:
+        """Where to begin to look for the batch with `offset`, and whether it is just there.
+
+        (position, last offset of the batch at that position or -1 if no entry names it, exact)
+        """
         relative = offset - self.base_offset
         lasts = self._lasts
         at = bisect_left(lasts, relative)
-        if at < len(lasts) and (lasts[at] == relative or self._bases[at] <= relative):
-            return self._positions[at], True
-        return (self._positions[at - 1], False) if at else (0, False)
+        if at < len(lasts):
+            if self._bases[at] <= relative:
+                return self._positions[at], offset, True
+            if lasts[at] == relative:
+                return self._positions[at], offset, False
+        if not at:
+            return 0, -1, False
+        return self._positions[at - 1], self.base_offset + lasts[at - 1], False
 
     def floor_position(self, position: int) -> int:
         """The last position up to `position` that an entry in memory names, or -1."""
@@ -129,13 +137,13 @@ class OffsetIndex:
         self.skipped = 0
 
     def replace(self, rebuilt: "OffsetIndex") -> None:
-        """Takes the place of a damaged file: entries up to those in memory come from `rebuilt`."""
-        count = len(rebuilt)
-        if self._positions:
-            count = bisect_left(rebuilt._positions, self._positions[0])
-        self._lasts = rebuilt._lasts[:count] + self._lasts
-        self._positions = rebuilt._positions[:count] + self._positions
-        self._bases = rebuilt._bases[:count] + self._bases
+        """Takes the place of a damaged file; entries that never were in it and go on stay."""
+        own = self.written - self.skipped
+        if rebuilt._positions:
+            own += bisect_right(self._positions[own:], rebuilt._positions[-1])
+        self._lasts = rebuilt._lasts + self._lasts[own:]
+        self._positions = rebuilt._positions + self._positions[own:]
+        self._bases = rebuilt._bases + self._bases[own:]
         self.skipped = self.written = 0
         self.shrunk = True
 
@@ -247,11 +255,11 @@ class TimeIndex:
         return True
 
     def replace(self, rebuilt: "TimeIndex") -> None:
-        """Takes the place of a damaged file, as `OffsetIndex.replace`."""
-        count = len(rebuilt)
-        if self._entries:
-            count = bisect_left(range(count), self._timestamp(0), key=rebuilt._timestamp)
-        self._entries[:0] = rebuilt._entries[: count * TIME_ENTRY]
+        """As `OffsetIndex.replace`."""
+        own = self._entries[(self.written - self.skipped) * TIME_ENTRY :]
+        while own and _TIME.unpack_from(own)[0] <= rebuilt.last[0]:
+            del own[:TIME_ENTRY]
+        self._entries = rebuilt._entries + own
         self.skipped = self.written = 0
         self.shrunk = True
         self._find_last()

@@ -63,7 +63,6 @@ class Log:
         "_disk",
         "_durability",
         "_offload",
-        "_on_failure",
         "_segments",
         "_settings",
         "_snapshots",
@@ -74,6 +73,7 @@ class Log:
         "end_offset",
         "epochs",
         "failure",
+        "on_failure",
         "partition",
         "producers",
         "start_offset",
@@ -103,7 +103,7 @@ class Log:
         self.failure: Failure | None = None
         self._disk = place.disk
         self._offload = place.offload
-        self._on_failure = on_failure
+        self.on_failure = on_failure
         self._settings = settings
         self._snapshots: Snapshots = loaded.snapshots
         self._segments = Segments(
@@ -234,8 +234,6 @@ class Log:
         max_timestamp = header.max_timestamp
         stamp(view, 0, base_offset, leader_epoch)
         size = header.length + LOG_OVERHEAD
-        if size > self._settings.segment_bytes:
-            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
         segment = self._writer.write(view, base_offset, last_offset, max_timestamp, now)
         self.end_offset = last_offset + 1
         self._unsnapped += size
@@ -428,8 +426,8 @@ class Log:
         if self.failure is None:
             logger.error("%r is offline: %s", self, why)
             self.failure = Failure(error, device)
-            if self._on_failure is not None:
-                self._on_failure(self, self.failure)
+            if self.on_failure is not None:
+                self.on_failure(self, self.failure)
         return error
 
     async def close(self) -> None:

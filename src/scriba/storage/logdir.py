@@ -245,7 +245,6 @@ class LogDir:
                 clean=self.clean and known,
                 offload=self._offload,
                 producer_expiration_ms=producer_expiration_ms,
-                on_failure=self._log_failed,
                 sync_parent=self._names.join,
             )
 
@@ -257,9 +256,12 @@ class LogDir:
         except OSError as error:
             self._fail(f"{directory}: {error}")
             raise self._error() from error
-        if log.cut_tail:
-            await log.sync()
         self.logs[name] = log
+        log.on_failure = self._log_failed
+        if log.failure is not None:  # found when it was opened, perhaps off the loop
+            self._log_failed(log, log.failure)
+        elif log.cut_tail:
+            await log.sync()
         return log
 
     # ---- using ----

@@ -17,6 +17,7 @@ from scriba.records.header import (
     BatchHeader,
 )
 from scriba.runtime.ports import File
+from scriba.storage.index import MAX_RELATIVE_OFFSET
 
 _NEVER: Final = 2**63 - 1
 _WINDOW: Final = 1 << 20
@@ -24,18 +25,19 @@ _HEADERS_WINDOW: Final = 1 << 16
 
 
 def scan(
-    file: File, position: int, end: int, first_offset: int, check_from: int | None
+    file: File, position: int, end: int, segment_offset: int, check_from: int | None
 ) -> Iterator[tuple[int, BatchHeader]]:
     """The valid batches from `position` on, until `end` or the first bytes that are none.
 
-    A batch is valid if its header makes sense, its offsets follow those before it (the first is
-    at least `first_offset`) and it ends by `end`. With `check_from`, checksums of batches that
-    reach this offset are verified too. Where the last one ended tells what is left over.
+    A batch is valid if its header makes sense, its offsets follow those before it and can lie in
+    a segment that begins at `segment_offset`, and it ends by `end`. With `check_from`, checksums
+    of batches that reach this offset are verified too. Where the last one ended tells what is
+    left over.
     """
     buffer = memoryview(bytearray(min(_HEADERS_WINDOW if check_from is None else _WINDOW, end)))
     unpack, make = HEADER.unpack_from, BatchHeader._make
     check_from = _NEVER if check_from is None else check_from
-    next_offset = first_offset
+    next_offset, max_offset = segment_offset, segment_offset + MAX_RELATIVE_OFFSET
     size = 0
     while end - position >= HEADER_SIZE:
         got = file.pread_into(buffer[: min(len(buffer), end - position)], position)
@@ -49,6 +51,7 @@ def scan(
                 or length < MIN_LENGTH
                 or delta < 0
                 or base_offset < next_offset
+                or base_offset + delta > max_offset
                 or size > end - position - at
             ):
                 return

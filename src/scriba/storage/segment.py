@@ -71,6 +71,7 @@ class Segment:
     __slots__ = (
         "_disk",
         "_offload",
+        "_repaired",
         "_since_index",
         "_stem",
         "aborted",
@@ -120,6 +121,8 @@ class Segment:
         self.recent = Recent()
         self.limits = limits
         self._since_index = 0
+        self._repaired = False
+        """Whether the indexes were built from the log by this process."""
         self.next_offset = UNKNOWN if size else base_offset
         """End of the last batch."""
         self.first_timestamp = UNKNOWN if size else NO_TIMESTAMP
@@ -315,8 +318,8 @@ class Segment:
             cold = self.load_offset_index()
             if cold is not None:
                 return cold
-        position, exact = offsets.locate(offset)
-        return position if exact else self._scan_to(offset, position)
+        position, last_offset, exact = offsets.locate(offset)
+        return position if exact else self._scan_to(offset, position, last_offset)
 
     def extent(self, start: int, limit: int, max_bytes: int, min_one: bool) -> int | Cold:
         """How much to send from `start`: up to a known end of a batch if there is one in reach.
@@ -356,23 +359,31 @@ class Segment:
             return loaded
         return None if loaded else Cold(_Repair(self), 0, 0)
 
-    def _scan_to(self, offset: int, position: int) -> int | Cold:
+    def _scan_to(self, offset: int, position: int, last_offset: int) -> int | Cold:
+        """Looks from `position` on, where the index has a batch that ends with `last_offset`."""
         while position < self.size:
             window = self._try_read(position, min(_WINDOW, self.size - position))
             if isinstance(window, Cold):
                 return window
             at = 0
             while len(window) - at >= HEADER_SIZE:
-                header = self._parse(window, at, position)
-                if header.base_offset + header.last_offset_delta >= offset:
+                header = BatchHeader._make(HEADER.unpack_from(window, at))
+                last = header.base_offset + header.last_offset_delta
+                if not self._can_be(header, position + at) or last_offset not in (-1, last):
+                    return self._mistrust(position + at)
+                if last >= offset:
                     return position + at
+                last_offset = -1
                 at += header.length + LOG_OVERHEAD
             position += at
         return self.size
 
     def _header_at(self, position: int) -> BatchHeader | Cold:
         window = self._try_read(position, HEADER_SIZE)
-        return window if isinstance(window, Cold) else self._parse(window, 0, position)
+        if isinstance(window, Cold):
+            return window
+        header = BatchHeader._make(HEADER.unpack_from(window))
+        return header if self._can_be(header, position) else self._mistrust(position)
 
     def _try_read(self, position: int, size: int) -> memoryview | Cold:
         """At least one header from the page cache."""
@@ -382,13 +393,16 @@ class Segment:
             return view[:got]
         if got == WOULD_BLOCK or self.open_file().size() - position >= HEADER_SIZE:
             return Cold(Window(self._disk, self.path(LOG)), position, size)
-        raise Damaged(f"{self.path(LOG)} ends at {position}, before its last batch")
+        return self._mistrust(position)
 
-    def _parse(self, window: memoryview, at: int, position: int) -> BatchHeader:
-        header = BatchHeader._make(HEADER.unpack_from(window, at))
-        if not sane_header(header) or header.length + LOG_OVERHEAD > self.size - position - at:
-            raise Damaged(f"{self.path(LOG)} holds no record batch at {position + at}")
-        return header
+    def _can_be(self, header: BatchHeader, position: int) -> bool:
+        return sane_header(header) and header.length + LOG_OVERHEAD <= self.size - position
+
+    def _mistrust(self, position: int) -> Cold:
+        """No batch where one should be: the index gets the first blame, then the log itself."""
+        if self._repaired:
+            raise Damaged(f"{self.path(LOG)} holds no record batch at {position}")
+        return Cold(_Repair(self), 0, 0)
 
     # ---- repair and truncation ----
 
@@ -414,6 +428,7 @@ class Segment:
         self._replace_indexes(*rebuilt, self.size)
 
     def _replace_indexes(self, offsets: OffsetIndex, times: TimeIndex, size: int) -> None:
+        self._repaired = True
         self.indexes.replace(offsets, times)
         if self.size == size or times.last[0] > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = times.last
@@ -440,7 +455,7 @@ class Segment:
         Waits for the device.
         """
         self.load_indexes()
-        start, _ = self.indexes.offsets.locate(offset)
+        start, _, _ = self.indexes.offsets.locate(offset)
         for position, header in scan(
             self.open_file(), start, self.size, self.base_offset, check_from=None
         ):

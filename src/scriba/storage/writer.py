@@ -8,7 +8,7 @@ segment, where nobody reads and recovery would cut it.
 import logging
 from collections.abc import Callable, Sequence
 
-from scriba.errors import KafkaError
+from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.records.header import BatchHeader
 from scriba.storage.index import MAX_RELATIVE_OFFSET
@@ -46,6 +46,8 @@ class Writer:
             or max_timestamp > segment.roll_after
             or last_offset > segment.max_offset
         ):
+            if size > segment.limits.size:
+                raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
             segment = self._make_room(
                 size, base_offset, base_offset, last_offset, max_timestamp, now
             )

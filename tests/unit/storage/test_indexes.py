@@ -42,11 +42,13 @@ def test_an_offset_is_looked_for_at_or_before_its_batch(steps, every, data):
         index = OffsetIndex(BASE, len(stored) // 8)
         assert index.load(stored, SIZE)
     target = data.draw(st.integers(BASE, all_batches[-1][1]))
-    position, exact = index.locate(target)
+    position, named, exact = index.locate(target)
     wanted = next(at for first, last, at in all_batches if last >= target)
     assert position <= wanted
     if exact:
         assert position == wanted
+    elif named >= 0:
+        assert (named, position) in [(last, at) for _, last, at in all_batches]
     named = [at for _, _, at in all_batches[1::every]]
     limit = data.draw(st.integers(0, 30_000))
     below = bisect_right(named, limit)
@@ -75,7 +77,7 @@ def test_entries_are_the_same_whether_in_memory_or_in_the_file(steps, data):
     assert bytes(file) == expected
     index.load(bytes(file), SIZE)
     for _, last, at in entries:
-        assert index.locate(last) == (at, True)
+        assert index.locate(last)[:2] == (at, last)
 
 
 def test_zeros_at_the_end_and_entries_past_the_log_are_left_out():
@@ -96,16 +98,32 @@ def test_entries_that_do_not_rise_are_damage(entries):
     assert index.skipped == len(entries) // 2
 
 
-def test_a_repaired_prefix_meets_what_is_in_memory():
-    index = OffsetIndex(BASE, 4)
-    index.append(BASE + 50, BASE + 59, 5000)
+def test_a_repaired_index_goes_on_with_what_was_never_in_the_file():
+    index = OffsetIndex(BASE, 2)
+    assert index.load(struct.pack(">iiii", 15, 1234, 25, 2222), SIZE)
+    index.append(BASE + 80, BASE + 89, 8000)
+    index.append(BASE + 90, BASE + 99, 9000)
     rebuilt = OffsetIndex(BASE)
     for at in range(1, 9):
         rebuilt.append(BASE + 10 * at, BASE + 10 * at + 9, 1000 * at)
     index.replace(rebuilt)
-    assert len(index) == 5
-    assert [index.locate(BASE + at)[0] for at in (19, 25, 49, 55)] == [1000, 2000, 4000, 5000]
-    assert index.unwritten == 5
+    assert [index.locate(BASE + 10 * at)[0] for at in range(1, 10)] == [
+        1000 * i for i in range(1, 10)
+    ]
+    assert (len(index), index.unwritten) == (9, 9)
+
+
+def test_a_repaired_time_index_goes_on_too():
+    index = TimeIndex(BASE, 1)
+    assert index.load(struct.pack(">qi", 9, 3), 2**40)
+    index.append(20, BASE + 40)
+    index.append(30, BASE + 50)
+    rebuilt = TimeIndex(BASE)
+    rebuilt.append(10, BASE + 5)
+    rebuilt.append(20, BASE + 40)
+    index.replace(rebuilt)
+    assert index.fresh() == struct.pack(">qiqiqi", 10, 5, 20, 40, 30, 50)
+    assert index.last == (30, BASE + 50)
 
 
 stamps = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1, max_size=50)
