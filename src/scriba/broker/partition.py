@@ -34,6 +34,7 @@ class Partition:
         "_flushing",
         "_messages_unflushed",
         "_oldest_unflushed_ms",
+        "flushed",
         "high_watermark",
         "index",
         "leader",
@@ -62,6 +63,8 @@ class Partition:
         start = min(max(checkpoint, store.start_offset), store.end_offset)
         self.high_watermark = Watermark(start)
         self.stable_offset = Watermark(store.last_stable_offset(start))
+        self.flushed = Watermark(store.flushed_offset)
+        """What the leader's own device has; followed while `syncs`, for acks=1 to wait for."""
         self._flushing: asyncio.Task[None] | None = None
         self._messages_unflushed = 0
         self._oldest_unflushed_ms = -1
@@ -73,7 +76,10 @@ class Partition:
         """Takes new settings; a stricter flush policy counts from the next append on."""
         self.settings = self.log.settings = settings
         self.syncs = settings.flush_messages == 1
+        self.flushed.advance(self.log.flushed_offset)
         self.refresh()
+        if self.syncs:
+            self._ask_for_flush()
 
     # ---- leadership ----
 
@@ -102,12 +108,14 @@ class Partition:
             self._ask_for_flush()
 
     def retire(self, error: KafkaError) -> None:
-        """Ends everything that waits here: the partition moved, was deleted or failed."""
+        """Ends everything that waits here: the partition moved, was deleted or failed.
+
+        A flush under way is left to end: others may wait for the same one.
+        """
         self.leader = None
         self.high_watermark.fail(error)
         self.stable_offset.fail(error)
-        if self._flushing is not None:
-            self._flushing.cancel()
+        self.flushed.fail(error)
 
     def check_leader(self, epoch: int) -> LeaderState:
         """The leadership, if it is here and in the epoch the caller believes in (-1: any)."""
@@ -159,14 +167,16 @@ class Partition:
                 self._messages_unflushed = 0
                 self._oldest_unflushed_ms = -1
                 await self.log.flush()
+                self.flushed.advance(self.log.flushed_offset)
                 if self.leader is not None:
                     self._move(self.leader.on_append(self._counted_end()))
                 if not self.syncs:
                     break
         except KafkaError as error:
             # No second try: after a failed fsync nobody knows what the device holds.
-            log.error("%r: flush failed, the replica goes offline: %s", self, error)
-            self.retire(error)
+            if self.leader is not None:
+                log.error("%r: flush failed, the replica goes offline: %s", self, error)
+                self.retire(error)
         finally:
             self._flushing = None
 

@@ -1,9 +1,10 @@
-"""Produce: batches are checked, appended and, for acks=all, waited for.
+"""Produce: batches are checked, appended and, where acks or flush policy ask for it, waited for.
 
 A request runs in three steps. Batches that take long to check (large ones to be unpacked or packed
 anew) are prepared off the loop first; then every partition is appended in one go without an await;
-then, for acks=all, the high watermarks are waited for. Only the first step holds the connection's
-later requests back, so pipelined appends keep their order and overlap their waits.
+then the watermarks are waited for: the high one for acks=all, the flushed end for acks=1 where
+only what the device has counts. Only the first step holds the connection's later requests back, so
+pipelined appends keep their order and overlap their waits.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ INTERNAL_WRITER: Final = "__admin_client"
 
 
 class _Wait:
-    """One partition of an acks=all request: its answer and the watermark that releases it."""
+    """One partition of a request: its answer and the watermark that releases it."""
 
     __slots__ = ("answer", "end_offset", "watermark")
 
@@ -62,7 +63,7 @@ def produce(
         if heavy:
             return Later(_produce_heavy(node, ctx, request, prepared, heavy))
     response, waits = _append_all(node, ctx, request, prepared)
-    if request.acks == 1 or (request.acks == -1 and not waits):
+    if request.acks != 0 and not waits:
         return response
     return _conclude(request, response, waits)
 
@@ -252,8 +253,11 @@ def _append(
         log_append_time_ms=appended.append_time_ms,
         log_start_offset=appended.start_offset,
     )
-    if request.acks == -1 and partition.high_watermark.value < end_offset:
-        waits.append(_Wait(answer, partition.high_watermark, end_offset))
+    if request.acks == -1:
+        if partition.high_watermark.value < end_offset:
+            waits.append(_Wait(answer, partition.high_watermark, end_offset))
+    elif partition.syncs and partition.flushed.value < end_offset:
+        waits.append(_Wait(answer, partition.flushed, end_offset))
     return answer
 
 
@@ -268,7 +272,7 @@ def _refuse_transactional(request: ProduceRequest) -> NoReturn:
     )
 
 
-# ---- acks=all ----
+# ---- waiting ----
 
 
 async def _await_watermarks(
