@@ -21,7 +21,7 @@ from scriba.cli.envelope import Outgoing, from_line
 from scriba.cli.output import counted, size
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import client_settings, run_session, timeout_ms
-from scriba.client import BufferFull, ClientError, Delivery, Producer
+from scriba.client import BufferFull, ClientError, Delivery, Producer, TimedOut
 
 CHUNK: Final = 1 << 18
 CHUNKS_AHEAD: Final = 4
@@ -40,13 +40,10 @@ def run(options: argparse.Namespace) -> int:
     if options.key_separator == "":
         raise Misuse("--key-separator is empty", "give the text between key and value")
     parse = _json_line if options.json else _plain_line(options.key_separator)
-    with contextlib.ExitStack() as stack:
-        if options.file in (None, "-"):
-            source = sys.stdin.fileno()
-        else:
-            source = os.open(options.file, os.O_RDONLY)
-            stack.callback(os.close, source)
-        return run_session(options, _produce(options, source, parse))
+    if options.file in (None, "-"):
+        return run_session(options, _produce(options, sys.stdin.fileno(), parse))
+    with open(options.file, "rb", buffering=0) as file:
+        return run_session(options, _produce(options, file.fileno(), parse))
 
 
 async def _produce(options: argparse.Namespace, source: int, parse: Parse) -> int:
@@ -65,16 +62,21 @@ async def _produce(options: argparse.Namespace, source: int, parse: Parse) -> in
                     progress.show(work.sent, work.bytes)
             await work.finish()
         except asyncio.CancelledError:
-            await producer.flush(FAREWELL_MS)
+            await _farewell(producer)
             raise
         except CommandError as error:
-            await producer.flush(FAREWELL_MS)
+            await _farewell(producer)
             written = counted(work.written, "record was", "records were")
             raise CommandError(str(error), f"{written} written") from error
         finally:
             if progress is not None:
                 progress.end(work.written, work.bytes)
     return 0
+
+
+async def _farewell(producer: Producer) -> None:
+    with contextlib.suppress(TimedOut):
+        await producer.flush(FAREWELL_MS)
 
 
 def _watched(options: argparse.Namespace) -> bool:
