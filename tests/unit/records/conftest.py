@@ -4,9 +4,16 @@ import shutil
 import sysconfig
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 
 from scriba.records import native
+
+# A busy machine is no fault of the code.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
 
 COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
 
