@@ -41,7 +41,7 @@ class OffsetIndex:
         self.written = entries
         """Entries that are in the file."""
         self.shrunk = False
-        """Whether the file is longer than `written` says, so that a write must also cut it."""
+        """Whether the file is not as `written` says, so that a write must also cut or make it."""
         self._lasts = array("I")
         self._positions = array("I")
         self._bases = array("I")

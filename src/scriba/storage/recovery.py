@@ -197,6 +197,8 @@ def _find_segments(place: Place, files: set[tuple[int, str]]) -> list[Segment]:
             created_ms=place.now_ms,
             limits=place.limits,
         )
+        segment.indexes.offsets.shrunk = (base, INDEX) not in files
+        segment.indexes.times.shrunk = (base, TIME_INDEX) not in files
         segments.append(segment)
     return segments
 

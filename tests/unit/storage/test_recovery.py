@@ -136,6 +136,19 @@ async def test_any_index_checkpoint_or_snapshot_may_be_missing(shelf, suffix, cl
 
 
 @pytest.mark.parametrize("clean", [True, False])
+async def test_every_segment_has_its_index_files_again(shelf, clean):
+    log = filled(shelf, 10, settings=TopicSettings(segment_bytes=400))
+    await log.close()
+    names = shelf.files("index")
+    assert len(names) == 10
+    for name in names:
+        (shelf.directory / name).unlink()
+    log = shelf.open(clean=clean, settings=log.settings)
+    await log.close()
+    assert shelf.files("index") == names
+
+
+@pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"])
 @pytest.mark.parametrize("garbage", [b"", b"\1" * 24, b"\xff" * 25, bytes(10_000), b"0\n5\n1 2\n"])
 async def test_any_index_checkpoint_or_snapshot_may_be_garbage(shelf, suffix, garbage, clean):
