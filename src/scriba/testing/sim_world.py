@@ -27,9 +27,10 @@ from scriba.instant import Instant
 from scriba.runtime.lag import LagHistogram
 from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng
 from scriba.runtime.rng import SeededRng
-from scriba.testing.sim_disk import DiskFaults, SimDisk, Volume
+from scriba.testing.sim_disk import SimDisk
 from scriba.testing.sim_loop import Life, SimLoop
 from scriba.testing.sim_net import NetFaults, Network, SimNet
+from scriba.testing.sim_volume import DiskFaults, Volume
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -16,8 +16,8 @@ from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.settings import NodeSettings
 from scriba.testing.history import History
 from scriba.testing.peer import Peer
-from scriba.testing.sim_disk import DiskFaults
 from scriba.testing.sim_net import NetFaults
+from scriba.testing.sim_volume import DiskFaults
 from scriba.testing.sim_world import ProcessWorld, SimProcess, SimWorld
 from scriba.testing.synced import synced_records
 from scriba.testing.workload import Client, consume, produce, produce_idempotently, read_all
