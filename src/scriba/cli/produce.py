@@ -23,8 +23,8 @@ from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import client_settings, run_session, timeout_ms
 from scriba.client import BufferFull, ClientError, Delivery, Producer, TimedOut
 
-CHUNK: Final = 1 << 18
-CHUNKS_AHEAD: Final = 4
+CHUNK: Final = 1 << 16
+CHUNKS_AHEAD: Final = 16
 LONGEST_LINE: Final = 64 << 20
 FAREWELL_MS: Final = 5_000
 """How long records that were read get to be sent after Ctrl-C, or after one that failed."""
@@ -41,6 +41,8 @@ def run(options: argparse.Namespace) -> int:
         raise Misuse("--key-separator is empty", "give the text between key and value")
     parse = _json_line if options.json else _plain_line(options.key_separator)
     if options.file in (None, "-"):
+        if sys.stdin is None:
+            raise CommandError("standard input is closed", "name a file to read")
         return run_session(options, _produce(options, sys.stdin.fileno(), parse))
     with open(options.file, "rb", buffering=0) as file:
         return run_session(options, _produce(options, file.fileno(), parse))
@@ -111,16 +113,14 @@ class Work:
             raise CommandError(f"line {self._line + 1} is longer than {size(LONGEST_LINE)}")
         for line in lines:
             await self._send(line)
-        while self._under_way and self._under_way[0][1].done():
-            await self._settle()
+        self._reap()
 
     async def finish(self) -> None:
         """The last line may lack its end."""
         if self._rest:
             await self._send(self._rest)
         await self._producer.flush()
-        while self._under_way:
-            await self._settle()
+        self._reap()
 
     async def _send(self, line: bytes) -> None:
         self._line += 1
@@ -148,18 +148,20 @@ class Work:
             except BufferFull:
                 if not self._under_way:
                     raise
-                await self._settle()
+                with contextlib.suppress(ClientError):  # told by the next line
+                    await self._under_way[0][1]
+                self._reap()
             except ClientError as error:
                 raise CommandError(f"line {self._line}: {error}") from error
 
-    async def _settle(self) -> None:
-        """Waits for the record that was sent first; raises if it did not arrive."""
-        line, delivery = self._under_way[0]
-        try:
-            await delivery
-        except ClientError as error:
-            raise CommandError(f"line {line}: {error}") from error
-        self._under_way.popleft()
+    def _reap(self) -> None:
+        """Forgets the records that have arrived; raises if one did not."""
+        while self._under_way and self._under_way[0][1].done():
+            line, delivery = self._under_way[0]
+            error = delivery.exception()
+            if error is not None:
+                raise CommandError(f"line {line}: {error}") from error
+            self._under_way.popleft()
 
 
 # -- lines ---------------------------------------------------------------------------------------
