@@ -11,8 +11,8 @@
             print(record.value)
 
 These are the same objects as the asynchronous clients, on an event loop of their own: a call runs
-the method of the same name there. The loop runs in a thread when one is given (`start_thread`), so
-that batches leave and records arrive between calls; without one it runs during calls only.
+the method of the same name there. The loop runs in a thread, so that batches leave and records
+arrive between calls.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from functools import partial
 from inspect import isawaitable
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from scriba.client.admin import Admin
 from scriba.client.batches import Delivery
@@ -30,53 +30,23 @@ from scriba.client.consumer import Consumer
 from scriba.client.errors import ClientError, Closed, RecordError, TimedOut
 from scriba.client.model import ConsumerRecord, RecordMetadata
 from scriba.client.producer import Producer
-from scriba.runtime.loop import loop_factory, run
+from scriba.runtime.loop import run
+from scriba.runtime.threads import start_daemon
 
 C = TypeVar("C", Producer, Consumer, Admin)
 T = TypeVar("T")
-
-StartThread = Callable[[Callable[[], None], str], object]
-"""Starts a daemon thread that runs a function, with a name."""
 
 _HANDED_OVER: Final = 10_000
 """Records that a producer's caller may be ahead of its event loop."""
 
 
-class _Host(Protocol):
-    """An event loop and a way to run something on it from outside."""
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T: ...
-
-    def poke(self, call: Callable[[], object]) -> bool:
-        """Has the loop call something soon; False when it only runs during calls."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class _Here:
-    """In the caller's thread, while a call lasts."""
+class _Host:
+    """An event loop in a thread of its own, and ways to run something on it from outside."""
 
     def __init__(self) -> None:
-        self._runner = asyncio.Runner(loop_factory=loop_factory())
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
-
-    def poke(self, call: Callable[[], object]) -> bool:
-        return False
-
-    def close(self) -> None:
-        self._runner.close()
-
-
-class _InThread:
-    """In a thread of its own, all the time."""
-
-    def __init__(self, start_thread: StartThread) -> None:
         up: SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = SimpleQueue()
         self._ended: SimpleQueue[None] = SimpleQueue()
-        start_thread(partial(self._main, up), "scriba-client")
+        start_daemon(partial(self._main, up), "scriba-client")
         self._loop, self._stop = up.get()
 
     def _main(self, up: "SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]]") -> None:
@@ -96,9 +66,9 @@ class _InThread:
             future.cancel()
             raise
 
-    def poke(self, call: Callable[[], object]) -> bool:
+    def poke(self, call: Callable[[], object]) -> None:
+        """Has the loop call something soon."""
         self._loop.call_soon_threadsafe(call)
-        return True
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -108,9 +78,9 @@ class _InThread:
 class Sync(Generic[C]):
     """A client of which every method waits; attributes are those of the asynchronous one."""
 
-    def __init__(self, make: Callable[[], C], start_thread: StartThread | None) -> None:
+    def __init__(self, make: Callable[[], C]) -> None:
         self._closed = False
-        self._host: _Host = _Here() if start_thread is None else _InThread(start_thread)
+        self._host = _Host()
 
         async def made() -> C:
             return make()
@@ -193,17 +163,11 @@ class SyncDelivery:
 class SyncProducer(Sync[Producer]):
     """`send_nowait` hands records over in bulk, and waits only when the buffer is full."""
 
-    def __init__(
-        self,
-        config: Mapping[str, Any] | None = None,
-        *,
-        start_thread: StartThread | None = None,
-        **keywords: Any,
-    ) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self._handed: deque[tuple[SyncDelivery, tuple[Any, ...], dict[str, Any]]] = deque()
         self._taking = False
         self._lock = asyncio.Lock()
-        super().__init__(partial(Producer, config, **keywords), start_thread)
+        super().__init__(partial(Producer, config, **keywords))
 
     def send_nowait(self, *args: Any, **kwargs: Any) -> SyncDelivery:
         """As `Producer.enqueue`: puts a record on its way and gives a handle to its fate."""
@@ -213,8 +177,7 @@ class SyncProducer(Sync[Producer]):
         self._handed.append((delivery, args, kwargs))
         if not self._taking:
             self._taking = True  # before the loop is told, which sets it back when it is done
-            if not self._host.poke(self._take_over):
-                self._taking = False
+            self._host.poke(self._take_over)
         if len(self._handed) >= _HANDED_OVER:
             self._call(_nothing)
         return delivery
@@ -255,15 +218,9 @@ class SyncProducer(Sync[Producer]):
 class SyncConsumer(Sync[Consumer]):
     """Iterating reads ahead; every other call first gives back what was not iterated over."""
 
-    def __init__(
-        self,
-        config: Mapping[str, Any] | None = None,
-        *,
-        start_thread: StartThread | None = None,
-        **keywords: Any,
-    ) -> None:
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self._ahead: deque[ConsumerRecord[Any, Any]] = deque()
-        super().__init__(partial(Consumer, config, **keywords), start_thread)
+        super().__init__(partial(Consumer, config, **keywords))
 
     def __iter__(self) -> Self:
         return self
@@ -286,14 +243,8 @@ class SyncConsumer(Sync[Consumer]):
 class SyncAdmin(Sync[Admin]):
     """Takes settings by Kafka's names, as `Admin` does."""
 
-    def __init__(
-        self,
-        config: Mapping[str, Any] | None = None,
-        *,
-        start_thread: StartThread | None = None,
-        **keywords: Any,
-    ) -> None:
-        super().__init__(partial(Admin, config, **keywords), start_thread)
+    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+        super().__init__(partial(Admin, config, **keywords))
 
 
 async def _nothing() -> None:

@@ -1,6 +1,5 @@
-"""The synchronous face of the clients, with its event loop in the caller's or its own thread."""
+"""The synchronous face of the clients, with its event loop in a thread of its own."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,11 +14,9 @@ from scriba.client import (
     SyncProducer,
 )
 
-Start = Callable[..., object] | None
 
-
-def test_calls_wait_for_their_results(broker: Broker, topic: str, start_thread: Start) -> None:
-    common: dict[str, Any] = {"bootstrap_servers": broker.bootstrap, "start_thread": start_thread}
+def test_calls_wait_for_their_results(broker: Broker, topic: str) -> None:
+    common: dict[str, Any] = {"bootstrap_servers": broker.bootstrap}
     with SyncAdmin(**common) as admin:
         admin.create_topics([NewTopic(topic, 1)])
     with SyncProducer(**common, linger_ms=0) as producer:
@@ -46,12 +43,8 @@ def test_calls_wait_for_their_results(broker: Broker, topic: str, start_thread: 
         assert consumer.settings.max_poll_records == 500
 
 
-def test_what_was_handed_over_is_sent_at_the_end(
-    broker: Broker, topic: str, start_thread: Start
-) -> None:
-    with SyncProducer(
-        bootstrap_servers=broker.bootstrap, start_thread=start_thread, linger_ms=60_000
-    ) as producer:
+def test_what_was_handed_over_is_sent_at_the_end(broker: Broker, topic: str) -> None:
+    with SyncProducer(bootstrap_servers=broker.bootstrap, linger_ms=60_000) as producer:
         left = producer.send_nowait(topic, b"x")
     assert left.done()
     assert left.result().offset == 0

@@ -1,0 +1,9 @@
+"""A thread for an event loop of its own: what the synchronous clients run on."""
+
+import threading
+from collections.abc import Callable
+
+
+def start_daemon(main: Callable[[], None], name: str) -> None:
+    """Runs `main` beside the caller; it does not keep the process from ending."""
+    threading.Thread(target=main, name=name, daemon=True).start()
