@@ -30,6 +30,7 @@ class Durability:
         "_end",
         "_epochs",
         "_fail",
+        "_failed",
         "_files_new",
         "_generation",
         "_segments",
@@ -64,6 +65,7 @@ class Durability:
         self._epochs = epochs
         self._end = end
         self._fail = fail
+        self._failed: KafkaError | None = None
         self._sync_parent = sync_parent
         self._commit = GroupCommit(self._sync)
         self._files_new = not durable
@@ -122,6 +124,8 @@ class Durability:
             raise self._fail(f"cannot be flushed: {error}") from error
 
     async def _sync(self) -> None:
+        if self._failed is not None:
+            raise self._failed
         active, generation = self._segments.active, self._generation
         wanted, self._wanted = self._wanted > active.base_offset, _NOBODY
         end = self._end() if wanted else active.base_offset
@@ -140,7 +144,8 @@ class Durability:
             if created:
                 await self._sync_creation()
         except OSError as error:
-            raise self._fail(f"cannot be flushed: {error}") from error
+            self._failed = self._fail(f"cannot be flushed: {error}")
+            raise self._failed from error
         except asyncio.CancelledError:
             self._unsynced = sealed + self._unsynced
             self._files_new, self._created = True, self._created or created

@@ -312,14 +312,19 @@ class Log:
             self._roll(self.end_offset, now)
 
     def roll_if_due(self, now: Instant) -> bool:
-        """Rolls a segment that is older than `segment.ms` although nobody appends any more."""
+        """Rolls a segment that was begun `segment.ms` ago although nobody appends any more.
+
+        By the clock, not by timestamps: a topic filled with old records is not old itself.
+        """
         active = self._segments.active
-        if self.failure is not None or not active.size:
+        if (
+            self.failure is not None
+            or not active.size
+            or now.wall_ms - active.created_ms <= active.limits.age_ms
+        ):
             return False
         try:
             active.wake()
-            if not active.is_full(0, self.end_offset - 1, now.wall_ms, now.wall_ms):
-                return False
             self._roll(self.end_offset, now)
         except OSError as error:
             raise storage_error(f"{self!r} cannot begin a segment: {error}") from error

@@ -68,10 +68,10 @@ class FaultyFile:
 
     async def datasync(self) -> None:
         self._note("sync")
-        if self._disk.broken:
-            raise OSError(errno.EIO, "device is gone")
         if self._disk.gate is not None:
             await self._disk.gate.wait()
+        if self._disk.broken:
+            raise OSError(errno.EIO, "device is gone")
         await self._file.datasync()
 
 

@@ -54,11 +54,22 @@ async def test_without_timestamps_a_segments_age_is_told_by_the_clock(shelf):
 
 async def test_a_quiet_segment_rolls_when_asked(shelf):
     log = shelf.open(settings=TopicSettings(segment_ms=1000))
-    assert not log.roll_if_due(shelf.later(5000))
-    shelf.append(log)
+    shelf.append(log, at=5)
     assert not log.roll_if_due(shelf.later(1000))
     assert log.roll_if_due(shelf.later(1))
     assert log.segment_count == 2
+    assert not log.roll_if_due(shelf.later(5000)), "there is nothing in it"
+    assert shelf.append(log).base_offset == 1
+
+
+async def test_a_segment_at_rest_is_not_woken_to_be_asked_its_age(shelf):
+    log = shelf.open()
+    shelf.append(log)
+    await log.close()
+    log = shelf.open(recovery_point=1, clean=True)
+    before = shelf.disk.calls.copy()
+    assert not log.roll_if_due(shelf.later(1000))
+    assert shelf.disk.calls == before
 
 
 async def test_jitter_spreads_the_rolling_of_partitions(shelf):

@@ -131,6 +131,25 @@ async def test_everyone_who_waited_learns_of_the_failed_sync(shelf):
     assert all(isinstance(result, KafkaError) for result in results)
 
 
+async def test_those_who_wait_for_the_next_sync_do_not_get_one_after_a_failure(shelf):
+    log = shelf.open()
+    shelf.append(log)
+    shelf.disk.gate = asyncio.Event()
+    first = asyncio.create_task(log.flush())
+    while not shelf.disk.calls["sync"]:
+        await asyncio.sleep(0)
+    shelf.append(log)
+    second = asyncio.create_task(log.flush())
+    await asyncio.sleep(0)
+    shelf.disk.broken = True
+    syncs = shelf.disk.calls["sync"]
+    shelf.disk.gate.set()
+    await asyncio.wait([first, second])
+    assert isinstance(first.exception(), KafkaError)
+    assert isinstance(second.exception(), KafkaError)
+    assert (shelf.disk.calls["sync"], log.flushed_offset) == (syncs, 0)
+
+
 async def test_a_full_disk_costs_the_batch_and_nothing_else(shelf):
     log = shelf.open()
     shelf.append(log, 2)
