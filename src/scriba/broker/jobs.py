@@ -23,7 +23,6 @@ CONNECTION_CHECK_MS: Final = 1_000
 CONTROLLER_TICK_MS: Final = 500
 REMOVAL_CHECK_MS: Final = 1_000
 LONGEST_FLUSH_CHECK_MS: Final = 1_000
-CLOCK_JUMP_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,31 +39,25 @@ async def heartbeat_pass(node: Node, now: Instant) -> None:
 async def retention_pass(node: Node, now: Instant) -> None:
     """Drops what retention no longer covers, a partition at a time.
 
-    Time-based retention trusts the wall clock. When that has jumped against the monotonic one, it
-    pauses for a pass and says so: a wrong date must not wipe a log.
+    Retention by age trusts the wall clock. While that has run far ahead of the monotonic one it is
+    not believed, and says so: a wrong date must not wipe a log.
     """
-    by_time = not _clock_jumped(node, now)
+    watch = node.clock_watch
+    doubted = watch.jump_ms
+    by_age = watch.believes(now)
+    if watch.jump_ms and not doubted:
+        text = f"jumped ahead by {watch.jump_ms} ms: retention by age waits"
+        node.note("clock", "wall clock", text)
     pace = Pace(node.world.clock)
     for partition in node.replicas:
         await pace()
         try:
             partition.log.roll_if_due(now)
-            gone = await partition.log.retention(now, partition.high_watermark.value, by_time)
+            gone = await partition.log.retention(now, partition.high_watermark.value, by_age)
             if gone:
                 node.note("retention", repr(partition), f"dropped {len(gone)} segments")
         except KafkaError as error:
             node.note("retention", repr(partition), str(error))
-
-
-def _clock_jumped(node: Node, now: Instant) -> bool:
-    before, node.last_retention = node.last_retention, now
-    if before is None:
-        return False
-    jump = (now.wall_ms - before.wall_ms) - (now.mono_ms - before.mono_ms)
-    if abs(jump) < CLOCK_JUMP_MS:
-        return False
-    node.note("clock", "wall clock", f"jumped by {jump} ms: retention by time skips a pass")
-    return True
 
 
 async def flush_pass(node: Node, now: Instant) -> None:

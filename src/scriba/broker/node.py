@@ -31,13 +31,13 @@ from scriba.controller.image import BrokerImage, ClusterImage, Delta
 from scriba.controller.machine import effective_settings
 from scriba.controller.topics import check_name
 from scriba.errors import ErrorCode, KafkaError, error_code
-from scriba.instant import Instant
 from scriba.runtime.ports import World
 from scriba.runtime.tasks import Tasks
 from scriba.settings import NodeSettings
 from scriba.storage.log import Log
 from scriba.storage.logdir import LogDir
 from scriba.storage.names import PartitionName
+from scriba.storage.retention import ClockWatch
 from scriba.wire import uuids
 from scriba.wire.brokers import (
     AllocateProducerIdsRequest,
@@ -90,7 +90,7 @@ class Node:
         self.broker_epoch = -1
         self.topology = 0
         """Counts changes of topics, partitions and brokers: what Metadata tells."""
-        self.last_retention: Instant | None = None
+        self.clock_watch = ClockWatch(world.clock.now())
         self.replicas: Replicas
         self.controller: ControllerNode
         self._dirs: list[LogDir] = []

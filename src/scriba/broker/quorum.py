@@ -197,6 +197,8 @@ class MetadataQuorum:
         try:
             if store.failure is not None:
                 raise ParseError(store.failure.error.message)
+            if store.cut_tail:
+                await store.sync()
             snapshot = snapshots.newest_valid(world.disk, directory, store.start_offset)
             if snapshot is not None and snapshot.position.offset > store.end_offset:
                 store.truncate_fully(snapshot.position.offset, now)
