@@ -11,13 +11,14 @@ unexport PYTHONDONTWRITEBYTECODE
 READY := .venv/.ready
 PROGRAMS := .cache/programs.ready
 JARS := .cache/jars.ready
+KAFKAJS := .cache/kafkajs.ready
 
 .PHONY: help setup run test lint format unit sim integration conformance faults bench golden docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: $(PROGRAMS) $(READY) $(JARS) ## everything a fresh machine needs, in .venv and .cache
+setup: $(PROGRAMS) $(READY) $(JARS) $(KAFKAJS) ## everything a fresh machine needs, in .venv and .cache
 
 run: $(READY) ## start a broker with a demo topic
 	@exec .venv/bin/scriba up --demo
@@ -70,4 +71,8 @@ $(READY): pyproject.toml constraints.txt $(wildcard setup.py src/scriba/*.c src/
 
 $(JARS): tools/kafka/pom.xml $(READY) $(PROGRAMS)
 	@tools/setup.sh jars
+	@mkdir -p $(@D) && touch $@
+
+$(KAFKAJS): tests/conformance/js/package.json $(PROGRAMS)
+	@tools/setup.sh kafkajs
 	@mkdir -p $(@D) && touch $@

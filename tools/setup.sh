@@ -1,9 +1,10 @@
 #!/bin/sh
 # Brings a fresh machine to where `make test` runs: the programs, the virtual environment, the jars.
 #
-#   tools/setup.sh programs   kcat, strace, a C compiler, JDK and Maven, by apt where missing
+#   tools/setup.sh programs   kcat, strace, a C compiler, JDK and Maven, Node, by apt where missing
 #   tools/setup.sh python     .venv with scriba and all extras, at the pinned versions
 #   tools/setup.sh jars       Apache Kafka's released jars, for the tests that talk to it
+#   tools/setup.sh kafkajs    kafkajs at its pinned version, for the tests that use it
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -12,7 +13,8 @@ fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 programs() {
     missing=""
-    for pair in kcat:kcat strace:strace cc:build-essential javac:openjdk-17-jdk-headless mvn:maven; do
+    for pair in kcat:kcat strace:strace cc:build-essential javac:openjdk-17-jdk-headless mvn:maven \
+        node:nodejs npm:npm; do
         command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
     done
     [ -n "$missing" ] || return 0
@@ -51,4 +53,13 @@ jars() {
     .venv/bin/python tools/kafka jars >/dev/null
 }
 
-"${1:?programs, python or jars}"
+kafkajs() {
+    # A folder of its own, outside git. No lock file: it would name the registry, and the one
+    # package has no dependencies, so its exact version is all there is to pin.
+    mkdir -p .cache/node
+    cp tests/conformance/js/package.json .cache/node/
+    say "installing kafkajs"
+    npm install --prefix .cache/node --no-package-lock --ignore-scripts --no-audit --no-fund --silent
+}
+
+"${1:?programs, python, jars or kafkajs}"
