@@ -80,7 +80,7 @@ class LagMonitor:
         now = perf_counter()
         lag = max(0.0, now - self._due)
         self.histogram.add(lag * 1000)
-        if lag > SLICE_S - BEAT_S:
+        if lag > SLICE_S:
             who = self._seen or "no one seen: was the process paused?"
             log.warning("the event loop was held for about %d ms by %s", lag * 1000, who)
         self._seen = None
