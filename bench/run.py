@@ -15,7 +15,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -82,7 +82,14 @@ def warm_up(bench: Bench, rows: Sequence[Row], seconds: float) -> None:
                 row.run(small)
 
 
-def rounds(benches: dict[str, Bench], rows: Sequence[Row], pairs: int, samples: Samples) -> None:
+def rounds(
+    benches: dict[str, Bench],
+    rows: Sequence[Row],
+    pairs: int,
+    samples: Samples,
+    save: Callable[[], None],
+) -> None:
+    """Saves after every pair, so that a run cut short leaves what it had."""
     for row in rows:
         if row.prepare is not None:
             for settle in [row.prepare(bench) for bench in benches.values()]:
@@ -97,6 +104,7 @@ def rounds(benches: dict[str, Bench], rows: Sequence[Row], pairs: int, samples: 
                     series.setdefault(side, []).append(figures[metric.name])
                 shown = ", ".join(f"{report.number(figures[m.name])} {m.unit}" for m in row.metrics)
                 say(f"round {pair + 1} {row.key:13} {benches[side].broker.name:13} {shown}")
+        save()
 
 
 def main() -> None:
@@ -112,21 +120,24 @@ def main() -> None:
     served = [row for row in SERVED if row.key in wanted.rows]
     alone = [row for row in ALONE if row.key in wanted.rows]
     began = time.monotonic()
+
+    def save() -> None:
+        lines = report.judge([r for r in (*served, *alone) if r.key in samples], samples)
+        explained = report.read_explained(HERE / "explained.md")
+        report.write(wanted.out / "RESULTS.md", lines, configurations, facts, explained)
+        (wanted.out / "results.json").write_text(json.dumps(samples, indent=1) + "\n")
+
     with both(wanted.targets, scale) as benches:
+        configurations = {b.broker.name: b.broker.configuration() for b in benches.values()}
         if served:
             with contextlib.ExitStack() as stack:
                 for bench in benches.values():
                     stack.enter_context(running(bench.broker))
                 warm_up(benches[KAFKA], served, facts["warm"])
                 warm_up(benches[SCRIBA], served, facts["warm_scriba"])
-                rounds(benches, served, wanted.pairs, samples)
-        rounds(benches, alone, wanted.pairs, samples)
-        configurations = {b.broker.name: b.broker.configuration() for b in benches.values()}
-    lines = report.judge([*served, *alone], samples)
-    explained = report.read_explained(HERE / "explained.md")
-    report.write(wanted.out / "RESULTS.md", lines, configurations, facts, explained)
-    (wanted.out / "results.json").write_text(json.dumps(samples, indent=1) + "\n")
-    say("\n" + report.table(lines))
+                rounds(benches, served, wanted.pairs, samples, save)
+        rounds(benches, alone, wanted.pairs, samples, save)
+    say("\n" + report.table(report.judge([*served, *alone], samples)))
     say(f"{time.monotonic() - began:.0f} s; written to {wanted.out / 'RESULTS.md'}")
 
 
