@@ -11,7 +11,7 @@ from brokers import Broker
 from kafkajs import Step, kafkajs, message, send
 from rawkafka import T0, Connection, create_topic
 
-TOPIC_RESOURCE = 2
+TOPIC_RESOURCE, SET_ON_TOPIC = 2, 1
 
 
 def admin(method: str, **argument: Any) -> Step:
@@ -90,7 +90,7 @@ def test_settings_are_replaced_as_a_whole(cluster: Broker, topic: str) -> None:
         return {
             entry["configName"]: entry["configValue"]
             for entry in told["resources"][0]["configEntries"]
-            if not entry["isDefault"]
+            if entry["configSource"] == SET_ON_TOPIC
         }
 
     assert changed(first) == {"max.message.bytes": "70000", "retention.ms": "123456"}
