@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 PACKAGES = HERE.parents[1] / ".cache" / "node" / "node_modules"
 
 Step: TypeAlias = list[Any]
-Header: TypeAlias = tuple[str, bytes]
+Header: TypeAlias = tuple[str, bytes | None]
 
 
 def kafkajs(cluster: Broker, *steps: Step) -> list[Any]:
