@@ -59,7 +59,8 @@ kafkajs() {
     mkdir -p .cache/node
     cp tests/conformance/js/package.json .cache/node/
     say "installing kafkajs"
-    npm install --prefix .cache/node --no-package-lock --ignore-scripts --no-audit --no-fund --silent
+    npm install --prefix .cache/node --no-package-lock --ignore-scripts \
+        --no-audit --no-fund --loglevel=error >/dev/null
 }
 
 "${1:?programs, python, jars or kafkajs}"

@@ -1,7 +1,7 @@
 """What each client writes, every other reads: codecs, headers, nulls, large records, times.
 
 All writers write one after the other into one log, so that a reader meets the batches of all of
-them mixed, and each program starts once. Only snappy has a log of its own: not every reader has
+them at once and needs to start but once. Only snappy has a log of its own: not every reader has
 that codec.
 """
 
