@@ -330,9 +330,19 @@ class ControllerNode:
             await self._carry_out(expired, atomic=False)
         idle = self._settings.metadata_max_idle_interval_ms
         if idle and now.mono_ms - self._last_append >= idle:
-            self._append([idle_record()])
+            self._say_alive()
         if self._snapshot_due(now):
             self._snapshotting = self._tasks.spawn(self._snapshot(now), name="metadata snapshot")
+
+    def _say_alive(self) -> None:
+        try:
+            self._append([idle_record()])
+        except KafkaError as error:
+            # A full disk is no reason to stop: what is there can still be read.
+            if self._quorum.log.failure is not None:
+                raise
+            self._last_append = self._world.clock.mono_ms()
+            log.warning("the metadata log takes no records: %s", error.message)
 
     def _snapshot_due(self, now: Instant) -> bool:
         if self._snapshotting is not None or not self._bytes_since_snapshot:

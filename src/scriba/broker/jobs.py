@@ -66,15 +66,23 @@ async def flush_pass(node: Node, now: Instant) -> None:
 
 
 async def recovery_checkpoint_pass(node: Node, now: Instant) -> None:
-    await node.replicas.checkpoint()
+    await _or_note(node, node.replicas.checkpoint())
 
 
 async def start_checkpoint_pass(node: Node, now: Instant) -> None:
-    await node.replicas.checkpoint_starts()
+    await _or_note(node, node.replicas.checkpoint_starts())
 
 
 async def high_watermark_pass(node: Node, now: Instant) -> None:
-    await node.replicas.checkpoint_high_watermarks()
+    await _or_note(node, node.replicas.checkpoint_high_watermarks())
+
+
+async def _or_note(node: Node, checkpoint: Awaitable[None]) -> None:
+    """A checkpoint that cannot be written is a matter of its directory, not of the node."""
+    try:
+        await checkpoint
+    except KafkaError as error:
+        node.note("checkpoint", "log directory", error.message)
 
 
 async def producer_expiry_pass(node: Node, now: Instant) -> None:

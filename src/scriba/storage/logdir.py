@@ -12,6 +12,7 @@ A device that fails takes all its logs with it.
 """
 
 import asyncio
+import errno
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -47,6 +48,9 @@ from scriba.storage.results import storage_error
 
 logger = logging.getLogger(__name__)
 
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""No room is no damage: appends fail, reads go on, and all is well when there is room again."""
+
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 METADATA_TOPIC: Final = "__cluster_metadata"
 _CLOSING_AT_ONCE: Final = 16
@@ -78,6 +82,8 @@ class LogDir:
         self._recovery_points: dict[PartitionName, int] = {}
         """As the file on disk has them, or will once the writes under way are done."""
         self._log_starts: dict[PartitionName, int] = {}
+        self._unwritten: set[str] = set()
+        """Checkpoints that a full disk did not take."""
         self._names = GroupCommit(lambda: disk.sync_dir(path))
         """Makes the names of new partitions durable, for many at once."""
 
@@ -353,24 +359,29 @@ class LogDir:
 
     async def checkpoint_high_watermarks(self, values: Mapping[PartitionName, int]) -> None:
         marks = {PartitionName(*name): value for name, value in values.items()}
-        if marks != self.high_watermarks:
+        if marks != self.high_watermarks or HIGH_WATERMARKS in self._unwritten:
             self.high_watermarks = marks
             await self._write(HIGH_WATERMARKS, marks)
 
     async def _write_log_starts(self, starts: dict[PartitionName, int]) -> None:
-        if starts != self._log_starts:
+        if starts != self._log_starts or LOG_STARTS in self._unwritten:
             self._log_starts = starts
             await self._write(LOG_STARTS, starts)
 
     async def _write_recovery_points(self, points: dict[PartitionName, int]) -> None:
-        if points != self._recovery_points:
+        if points != self._recovery_points or RECOVERY_POINTS in self._unwritten:
             self._recovery_points = points
             await self._write(RECOVERY_POINTS, points)
 
     async def _write(self, file: str, offsets: Mapping[PartitionName, int]) -> None:
         try:
             await self._disk.write_atomic(f"{self.path}/{file}", format_offsets(offsets))
+            self._unwritten.discard(file)
         except OSError as error:
+            if error.errno in FULL:
+                # What stands there is older, never wrong; the next pass writes it anew.
+                self._unwritten.add(file)
+                raise storage_error(f"{self.path}: {file} cannot be written: {error}") from error
             self._fail(f"{file}: {error}")
             raise self._error() from error
 

@@ -168,15 +168,12 @@ class _Scene:
             await self.start_node()
 
     async def fill_the_disk(self) -> None:
-        """A node may stop when it cannot write; with room again it comes back."""
+        """A node that cannot write goes on serving; with room again it writes again."""
         faults, process = self.sim.disk_faults, self.process
         before, faults.capacity = faults.capacity, self.host.volume.used + self.draw.below(5_000)
         await asyncio.wait([process.task], timeout=self.draw.between(0.1, 3))
         faults.capacity = before
-        if process.task.done():
-            self.note_failure(excused=ErrorCode.KAFKA_STORAGE_ERROR)
-            process.kill()
-            await self.start_node()
+        self.note_failure()
 
     async def sicken_the_disk(self) -> None:
         """Syncs fail for a while. Nothing may be acknowledged by them, then or later: what the
