@@ -97,6 +97,8 @@ def _update(state: State, name: str, level: int, kind: int) -> Iterator[Message]
         )
     if level < 0:
         refuse("levels begin at 0")
+    if name not in state.supported:
+        refuse("this release does not have it")
     for who, (low, high) in _ranges(state, name):
         if not low <= level <= high:
             if not high:

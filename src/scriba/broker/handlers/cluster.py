@@ -37,7 +37,9 @@ def describe_log_dirs(
         return DescribeLogDirsResponse(error_code=code)
     wanted: dict[str, set[int]] | None = None
     if request.topics is not None:
-        wanted = {topic.topic: set(topic.partitions) for topic in request.topics}
+        wanted = {}
+        for topic in request.topics:
+            wanted.setdefault(topic.topic, set()).update(topic.partitions)
     return DescribeLogDirsResponse(
         results=[_log_dir(node, hosted, wanted) for hosted in node.replicas.dirs]
     )

@@ -194,6 +194,9 @@ def _refuse_alter(node: Node, ctx: Context, kind: int, name: str) -> ErrorCode |
     if kind == TOPIC:
         if not node.access.allowed(ctx, Operation.ALTER_CONFIGS, Resource.TOPIC, name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        # Without a name it is the request that is wrong, which the controller says.
+        if name and not node.is_legal_topic(name):
+            return ErrorCode.INVALID_TOPIC_EXCEPTION
         return None
     if kind == BROKER:
         if not node.access.allowed(ctx, Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER_NAME):

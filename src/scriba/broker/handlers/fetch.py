@@ -37,6 +37,8 @@ FIRST_BY_ID: Final = 13
 DEBUGGING_REPLICA: Final = -2
 """Tools that read what consumers may not see yet, up to the end of the log."""
 
+NO_EPOCH: Final = -1
+
 _NO_RECORDS: Final = b""
 
 
@@ -62,7 +64,10 @@ def fetch(node: Node, ctx: Context, request: FetchRequest) -> FetchResponse | La
     ):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     check_isolation(request.isolation_level)
-    plan = node.sessions.plan(request, ctx.version >= FIRST_BY_ID, ctx.received)
+    try:
+        plan = node.sessions.plan(request, ctx.version >= FIRST_BY_ID, ctx.received)
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
     result = _read(node, ctx, request, plan, replica)
     if result.cold or not _enough(result, request):
         return Later(_wait(node, ctx, request, plan, replica, result))
@@ -135,7 +140,7 @@ def _read(node: Node, ctx: Context, request: FetchRequest, plan: Plan, replica: 
             _read_one(node, ctx, request, replica, item, data, budget, result)
         except KafkaError as error:
             data.error_code = error.code
-            data.last_stable_offset = data.log_start_offset = -1
+            data.high_watermark = data.last_stable_offset = data.log_start_offset = -1
             result.ready = True
         result.answers.append((item, data))
     return result
@@ -153,13 +158,20 @@ def _read_one(
 ) -> None:
     asked = item.asked
     partition = _find(node, ctx, item, replica)
-    leader = partition.check_leader(asked.current_leader_epoch)
+    known_epoch = asked.current_leader_epoch
+    data.aborted_transactions = None
+    leader = partition.check_leader(known_epoch if known_epoch >= 0 else NO_EPOCH)
     store = partition.log
     if replica >= 0:
         epoch = request.replica_state.replica_epoch
         moved = leader.on_fetch(replica, asked.fetch_offset, epoch, node.world.clock.now())
         if moved is None:
-            raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
+            # With an epoch the caller may know of a newer assignment than this leader does.
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH
+                if known_epoch >= 0
+                else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
         partition.refresh()
     committed_only = request.isolation_level == READ_COMMITTED
     data.high_watermark = partition.high_watermark.value
@@ -172,6 +184,8 @@ def _read_one(
         bound = store.end_offset
     else:
         bound = partition.readable(committed_only).value
+    if budget < 0 or asked.partition_max_bytes < 0:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a limit of bytes is below 0")
     left = budget - result.bytes
     if left <= 0 and result.bytes:
         store.check_offset(asked.fetch_offset)
@@ -185,6 +199,8 @@ def _read_one(
         bound,
         result.bytes == 0,
     )
+    if committed_only and replica < 0:
+        data.aborted_transactions = []
     if found is EMPTY:
         result.watched.append((partition, bound + 1))
         return
@@ -296,4 +312,24 @@ def _small_or_region(piece: Slice) -> memoryview | Region:
 
 
 def refuse(request: FetchRequest, code: ErrorCode, text: str) -> FetchResponse:
-    return FetchResponse(error_code=code)
+    """Told of each partition, too, as long as topics have names: the oldest versions, which have
+    no error of the whole answer, would take it for one without news."""
+    return FetchResponse(
+        error_code=code,
+        responses=[
+            FetchableTopicResponse(
+                topic=topic.topic,
+                partitions=[
+                    PartitionData(
+                        partition_index=asked.partition,
+                        error_code=code,
+                        high_watermark=-1,
+                        records=_NO_RECORDS,
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+            if topic.topic
+        ],
+    )

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from scriba.broker.node import Node
     from scriba.controller.image import PartitionImage, TopicImage
 
+FIRST_BY_ID: Final = 12
+"""Ids are in Metadata from version 10 on, but may be asked for only from this one on."""
+
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
 SOFTWARE_NAME: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
@@ -120,7 +123,7 @@ def _missing(node: Node, ctx: Context, request: MetadataRequest) -> list[str]:
     ):
         return []
     known = node.image.topics_by_name
-    names = [t.name for t in request.topics or () if t.name and t.name not in known]
+    names = [t.name for t in _asked_once(ctx, request) if t.name and t.name not in known]
     return [
         name
         for name in dict.fromkeys(names)
@@ -150,16 +153,25 @@ def _metadata(
             if access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
                 response.topics.append(_topic(node, ctx, image.topics_by_name[name]))
     else:
-        asked_once = {(t.name, t.topic_id): t for t in request.topics or ()}
-        for asked in asked_once.values():
+        for asked in _asked_once(ctx, request):
             response.topics.append(_named(node, ctx, asked, failed))
     if request.include_topic_authorized_operations:
         for topic in response.topics:
-            if not topic.error_code and topic.name:
+            if topic.name and topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 topic.topic_authorized_operations = allowed_operations(
                     access, ctx, Resource.TOPIC, topic.name
                 )
     return response
+
+
+def _asked_once(ctx: Context, request: MetadataRequest) -> list[MetadataRequestTopic]:
+    """Each topic once. Where one is asked for by its id, the request is one by ids throughout."""
+    topics = request.topics or []
+    if ctx.version >= FIRST_BY_ID:
+        ids = dict.fromkeys(t.topic_id for t in topics if t.topic_id != ZERO)
+        if ids:
+            return [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in ids]
+    return list({(t.name, t.topic_id): t for t in topics}.values())
 
 
 def _named(
@@ -168,7 +180,7 @@ def _named(
     image = node.image
     if asked.name is None:
         topic = image.topics_by_id.get(asked.topic_id)
-        if ctx.version < 12:
+        if ctx.version < FIRST_BY_ID:
             code: ErrorCode = ErrorCode.INVALID_REQUEST
         elif topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_ID
@@ -176,7 +188,7 @@ def _named(
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         else:
             return _topic(node, ctx, topic)
-        name = None if ctx.version >= 12 else ""
+        name = None if ctx.version >= FIRST_BY_ID else ""
         return MetadataResponseTopic(error_code=code, name=name, topic_id=asked.topic_id)
     if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, asked.name):
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -186,7 +198,12 @@ def _named(
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
     else:
         code = failed.get(asked.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return MetadataResponseTopic(error_code=code, name=asked.name, topic_id=ZERO)
+    return MetadataResponseTopic(
+        error_code=code,
+        name=asked.name,
+        topic_id=ZERO,
+        is_internal=asked.name in node.internal_topics,
+    )
 
 
 def _topic(node: Node, ctx: Context, topic: TopicImage) -> MetadataResponseTopic:
@@ -265,6 +282,8 @@ def _described(
     if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
         answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         return answer if named else None
+    answer.is_internal = name in node.internal_topics
+    answer.topic_authorized_operations = allowed_operations(node.access, ctx, Resource.TOPIC, name)
     topic = node.image.topics_by_name.get(name)
     if topic is None:
         answer.error_code = (
@@ -274,8 +293,6 @@ def _described(
         )
         return answer
     answer.topic_id = topic.id
-    answer.is_internal = name in node.internal_topics
-    answer.topic_authorized_operations = allowed_operations(node.access, ctx, Resource.TOPIC, name)
     for plain in _topic(node, ctx, topic).partitions:
         answer.partitions.append(
             DescribeTopicPartitionsResponsePartition(

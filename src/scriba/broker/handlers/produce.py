@@ -17,6 +17,8 @@ from scriba.broker.access import Operation, Resource
 from scriba.broker.connection import HangUp
 from scriba.broker.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError, error_code
+from scriba.records.compression import Codec
+from scriba.records.header import CODEC_MASK
 from scriba.records.validate import BadRecord, Heavy, Prepared, is_light, prepare
 from scriba.runtime.watermark import Watermark
 from scriba.wire.produce import (
@@ -38,6 +40,20 @@ Ready = dict[int, "Prepared | KafkaError"]
 """Batches that were looked at before the append, by the identity of their request's entry."""
 
 INTERNAL_WRITER: Final = "__admin_client"
+FIRST_WITH_ZSTD: Final = 7
+"""Older clients cannot read zstd, so nothing in it is taken from them (KIP-110)."""
+
+_LOW_ATTRIBUTES: Final = 22
+"""Where in a batch the byte is that names the codec."""
+
+_JUDGED_BY_THE_LOG: Final = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_TIMESTAMP,
+    }
+)
+"""What a batch is refused for at the partition itself: the answer tells where the log begins."""
 
 
 class _Wait:
@@ -62,6 +78,8 @@ def produce(
         prepared, heavy = _prepare_all(node, ctx, request)
         if heavy:
             return Later(_produce_heavy(node, ctx, request, prepared, heavy))
+    elif ctx.version < FIRST_WITH_ZSTD:
+        prepared = _too_new(request)
     response, waits = _append_all(node, ctx, request, prepared)
     if request.acks != 0 and not waits:
         return response
@@ -98,14 +116,14 @@ def _prepare_all(
 ) -> tuple[Ready, list[tuple[int, memoryview, Partition]]]:
     """What could be prepared here, and copies of the batches that must not hold the loop."""
     now_ms = node.world.clock.wall_ms()
-    prepared: Ready = {}
+    prepared = _too_new(request) if ctx.version < FIRST_WITH_ZSTD else {}
     heavy: list[tuple[int, memoryview, Partition]] = []
     for topic in request.topic_data:
         name = topic.name if ctx.version < 13 else node.topic_name(topic.topic_id)
         for data in topic.partition_data:
             partition = node.replicas.get(name, data.index) if name else None
             records = data.records
-            if partition is None or records is None:
+            if partition is None or records is None or id(data) in prepared:
                 continue  # the append itself will say what is wrong
             try:
                 prepared[id(data)] = prepare(
@@ -116,6 +134,21 @@ def _prepare_all(
             except KafkaError as error:
                 prepared[id(data)] = error
     return prepared, heavy
+
+
+def _too_new(request: ProduceRequest) -> Ready:
+    """The batches in a codec that came after the request's version."""
+    return {
+        id(data): KafkaError(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+            f"zstd needs Produce version {FIRST_WITH_ZSTD} or later",
+        )
+        for topic in request.topic_data
+        for data in topic.partition_data
+        if data.records is not None
+        and len(data.records) > _LOW_ATTRIBUTES
+        and data.records[_LOW_ATTRIBUTES] & CODEC_MASK == Codec.ZSTD
+    }
 
 
 async def _produce_heavy(
@@ -166,6 +199,7 @@ def _append_all(
                     index=data.index,
                     error_code=error.code,
                     base_offset=-1,
+                    log_start_offset=_told_start(node, name, data.index, error),
                     record_errors=_blamed(error),
                     error_message=error.message,
                 )
@@ -176,6 +210,14 @@ def _append_all(
             )
         )
     return ProduceResponse(responses=topics), waits
+
+
+def _told_start(node: Node, name: str, index: int, error: KafkaError) -> int:
+    if isinstance(error, BadRecord) or error.code in _JUDGED_BY_THE_LOG:
+        partition = node.replicas.get(name, index)
+        if partition is not None:
+            return partition.log.start_offset
+    return -1
 
 
 def _blamed(error: KafkaError) -> list[BatchIndexAndErrorMessage]:
@@ -250,7 +292,10 @@ def _append(
     answer = PartitionProduceResponse(
         index=data.index,
         base_offset=appended.base_offset,
-        log_append_time_ms=appended.append_time_ms,
+        # Of a duplicate Kafka tells the time of the batch that is there.
+        log_append_time_ms=(
+            header.max_timestamp if appended.duplicate else appended.append_time_ms
+        ),
         log_start_offset=appended.start_offset,
     )
     if request.acks == -1:

@@ -20,24 +20,31 @@ from scriba.wire.txn import (
 if TYPE_CHECKING:
     from scriba.broker.node import Node
 
-LAST_EPOCH: Final = 2**15 - 1
+NO_PRODUCER: Final = -1
 
 
 def init_producer_id(
     node: Node, ctx: Context, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Later[InitProducerIdResponse]:
+    code = _refuse_id(node, ctx, request)
+    if code is not None:
+        return InitProducerIdResponse(error_code=code, producer_epoch=NO_PRODUCER)
+    return Later(_new_id(node))
+
+
+def _refuse_id(node: Node, ctx: Context, request: InitProducerIdRequest) -> ErrorCode | None:
     tid = request.transactional_id
     if tid is not None:
         if not node.access.allowed(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, tid):
-            raise KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if not tid:
-            raise KafkaError(ErrorCode.INVALID_REQUEST)
-        raise KafkaError(ErrorCode.NOT_COORDINATOR)
+            return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return ErrorCode.NOT_COORDINATOR if tid else ErrorCode.INVALID_REQUEST
     if not node.access.allowed(
         ctx, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME
     ) and not node.writes_any_topic(ctx):
-        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    return Later(_new_id(node))
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
+        return ErrorCode.INVALID_REQUEST  # half a producer
+    return None
 
 
 async def _new_id(node: Node) -> InitProducerIdResponse:
