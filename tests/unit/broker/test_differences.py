@@ -234,3 +234,31 @@ def test_an_unknown_feature_has_no_level_zero_either(in_a_node: InANode) -> None
         assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
 
     in_a_node(script)
+
+
+def test_a_page_of_partitions_is_never_empty_and_its_cursor_names_a_topic_asked_for(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await client_of(world, partitions=2)
+        asked = [metadata.TopicRequest(name=TOPIC)]
+        for limit in (1, 0, -1):
+            page = await client.send(
+                metadata.DescribeTopicPartitionsRequest(
+                    topics=asked, response_partition_limit=limit
+                ),
+                0,
+                metadata.DescribeTopicPartitionsResponse,
+            )
+            assert [p.partition_index for p in page.topics[0].partitions] == [0]
+            assert page.next_cursor is not None
+            assert page.next_cursor.partition_index == 1
+        cursor = metadata.DescribeTopicPartitionsRequestCursor(topic_name="a", partition_index=0)
+        page = await client.send(
+            metadata.DescribeTopicPartitionsRequest(topics=asked, cursor=cursor),
+            0,
+            metadata.DescribeTopicPartitionsResponse,
+        )
+        assert [topic.error_code for topic in page.topics] == [ErrorCode.INVALID_REQUEST]
+
+    in_a_node(script)

@@ -249,12 +249,13 @@ def describe_topic_partitions(
     if cursor is not None:
         if cursor.partition_index < 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
+        if request.topics and cursor.topic_name not in names:
+            raise KafkaError(ErrorCode.INVALID_REQUEST)
         names = [name for name in names if name >= cursor.topic_name]
         first = cursor.partition_index if names and names[0] == cursor.topic_name else 0
     limit = request.response_partition_limit
-    left = min(limit, node.settings.max_request_partition_size_limit)
-    if left <= 0:
-        raise KafkaError(ErrorCode.INVALID_REQUEST)
+    # Whatever the limit, a page holds one partition, or paging would never end.
+    left = max(min(limit, node.settings.max_request_partition_size_limit), 1)
     response = DescribeTopicPartitionsResponse()
     for name in names:
         if left <= 0:
