@@ -123,7 +123,8 @@ One load generator (`bench/load.c`) sends the same prepared frames to both broke
 one broker at a time; the rounds alternate, and so does who goes first. CPU is user plus system
 time of the broker's whole process tree. Kafka was warmed up for {warm:.0f} s with the same work,
 Scriba for {warm_scriba:.0f} s. Figures are medians of {pairs} rounds, with the range in brackets;
-a ratio is Scriba's median to Kafka's. Goals stand where the project set one.
+a ratio is Scriba's median to Kafka's. Goals stand where the project set one. The page cache is
+filled before each measurement, so that neither side pays for memory touched for the first time.
 """
 
 
