@@ -147,7 +147,7 @@ class Node:
             await directory.start()
 
     async def _lead_metadata(self) -> None:
-        home = self._metadata_dir()
+        home = self._dirs[0]
         self.controller = ControllerNode(
             self.world,
             home.path,
@@ -158,13 +158,6 @@ class Node:
             tasks=self.tasks,
         )
         await self.controller.start(clean=home.clean)
-
-    def _metadata_dir(self) -> LogDir:
-        wanted = self.settings.metadata_log_dir
-        for directory in self._dirs:
-            if directory.path == wanted:
-                return directory
-        return self._dirs[0]
 
     async def _open_replicas(self) -> None:
         await self._register()

@@ -72,7 +72,7 @@ def _up(commands: Commands) -> None:
     up.add_argument("--verbose", "-v", action="store_true", help="log what the node does")
 
 
-def _topic(commands: Commands) -> None:
+def _topic_create(commands: Commands) -> None:
     create = _command(
         commands,
         "create",
@@ -117,6 +117,10 @@ def _topic(commands: Commands) -> None:
         help="with --plan: what one partition takes in (default: 25)",
     )
     _asks(create)
+
+
+def _topic(commands: Commands) -> None:
+    _topic_create(commands)
 
     listing = _command(
         commands, "list", "scriba.cli.topic:list_all", "list topics", "Lists topics."
