@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "scriba"
 
 BASE = {"errors", "config", "settings", "instant"}
 MACHINES = {"raft", "controller", "replication", "groups", "txn"}
-IDEAS = {"wire", "records", *BASE}
+IDEAS = {"wire", "records", "outcome", *BASE}
 
 ALLOWED: dict[str, set[str]] = {
     "instant": set(),
@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"errors"},
     "settings": {"errors", "config"},
     "wire": {"errors"},
+    "outcome": {"instant", "wire"},
     "records": BASE | {"_native"},
     **dict.fromkeys(MACHINES, IDEAS),
     "runtime": {"instant"},

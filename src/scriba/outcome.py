@@ -1,0 +1,97 @@
+"""What goes in and out of a coordinator: the values that the machines of groups and of transactions
+share with the shell that runs them.
+
+A coordinator is a pure machine over one partition of its topic. `handle` and `tick` return an
+`Outcome`; the shell appends its records as one atomic batch, replays them into the machine, and
+lets the replies go once the high watermark covers the append. Nothing is awaited in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from scriba.instant import Instant
+from scriba.wire.schema import Message
+
+Token = int
+"""Names a request that is waiting for its reply."""
+
+
+class Change(NamedTuple):
+    """A record of the coordinator's topic; no value is a tombstone."""
+
+    key: Message
+    value: Message | None
+
+
+class Origin(NamedTuple):
+    """Where a replayed record stands; a producer only where it is part of a transaction."""
+
+    offset: int
+    timestamp_ms: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+class Caller(NamedTuple):
+    """Who sent a request, in which version; `fresh` are sixteen random bytes of its own."""
+
+    version: int
+    client_id: str
+    host: str
+    fresh: bytes
+
+
+class Event(NamedTuple):
+    """For the node's ring of events."""
+
+    kind: str
+    about: str
+    text: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    records: list[Change] = field(default_factory=list)
+    replies: list[tuple[Token, Message]] = field(default_factory=list)
+    sends: list[Any] = field(default_factory=list)
+    """For others, once the records are committed; which kinds, the machine says."""
+    events: list[Event] = field(default_factory=list)
+    producer: tuple[int, int] | None = None
+    """Producer id and epoch: the records belong to that producer's open transaction."""
+    splittable: bool = False
+    """Whether the records may go in several batches; else they stand or fall together."""
+
+
+class Machine(Protocol):
+    """What the shell asks of every coordinator."""
+
+    def replay(self, key: Message, value: Message | None, origin: Origin) -> None:
+        """The only place where stored state changes, when loading as when leading."""
+        ...
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
+        """A transaction ended in this partition."""
+        ...
+
+    def loaded(self, now: Instant) -> Outcome:
+        """Everything stored has been replayed: sessions and time-outs begin."""
+        ...
+
+    def handle(self, request: Message, token: Token, caller: Caller, now: Instant) -> Outcome:
+        """May reply now, or later from any other call; KafkaError refuses the whole request."""
+        ...
+
+    def tick(self, now: Instant) -> Outcome:
+        """Does what is due. Called at `next_deadline`, and not before."""
+        ...
+
+    def next_deadline(self) -> int | None:
+        """Monotonic milliseconds; None while nothing is to come."""
+        ...
+
+    def topics_changed(self, names: Iterable[str], now: Instant) -> Outcome:
+        """Topics were made, grew or went."""
+        ...
