@@ -63,6 +63,29 @@ class OffsetAndTimestamp(NamedTuple):
     leader_epoch: int
 
 
+@dataclass(slots=True, frozen=True)
+class OffsetAndMetadata:
+    """What a group commits: the offset at which to go on, a remark, and the leader epoch of the
+    record before it (-1 if not known)."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+@dataclass(slots=True, frozen=True)
+class ConsumerGroupMetadata:
+    """A member of a group, as a transaction that commits the group's offsets names it.
+
+    Without membership (no subscription) the generation is -1 and the member id empty.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
 class Isolation(enum.IntEnum):
     READ_UNCOMMITTED = 0
     READ_COMMITTED = 1
