@@ -1,0 +1,104 @@
+"""The group coordinator of one partition of `__consumer_offsets`: a pure machine.
+
+A request is looked up by its type, a due timer by its kind, a replayed record by the type of its
+key; the functions found in these tables do the work on the shared `State`. The store changes only
+in replay. What lives beside it (members' sessions, waiting joins and syncs, a generation that is
+forming) changes in `handle` and `tick`, is never stored and begins anew after a load.
+
+To add a protocol: write functions of the shapes `Handler`, `OnTimer`, `Replay` and so on, and
+enter them in the tables below. A group of another protocol implements `store.Group`, is put into
+`state.store.groups` by its replay functions, and is listed in IN_GROUP_OF with the functions that
+take classic requests (JoinGroup and so on) sent to such a group. A function that finds a group
+of the other kind asks `group.kind`.
+
+One timer runs per tick, since the next must see what the first one stored: while `next_deadline`
+lies in the past, the shell ticks again.
+
+Never: change the store in `handle` or `tick`, answer a member of another generation, keep a
+request waiting that no timer or member can end.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from scriba.errors import ErrorCode, KafkaError
+from scriba.groups.facts import GroupSettings, Topics
+from scriba.groups.state import State, Timer, merge
+from scriba.instant import Instant
+from scriba.outcome import Caller, Origin, Outcome, Token
+from scriba.wire.schema import Message
+
+Handler = Callable[[State, Any, Token, Caller, Instant], Outcome]
+OnTimer = Callable[[State, Timer, Instant], Outcome]
+Replay = Callable[[State, Any, Any, Origin], None]
+OnLoad = Callable[[State, Instant], Outcome]
+OnTopics = Callable[[State, Iterable[str], Instant], Outcome]
+
+HANDLERS: Final[Mapping[type[Message], Handler]] = {}
+
+IN_GROUP_OF: Final[Mapping[str, Mapping[type[Message], Handler]]] = {}
+"""Kind of group -> request type -> who takes it there instead, by the request's `group_id`."""
+
+TIMERS: Final[Mapping[str, OnTimer]] = {}
+
+REPLAY: Final[Mapping[type[Message], Replay]] = {}
+
+ON_LOAD: Final[tuple[OnLoad, ...]] = ()
+
+ON_TOPICS: Final[tuple[OnTopics, ...]] = ()
+
+
+class Groups:
+    """Implements `outcome.Machine`."""
+
+    def __init__(self, settings: GroupSettings, topics: Topics) -> None:
+        self.state = State(settings, topics)
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self.state.settings
+
+    @settings.setter
+    def settings(self, settings: GroupSettings) -> None:
+        self.state.settings = settings
+
+    def replay(self, key: Message, value: Message | None, origin: Origin) -> None:
+        replay = REPLAY.get(type(key))
+        if replay is not None:
+            replay(self.state, key, value, origin)
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
+        self.state.store.end_txn(producer_id, commit)
+
+    def loaded(self, now: Instant) -> Outcome:
+        self.state.leading = True
+        outcome = Outcome(splittable=True)
+        for begin in ON_LOAD:
+            merge(outcome, begin(self.state, now))
+        return outcome
+
+    def handle(self, request: Message, token: Token, caller: Caller, now: Instant) -> Outcome:
+        handler = HANDLERS.get(type(request))
+        if handler is None:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the group coordinator does not serve {type(request).__name__}",
+            )
+        group = self.state.store.groups.get(getattr(request, "group_id", ""))
+        if group is not None:
+            handler = IN_GROUP_OF.get(group.kind, {}).get(type(request), handler)
+        return handler(self.state, request, token, caller, now)
+
+    def tick(self, now: Instant) -> Outcome:
+        timer = self.state.timers.take_due(now.mono_ms)
+        return Outcome() if timer is None else TIMERS[timer.kind](self.state, timer, now)
+
+    def next_deadline(self) -> int | None:
+        return self.state.timers.next_deadline()
+
+    def topics_changed(self, names: Iterable[str], now: Instant) -> Outcome:
+        changed = sorted(set(names))
+        outcome = Outcome(splittable=True)
+        for tell in ON_TOPICS:
+            merge(outcome, tell(self.state, changed, now))
+        return outcome

@@ -1,0 +1,151 @@
+"""Everything that one partition of `__consumer_offsets` holds, as replay builds it.
+
+Groups of both protocols stand in one table, since a group id names one group. What the offsets,
+the listing and the expiry need of a group, whichever its protocol, is the face `Group`. Offsets
+are kept apart from the groups: a simple consumer commits without ever being a member, and
+offsets of an open transaction wait here, by producer, until its marker arrives.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from scriba.groups.facts import NO_TOPIC_ID
+from scriba.outcome import Change
+from scriba.wire.stored_groups import OffsetCommitKey, OffsetCommitValue
+
+Place = tuple[str, int]
+"""Topic name and partition index."""
+
+
+class Committed(NamedTuple):
+    """A committed offset; times are wall-clock milliseconds."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_ms: int
+    expire_ms: int = -1
+    """Set only by OffsetCommit 2-4 with a retention of its own; -1 where the broker decides."""
+    topic_id: bytes = NO_TOPIC_ID
+    position: int = -1
+    """Offset of the record: a transaction that ends late must not undo a newer plain commit."""
+
+    @classmethod
+    def read(cls, value: OffsetCommitValue, position: int) -> "Committed":
+        return cls(
+            value.offset,
+            value.leader_epoch,
+            value.metadata,
+            value.commit_timestamp,
+            value.expire_timestamp,
+            value.topic_id,
+            position,
+        )
+
+
+class Group(Protocol):
+    """A group of any protocol. The `check_` methods raise KafkaError."""
+
+    group_id: str
+    kind: str
+    """As ListGroups names it: "classic" or "consumer"."""
+
+    def state_name(self) -> str:
+        """As ListGroups names it: "Empty", "Stable", ..."""
+        ...
+
+    def protocol_type_name(self) -> str:
+        """As ListGroups names it; empty for a simple consumer's group."""
+        ...
+
+    def check_commit(
+        self, member_id: str, instance_id: str | None, epoch: int, version: int, in_txn: bool
+    ) -> None:
+        """Whether this member may commit offsets at this generation or member epoch."""
+        ...
+
+    def check_fetch(self, member_id: str | None, epoch: int) -> None:
+        """Whether this member may read offsets at this generation or member epoch."""
+        ...
+
+    def check_offset_delete(self) -> None: ...
+
+    def check_delete(self) -> None: ...
+
+    def subscribed(self, topic: str) -> bool:
+        """Whether offsets of the topic are in use and therefore kept."""
+        ...
+
+    def idle_since(self, committed: Committed) -> int | None:
+        """From when the retention of an offset counts; None while it does not."""
+        ...
+
+    def empty(self) -> bool:
+        """Whether nobody is a member, so that the group may go once it holds no offsets."""
+        ...
+
+    def tombstones(self) -> list[Change]:
+        """What removes the group itself, without its offsets."""
+        ...
+
+
+class Store:
+    def __init__(self) -> None:
+        self.groups: dict[str, Group] = {}
+        self.offsets: dict[str, dict[Place, Committed]] = {}
+        self.pending: dict[int, dict[str, dict[Place, Committed]]] = {}
+        """Producer id -> group id -> what its open transaction has committed so far."""
+        self.open_txns: dict[str, set[int]] = {}
+        """Group id -> producers with a pending commit in it; mirrors `pending`."""
+
+    def put_offset(self, group_id: str, place: Place, committed: Committed) -> None:
+        self.offsets.setdefault(group_id, {})[place] = committed
+
+    def put_pending(
+        self, producer_id: int, group_id: str, place: Place, committed: Committed
+    ) -> None:
+        groups = self.pending.setdefault(producer_id, {})
+        groups.setdefault(group_id, {})[place] = committed
+        self.open_txns.setdefault(group_id, set()).add(producer_id)
+
+    def drop_offset(self, group_id: str, place: Place) -> None:
+        """A tombstone takes the pending commits of the place with it: their transaction must not
+        bring back what was deleted."""
+        offsets = self.offsets.get(group_id)
+        if offsets is not None:
+            offsets.pop(place, None)
+            if not offsets:
+                del self.offsets[group_id]
+        for producer_id in self.open_txns.get(group_id, ()):
+            self.pending[producer_id][group_id].pop(place, None)
+
+    def end_txn(self, producer_id: int, commit: bool) -> None:
+        for group_id, places in self.pending.pop(producer_id, {}).items():
+            producers = self.open_txns[group_id]
+            producers.discard(producer_id)
+            if not producers:
+                del self.open_txns[group_id]
+            if not commit:
+                continue
+            offsets = self.offsets.get(group_id, {})
+            for place, committed in places.items():
+                standing = offsets.get(place)
+                if standing is None or standing.position < committed.position:
+                    self.put_offset(group_id, place, committed)
+
+    def is_pending(self, group_id: str, place: Place) -> bool:
+        producers = self.open_txns.get(group_id)
+        return producers is not None and any(
+            place in self.pending[producer_id][group_id] for producer_id in producers
+        )
+
+    def places(self, group_id: str) -> Iterator[Place]:
+        """All places with an offset of the group, committed or pending, each once."""
+        seen = dict.fromkeys(self.offsets.get(group_id, ()))
+        for producer_id in sorted(self.open_txns.get(group_id, ())):
+            seen.update(dict.fromkeys(self.pending[producer_id][group_id]))
+        return iter(seen)
+
+
+def offset_tombstone(group_id: str, place: Place) -> Change:
+    return Change(OffsetCommitKey(group=group_id, topic=place[0], partition=place[1]), None)
