@@ -19,15 +19,20 @@ if TYPE_CHECKING:
     from scriba.client.calls import PartlyFailed
     from scriba.client.consumer import Consumer
     from scriba.client.errors import (
+        AbortableTransactionError,
         BrokerError,
         BufferFull,
         ClientError,
         Closed,
         DecodeError,
+        FatalTransactionError,
         NetworkError,
         OffsetError,
+        ProducerFenced,
         RecordError,
         TimedOut,
+        TransactionError,
+        TransactionStateError,
     )
     from scriba.client.model import (
         ConsumerGroupMetadata,
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALL_RECORDS",
+    "AbortableTransactionError",
     "Admin",
     "BrokerError",
     "BufferFull",
@@ -57,6 +63,7 @@ __all__ = [
     "ConsumerRecord",
     "DecodeError",
     "Delivery",
+    "FatalTransactionError",
     "Isolation",
     "NetworkError",
     "NewTopic",
@@ -66,6 +73,7 @@ __all__ = [
     "OffsetSpec",
     "PartlyFailed",
     "Producer",
+    "ProducerFenced",
     "RecordError",
     "RecordMetadata",
     "ResourceType",
@@ -75,6 +83,8 @@ __all__ = [
     "TimedOut",
     "TimestampType",
     "TopicPartition",
+    "TransactionError",
+    "TransactionStateError",
     "UpgradeType",
 ]
 
@@ -85,15 +95,20 @@ _HOMES = {
     "calls": ("PartlyFailed",),
     "consumer": ("Consumer",),
     "errors": (
+        "AbortableTransactionError",
         "BrokerError",
         "BufferFull",
         "ClientError",
         "Closed",
         "DecodeError",
+        "FatalTransactionError",
         "NetworkError",
         "OffsetError",
+        "ProducerFenced",
         "RecordError",
         "TimedOut",
+        "TransactionError",
+        "TransactionStateError",
     ),
     "model": (
         "ConsumerGroupMetadata",

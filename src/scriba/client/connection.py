@@ -123,6 +123,8 @@ class Connection:
         """Why the connection has ended; None while it lives."""
         self.on_close: Callable[[], None] | None = None
         self.versions: dict[int, tuple[int, int]] = {}
+        self.features: dict[str, int] = {}
+        """Levels in force when the connection was made, of those the broker told."""
         self._stream = stream
         self._clock = clock
         self._limits = limits
@@ -406,6 +408,7 @@ class Connection:
         if answer.error_code:
             raise NetworkError(f"{self.address} did not say which versions it speaks")
         self.versions = {a.api_key: (a.min_version, a.max_version) for a in answer.api_keys}
+        self.features = {f.name: f.max_version_level for f in answer.finalized_features}
 
 
 _UNSUPPORTED: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")

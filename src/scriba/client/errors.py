@@ -8,6 +8,11 @@
       BufferFull        the producer's buffer has no room at the moment
       RecordError       one record cannot be written or read
         DecodeError     the same, named by topic, partition and offset
+      TransactionError  a transaction cannot go on
+        TransactionStateError      a call in the wrong order; nothing has happened
+        AbortableTransactionError  abort it; the producer can go on with another
+        FatalTransactionError      this producer can do nothing but close
+          ProducerFenced           ... since a newer one has its transactional id
       Closed            the client was closed
 
 `cause` is the failure underneath, if there was one. Settings that cannot be taken raise
@@ -117,6 +122,32 @@ class DecodeError(RecordError):
         self.partition = partition
         self.offset = offset
         self.next_offset = next_offset
+
+
+class TransactionError(ClientError):
+    """A transaction cannot go on. Which kind it is says what to do."""
+
+
+class TransactionStateError(TransactionError):
+    """A call that makes no sense where the transaction stands. Nothing has happened."""
+
+
+class AbortableTransactionError(TransactionError):
+    """The transaction failed and must be aborted; then the producer can begin another."""
+
+    fix = "abort the transaction, then try it again"
+
+
+class FatalTransactionError(TransactionError):
+    """This producer can send nothing any more. Its open transaction will be aborted for it."""
+
+    fix = "close this producer"
+
+
+class ProducerFenced(FatalTransactionError):
+    """Another producer took over the transactional id, or the time for a transaction passed."""
+
+    fix = "close this producer; another one goes on with its transactional id"
 
 
 FIXES: Final[dict[ErrorCode, str]] = {
