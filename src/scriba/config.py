@@ -102,6 +102,17 @@ _BITS: Final = {Kind.SHORT: 15, Kind.INT: 31, Kind.LONG: 63}
 _WHOLE_NUMBER: Final = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
+_JAVA_TURNS_TO_POWERS: Final = 1e7
+
+
+def _power_of_ten(value: float) -> str:
+    """A large number as Java writes it, such as 5.0E7."""
+    from decimal import Decimal  # rarely needed
+
+    digits, _, power = f"{Decimal(repr(value)).normalize():E}".partition("E")
+    return f"{digits}{'' if '.' in digits else '.0'}E{int(power)}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One declaration. `default` is a Python value, None where Kafka has no default."""
@@ -160,6 +171,8 @@ class Setting:
             return "true" if value else "false"
         if isinstance(value, tuple):
             return ",".join(value)
+        if isinstance(value, float) and value >= _JAVA_TURNS_TO_POWERS:
+            return _power_of_ten(value)
         return str(value)
 
     def bounds(self) -> str:
@@ -265,7 +278,9 @@ class Settings:
     table: ClassVar[Mapping[str, Setting]] = {}
 
     def __init_subclass__(cls) -> None:
-        declared: dict[str, Setting] = dict(cls.table)
+        declared: dict[str, Setting] = {}
+        for base in cls.__bases__:
+            declared |= getattr(base, "table", {})
         for attribute, declaration in list(vars(cls).items()):
             if isinstance(declaration, Setting):
                 name = attribute.replace("_", ".")
