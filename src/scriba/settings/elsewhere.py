@@ -129,7 +129,7 @@ NOT_APPLICABLE: Final = _names(
     {
         "work runs on one event loop, without thread pools": """
             background.threads group.coordinator.background.threads group.coordinator.threads
-            log.cleaner.threads num.io.threads num.network.threads
+            num.io.threads num.network.threads
             num.recovery.threads.per.data.dir num.replica.alter.log.dirs.threads
             num.replica.fetchers share.coordinator.threads
         """,
@@ -392,14 +392,6 @@ LATER: Final = _defaults(
             transaction.state.log.segment.bytes=104857600
             transaction.two.phase.commit.enable=false
             transactional.id.expiration.ms=604800000
-        """,
-        "log compaction": """
-            log.cleaner.backoff.ms=15000
-            log.cleaner.dedupe.buffer.size=134217728
-            log.cleaner.enable=true
-            log.cleaner.io.buffer.load.factor=0.9
-            log.cleaner.io.buffer.size=524288
-            log.cleaner.io.max.bytes.per.second=1.7976931348623157E308
         """,
         "clusters of several nodes": """
             auto.leader.rebalance.enable=true

@@ -7,7 +7,8 @@ settings at all: an id, both roles, a loopback listener, a directory.
 from dataclasses import replace
 from typing import Any
 
-from scriba.config import Importance, Kind, Scope, Setting, Settings, setting
+from scriba.config import Importance, Kind, Scope, Setting, setting
+from scriba.settings.cleaner_keys import CleanerKeys
 from scriba.settings.listeners import PROTOCOLS
 from scriba.settings.topic import MAX_INT, MAX_LONG, TopicSettings
 
@@ -47,7 +48,7 @@ def parse_overrides(text: str) -> dict[str, int]:
     return counts
 
 
-class NodeKeys(Settings):
+class NodeKeys(CleanerKeys):
     # --- who it is and where it listens -------------------------------------------------------
     node_id: int = setting(
         Kind.INT,

@@ -16,7 +16,6 @@ MAX_INT: Final = (1 << 31) - 1
 MAX_LONG: Final = (1 << 63) - 1
 COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
-COMPACTION: Final = "log compaction"
 TIERED: Final = "tiered storage"
 THROTTLING: Final = "replication throttling"
 PREALLOCATION: Final = "preallocation of segment files"
@@ -27,13 +26,10 @@ class TopicSettings(Settings):
         Kind.LIST,
         default=("delete",),
         choices=("compact", "delete"),
-        check=lambda given: (
-            f"needs {COMPACTION} (not served yet); use delete" if "compact" in given else None
-        ),
         scope=Scope.CLUSTER_WIDE,
         synonyms=("log.cleanup.policy",),
-        doc="How old data goes: `delete` drops whole segments by age and size. Empty keeps "
-        "everything. `compact` is refused until it is served.",
+        doc="How old data goes: `delete` drops whole segments by age and size, `compact` keeps the "
+        "last record of every key, both together do both. Empty keeps everything.",
     )
     compression_gzip_level: int = setting(
         Kind.INT,
@@ -78,7 +74,6 @@ class TopicSettings(Settings):
         at_least=0,
         scope=Scope.CLUSTER_WIDE,
         synonyms=("log.cleaner.delete.retention.ms",),
-        feature=COMPACTION,
         doc="How long a compacted topic keeps the marker of a deleted key.",
     )
     file_delete_delay_ms: int = setting(
@@ -160,7 +155,6 @@ class TopicSettings(Settings):
         at_least=1,
         scope=Scope.CLUSTER_WIDE,
         synonyms=("log.cleaner.max.compaction.lag.ms",),
-        feature=COMPACTION,
         doc="Longest time that a record of a compacted topic may wait for compaction.",
     )
     max_message_bytes: int = setting(
@@ -202,7 +196,6 @@ class TopicSettings(Settings):
         at_most=1,
         scope=Scope.CLUSTER_WIDE,
         synonyms=("log.cleaner.min.cleanable.ratio",),
-        feature=COMPACTION,
         doc="Share of uncompacted bytes at which a log is compacted again.",
     )
     min_compaction_lag_ms: int = setting(
@@ -211,7 +204,6 @@ class TopicSettings(Settings):
         at_least=0,
         scope=Scope.CLUSTER_WIDE,
         synonyms=("log.cleaner.min.compaction.lag.ms",),
-        feature=COMPACTION,
         doc="Time that a record of a compacted topic is safe from compaction.",
     )
     min_insync_replicas: int = setting(

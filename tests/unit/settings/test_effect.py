@@ -7,7 +7,7 @@ import scriba
 from scriba.settings import NodeSettings, TopicSettings
 
 SOURCE = Path(scriba.__file__).parent
-DECLARATIONS = {"topic.py", "node_keys.py"}
+DECLARATIONS = {"topic.py", "node_keys.py", "cleaner_keys.py"}
 TURNED_INTO_ANOTHER = {"internal.segment.bytes"}
 """Given, it becomes the value of `segment.bytes`."""
 

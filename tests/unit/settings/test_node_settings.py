@@ -115,11 +115,22 @@ def test_zookeeper_is_refused_with_advice() -> None:
 def test_a_feature_to_come_is_named_unless_the_value_is_kafkas_default() -> None:
     assert "consumer groups (not served yet)" in refusal(group_max_size="5")
     assert "security (not served yet)" in refusal(ssl_keystore_location="/k")
-    assert "log compaction (not served yet)" in refusal(log_cleanup_policy="compact")
-    assert "log compaction (not served yet)" in refusal(log_cleaner_delete_retention_ms="5")
     assert "tiered storage (not served yet)" in refusal(remote_log_storage_system_enable="true")
     given = {"group.max.size": "2147483647", "remote.log.storage.system.enable": "False"}
     assert NodeSettings.parse(given).screened.ignored == ()
+
+
+def test_compaction_is_taken_and_every_cleaner_gets_memory() -> None:
+    node = NodeSettings.parse(
+        {"log.cleanup.policy": "compact,delete", "log.cleaner.delete.retention.ms": "5"}
+    )
+    assert node.topic_defaults.cleanup_policy == ("compact", "delete")
+    assert node.topic_defaults.delete_retention_ms == 5
+    assert "log.cleaner.enable=false is for none" in refusal(log_cleaner_threads="0")
+    assert "for each of log.cleaner.threads=128" in refusal(log_cleaner_threads="128")
+    assert "above 0 and at most 1" in refusal(log_cleaner_io_buffer_load_factor="0")
+    assert "above 0 and finite" in refusal(log_cleaner_io_max_bytes_per_second="-1")
+    assert "above 0 and finite" in refusal(log_cleaner_io_max_bytes_per_second="nan")
 
 
 def test_clusters_are_refused_but_a_node_may_name_itself() -> None:

@@ -49,8 +49,12 @@ def test_text_is_read_as_kafka_reads_it() -> None:
         ({"segment.bytes": "5"}, "must be at least 1048576"),
         ({"compression.type": "GZIP"}, "must be one of uncompressed, zstd"),
         ({"cleanup.policy": "Delete"}, "must be one of compact, delete"),
-        ({"cleanup.policy": "compact"}, "needs log compaction"),
-        ({"cleanup.policy": "compact,delete"}, "needs log compaction"),
+        ({"cleanup.policy": "compact,keep"}, "must be one of compact, delete"),
+        ({"min.cleanable.dirty.ratio": "1.5"}, "must be from 0 to 1"),
+        (
+            {"min.compaction.lag.ms": "7", "max.compaction.lag.ms": "6"},
+            "min.compaction.lag.ms=7: must not exceed max.compaction.lag.ms (6)",
+        ),
         ({"remote.storage.enable": "true"}, "needs tiered storage"),
         ({"retention.sm": "5"}, "no such setting; did you mean retention.ms?"),
     ],
@@ -62,8 +66,22 @@ def test_a_wrong_override_is_refused(overrides: dict[str, str], message: str) ->
 
 
 def test_the_default_of_a_feature_to_come_is_accepted() -> None:
-    given = {"delete.retention.ms": "86400000", "min.cleanable.dirty.ratio": "0.5"}
+    given = {"remote.storage.enable": "false", "preallocate": "false"}
     assert TopicSettings.resolve(given, NODE) == TopicSettings()
+
+
+def test_a_topic_may_be_compacted_deleted_or_both() -> None:
+    for text in ("compact", "compact,delete", "delete,compact"):
+        topic = TopicSettings.resolve({"cleanup.policy": text}, NODE)
+        assert topic.cleanup_policy == tuple(text.split(","))
+
+
+def test_a_large_number_is_shown_as_kafka_shows_it() -> None:
+    shown = {row.name: row.value for row in describe_broker(NODE)}
+    assert shown["log.cleaner.io.max.bytes.per.second"] == "1.7976931348623157E308"
+    slow = NodeSettings.parse({"log.cleaner.io.max.bytes.per.second": "50000000"})
+    [row] = describe_broker(slow, ["log.cleaner.io.max.bytes.per.second"])
+    assert row.value == "5.0E7"
 
 
 def test_small_segments_are_there_for_tests() -> None:
