@@ -108,12 +108,8 @@ GONE: Final = frozenset(
 """Keys of earlier Kafka that Kafka 4 no longer reads; old files still carry them."""
 
 ONE_NODE: Final = {
-    "group.initial.rebalance.delay.ms": "0",
-    "offsets.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "transaction.state.log.replication.factor": "1",
 }
 """What the files and images of a one-node Kafka say about features that are still to come."""
 
@@ -156,8 +152,11 @@ NOT_APPLICABLE: Final = _names(
         "a node listens once it is ready": """
             early.start.listeners server.max.startup.time.ms
         """,
-        "metadata is written at once, and what is under way shares a flush": """
-            controller.quorum.append.linger.ms
+        "what is decided is written at once, and what is under way shares a flush": """
+            controller.quorum.append.linger.ms group.coordinator.append.linger.ms
+        """,
+        "a coordinator's records are built in memory of their own, kept for no later use": """
+            group.coordinator.cached.buffer.max.bytes
         """,
         "background jobs first run after their interval": """
             log.initial.task.delay.ms
@@ -346,52 +345,6 @@ LATER: Final = _defaults(
             group.streams.min.session.timeout.ms=45000
             group.streams.num.standby.replicas=0
             group.streams.session.timeout.ms=45000
-        """,
-        "consumer groups": """
-            group.consumer.assignment.interval.ms=1000
-            group.consumer.assignors=uniform,range
-            group.consumer.heartbeat.interval.ms=5000
-            group.consumer.max.assignment.interval.ms=15000
-            group.consumer.max.heartbeat.interval.ms=15000
-            group.consumer.max.session.timeout.ms=60000
-            group.consumer.max.size=2147483647
-            group.consumer.migration.policy=bidirectional
-            group.consumer.min.assignment.interval.ms=0
-            group.consumer.min.heartbeat.interval.ms=5000
-            group.consumer.min.session.timeout.ms=45000
-            group.consumer.regex.refresh.interval.ms=600000
-            group.consumer.session.timeout.ms=45000
-            group.coordinator.append.linger.ms=-1
-            group.coordinator.cached.buffer.max.bytes=1048588
-            group.coordinator.rebalance.protocols=classic,consumer,streams
-            group.initial.rebalance.delay.ms=3000
-            group.max.session.timeout.ms=1800000
-            group.max.size=2147483647
-            group.min.session.timeout.ms=6000
-            offset.metadata.max.bytes=4096
-            offsets.commit.timeout.ms=5000
-            offsets.load.buffer.size=5242880
-            offsets.retention.check.interval.ms=600000
-            offsets.retention.minutes=10080
-            offsets.topic.compression.codec=0
-            offsets.topic.num.partitions=50
-            offsets.topic.replication.factor=3
-            offsets.topic.segment.bytes=104857600
-        """,
-        "transactions": """
-            add.partitions.to.txn.retry.backoff.max.ms=100
-            add.partitions.to.txn.retry.backoff.ms=20
-            transaction.abort.timed.out.transaction.cleanup.interval.ms=10000
-            transaction.max.timeout.ms=900000
-            transaction.partition.verification.enable=true
-            transaction.remove.expired.transaction.cleanup.interval.ms=3600000
-            transaction.state.log.load.buffer.size=5242880
-            transaction.state.log.min.isr=2
-            transaction.state.log.num.partitions=50
-            transaction.state.log.replication.factor=3
-            transaction.state.log.segment.bytes=104857600
-            transaction.two.phase.commit.enable=false
-            transactional.id.expiration.ms=604800000
         """,
         "clusters of several nodes": """
             auto.leader.rebalance.enable=true

@@ -167,6 +167,7 @@ class NodeSettings(NodeKeys):
                 "security.inter.broker.protocol", "inter.broker.listener.name is set too; drop one"
             )
         check_listeners(self)
+        self.check_groups()
         self.check_cleaner()
 
     def _refuse(self, name: str, complaint: str) -> ConfigError:

@@ -9,6 +9,7 @@ from typing import Any
 
 from scriba.config import Importance, Kind, Scope, Setting, setting
 from scriba.settings.cleaner_keys import CleanerKeys
+from scriba.settings.coordinator_keys import GroupKeys, TransactionKeys
 from scriba.settings.listeners import PROTOCOLS
 from scriba.settings.topic import MAX_INT, MAX_LONG, TopicSettings
 
@@ -48,7 +49,7 @@ def parse_overrides(text: str) -> dict[str, int]:
     return counts
 
 
-class NodeKeys(CleanerKeys):
+class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys):
     # --- who it is and where it listens -------------------------------------------------------
     node_id: int = setting(
         Kind.INT,

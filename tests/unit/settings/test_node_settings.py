@@ -62,7 +62,8 @@ def test_kafkas_own_file_starts_once_the_open_bind_is_allowed() -> None:
     assert [str(e) for e in node.broker_endpoints] == ["PLAINTEXT://:9092"]
     assert [str(e) for e in node.advertised_endpoints] == ["PLAINTEXT://localhost:9092"]
     assert "num.network.threads" in node.screened.ignored
-    assert "offsets.topic.replication.factor" in node.screened.waiting
+    assert "share.coordinator.state.topic.min.isr" in node.screened.waiting
+    assert node.offsets_topic_replication_factor == 1
 
 
 def test_shorter_units_win_over_longer_ones_wherever_they_are_set() -> None:
@@ -113,10 +114,10 @@ def test_zookeeper_is_refused_with_advice() -> None:
 
 
 def test_a_feature_to_come_is_named_unless_the_value_is_kafkas_default() -> None:
-    assert "consumer groups (not served yet)" in refusal(group_max_size="5")
+    assert "share groups (not served yet)" in refusal(group_share_max_size="5")
     assert "security (not served yet)" in refusal(ssl_keystore_location="/k")
     assert "tiered storage (not served yet)" in refusal(remote_log_storage_system_enable="true")
-    given = {"group.max.size": "2147483647", "remote.log.storage.system.enable": "False"}
+    given = {"group.share.max.size": "200", "remote.log.storage.system.enable": "False"}
     assert NodeSettings.parse(given).screened.ignored == ()
 
 
