@@ -6,7 +6,7 @@ are kept apart from the groups: a simple consumer commits without ever being a m
 offsets of an open transaction wait here, by producer, until its marker arrives.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from scriba.groups.facts import NO_TOPIC_ID
@@ -15,6 +15,9 @@ from scriba.wire.stored_groups import OffsetCommitKey, OffsetCommitValue
 
 Place = tuple[str, int]
 """Topic name and partition index."""
+
+CheckPlace = Callable[[str, bytes, int], None]
+"""Topic name, topic id, partition index: raises KafkaError where a member may not commit."""
 
 
 class Committed(NamedTuple):
@@ -60,8 +63,9 @@ class Group(Protocol):
 
     def check_commit(
         self, member_id: str, instance_id: str | None, epoch: int, version: int, in_txn: bool
-    ) -> None:
-        """Whether this member may commit offsets at this generation or member epoch."""
+    ) -> CheckPlace | None:
+        """Whether this member may commit offsets at this generation or member epoch, and what is
+        left to be checked place by place."""
         ...
 
     def check_fetch(self, member_id: str | None, epoch: int) -> None:
