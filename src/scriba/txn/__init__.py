@@ -1,0 +1,1 @@
+"""The transaction coordinator: which transactions are open, and how each of them ended."""

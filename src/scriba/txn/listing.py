@@ -1,0 +1,83 @@
+"""DescribeTransactions and ListTransactions: what an operator asks. Nothing is changed."""
+
+import re
+from collections.abc import Callable
+
+from scriba.errors import ErrorCode, KafkaError
+from scriba.instant import Instant
+from scriba.outcome import Caller, Outcome, Token
+from scriba.txn.state import State
+from scriba.txn.states import BY_LABEL, Txn, by_topic
+from scriba.wire.txn import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    DescribeTransactionsResponseTransactionState,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    ListTransactionsResponseTransactionState,
+    TopicData,
+)
+
+
+def describe(
+    state: State, request: DescribeTransactionsRequest, token: Token, caller: Caller, now: Instant
+) -> Outcome:
+    answer = DescribeTransactionsResponse(
+        transaction_states=[
+            _described(tid, state.txns.get(tid)) for tid in request.transactional_ids
+        ]
+    )
+    return Outcome(replies=[(token, answer)])
+
+
+def _described(tid: str, txn: Txn | None) -> DescribeTransactionsResponseTransactionState:
+    if txn is None:
+        code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND if tid else ErrorCode.INVALID_REQUEST
+        return DescribeTransactionsResponseTransactionState(transactional_id=tid, error_code=code)
+    return DescribeTransactionsResponseTransactionState(
+        transactional_id=tid,
+        transaction_state=txn.state.label,
+        transaction_timeout_ms=txn.timeout_ms,
+        transaction_start_time_ms=txn.started_ms,
+        producer_id=txn.producer_id,
+        producer_epoch=txn.producer_epoch,
+        topics=[
+            TopicData(topic=topic, partitions=indexes)
+            for topic, indexes in by_topic(txn.partitions).items()
+        ],
+    )
+
+
+def list_transactions(
+    state: State, request: ListTransactionsRequest, token: Token, caller: Caller, now: Instant
+) -> Outcome:
+    producers = frozenset(request.producer_id_filters)
+    labels = frozenset(request.state_filters)
+    states = frozenset(BY_LABEL[label] for label in labels if label in BY_LABEL)
+    longer_ms = request.duration_filter
+    matches = _matcher(request.transactional_id_pattern)
+    found = [
+        ListTransactionsResponseTransactionState(
+            transactional_id=tid, producer_id=txn.producer_id, transaction_state=txn.state.label
+        )
+        for tid, txn in state.txns.items()
+        if (not producers or txn.producer_id in producers)
+        and (not labels or txn.state in states)
+        and (longer_ms < 0 or now.wall_ms - txn.started_ms > longer_ms)
+        and matches(tid)
+    ]
+    answer = ListTransactionsResponse(
+        unknown_state_filters=sorted(labels - BY_LABEL.keys()), transaction_states=found
+    )
+    return Outcome(replies=[(token, answer)])
+
+
+def _matcher(pattern: str | None) -> Callable[[str], object]:
+    if not pattern:
+        return lambda tid: True
+    try:
+        return re.compile(pattern).fullmatch
+    except re.error as error:
+        raise KafkaError(
+            ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern!r} is no regular expression: {error}"
+        ) from None
