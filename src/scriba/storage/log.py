@@ -209,12 +209,18 @@ class Log:
     # ---- appending ----
 
     def append(
-        self, view: memoryview, header: BatchHeader, leader_epoch: int, now: Instant
+        self,
+        view: memoryview,
+        header: BatchHeader,
+        leader_epoch: int,
+        now: Instant,
+        *,
+        by_coordinator: bool = False,
     ) -> Appended:
         """Appends the one batch in `view` as the leader; stamps its offset and epoch in place.
 
         `header` is the batch's, as `prepare` returned it. KafkaError says why not; the log is
-        then unchanged.
+        then unchanged. What a coordinator writes for a producer has no sequence of its own.
         """
         if self.failure is not None:
             raise self.failure.error
@@ -225,6 +231,8 @@ class Log:
                 marker = read_marker(view)
                 if marker is not None:
                     self.producers.check_marker(header, marker)
+            elif by_coordinator:
+                self.producers.check_epoch(header)
             else:
                 repeat = self.producers.check(header)
                 if repeat is not None:

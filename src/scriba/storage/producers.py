@@ -107,11 +107,7 @@ class Producers:
             elif sequence != 0:
                 raise _out_of_order(header, -1)
         elif header.producer_epoch < known.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} is fenced: it has epoch {header.producer_epoch}, "
-                f"{known.epoch} is in use",
-            )
+            self.check_epoch(header)
         elif sequence != 0:
             raise _out_of_order(header, -1)
         if known.txn_start >= 0 and not header.attributes & TRANSACTIONAL:
@@ -120,6 +116,20 @@ class Producers:
                 f"producer {header.producer_id} wrote outside of its open transaction",
             )
         return None
+
+    def check_epoch(self, header: BatchHeader) -> None:
+        """Refuses what a coordinator writes for a producer that has been fenced here.
+
+        Offsets that a transaction commits carry no sequence of their own (Kafka writes zero in all
+        of them), so nothing else can be held against them.
+        """
+        known = self._by_id.get(header.producer_id)
+        if known is not None and header.producer_epoch < known.epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {header.producer_id} is fenced: it has epoch {header.producer_epoch}, "
+                f"{known.epoch} is in use",
+            )
 
     def _repeated(self, known: _Producer, header: BatchHeader) -> Repeat:
         last_sequence = (header.base_sequence + header.last_offset_delta) & MAX_SEQUENCE
