@@ -215,7 +215,7 @@ class Accumulator:
         self._settled(batch)
         batch.fail(error, record_errors)
 
-    def split(self, queue: Queue, batch: Batch) -> None:
+    def split(self, queue: Queue, batch: Batch) -> list[Batch]:
         """Replaces a batch that was too large by smaller ones, which are sent in its place.
 
         Each has at most half of its records, so that splitting again comes to an end.
@@ -237,6 +237,7 @@ class Accumulator:
             self.used += part.charge
             queue.put_back(part)
         batch.move(places)
+        return parts
 
     def _settled(self, batch: Batch) -> None:
         del self.pending[batch]

@@ -103,7 +103,7 @@ class Batch:
     def numbered(self) -> bool:
         return self.sequence != NO_SEQUENCE
 
-    def encode(self, codec: Codec, level: int | None) -> None:
+    def encode(self, codec: Codec, level: int | None, transactional: bool = False) -> None:
         """Makes the bytes that are sent."""
         self.data = build_batch(
             self._builder,
@@ -112,6 +112,7 @@ class Batch:
             producer_id=self.producer_id,
             producer_epoch=self.producer_epoch,
             base_sequence=self.sequence,
+            transactional=transactional,
         )
 
     def number(self, producer_id: int, epoch: int, sequence: int) -> None:

@@ -60,6 +60,14 @@ class Numbering:
         batch.number(self.producer_id, self.epoch, self._next)
         self._next = next_sequence(self._next, batch.count)
 
+    def divide(self, batch: Batch, parts: Iterable[Batch]) -> None:
+        """A batch that was refused as too large is sent in parts, which have its numbers."""
+        assert self._current(batch)
+        sequence = batch.sequence
+        for part in parts:
+            part.number(batch.producer_id, batch.producer_epoch, sequence)
+            sequence = next_sequence(sequence, part.count)
+
     def acknowledged(self, batch: Batch) -> None:
         if self._current(batch):
             self._acked = next_sequence(batch.sequence, batch.count - 1)

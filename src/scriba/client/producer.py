@@ -9,24 +9,36 @@ await later, or not at all: a failure is logged either way.
 """
 
 import asyncio
-from collections.abc import Mapping, Sized
+from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from scriba.client.accumulator import RECORD_OVERHEAD, Accumulator, Queue, TopicQueues
 from scriba.client.batches import Batch, Delivery, settled
 from scriba.client.cluster import Cluster, Topic
-from scriba.client.errors import BufferFull, ClientError, Closed, RecordError, TimedOut
-from scriba.client.model import HeadersLike, RecordMetadata, TopicPartition
+from scriba.client.errors import (
+    BufferFull,
+    ClientError,
+    Closed,
+    RecordError,
+    TimedOut,
+    TransactionStateError,
+)
+from scriba.client.limbo import Limbo
+from scriba.client.model import ConsumerGroupMetadata, HeadersLike, RecordMetadata
 from scriba.client.partitioner import Partitioner, RoundRobin, by_key
 from scriba.client.ports import Ports, real_ports
 from scriba.client.sender import Sender
 from scriba.client.serializers import Serializer, not_bytes, serializer
 from scriba.client.settings import ProducerSettings
+from scriba.client.transactions import Transactions
+from scriba.client.transactions_run import OffsetsLike, Transaction, TransactionRunner
 from scriba.records.batch import Headers
 from scriba.records.compression import Codec, codec_named
 
 _NO_HEADERS: Headers = ()
+_FAREWELL_MS: Final = 1_000
+"""How long a close tries to abort an open transaction, unless it is given a time."""
 
 
 class Producer:
@@ -60,10 +72,29 @@ class Producer:
             self._ports, settings, auto_create=True, topic_idle_ms=settings.metadata_max_idle_ms
         )
         self._accumulator = Accumulator(settings, self._clock, self._ports.rng)
+        name = settings.transactional_id
+        self._machine = None if name is None else Transactions(name)
         self._sender = Sender(
-            self._cluster, self._accumulator, settings, codec, _level(settings, codec)
+            self._cluster,
+            self._accumulator,
+            settings,
+            codec,
+            _level(settings, codec),
+            self._machine,
         )
-        self._limbo: dict[str, _Limbo] = {}
+        self._limbo = Limbo(
+            self._cluster, self._accumulator, settings.max_block_ms, self._put, self._wait_for_room
+        )
+        self._runner: TransactionRunner | None = None
+        if self._machine is not None:
+            self._runner = TransactionRunner(
+                self._cluster,
+                settings,
+                self._machine,
+                self._sender,
+                self._accumulator,
+                self._limbo.fail,
+            )
         self._started = False
         self._closed = False
 
@@ -133,7 +164,10 @@ class Producer:
             self._start()
         found = self._cluster.topics.get(topic)
         if found is None or topic in self._limbo:
-            return self._park(topic, value, key, partition, timestamp, headers)
+            if self._machine is not None:
+                self._machine.check_send()
+            when = self._wall_ms() if timestamp is None else timestamp
+            return self._limbo.park(topic, (value, key, partition, when, headers))
         return self._put(found, value, key, partition, timestamp, headers)
 
     async def flush(self, timeout_ms: int | None = None) -> None:
@@ -154,23 +188,72 @@ class Producer:
         finally:
             self._accumulator.hurry -= 1
 
+    # -- transactions ----------------------------------------------------------------------------
+
+    async def init_transactions(self) -> None:
+        """Takes over the transactional id: fences whoever had it, ends what they left behind.
+
+        Only for a producer that was not started by `start` or `async with`, which do the same.
+        """
+        await self._transactional("init_transactions()").initialize()
+
+    async def begin_transaction(self) -> None:
+        await self._transactional("begin_transaction()").begin()
+
+    async def send_offsets_to_transaction(
+        self, offsets: OffsetsLike, group: ConsumerGroupMetadata | str
+    ) -> None:
+        """Commits these offsets of a group if and when the transaction is committed.
+
+        The group's members are told apart by `consumer.group_metadata()`, so that one that lost
+        its partitions meanwhile cannot commit; a mere name is for a group without members.
+        """
+        runner = self._transactional("send_offsets_to_transaction()")
+        await runner.send_offsets(offsets, group)
+
+    async def commit_transaction(self) -> None:
+        """Waits for all records and commits them. After TimedOut, call it again."""
+        await self._transactional("commit_transaction()").commit()
+
+    async def abort_transaction(self) -> None:
+        """Drops what has not been sent, and has the rest never be seen by read_committed."""
+        await self._transactional("abort_transaction()").abort()
+
+    def transaction(self) -> Transaction:
+        """`async with producer.transaction():` commits at its end, aborts when it raises."""
+        return Transaction(self._transactional("transaction()"))
+
+    def _transactional(self, call: str) -> TransactionRunner:
+        if self._runner is None:
+            raise TransactionStateError(
+                f"{call} needs a transactional producer", fix="give it a transactional_id"
+            )
+        if not self._started:
+            self._start()
+        return self._runner
+
     # -- life ------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Begins to learn of the cluster. The first send does the same."""
+        """Begins to learn of the cluster, as the first send does; a transactional producer also
+        takes over its transactional id."""
         if not self._started:
             self._start()
+            if self._runner is not None:
+                await self._runner.initialize()
 
     async def close(self, timeout_ms: int | None = None) -> None:
         """Sends what is left, fails what is not sent in this time, and ends all connections.
 
-        Without a time, delivery.timeout.ms is the limit.
+        Without a time, delivery.timeout.ms is the limit. An open transaction is aborted.
         """
         if self._closed:
             return
         self._closed = True
         started, self._started = self._started, False
         try:
+            if started and self._runner is not None:
+                await self._runner.leave(timeout_ms or _FAREWELL_MS)
             if started and timeout_ms != 0:
                 await self.flush(timeout_ms)
         except TimedOut:
@@ -180,7 +263,11 @@ class Producer:
             await self._cluster.close()
 
     async def __aenter__(self) -> Self:
-        await self.start()
+        try:
+            await self.start()
+        except BaseException:
+            await self.close(0)
+            raise
         return self
 
     async def __aexit__(
@@ -201,6 +288,8 @@ class Producer:
             raise Closed("the producer was closed")
         self._cluster.start()
         self._sender.start()
+        if self._runner is not None:
+            self._runner.start()
         self._started = True
 
     # -- one record ------------------------------------------------------------------------------
@@ -222,6 +311,8 @@ class Producer:
         """
         accumulator = self._accumulator
         try:
+            if self._machine is not None:
+                self._machine.check_send()
             size = RECORD_OVERHEAD
             if key is not None:
                 if self._to_key is not None:
@@ -332,9 +423,7 @@ class Producer:
         """The topic, after all records that were parked for it have found their places."""
         if not self._started:
             self._start()
-        limbo = self._limbo.get(topic)
-        if limbo is not None:
-            await asyncio.shield(limbo.search)
+        await self._limbo.placed(topic)
         return await self._cluster.topic(topic, self.settings.max_block_ms)
 
     async def _look_again(self, topic: Topic, partition: int) -> Topic:
@@ -361,99 +450,12 @@ class Producer:
                 fix="send less at once, or raise buffer.memory",
             ) from None
 
-    def _park(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp: int | None,
-        headers: HeadersLike,
-    ) -> Delivery:
-        """Keeps a record until the topic's partitions are known."""
-        limbo = self._limbo.get(topic)
-        if limbo is None:
-            batch = Batch(TopicPartition(topic, -1), (0,), self._clock.mono_ms())
-            self._accumulator.pending[batch] = None
-            search = self._cluster.tasks.spawn(self._search(topic), name="scriba-topic")
-            limbo = self._limbo[topic] = _Limbo(batch, search)
-        size = RECORD_OVERHEAD + _about(key) + _about(value)
-        if self._accumulator.lacks(size):
-            raise BufferFull(f"{self._accumulator.used} bytes are in use", size)
-        if timestamp is None:
-            timestamp = self._wall_ms()
-        self._accumulator.used += size
-        limbo.batch.size += size
-        limbo.records.append((value, key, partition, timestamp, headers))
-        index = limbo.batch.count
-        limbo.batch.count = index + 1
-        return Delivery(limbo.batch, index, timestamp)
-
-    async def _search(self, topic: str) -> None:
-        """Finds the partitions of a topic, and then places for all records that wait for it."""
-        limbo: _Limbo | None = None
-        try:
-            found = await self._cluster.topic(topic, self.settings.max_block_ms)
-            limbo = self._limbo[topic]
-            places: list[tuple[Batch, int]] = []
-            while len(places) < len(limbo.records):
-                parked = limbo.records[len(places)]
-                size = RECORD_OVERHEAD + _about(parked[0]) + _about(parked[1])
-                limbo.batch.size -= size
-                self._accumulator.release(size)
-                places.append(await self._place(found, parked))
-        except ClientError as failure:
-            limbo = self._limbo.pop(topic)
-            if not limbo.batch.finished:
-                self._accumulator.fail(limbo.batch, failure)
-            return
-        del self._limbo[topic]
-        if not limbo.batch.finished:
-            del self._accumulator.pending[limbo.batch]
-            limbo.batch.move(places)
-
-    async def _place(self, topic: Topic, parked: "_Parked") -> tuple[Batch, int]:
-        """The batch of a parked record, and its index there."""
-        try:
-            try:
-                delivery = self._put(topic, *parked)
-            except BufferFull as full:
-                await self._wait_for_room(full.size)
-                delivery = self._put(topic, *parked, full.size)
-        except RecordError as refused:
-            batch = Batch(TopicPartition(topic.name, -1), (0,), self._clock.mono_ms())
-            batch.count = 1
-            batch.fail(refused)
-            return batch, 0
-        return delivery.batch, delivery.index
-
-
-_Parked = tuple[Any, Any, int | None, int, HeadersLike]
-"""Value, key, partition, timestamp and headers of a record that waits for its topic."""
-
-
-class _Limbo:
-    """Records of a topic whose partitions are not known."""
-
-    __slots__ = ("batch", "records", "search")
-
-    def __init__(self, batch: Batch, search: "asyncio.Task[None]") -> None:
-        self.batch = batch
-        """Stands for them until they are in batches of their own."""
-        self.records: list[_Parked] = []
-        self.search = search
-
 
 def _no_partition(topic: Topic, partition: int) -> RecordError:
     return RecordError(
         f"{topic.name} has no partition {partition}",
         fix=f"choose one below {len(topic.partitions)}, or add partitions",
     )
-
-
-def _about(data: object) -> int:
-    """The bytes of a key or value before it is serialized, if that can be told."""
-    return len(data) if isinstance(data, Sized) else 0
 
 
 def _read_headers(given: HeadersLike) -> tuple[Headers, int]:

@@ -14,35 +14,36 @@ request is in flight.
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Final, cast
+from typing import Final
 
 from scriba.client.accumulator import Accumulator, Queue
 from scriba.client.batches import Batch
 from scriba.client.cluster import NO_NODE, Cluster, Node
-from scriba.client.connection import Connection, Payload
-from scriba.client.errors import BrokerError, ClientError, TimedOut, raise_for
+from scriba.client.connection import Connection
+from scriba.client.errors import AbortableTransactionError, BrokerError, ClientError, TimedOut
+from scriba.client.identity import ProducerIdentity
 from scriba.client.numbering import Numbering
-from scriba.client.ports import Backoff
+from scriba.client.ports import Backoff, Signal
+from scriba.client.produce_request import Awaited, produce_request
 from scriba.client.settings import ProducerSettings
+from scriba.client.transactions import State, Transactions
 from scriba.errors import ErrorCode, error_code
 from scriba.records.compression import Codec
-from scriba.wire.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
-from scriba.wire.schema import Records
-from scriba.wire.txn import InitProducerIdRequest, InitProducerIdResponse
-from scriba.wire.uuids import ZERO
+from scriba.wire.produce import PartitionProduceResponse, ProduceResponse
 
 log = logging.getLogger(__name__)
 
-_BY_TOPIC_ID: Final = 13
 _OFFLOAD_BYTES: Final = 1 << 16
 _EXPIRY_CHECKS: Final = 50
 """How often within delivery.timeout.ms expired batches are looked for."""
+
+_CONCURRENT_MS: Final = 5
+"""First pause while the last transaction is being ended, which rarely takes long."""
+
+_OUT_OF_STEP: Final = frozenset(
+    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
+)
+"""Answers that tell that the broker and this producer count differently."""
 
 _WRITTEN_PERHAPS: Final = frozenset(
     {
@@ -90,6 +91,7 @@ class Sender:
         settings: ProducerSettings,
         codec: Codec,
         level: int | None,
+        transactions: Transactions | None = None,
     ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
@@ -102,13 +104,14 @@ class Sender:
         self._backoff = Backoff(
             cluster.ports.rng, settings.retry_backoff_ms, settings.retry_backoff_max_ms
         )
+        self._soon = Backoff(cluster.ports.rng, _CONCURRENT_MS, settings.retry_backoff_max_ms)
         self._lanes: dict[int, _Lane] = {}
         self._homeless: dict[Queue, None] = {}
         """Queues with something to send whose partition has no known leader."""
-        self._identity: tuple[int, int] | None = None
-        self._identifying = asyncio.Lock()
-        self._refused: ClientError | None = None
-        """Why this producer can never be idempotent here."""
+        self._identity = ProducerIdentity(cluster)
+        self._transactions = transactions
+        self.missing = Signal()
+        """Wakes whoever tells the coordinator of the transaction's partitions."""
 
     def start(self) -> None:
         self._cluster.tasks.spawn(self._follow_leaders(), name="scriba-leaders")
@@ -140,15 +143,16 @@ class Sender:
             await lane.wake.wait()
             lane.wake.clear()
             try:
-                if lane.queues and self._settings.enable_idempotence:
-                    await self._identify()
+                idempotent = self._settings.enable_idempotence and self._transactions is None
+                if lane.queues and idempotent:
+                    await self._identity.get()
                 connection = await self._cluster.connect(lane.node)
                 while lane.in_flight < self._window and (batches := self._collect(lane)):
                     await self._post(lane, connection, batches)
             except ClientError as failure:
                 log.debug("lane to broker %d: %s", lane.node, failure)
-                if self._refused is not None:
-                    self.fail_all(self._refused)
+                if self._identity.refused is not None:
+                    self.fail_all(self._identity.refused)
                 self._reroute(lane)
 
     def _reroute(self, lane: _Lane) -> None:
@@ -192,12 +196,16 @@ class Sender:
             return None
         if not self._settings.enable_idempotence:
             return None if self._window == 1 and queue.in_flight else batch
+        transactions = self._transactions
+        if transactions is not None and not self._may_leave(queue, transactions):
+            return None
         numbering = queue.numbering
         if numbering is None:
-            assert self._identity is not None
-            numbering = queue.numbering = Numbering(*self._identity)
+            identity = self._identity.current if transactions is None else transactions.identity
+            assert identity is not None
+            numbering = queue.numbering = Numbering(*identity)
         may = numbering.may_send(batch, len(queue.in_flight))
-        if numbering.broken and not queue.in_flight:
+        if numbering.broken and not queue.in_flight and transactions is None:
             # Only now: what was in flight has been refused and is back in the queue.
             may = self._restart(queue, numbering)
         if not may:
@@ -206,14 +214,24 @@ class Sender:
             numbering.give(batch)
         return batch
 
+    def _may_leave(self, queue: Queue, transactions: Transactions) -> bool:
+        """Whether the transaction lets something of this partition go."""
+        if not transactions.sending:
+            return False
+        if not transactions.admits(queue.where):
+            self.missing.wake()
+            return False
+        return True
+
     def _restart(self, queue: Queue, numbering: Numbering) -> bool:
         fresh = None
         if numbering.exhausted:
-            if self._identity is None or self._identity[0] == numbering.producer_id:
-                self._identity = None
+            current = self._identity.current
+            if current is None or current[0] == numbering.producer_id:
+                self._identity.current = None
                 asyncio.get_running_loop().call_soon(self.ready, queue)
                 return False
-            fresh = self._identity
+            fresh = current
         numbering.restart([batch for batch in queue.waiting if batch.numbered], fresh)
         log.info("%s: sequences start again at epoch %d", queue.where, numbering.epoch)
         return True
@@ -228,7 +246,11 @@ class Sender:
             taken = [(queue, batch) for queue, batch in taken if not self._expired(queue, batch)]
             if not taken:
                 return
-            version, request, where = self._request(connection, taken)
+            version, request, where = produce_request(
+                connection, self._cluster.topics, taken, self._transactions
+            )
+            request.acks = self._acks
+            request.timeout_ms = self._settings.request_timeout_ms
             if self._acks == 0:
                 connection.post_unanswered(request, version=version)
                 for queue, batch in taken:
@@ -250,37 +272,14 @@ class Sender:
 
     async def _encode(self, batch: Batch) -> None:
         size = batch.size
+        how = (self._codec, self._level, self._transactions is not None)
         if self._codec != Codec.NONE and size >= _OFFLOAD_BYTES:
-            await self._cluster.ports.offload.run(batch.encode, self._codec, self._level)
+            await self._cluster.ports.offload.run(batch.encode, *how)
         else:
-            batch.encode(self._codec, self._level)
+            batch.encode(*how)
         if self._codec != Codec.NONE:
             assert batch.data is not None
             self._accumulator.topic(batch.where.topic).learn_ratio(len(batch.data) / size)
-
-    def _request(
-        self, connection: Connection, taken: list[tuple[Queue, Batch]]
-    ) -> tuple[int, ProduceRequest, dict[tuple[str | bytes, int], tuple[Queue, Batch]]]:
-        """The request, its version, and whose answer is whose in it."""
-        topics = self._cluster.topics
-        ids = {queue.where.topic: topics[queue.where.topic].id for queue, _ in taken}
-        newest = _BY_TOPIC_ID if ZERO not in ids.values() else _BY_TOPIC_ID - 1
-        version = connection.version(ProduceRequest, newest)
-        by_id = version >= _BY_TOPIC_ID
-        data = {name: TopicProduceData(name=name, topic_id=ids[name]) for name in ids}
-        where: dict[tuple[str | bytes, int], tuple[Queue, Batch]] = {}
-        for queue, batch in taken:
-            name, index = queue.where
-            assert batch.data is not None
-            records = cast(Records, Payload(batch.data))
-            data[name].partition_data.append(PartitionProduceData(index=index, records=records))
-            where[ids[name] if by_id else name, index] = (queue, batch)
-        request = ProduceRequest(
-            acks=self._acks,
-            timeout_ms=self._settings.request_timeout_ms,
-            topic_data=list(data.values()),
-        )
-        return version, request, where
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -288,7 +287,7 @@ class Sender:
         self,
         lane: _Lane,
         answer: "asyncio.Future[ProduceResponse]",
-        where: dict[tuple[str | bytes, int], tuple[Queue, Batch]],
+        where: Awaited,
     ) -> None:
         try:
             response = await answer
@@ -324,12 +323,16 @@ class Sender:
         numbering = queue.numbering
         if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.finished:
             self._split(queue, batch)
-        elif code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and numbering is not None:
-            numbering.out_of_order(batch)
-            self._again(queue, batch, error, final=False)
-        elif code == ErrorCode.UNKNOWN_PRODUCER_ID and numbering is not None:
-            numbering.forgotten(batch)
-            self._again(queue, batch, error, final=False)
+        elif code in _OUT_OF_STEP and numbering is not None:
+            if code == ErrorCode.UNKNOWN_PRODUCER_ID:
+                numbering.forgotten(batch)
+            else:
+                numbering.out_of_order(batch)
+            # Within a transaction counting cannot start again: that takes its end.
+            final = self._transactions is not None and numbering.broken
+            self._again(queue, batch, error, final=final)
+        elif code == ErrorCode.CONCURRENT_TRANSACTIONS:
+            self._again(queue, batch, error, pause=self._soon.after(batch.attempts))
         else:
             told = False
             if code in _WRONG_PICTURE:
@@ -340,14 +343,15 @@ class Sender:
                 self._cluster.stale()
             refused = {e.batch_index: e.batch_index_error_message for e in said.record_errors}
             maybe = code in _WRITTEN_PERHAPS
-            self._again(queue, batch, error, uncertain=maybe, at_once=told, refused=refused)
+            pause = 0 if told else None
+            self._again(queue, batch, error, uncertain=maybe, pause=pause, refused=refused)
 
     def _split(self, queue: Queue, batch: Batch) -> None:
         log.info("%s: a batch of %d records was too large: split", queue.where, batch.count)
         self._landed(queue, batch)
+        parts = self._accumulator.split(queue, batch)
         if queue.numbering is not None:
-            queue.numbering.given_up(batch)
-        self._accumulator.split(queue, batch)
+            queue.numbering.divide(batch, parts)
         self.ready(queue)
 
     def _acknowledge(self, queue: Queue, batch: Batch, offset: int, append_time: int) -> None:
@@ -366,7 +370,7 @@ class Sender:
         failure: ClientError,
         *,
         uncertain: bool = False,
-        at_once: bool = False,
+        pause: int | None = None,
         final: bool | None = None,
         refused: dict[int, str | None] | None = None,
     ) -> None:
@@ -374,8 +378,8 @@ class Sender:
 
         It is for good when its time or its tries are used up, or when the failure is `final`,
         which is what the failure itself says unless the caller knows better. `uncertain` tells
-        that a broker may have written the batch without saying so, `at_once` that a pause would
-        help nobody, `refused` which records the broker found fault with.
+        that a broker may have written the batch without saying so, `pause` how long to wait where
+        that is known, `refused` which records the broker found fault with.
         """
         self._landed(queue, batch)
         batch.uncertain = batch.uncertain or uncertain
@@ -386,6 +390,8 @@ class Sender:
             return
         if final is None:
             final = not failure.retriable
+        if self._transactions is not None and not self._transactions.sending:
+            final = True
         if now - batch.created >= self._settings.delivery_timeout_ms:
             self._give_up(queue, batch, self._too_late(batch, failure))
             return
@@ -393,7 +399,8 @@ class Sender:
             self._give_up(queue, batch, failure, refused)
             return
         log.debug("%s: trying again after %s", queue.where, failure)
-        pause = 0 if at_once else self._backoff.after(batch.attempts)
+        if pause is None:
+            pause = self._backoff.after(batch.attempts)
         batch.attempts += 1
         queue.put_back(batch)
         queue.blocked_until = max(queue.blocked_until, now + pause)
@@ -409,7 +416,10 @@ class Sender:
         if queue.numbering is not None:
             queue.numbering.given_up(batch)
         log.error("%s: %d records were not delivered: %s", queue.where, batch.count, error)
+        if self._transactions is not None:
+            error = self._transactions.lost(error, batch.numbered)
         self._accumulator.fail(batch, error, record_errors)
+        self.drop_unsendable()
         if queue.waiting:
             self.ready(queue)
 
@@ -420,31 +430,6 @@ class Sender:
         because = f"; the last failure: {cause}" if cause else ""
         limit = self._settings.delivery_timeout_ms
         return TimedOut(f"{batch.where}: not delivered within {limit} ms{because}", cause=cause)
-
-    # -- the producer's identity -----------------------------------------------------------------
-
-    async def _identify(self) -> None:
-        """Gets a producer id, once; every lane waits for it."""
-        if self._identity is not None:
-            return
-        async with self._identifying:
-            if self._identity is not None:
-                return
-            if self._refused is not None:
-                raise self._refused
-            try:
-                self._identity = await self._ask_identity()
-            except ClientError as failure:
-                if not failure.retriable:
-                    self._refused = failure
-                raise
-
-    async def _ask_identity(self) -> tuple[int, int]:
-        connection = await self._cluster.any_connection()
-        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
-        answer = await connection.request(request, InitProducerIdResponse)
-        raise_for(answer.error_code, about="a producer id")
-        return answer.producer_id, answer.producer_epoch
 
     # -- background ------------------------------------------------------------------------------
 
@@ -475,6 +460,29 @@ class Sender:
                     else:
                         queue.waiting.remove(batch)
                     self._give_up(queue, batch, self._too_late(batch))
+
+    # -- transactions ----------------------------------------------------------------------------
+
+    def drop_unsendable(self) -> None:
+        """Fails what waits for a transaction that can no longer take it."""
+        transactions = self._transactions
+        if transactions is None or transactions.sending:
+            return
+        error: ClientError | None = transactions.error
+        if error is None or transactions.state is State.ABORTING:
+            error = AbortableTransactionError("the transaction was aborted", fix="send it again")
+        for queue in self._accumulator.queues():
+            for batch in queue.waiting:
+                transactions.dropped(batch.numbered)
+                self._accumulator.fail(batch, error)
+            queue.waiting.clear()
+            queue.open = None
+
+    def renumber(self) -> None:
+        """The identity changed between two transactions: every partition counts from zero."""
+        for queue in self._accumulator.queues():
+            assert not queue.in_flight
+            queue.numbering = None
 
     def fail_all(self, error: ClientError) -> None:
         """Fails everything that is not settled."""

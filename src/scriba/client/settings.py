@@ -14,7 +14,6 @@ from scriba.config import ConfigError, Importance, Kind, Setting, Settings, did_
 
 _MAX_INT: Final = 2**31 - 1
 _GROUPS: Final = "consumer groups"
-_TRANSACTIONS: Final = "transactions"
 _SECURITY: Final = "TLS and SASL"
 HIGH: Final = Importance.HIGH
 LOW: Final = Importance.LOW
@@ -48,7 +47,6 @@ ELSEWHERE: Final[dict[str, str]] = {
         ),
         "needs consumer groups (not served yet); leave it out and assign partitions",
     ),
-    "transaction.timeout.ms": "needs transactions (not served yet); leave it out",
 }
 """Names that Kafka's clients know and these do not, with what to do."""
 
@@ -95,6 +93,10 @@ def _check_reset(policy: str) -> str | None:
 
 def _check_name(name: str) -> str | None:
     return None if len(name.encode()) <= 32767 else "is too long"
+
+
+def _check_transactional_id(name: str) -> str | None:
+    return _check_name(name) if name else "must not be empty"
 
 
 class ClientSettings(Settings):
@@ -338,7 +340,16 @@ class ProducerSettings(ClientSettings):
         doc="A topic that nothing was sent to for this time is forgotten.",
     )
     transactional_id: str | None = setting(
-        Kind.STRING, default=None, feature=_TRANSACTIONS, doc="Name of a transactional producer."
+        Kind.STRING,
+        default=None,
+        check=_check_transactional_id,
+        doc="Makes the producer transactional: its name, by which a later one takes over from it.",
+    )
+    transaction_timeout_ms: int = setting(
+        Kind.INT,
+        default=60_000,
+        at_least=1,
+        doc="How long a transaction may be open before its coordinator aborts it.",
     )
 
     @classmethod
@@ -361,12 +372,17 @@ def _settle_idempotence(values: dict[str, Any]) -> None:
             "at most 5 requests in flight",
         ),
     )
+    transactional = values.get("transactional_id") is not None
     for name, holds, needed in reasons:
         if holds:
             continue
+        if transactional:
+            raise ConfigError(name, f"transactional.id needs {needed}; drop one of the two")
         if values.get("enable_idempotence"):
             raise ConfigError(name, f"enable.idempotence=true needs {needed}; drop one of the two")
         values["enable_idempotence"] = False
+    if transactional and not values.get("enable_idempotence", True):
+        raise ConfigError("enable.idempotence", "transactional.id needs it; drop one of the two")
 
 
 def _settle_times(values: dict[str, Any]) -> None:

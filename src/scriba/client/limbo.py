@@ -1,0 +1,131 @@
+"""Records that were sent before anybody knew the partitions of their topic.
+
+A batch that belongs to no partition stands for them, so that a flush waits for it and memory is
+counted; when the topic is found, each record is put into the batch of its partition, in order.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sized
+from typing import Any
+
+from scriba.client.accumulator import RECORD_OVERHEAD, Accumulator
+from scriba.client.batches import Batch, Delivery
+from scriba.client.cluster import Cluster, Topic
+from scriba.client.errors import BufferFull, ClientError, RecordError
+from scriba.client.model import HeadersLike, TopicPartition
+
+Parked = tuple[Any, Any, int | None, int, HeadersLike]
+"""Value, key, partition, timestamp and headers of a record."""
+
+Put = Callable[..., Delivery]
+"""Puts a parked record into the batch of its partition."""
+
+
+class _Waiting:
+    """The records of one topic."""
+
+    __slots__ = ("batch", "records", "search")
+
+    def __init__(self, batch: Batch, search: "asyncio.Task[None]") -> None:
+        self.batch = batch
+        self.records: list[Parked] = []
+        self.search = search
+
+
+class Limbo:
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        max_block_ms: int,
+        put: Put,
+        room: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self._cluster = cluster
+        self._accumulator = accumulator
+        self._max_block_ms = max_block_ms
+        self._put = put
+        self._room = room
+        self._clock = cluster.ports.clock
+        self._topics: dict[str, _Waiting] = {}
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def park(self, topic: str, parked: Parked) -> Delivery:
+        """Keeps a record until the topic's partitions are known."""
+        waiting = self._topics.get(topic)
+        if waiting is None:
+            batch = Batch(TopicPartition(topic, -1), (0,), self._clock.mono_ms())
+            self._accumulator.pending[batch] = None
+            search = self._cluster.tasks.spawn(self._search(topic), name="scriba-topic")
+            waiting = self._topics[topic] = _Waiting(batch, search)
+        size = _size(parked)
+        if self._accumulator.lacks(size):
+            raise BufferFull(f"{self._accumulator.used} bytes are in use", size)
+        self._accumulator.used += size
+        waiting.batch.size += size
+        waiting.records.append(parked)
+        index = waiting.batch.count
+        waiting.batch.count = index + 1
+        return Delivery(waiting.batch, index, parked[3])
+
+    async def placed(self, topic: str) -> None:
+        """Waits until no record of this topic is parked any more."""
+        if topic in self._topics:
+            await asyncio.wait([self._topics[topic].search])
+
+    def fail(self, error: ClientError) -> None:
+        """Fails all that are parked, and those that their search has found places for."""
+        topics, self._topics = self._topics, {}
+        for waiting in topics.values():
+            waiting.search.cancel()
+            if not waiting.batch.finished:
+                self._accumulator.fail(waiting.batch, error)
+
+    async def _search(self, topic: str) -> None:
+        """Finds the partitions of a topic, and then places for all records that wait for it."""
+        try:
+            found = await self._cluster.topic(topic, self._max_block_ms)
+            waiting = self._topics[topic]
+            places: list[tuple[Batch, int]] = []
+            while len(places) < len(waiting.records):
+                parked = waiting.records[len(places)]
+                size = _size(parked)
+                waiting.batch.size -= size
+                self._accumulator.release(size)
+                places.append(await self._place(found, parked))
+        except ClientError as failure:
+            waiting = self._topics.pop(topic)
+            if not waiting.batch.finished:
+                self._accumulator.fail(waiting.batch, failure)
+            return
+        del self._topics[topic]
+        if not waiting.batch.finished:
+            del self._accumulator.pending[waiting.batch]
+            waiting.batch.move(places)
+
+    async def _place(self, topic: Topic, parked: Parked) -> tuple[Batch, int]:
+        """The batch of a parked record, and its index there."""
+        try:
+            try:
+                delivery = self._put(topic, *parked)
+            except BufferFull as full:
+                await self._room(full.size)
+                delivery = self._put(topic, *parked, full.size)
+        except RecordError as refused:
+            batch = Batch(TopicPartition(topic.name, -1), (0,), self._clock.mono_ms())
+            batch.count = 1
+            batch.fail(refused)
+            return batch, 0
+        return delivery.batch, delivery.index
+
+
+def _size(parked: Parked) -> int:
+    """The bytes of a record before it is serialized, as far as that can be told."""
+    value, key = parked[:2]
+    return RECORD_OVERHEAD + _about(key) + _about(value)
+
+
+def _about(data: object) -> int:
+    return len(data) if isinstance(data, Sized) else 0

@@ -1,0 +1,226 @@
+"""Runs a producer's transactions: the machine decides, coordinators are asked, the sender obeys.
+
+    begin -> records and offsets -> commit: everything is flushed, then the coordinator is told
+                                 -> abort:  what waits is dropped, what is in flight is awaited
+
+Calls of several tasks are put in a row, so that an end comes before or after an offset commit and
+never in the middle of one.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Final, Self
+
+from scriba.client.accumulator import Accumulator
+from scriba.client.batches import settled
+from scriba.client.cluster import Cluster
+from scriba.client.errors import (
+    AbortableTransactionError,
+    ClientError,
+    TimedOut,
+    TransactionError,
+)
+from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from scriba.client.sender import Sender
+from scriba.client.settings import ProducerSettings
+from scriba.client.transactions import Identity, State, Transactions
+from scriba.client.transactions_ask import TransactionCalls
+
+log = logging.getLogger(__name__)
+
+OffsetsLike = Mapping[tuple[str, int], int | OffsetAndMetadata]
+"""Where a group goes on in each partition: the offset after the last record that was used."""
+
+_UNDONE: Final = frozenset({State.OPEN, State.ABORTABLE, State.ABORTING})
+
+
+class TransactionRunner:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ProducerSettings,
+        machine: Transactions,
+        sender: Sender,
+        accumulator: Accumulator,
+        drop_parked: Callable[[ClientError], None],
+    ) -> None:
+        self.machine = machine
+        self._cluster = cluster
+        self._settings = settings
+        self._sender = sender
+        self._accumulator = accumulator
+        self._drop_parked = drop_parked
+        self._calls = TransactionCalls(cluster, settings, machine)
+        self._row = asyncio.Lock()
+
+    def start(self) -> None:
+        self._cluster.tasks.spawn(self._tell_partitions(), name="scriba-transaction")
+
+    async def initialize(self) -> None:
+        async with self._row:
+            self.machine.initialize()
+            self.machine.initialized(await self._calls.initialize())
+
+    async def begin(self) -> None:
+        if self.machine.state in (State.UNINITIALIZED, State.INITIALIZING):
+            await self.initialize()
+        async with self._row:
+            self.machine.begin(self._calls.implicit)
+
+    async def send_offsets(self, offsets: OffsetsLike, group: ConsumerGroupMetadata | str) -> None:
+        self.machine.check_offsets()
+        if isinstance(group, str):
+            group = ConsumerGroupMetadata(group)
+        read = {
+            TopicPartition(*where): place
+            if isinstance(place, OffsetAndMetadata)
+            else OffsetAndMetadata(place)
+            for where, place in offsets.items()
+        }
+        if not read:
+            return
+        async with self._row:
+            self.machine.check_offsets()
+            try:
+                await self._calls.send_offsets(read, group)
+            except TransactionError:
+                self._give_up_records()
+                raise
+
+    async def commit(self) -> None:
+        """Commits; after TimedOut it may be called again, to go on with it."""
+        machine = self.machine
+        machine.commit()
+        async with self._row:
+            if machine.state is not State.COMMITTING:
+                self._raise_failure()
+                return  # whoever called at the same time has done it
+            if not machine.decided:
+                await self._flush()
+                self._raise_failure()
+            identity = await self._calls.end(commit=True) if machine.touched else None
+            self._end(identity)
+
+    async def abort(self) -> None:
+        """Aborts; after TimedOut it may be called again, to go on with it."""
+        machine = self.machine
+        machine.abort()
+        self._give_up_records()
+        async with self._row:
+            if machine.state is not State.ABORTING:
+                self._raise_failure()
+                return
+            await self._in_flight()
+            identity: Identity | None = None
+            if machine.touched and not machine.needs_new_epoch:
+                try:
+                    identity = await self._calls.end(commit=False)
+                except AbortableTransactionError:
+                    if not machine.needs_new_epoch:
+                        raise
+            if machine.needs_new_epoch:
+                # This aborts what is open as well (KIP-360).
+                identity = await self._calls.initialize()
+            self._end(identity)
+
+    async def leave(self, timeout_ms: int) -> None:
+        """Aborts what is open before the producer closes; else it would stay until its time-out."""
+        machine = self.machine
+        if machine.state in _UNDONE or (machine.state is State.COMMITTING and not machine.decided):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_ms / 1000):
+                    try:
+                        await self.abort()
+                    except ClientError as failure:
+                        log.warning("the open transaction was left behind: %s", failure)
+
+    # -- parts of it -----------------------------------------------------------------------------
+
+    def _end(self, identity: Identity | None) -> None:
+        before = self.machine.identity
+        self.machine.ended(identity)
+        if self.machine.identity != before:
+            self._sender.renumber()
+
+    def _raise_failure(self) -> None:
+        if self.machine.error is not None and self.machine.state is not State.ABORTING:
+            raise self.machine.error
+
+    def _give_up_records(self) -> None:
+        """Fails what has not been sent, once the transaction cannot take it any more."""
+        if not self.machine.sending:
+            error = self.machine.error or AbortableTransactionError("the transaction was aborted")
+            self._drop_parked(error)
+            self._sender.drop_unsendable()
+
+    async def _flush(self) -> None:
+        self._accumulator.hurry += 1
+        try:
+            self._sender.ready_all()
+            await self._in_flight()
+        finally:
+            self._accumulator.hurry -= 1
+
+    async def _in_flight(self) -> None:
+        """Waits until the fate of all records is known."""
+
+        async def work() -> None:
+            for batch in list(self._accumulator.pending):
+                await settled(batch)
+
+        await self._cluster.within(
+            work(), self._settings.max_block_ms, "the acknowledgement of all records"
+        )
+
+    async def _tell_partitions(self) -> None:
+        """Tells the coordinator of partitions before the first record goes there."""
+        machine = self.machine
+        while True:
+            while not machine.missing:
+                await self._sender.missing.wait()
+            partitions = machine.telling()
+            try:
+                await self._calls.add_partitions(partitions)
+            except TransactionError:
+                self._give_up_records()
+            except TimedOut as late:
+                told = f"{machine.transactional_id}: adding partitions: {late}"
+                machine.fail(AbortableTransactionError(told, cause=late))
+                self._give_up_records()
+            else:
+                if machine.sending:
+                    machine.told(partitions)
+                    self._sender.ready_all()
+
+
+class Transaction:
+    """One transaction as a block: committed at its end, aborted when an exception leaves it."""
+
+    def __init__(self, runner: TransactionRunner) -> None:
+        self._runner = runner
+
+    async def send_offsets(self, offsets: OffsetsLike, group: ConsumerGroupMetadata | str) -> None:
+        """As `Producer.send_offsets_to_transaction`."""
+        await self._runner.send_offsets(offsets, group)
+
+    async def __aenter__(self) -> Self:
+        await self._runner.begin()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            try:
+                await self._runner.commit()
+            except AbortableTransactionError:
+                await self._runner.abort()
+                raise
+        elif self._runner.machine.state is not State.FATAL:
+            await self._runner.abort()
