@@ -1,9 +1,9 @@
-"""DescribeTransactions and ListTransactions: what an operator asks. Nothing is changed."""
+"""DescribeTransactions and ListTransactions: what an operator asks. Nothing is changed.
 
-import re
-from collections.abc import Callable
+Patterns are for the shell, which sees the answers of all shards.
+"""
 
-from scriba.errors import ErrorCode, KafkaError
+from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.outcome import Caller, Outcome, Token
 from scriba.txn.state import State
@@ -55,7 +55,6 @@ def list_transactions(
     labels = frozenset(request.state_filters)
     states = frozenset(BY_LABEL[label] for label in labels if label in BY_LABEL)
     longer_ms = request.duration_filter
-    matches = _matcher(request.transactional_id_pattern)
     found = [
         ListTransactionsResponseTransactionState(
             transactional_id=tid, producer_id=txn.producer_id, transaction_state=txn.state.label
@@ -64,20 +63,8 @@ def list_transactions(
         if (not producers or txn.producer_id in producers)
         and (not labels or txn.state in states)
         and (longer_ms < 0 or now.wall_ms - txn.started_ms > longer_ms)
-        and matches(tid)
     ]
     answer = ListTransactionsResponse(
         unknown_state_filters=sorted(labels - BY_LABEL.keys()), transaction_states=found
     )
     return Outcome(replies=[(token, answer)])
-
-
-def _matcher(pattern: str | None) -> Callable[[str], object]:
-    if not pattern:
-        return lambda tid: True
-    try:
-        return re.compile(pattern).fullmatch
-    except re.error as error:
-        raise KafkaError(
-            ErrorCode.INVALID_REGULAR_EXPRESSION, f"{pattern!r} is no regular expression: {error}"
-        ) from None
