@@ -26,10 +26,10 @@ from scriba.runtime.loop import loop_factory
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
 
-PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 85, 100
+PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 42, 55
 """Wait, receive, write to the log, send."""
 
-FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 76, 110
+FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 72, 103
 """Wait, receive, read a batch's header and then the records, send."""
 
 REQUESTS = 500

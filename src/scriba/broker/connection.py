@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import struct
 from collections import deque
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -44,17 +45,20 @@ COPIED_BELOW: Final = 1 << 16
 
 SEND_WINDOW: Final = 1 << 20
 VIEWS_PER_SEND: Final = 64
+_LENGTH: Final = struct.Struct(">i")
 
 
 class Region:
     """Bytes of a file on their way to the peer."""
 
-    __slots__ = ("file", "position", "size")
+    __slots__ = ("file", "known", "position", "size")
 
     def __init__(self, file: File, position: int, size: int) -> None:
         self.file = file
         self.position = position
         self.size = size
+        self.known = position
+        """Up to where it was found in the page cache: asked once for each window."""
 
 
 Part = Buffer | Region
@@ -104,6 +108,7 @@ class Connection:
         "listener",
         "peer",
         "principal",
+        "repeats",
         "stream",
     )
 
@@ -114,6 +119,8 @@ class Connection:
         self.principal = principal
         self.peer = stream.peer
         self.closed = False
+        self.repeats = 0
+        """How far the last Produce repeated the one before it (see `lanes`)."""
         self.last_active = server.clock.mono_ms()
         self._backlog = bytearray()
         self._frame: memoryview | None = None
@@ -139,8 +146,7 @@ class Connection:
             frame = self._frame
             if frame is None:
                 view = server.scratch
-                limit = FIRST_READ_OF_LARGE if self._large else len(view)
-                n = self.stream.recv_into(view[:limit])
+                n = self.stream.recv_into(view[:FIRST_READ_OF_LARGE] if self._large else view)
             else:
                 end = min(self._expected, self._filled + READ_WINDOW)
                 n = self.stream.recv_into(frame[self._filled : end])
@@ -155,6 +161,9 @@ class Connection:
                 if self._backlog:
                     self._backlog += view[:n]
                     self._run_backlog()
+                elif n >= 4 and _LENGTH.unpack_from(view)[0] + 4 == n and not self._large:
+                    self._run_one(view[4:n])
+                    return
                 else:
                     self._run(view[:n])
             else:
@@ -168,6 +177,28 @@ class Connection:
             self._flush_then_close()
         except OSError:
             self.close()
+
+    def _run_one(self, frame: memoryview) -> None:
+        """Handles a frame that came alone; the usual answer leaves with one call, queued nowhere.
+
+        A peer that sends one request at a time waits for exactly this answer.
+        """
+        self._check_length(len(frame))
+        if self._slots or self._out:
+            self._handle(frame)
+        else:
+            answer = self._server.handle(self, frame)
+            if type(answer) is tuple and len(answer) == 1:
+                whole = answer[0]
+                if type(whole) is bytearray:
+                    sent = max(self.stream.send((whole,)), 0)
+                    self._server.counters.bytes_out += sent
+                    if sent == len(whole):
+                        return
+                    answer = (memoryview(whole)[sent:],)
+            self._take(answer)
+        if self._out and not self._writing:
+            self._flush()
 
     def _run(self, data: memoryview) -> None:
         """Handles the frames that arrived whole and sets the rest aside."""
@@ -221,7 +252,9 @@ class Connection:
             self._server.pool.give(frame)
 
     def _handle(self, frame: memoryview) -> None:
-        answer = self._server.handle(self, frame)
+        self._take(self._server.handle(self, frame))
+
+    def _take(self, answer: Parts | Parked | None) -> None:
         if isinstance(answer, Parked):
             self._park(answer)
         elif answer is not None:
@@ -339,10 +372,13 @@ class Connection:
         while out:
             head = out[0]
             if isinstance(head, Region):
-                n = min(head.size, SEND_WINDOW)
-                if not head.file.resident(head.position, n):
-                    self._load(head, n)
-                    return
+                if head.known <= head.position:
+                    n = min(head.size, SEND_WINDOW)
+                    if not head.file.resident(head.position, n):
+                        self._load(head, n)
+                        return
+                    head.known = head.position + n
+                n = head.known - head.position
                 sent = self.stream.send_file(head.file, head.position, n)
             else:
                 sent = self.stream.send(self._gather())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scriba.broker.connection import Connection, HangUp, Parked, Parts
 from scriba.broker.context import Context, Later
+from scriba.broker.lanes import ProduceLanes
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.wire.frame import RequestHeader, decode_request_header
 from scriba.wire.schema import Message
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PRODUCE: Final = 0
 METADATA: Final = 3
 API_VERSIONS: Final = 18
 ANSWERS_KEPT: Final = 64
@@ -88,6 +90,7 @@ class Dispatch:
         self.table = table
         self._cached: dict[tuple[str, int, bytes], bytes] = {}
         self._cached_at = -1
+        self._lanes = ProduceLanes(node, table[PRODUCE]) if PRODUCE in table else None
 
     def handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """Starts one request; raises HangUp where only closing the connection is right."""
@@ -105,6 +108,11 @@ class Dispatch:
                     f"(advertised are {served.low} to {served.high})"
                 )
             return self._refuse_api_versions(served, correlation_id)
+        lanes = self._lanes if key == PRODUCE else None
+        if lanes is not None:
+            answer = lanes.take(connection, frame, version, correlation_id)
+            if answer is not None:
+                return answer
         try:
             header, start = decode_request_header(frame)
             # Bytes after the request are overlooked, as Kafka does: librdkafka sends some.
@@ -112,6 +120,8 @@ class Dispatch:
         except ParseError as error:
             raise HangUp(f"{served.name} version {version} cannot be read: {error}") from None
         served.count += 1
+        if lanes is not None:
+            lanes.learn(connection, frame, request)  # type: ignore[arg-type]
         if key == METADATA and self._node.access.open:
             return self._answer_from_cache(served, connection, frame[start:], request, header)
         return self._answer(served, connection, request, header)

@@ -21,6 +21,7 @@ class Counters:
     failed_produce: int = 0
     failed_fetch: int = 0
     duplicates: int = 0
+    short_produces: int = 0
 
 
 class Event(NamedTuple):

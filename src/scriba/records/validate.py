@@ -192,6 +192,49 @@ def prepare(
     return Prepared(view, header)
 
 
+def takes_plain(config: TopicRules) -> bool:
+    """Whether the topic stores a plain batch as it came, without demands beyond its timestamps."""
+    return (
+        config.message_timestamp_type != "LogAppendTime"
+        and codec_named(config.compression_type) in (None, Codec.NONE)
+        and "compact" not in config.cleanup_policy
+    )
+
+
+def plain(view: memoryview, earliest: int, latest: int) -> BatchHeader | None:
+    """The header of a good batch without codec, transaction or other specialities.
+
+    Judged as `prepare` judges it for a topic that `takes_plain`. None for every other batch:
+    `prepare` knows what is to be done with it, or what is wrong.
+    """
+    if not HEADER_SIZE <= len(view) <= _LOOP_PLAIN_BYTES:
+        return None
+    header = BatchHeader._make(HEADER.unpack_from(view))
+    count = header.count
+    if (
+        header.length + LOG_OVERHEAD != len(view)
+        or header.magic != MAGIC
+        or header.attributes
+        or header.base_offset
+        or count <= 0
+        or header.last_offset_delta + 1 != count
+        or (header.producer_id >= 0 and header.base_sequence < 0)
+        or crc32c(view[CRC_START:]) != header.crc
+    ):
+        return None
+    try:
+        if native.kit.native:
+            largest, _, untimely = native.kit.check_records(
+                (view[HEADER_SIZE:],), count, header.base_timestamp, False, earliest, latest
+            )
+            timely = untimely < 0
+        else:
+            largest, timely = _check_header_times(header, (earliest, latest)), True
+    except (ParseError, KafkaError):
+        return None
+    return header if timely and largest == header.max_timestamp else None
+
+
 def needs_offload(header: BatchHeader, config: TopicRules) -> bool:
     """Whether `prepare` would hold the loop for long, as far as the header tells."""
     kit = native.kit

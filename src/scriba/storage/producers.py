@@ -207,6 +207,8 @@ class Producers:
     def last_stable_offset(self, high_watermark: int) -> int:
         """Below it every transaction is decided, and everyone knows how."""
         ended = self._ended
+        if not ended and not self._open:
+            return high_watermark
         while ended and ended[0][1] < high_watermark:
             del ended[0]
         stable = next(iter(self._open), high_watermark)

@@ -18,7 +18,7 @@ from scriba.broker.connection import HangUp
 from scriba.broker.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.compression import Codec
-from scriba.records.header import CODEC_MASK
+from scriba.records.header import CODEC_MASK, BatchHeader
 from scriba.records.validate import BadRecord, Heavy, Prepared, is_light, prepare
 from scriba.runtime.watermark import Watermark
 from scriba.wire.produce import (
@@ -35,6 +35,7 @@ from scriba.wire.uuids import ZERO
 if TYPE_CHECKING:
     from scriba.broker.node import Node
     from scriba.broker.partition import Partition
+    from scriba.storage.log import Appended
 
 Ready = dict[int, "Prepared | KafkaError"]
 """Batches that were looked at before the append, by the identity of their request's entry."""
@@ -56,7 +57,7 @@ _JUDGED_BY_THE_LOG: Final = frozenset(
 """What a batch is refused for at the partition itself: the answer tells where the log begins."""
 
 
-class _Wait:
+class Wait:
     """One partition of a request: its answer and the watermark that releases it."""
 
     __slots__ = ("answer", "end_offset", "watermark")
@@ -87,7 +88,7 @@ def produce(
 
 
 def _conclude(
-    request: ProduceRequest, response: ProduceResponse, waits: list[_Wait]
+    request: ProduceRequest, response: ProduceResponse, waits: list[Wait]
 ) -> ProduceResponse | Later[ProduceResponse] | None:
     if request.acks == 0:
         # Nobody reads an answer; a closed connection is the only way to tell of a failure.
@@ -96,7 +97,7 @@ def _conclude(
                 raise HangUp(f"produce with acks=0 failed: {error_code(answer.error_code).name}")
         return None
     if waits:
-        return Later(_await_watermarks(request, response, waits), open=True)
+        return Later(_answer_later(request, response, waits), open=True)
     return response
 
 
@@ -181,8 +182,8 @@ def _append_all(
     ctx: Context,
     request: ProduceRequest,
     prepared: Ready,
-) -> tuple[ProduceResponse, list[_Wait]]:
-    waits: list[_Wait] = []
+) -> tuple[ProduceResponse, list[Wait]]:
+    waits: list[Wait] = []
     topics: list[TopicProduceResponse] = []
     refusal = _refuse_request(node, ctx, request)
     for topic in request.topic_data:
@@ -194,15 +195,8 @@ def _append_all(
                     raise refusal or topic_refusal  # type: ignore[misc]
                 answer = _append(node, request, name, data, prepared, waits)
             except KafkaError as error:
-                node.counters.failed_produce += 1
-                answer = PartitionProduceResponse(
-                    index=data.index,
-                    error_code=error.code,
-                    base_offset=-1,
-                    log_start_offset=_told_start(node, name, data.index, error),
-                    record_errors=_blamed(error),
-                    error_message=error.message,
-                )
+                partition = node.replicas.get(name, data.index)
+                answer = refused(node, data.index, partition, error)
             answers.append(answer)
         topics.append(
             TopicProduceResponse(
@@ -212,12 +206,30 @@ def _append_all(
     return ProduceResponse(responses=topics), waits
 
 
-def _told_start(node: Node, name: str, index: int, error: KafkaError) -> int:
-    if isinstance(error, BadRecord) or error.code in _JUDGED_BY_THE_LOG:
-        partition = node.replicas.get(name, index)
-        if partition is not None:
-            return partition.log.start_offset
-    return -1
+def refused(
+    node: Node, index: int, partition: Partition | None, error: KafkaError
+) -> PartitionProduceResponse:
+    node.counters.failed_produce += 1
+    judged = isinstance(error, BadRecord) or error.code in _JUDGED_BY_THE_LOG
+    return PartitionProduceResponse(
+        index=index,
+        error_code=error.code,
+        base_offset=-1,
+        log_start_offset=partition.log.start_offset if judged and partition is not None else -1,
+        record_errors=_blamed(error),
+        error_message=error.message,
+    )
+
+
+def appended(index: int, header: BatchHeader, place: Appended) -> PartitionProduceResponse:
+    # Of a duplicate Kafka tells the time of the batch that is there.
+    time = header.max_timestamp if place.duplicate else place.append_time_ms
+    return PartitionProduceResponse(
+        index=index,
+        base_offset=place.base_offset,
+        log_append_time_ms=time,
+        log_start_offset=place.start_offset,
+    )
 
 
 def _blamed(error: KafkaError) -> list[BatchIndexAndErrorMessage]:
@@ -263,7 +275,7 @@ def _append(
     name: str,
     data: PartitionProduceData,
     prepared: Ready,
-    waits: list[_Wait],
+    waits: list[Wait],
 ) -> PartitionProduceResponse:
     partition = node.replicas.find(name, data.index)
     leader = partition.leader
@@ -284,25 +296,17 @@ def _append(
     view, header = ready
     if header.is_transactional:
         _refuse_transactional(request)
-    appended = partition.append(view, header, now)
+    place = partition.append(view, header, now)
     counters = node.counters
     counters.messages_in += header.count
     counters.topic_bytes_in += len(view)
-    end_offset = appended.last_offset + 1
-    answer = PartitionProduceResponse(
-        index=data.index,
-        base_offset=appended.base_offset,
-        # Of a duplicate Kafka tells the time of the batch that is there.
-        log_append_time_ms=(
-            header.max_timestamp if appended.duplicate else appended.append_time_ms
-        ),
-        log_start_offset=appended.start_offset,
-    )
+    end_offset = place.last_offset + 1
+    answer = appended(data.index, header, place)
     if request.acks == -1:
         if partition.high_watermark.value < end_offset:
-            waits.append(_Wait(answer, partition.high_watermark, end_offset))
+            waits.append(Wait(answer, partition.high_watermark, end_offset))
     elif partition.syncs and partition.flushed.value < end_offset:
-        waits.append(_Wait(answer, partition.flushed, end_offset))
+        waits.append(Wait(answer, partition.flushed, end_offset))
     return answer
 
 
@@ -320,9 +324,15 @@ def _refuse_transactional(request: ProduceRequest) -> NoReturn:
 # ---- waiting ----
 
 
-async def _await_watermarks(
-    request: ProduceRequest, response: ProduceResponse, waits: list[_Wait]
+async def _answer_later(
+    request: ProduceRequest, response: ProduceResponse, waits: list[Wait]
 ) -> ProduceResponse:
+    await watermarks(request, waits)
+    return response
+
+
+async def watermarks(request: ProduceRequest, waits: list[Wait]) -> None:
+    """Waits as long as the request allows; an answer that waited in vain says why."""
     reached = [wait.watermark.reach(wait.end_offset) for wait in waits]
     await asyncio.wait(reached, timeout=max(request.timeout_ms, 0) / 1000)
     for wait, future in zip(waits, reached, strict=True):
@@ -332,7 +342,6 @@ async def _await_watermarks(
         elif (failure := future.exception()) is not None:
             code = failure.code if isinstance(failure, KafkaError) else None
             wait.answer.error_code = code or ErrorCode.UNKNOWN_SERVER_ERROR
-    return response
 
 
 def refuse(request: ProduceRequest, code: ErrorCode, text: str) -> ProduceResponse | None:

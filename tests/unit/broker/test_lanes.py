@@ -1,0 +1,193 @@
+"""The short way of a repeated Produce: it answers as the ordinary way does, or is not taken."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scriba.broker.node import Node
+from scriba.errors import ErrorCode
+from scriba.records.batch import Record, encode_batch
+from scriba.records.compression import Codec
+from scriba.testing.peer import Peer
+from scriba.testing.sim_world import ProcessWorld
+from scriba.wire.admin import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from scriba.wire.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
+)
+from scriba.wire.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+InANode = Callable[..., None]
+
+TOPIC_RESOURCE, SET = 2, 0
+
+
+class Writer:
+    """A producer of one topic that says the same again and again."""
+
+    def __init__(self, node: Node, world: ProcessWorld) -> None:
+        self.node = node
+        self.world = world
+
+    async def open(self, name: str = "t", partitions: int = 1) -> "Writer":
+        self.peer = await Peer.connect(self.world.net, "127.0.0.1", 9092)
+        await self.create(name, partitions)
+        return self
+
+    async def create(self, name: str, partitions: int = 1) -> None:
+        new = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+        made = await self.peer.call(CreateTopicsRequest(topics=[new]), 7, CreateTopicsResponse)
+        assert made.topics[0].error_code == 0
+
+    def batch(self, **how: Any) -> bytearray:
+        now = self.world.clock.wall_ms()
+        return encode_batch([Record(0, now, b"k", b"v", ()), Record(1, now, b"k", b"w", ())], **how)
+
+    async def send(
+        self,
+        batch: bytes | bytearray,
+        version: int = 9,
+        topic: str = "t",
+        partitions: tuple[int, ...] = (0,),
+        acks: int = -1,
+    ) -> list[PartitionProduceResponse]:
+        data = [PartitionProduceData(index=index, records=bytes(batch)) for index in partitions]
+        id = self.node.image.topics_by_name[topic].id
+        named = {"topic_id": id} if version >= 13 else {"name": topic}
+        request = ProduceRequest(
+            acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(partition_data=data, **named)]
+        )
+        answer = await self.peer.call(request, version, ProduceResponse)
+        (told,) = answer.responses
+        assert (told.topic_id if version >= 13 else told.name) == (id if version >= 13 else topic)
+        return told.partition_responses
+
+    async def took_the_short_way(self, batch: bytes | bytearray, **how: Any) -> bool:
+        before = self.node.counters.short_produces
+        await self.send(batch, **how)
+        return self.node.counters.short_produces == before + 1
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+@pytest.mark.parametrize("acks", [1, -1])
+def test_both_ways_give_the_same_answer(in_a_node: InANode, version: int, acks: int):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open()
+        answers = [(await writer.send(writer.batch(), version, acks=acks))[0] for _ in range(3)]
+        assert node.counters.short_produces == 2
+        assert [answer.base_offset for answer in answers] == [0, 2, 4]
+        for answer in answers:
+            answer.base_offset = 0
+        assert answers[0] == answers[1] == answers[2]
+        assert node.replicas.find("t", 0).log.end_offset == 6
+
+    in_a_node(script)
+
+
+def test_a_repeated_batch_gets_its_first_offset_back(in_a_node: InANode):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open()
+        one = writer.batch(producer_id=7, producer_epoch=0, base_sequence=0)
+        two = writer.batch(producer_id=7, producer_epoch=0, base_sequence=2)
+        for batch in (one, two):
+            await writer.send(batch)
+        (again,) = await writer.send(two)
+        assert (again.error_code, again.base_offset) == (0, 2)
+        gap = writer.batch(producer_id=7, producer_epoch=0, base_sequence=9)
+        (refused,) = await writer.send(gap)
+        assert refused.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        assert (refused.base_offset, refused.log_start_offset) == (-1, 0)
+        assert node.replicas.find("t", 0).log.end_offset == 4
+
+    in_a_node(script)
+
+
+def test_what_is_not_plain_goes_the_ordinary_way(in_a_node: InANode):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open(partitions=2)
+        plain = writer.batch()
+        await writer.send(plain)
+        assert await writer.took_the_short_way(plain)
+        assert not await writer.took_the_short_way(writer.batch(codec=Codec.ZSTD))
+        assert not await writer.took_the_short_way(plain, partitions=(0, 1))
+        torn = bytearray(plain)
+        torn[-1] ^= 1
+        (refused,) = await writer.send(torn)
+        assert refused.error_code == ErrorCode.CORRUPT_MESSAGE
+        assert await writer.took_the_short_way(plain)
+
+    in_a_node(script)
+
+
+def test_partitions_and_topics_have_lanes_of_their_own(in_a_node: InANode):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open(partitions=2)
+        await writer.create("another")
+        places = [("t", 0), ("t", 1), ("another", 0)]
+        for topic, index in places:
+            await writer.send(writer.batch(), topic=topic, partitions=(index,))
+        for topic, index in places:
+            assert await writer.took_the_short_way(writer.batch(), topic=topic, partitions=(index,))
+            assert node.replicas.find(topic, index).log.end_offset == 4
+
+    in_a_node(script)
+
+
+def test_new_settings_count_from_the_next_batch_on(in_a_node: InANode):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open()
+        for _ in range(2):
+            await writer.send(writer.batch())
+        change = IncrementalAlterConfigsRequestAlterableConfig(
+            name="max.message.bytes", config_operation=SET, value="10"
+        )
+        resource = IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name="t", configs=[change]
+        )
+        await writer.peer.call(
+            IncrementalAlterConfigsRequest(resources=[resource]), 1, IncrementalAlterConfigsResponse
+        )
+        await node.replicas.settled()
+        (refused,) = await writer.send(writer.batch())
+        assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE
+
+    in_a_node(script)
+
+
+def test_a_topic_made_anew_is_not_mistaken_for_the_old_one(in_a_node: InANode):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open()
+        for _ in range(3):
+            await writer.send(writer.batch())
+        await writer.peer.call(DeleteTopicsRequest(topic_names=["t"]), 5, DeleteTopicsResponse)
+        await writer.create("t")
+        (fresh,) = await writer.send(writer.batch())
+        assert (fresh.error_code, fresh.base_offset) == (0, 0)
+
+    in_a_node(script)
+
+
+def test_a_flush_for_each_batch_is_waited_for(in_a_node: InANode):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open()
+        for _ in range(3):
+            (answer,) = await writer.send(writer.batch())
+            assert node.replicas.find("t", 0).log.flushed_offset > answer.base_offset
+        assert node.counters.short_produces == 0
+
+    in_a_node(script, log_flush_interval_messages=1)
