@@ -22,11 +22,23 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from scriba.errors import ErrorCode, KafkaError
+from scriba.groups import (
+    classic_join,
+    classic_members,
+    classic_rebalance,
+    expiry,
+    listing,
+    offsets,
+    offsets_read,
+)
 from scriba.groups.facts import GroupSettings, Topics
 from scriba.groups.state import State, Timer, merge
 from scriba.instant import Instant
 from scriba.outcome import Caller, Origin, Outcome, Token
+from scriba.wire import groups as wire
+from scriba.wire import stored_groups as stored
 from scriba.wire.schema import Message
+from scriba.wire.txn import TxnOffsetCommitRequest
 
 Handler = Callable[[State, Any, Token, Caller, Instant], Outcome]
 OnTimer = Callable[[State, Timer, Instant], Outcome]
@@ -34,18 +46,39 @@ Replay = Callable[[State, Any, Any, Origin], None]
 OnLoad = Callable[[State, Instant], Outcome]
 OnTopics = Callable[[State, Iterable[str], Instant], Outcome]
 
-HANDLERS: Final[Mapping[type[Message], Handler]] = {}
+HANDLERS: Final[Mapping[type[Message], Handler]] = {
+    wire.JoinGroupRequest: classic_join.join,
+    wire.SyncGroupRequest: classic_members.sync,
+    wire.HeartbeatRequest: classic_members.heartbeat,
+    wire.LeaveGroupRequest: classic_members.leave,
+    wire.OffsetCommitRequest: offsets.commit,
+    TxnOffsetCommitRequest: offsets.commit_in_txn,
+    wire.OffsetFetchRequest: offsets_read.fetch,
+    wire.OffsetDeleteRequest: offsets_read.delete,
+    wire.DescribeGroupsRequest: listing.describe,
+    wire.ListGroupsRequest: listing.list_groups,
+    wire.DeleteGroupsRequest: listing.delete_groups,
+}
 
 IN_GROUP_OF: Final[Mapping[str, Mapping[type[Message], Handler]]] = {}
 """Kind of group -> request type -> who takes it there instead, by the request's `group_id`."""
 
-TIMERS: Final[Mapping[str, OnTimer]] = {}
+TIMERS: Final[Mapping[str, OnTimer]] = {
+    classic_rebalance.SESSION: classic_rebalance.on_session_timer,
+    classic_rebalance.JOIN: classic_rebalance.on_join_timer,
+    classic_rebalance.SYNC: classic_rebalance.on_sync_timer,
+    expiry.EXPIRY: expiry.on_expiry_timer,
+}
 
-REPLAY: Final[Mapping[type[Message], Replay]] = {}
+REPLAY: Final[Mapping[type[Message], Replay]] = {
+    stored.LegacyOffsetCommitKey: offsets.replay_legacy_offset,
+    stored.OffsetCommitKey: offsets.replay_offset,
+    stored.GroupMetadataKey: classic_members.replay_group,
+}
 
-ON_LOAD: Final[tuple[OnLoad, ...]] = ()
+ON_LOAD: Final[tuple[OnLoad, ...]] = (classic_members.begin_sessions, expiry.begin_expiry)
 
-ON_TOPICS: Final[tuple[OnTopics, ...]] = ()
+ON_TOPICS: Final[tuple[OnTopics, ...]] = (expiry.on_topics_changed,)
 
 
 class Groups:

@@ -27,6 +27,13 @@ def _join(request: wire.JoinGroupRequest, error: ErrorCode, version: int) -> Mes
     return wire.JoinGroupResponse(error_code=error, member_id=request.member_id)
 
 
+def _heartbeat(request: wire.HeartbeatRequest, error: ErrorCode, version: int) -> Message:
+    # While a shard loads, no session is counted, so its members need not hear of it.
+    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        error = ErrorCode.NONE
+    return wire.HeartbeatResponse(error_code=error)
+
+
 def _leave(request: wire.LeaveGroupRequest, error: ErrorCode, version: int) -> Message:
     if error is not ErrorCode.UNKNOWN_MEMBER_ID or version < 3:
         return wire.LeaveGroupResponse(error_code=error)
@@ -58,6 +65,9 @@ def _commit(request: wire.OffsetCommitRequest, error: ErrorCode, version: int) -
 
 
 def _txn_commit(request: TxnOffsetCommitRequest, error: ErrorCode, version: int) -> Message:
+    # The producers that send the first two versions do not know the error of a shard that loads.
+    if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS and version < 2:
+        error = ErrorCode.COORDINATOR_NOT_AVAILABLE
     return TxnOffsetCommitResponse(
         topics=[
             TxnOffsetCommitResponseTopic(
@@ -127,7 +137,7 @@ def _delete(request: wire.DeleteGroupsRequest, error: ErrorCode, version: int) -
 _REFUSALS: Final[Mapping[type[Message], Callable[[Any, ErrorCode, int], Message]]] = {
     wire.JoinGroupRequest: _join,
     wire.SyncGroupRequest: lambda _, error, __: wire.SyncGroupResponse(error_code=error),
-    wire.HeartbeatRequest: lambda _, error, __: wire.HeartbeatResponse(error_code=error),
+    wire.HeartbeatRequest: _heartbeat,
     wire.LeaveGroupRequest: _leave,
     wire.OffsetCommitRequest: _commit,
     wire.OffsetFetchRequest: _fetch,

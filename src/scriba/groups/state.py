@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from scriba.groups.facts import GroupSettings, Topics
 from scriba.groups.store import Store
-from scriba.outcome import Outcome
+from scriba.outcome import Caller, Outcome
 
 
 class Timer(NamedTuple):
@@ -67,6 +67,8 @@ class State:
         self.store = Store()
         self.timers = Timers()
         self.leading = False
+        self.to_expire: list[str] = []
+        """Groups that the expiry pass under way has yet to look at."""
 
 
 def merge(into: Outcome, more: Outcome) -> Outcome:
@@ -76,3 +78,17 @@ def merge(into: Outcome, more: Outcome) -> Outcome:
     into.sends += more.sends
     into.events += more.events
     return into
+
+
+def fresh_uuid(caller: Caller) -> str:
+    """A random UUID in the usual form, made of the request's own bytes."""
+    raw = bytearray(caller.fresh)
+    raw[6] = raw[6] & 0x0F | 0x40
+    raw[8] = raw[8] & 0x3F | 0x80
+    text = raw.hex()
+    return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
+
+
+def client_host(caller: Caller) -> str:
+    """As Kafka stores and shows it, with the slash that Java puts before an address."""
+    return f"/{caller.host}"

@@ -101,34 +101,48 @@ class Store:
         """Producer id -> group id -> what its open transaction has committed so far."""
         self.open_txns: dict[str, set[int]] = {}
         """Group id -> producers with a pending commit in it; mirrors `pending`."""
+        self.by_topic: dict[str, dict[str, int]] = {}
+        """Topic -> group id -> number of its offsets there, committed and pending: which groups
+        to look at when a topic goes."""
 
     def put_offset(self, group_id: str, place: Place, committed: Committed) -> None:
-        self.offsets.setdefault(group_id, {})[place] = committed
+        offsets = self.offsets.setdefault(group_id, {})
+        if place not in offsets:
+            self._count(place[0], group_id, 1)
+        offsets[place] = committed
 
     def put_pending(
         self, producer_id: int, group_id: str, place: Place, committed: Committed
     ) -> None:
-        groups = self.pending.setdefault(producer_id, {})
-        groups.setdefault(group_id, {})[place] = committed
+        places = self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
+        if place not in places:
+            self._count(place[0], group_id, 1)
+        places[place] = committed
         self.open_txns.setdefault(group_id, set()).add(producer_id)
 
     def drop_offset(self, group_id: str, place: Place) -> None:
         """A tombstone takes the pending commits of the place with it: their transaction must not
         bring back what was deleted."""
         offsets = self.offsets.get(group_id)
-        if offsets is not None:
-            offsets.pop(place, None)
+        if offsets is not None and offsets.pop(place, None) is not None:
+            self._count(place[0], group_id, -1)
             if not offsets:
                 del self.offsets[group_id]
-        for producer_id in self.open_txns.get(group_id, ()):
-            self.pending[producer_id][group_id].pop(place, None)
+        for producer_id in list(self.open_txns.get(group_id, ())):
+            groups = self.pending[producer_id]
+            if groups[group_id].pop(place, None) is not None:
+                self._count(place[0], group_id, -1)
+            if not groups[group_id]:
+                del groups[group_id]
+                self._close_txn(producer_id, group_id)
+            if not groups:
+                del self.pending[producer_id]
 
     def end_txn(self, producer_id: int, commit: bool) -> None:
         for group_id, places in self.pending.pop(producer_id, {}).items():
-            producers = self.open_txns[group_id]
-            producers.discard(producer_id)
-            if not producers:
-                del self.open_txns[group_id]
+            self._close_txn(producer_id, group_id)
+            for topic, _ in places:
+                self._count(topic, group_id, -1)
             if not commit:
                 continue
             offsets = self.offsets.get(group_id, {})
@@ -136,6 +150,23 @@ class Store:
                 standing = offsets.get(place)
                 if standing is None or standing.position < committed.position:
                     self.put_offset(group_id, place, committed)
+
+    def _close_txn(self, producer_id: int, group_id: str) -> None:
+        producers = self.open_txns[group_id]
+        producers.discard(producer_id)
+        if not producers:
+            del self.open_txns[group_id]
+
+    def _count(self, topic: str, group_id: str, change: int) -> None:
+        counts = self.by_topic.setdefault(topic, {})
+        counts[group_id] = counts.get(group_id, 0) + change
+        if not counts[group_id]:
+            del counts[group_id]
+            if not counts:
+                del self.by_topic[topic]
+
+    def has_offset(self, group_id: str, place: Place) -> bool:
+        return place in self.offsets.get(group_id, ()) or self.is_pending(group_id, place)
 
     def is_pending(self, group_id: str, place: Place) -> bool:
         producers = self.open_txns.get(group_id)

@@ -1,0 +1,91 @@
+"""What goes by itself: offsets nobody has used for long, groups without members and offsets, and
+offsets of topics that were deleted.
+
+A pass over all groups is made every `offsets.retention.check.interval.ms`, in bites: each tick
+looks at some groups and sets the timer for the next at once, so that a shard with many groups goes
+on answering in between.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from scriba.groups.facts import NO_TOPIC_ID, TopicFacts
+from scriba.groups.state import State, Timer
+from scriba.groups.store import Committed, Group, Place, offset_tombstone
+from scriba.instant import Instant
+from scriba.outcome import Event, Outcome
+
+EXPIRY: Final = "offsets-expiry"
+PLACES_PER_TICK: Final = 500
+
+
+def begin_expiry(state: State, now: Instant) -> Outcome:
+    state.timers.set(
+        Timer(EXPIRY), now.mono_ms + state.settings.offsets_retention_check_interval_ms
+    )
+    return Outcome()
+
+
+def on_expiry_timer(state: State, timer: Timer, now: Instant) -> Outcome:
+    out = Outcome(splittable=True)
+    state.to_expire = state.to_expire or list(state.store.groups)
+    looked_at = 0
+    while state.to_expire and looked_at < PLACES_PER_TICK:
+        group = state.store.groups.get(state.to_expire.pop())
+        if group is not None:
+            looked_at += 1 + len(state.store.offsets.get(group.group_id, ()))
+            _expire_group(state, group, out, now)
+    if state.to_expire:
+        state.timers.set(timer, now.mono_ms)
+    else:
+        begin_expiry(state, now)
+    return out
+
+
+def _expire_group(state: State, group: Group, out: Outcome, now: Instant) -> None:
+    offsets = state.store.offsets.get(group.group_id, {})
+    expired = [
+        place
+        for place, committed in offsets.items()
+        if _expired(state, group, place, committed, now)
+    ]
+    out.records += [offset_tombstone(group.group_id, place) for place in expired]
+    if expired:
+        text = f"{len(expired)} offsets expired"
+        out.events.append(Event("offsets", group.group_id, text))
+    nothing_left = len(expired) == len(offsets)
+    if nothing_left and group.empty() and group.group_id not in state.store.open_txns:
+        out.records += group.tombstones()
+
+
+def _expired(state: State, group: Group, place: Place, committed: Committed, now: Instant) -> bool:
+    since = group.idle_since(committed)
+    if since is None or group.subscribed(place[0]):
+        return False
+    if committed.expire_ms >= 0:
+        due = now.wall_ms >= committed.expire_ms
+    else:
+        due = now.wall_ms - since >= state.settings.offsets_retention_ms
+    return due and not state.store.is_pending(group.group_id, place)
+
+
+def on_topics_changed(state: State, names: Iterable[str], now: Instant) -> Outcome:
+    """Offsets of a topic go with it, and do not pass to a new one of the same name."""
+    out = Outcome(splittable=True)
+    store = state.store
+    for name in names:
+        facts = state.topics.get(name)
+        for group_id in store.by_topic.get(name, ()):
+            places: dict[Place, Committed] = dict(store.offsets.get(group_id, {}))
+            for producer_id in store.open_txns.get(group_id, ()):
+                places.update(store.pending[producer_id][group_id])
+            out.records += [
+                offset_tombstone(group_id, place)
+                for place, committed in places.items()
+                if place[0] == name and _outlived(facts, committed)
+            ]
+    return out
+
+
+def _outlived(facts: TopicFacts | None, committed: Committed) -> bool:
+    return facts is None or committed.topic_id not in (NO_TOPIC_ID, facts.id)
