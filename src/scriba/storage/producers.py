@@ -8,6 +8,12 @@ higher epoch starts again at sequence zero; a lower one is fenced.
 Transactions: from the first record of an open transaction on, nothing is stable. When its marker
 comes, it still holds back readers until the high watermark has passed the marker.
 
+A transaction opens here only by a batch that was verified: before it is asked of the coordinator
+whether the partition is part of the transaction, the producer is noted in `_verifying`, and a
+marker that comes meanwhile strikes it out again (KIP-890). So no late batch can open a transaction
+that nobody will ever end. Under transaction version 2 a marker's epoch is above that of its
+transaction, and the first batch of the next one has sequence zero.
+
 The state is a function of the log below `end_offset`: snapshots (Kafka's format, version 1) make
 reading it all unnecessary. Kafka's file holds one batch per producer; ours lists a producer once
 for each batch it remembers, the last one last, which Kafka reads as the last one and from which a
@@ -25,6 +31,9 @@ from scriba.records.header import CONTROL, MAX_SEQUENCE, TRANSACTIONAL, BatchHea
 
 REMEMBERED: Final = 5
 SNAPSHOT_VERSION: Final = 1
+MAX_EPOCH: Final = 32_767
+BUMPING_VERSION: Final = 2
+"""The transaction version from which on every transaction has an epoch of its own."""
 
 _HEAD: Final = struct.Struct(">hI")
 _COUNT: Final = struct.Struct(">i")
@@ -62,6 +71,24 @@ class ActiveProducer(NamedTuple):
     txn_start_offset: int
 
 
+class Verification:
+    """A producer that is about to open a transaction here, while the coordinator is asked."""
+
+    __slots__ = ("bumps", "epoch", "lowest_sequence", "since_ms")
+
+    def __init__(self, epoch: int, sequence: int, bumps: bool, now_ms: int) -> None:
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        self.bumps = bumps
+        """Whether every transaction of it has an epoch of its own: transaction version 2."""
+        self.since_ms = now_ms
+
+    def also(self, epoch: int, sequence: int) -> None:
+        if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
+            self.epoch = epoch
+            self.lowest_sequence = sequence
+
+
 class _Producer:
     __slots__ = ("batches", "coordinator_epoch", "epoch", "seen_ms", "timestamp", "txn_start")
 
@@ -80,7 +107,7 @@ class _Producer:
 
 
 class Producers:
-    __slots__ = ("_by_id", "_ended", "_open")
+    __slots__ = ("_by_id", "_ended", "_open", "_verifying")
 
     def __init__(self) -> None:
         self._by_id: dict[int, _Producer] = {}
@@ -88,6 +115,7 @@ class Producers:
         """First offset of each open transaction, in rising order -> producer id."""
         self._ended: list[tuple[int, int]] = []
         """(first offset, marker's offset) of ended ones that the high watermark may not cover."""
+        self._verifying: dict[int, Verification] = {}
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -125,11 +153,7 @@ class Producers:
         """
         known = self._by_id.get(header.producer_id)
         if known is not None and header.producer_epoch < known.epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"producer {header.producer_id} is fenced: it has epoch {header.producer_epoch}, "
-                f"{known.epoch} is in use",
-            )
+            raise _fenced(header.producer_id, header.producer_epoch, known.epoch)
 
     def _repeated(self, known: _Producer, header: BatchHeader) -> Repeat:
         last_sequence = (header.base_sequence + header.last_offset_delta) & MAX_SEQUENCE
@@ -156,6 +180,70 @@ class Producers:
         if header.attributes & TRANSACTIONAL and known.txn_start < 0:
             known.txn_start = base_offset
             self._open[base_offset] = producer_id
+            self._verifying.pop(producer_id, None)
+
+    # ---- transactions: verified before they open, ended by a marker ----
+
+    def in_txn(self, producer_id: int, epoch: int) -> bool:
+        """Whether a transaction of this producer and epoch is open here."""
+        known = self._by_id.get(producer_id)
+        return known is not None and known.txn_start >= 0 and known.epoch == epoch
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, bumps: bool, now_ms: int
+    ) -> Verification | None:
+        """What `admit` is to be given once the coordinator agrees; None where it need not be asked.
+
+        Refuses a fenced producer at once.
+        """
+        known = self._by_id.get(producer_id)
+        if known is not None:
+            if epoch < known.epoch:
+                raise _fenced(producer_id, epoch, known.epoch)
+            if known.txn_start >= 0 and known.epoch == epoch:
+                return None
+        pending = self._verifying.get(producer_id)
+        if pending is None:
+            pending = Verification(epoch, sequence, bumps, now_ms)
+            self._verifying[producer_id] = pending
+        else:
+            pending.also(epoch, sequence)
+        return pending
+
+    def admit(self, header: BatchHeader, verification: Verification | None) -> None:
+        """Refuses a transactional batch of a client that was not verified, or no longer is."""
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        known = self._by_id.get(producer_id)
+        if known is not None:
+            if known.txn_start >= 0 and known.epoch == epoch:
+                return
+            if epoch < known.epoch:
+                raise _fenced(producer_id, epoch, known.epoch)
+        pending = self._verifying.get(producer_id)
+        if pending is None or pending is not verification:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"producer {producer_id} has no transaction open that this record is part of",
+            )
+        if header.base_sequence > pending.lowest_sequence or (
+            pending.bumps and header.base_sequence and (known is None or not known.batches)
+        ):
+            raise _out_of_order(header, -1)
+
+    def check_marker_epoch(self, producer_id: int, epoch: int, transaction_version: int) -> None:
+        """Under version 2 a marker is of the transaction before its epoch, or it is a repeat."""
+        known = self._by_id.get(producer_id)
+        if (
+            known is not None
+            and transaction_version >= BUMPING_VERSION
+            and epoch == known.epoch
+            and known.txn_start >= 0
+            and epoch != MAX_EPOCH  # which cannot be raised any more
+        ):
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"a marker of epoch {epoch} cannot end a transaction of that epoch",
+            )
 
     def check_marker(self, header: BatchHeader, marker: EndTxnMarker) -> None:
         """Refuses the marker of a coordinator that has been replaced, or of a fenced epoch."""
@@ -177,6 +265,10 @@ class Producers:
         elif known.epoch != header.producer_epoch:
             known.epoch = header.producer_epoch
             known.batches.clear()
+        pending = self._verifying.get(header.producer_id)
+        if pending is not None and not (pending.bumps and pending.epoch == header.producer_epoch):
+            # Else it is the next transaction that is being verified already.
+            del self._verifying[header.producer_id]
         known.coordinator_epoch = marker.coordinator_epoch
         known.timestamp = header.max_timestamp
         known.seen_ms = now_ms
@@ -239,6 +331,9 @@ class Producers:
         ]
         for producer_id in gone:
             del self._by_id[producer_id]
+        for producer_id, pending in tuple(self._verifying.items()):
+            if now_ms - pending.since_ms >= expiration_ms:
+                del self._verifying[producer_id]
         return len(gone)
 
     # ---- snapshots ----
@@ -314,6 +409,13 @@ class Producers:
         known.txn_start = txn_start
         if last_offset >= 0:
             known.remember((last_sequence, last_offset, delta, timestamp))
+
+
+def _fenced(producer_id: int, epoch: int, current: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"producer {producer_id} is fenced: it has epoch {epoch}, {current} is in use",
+    )
 
 
 def _out_of_order(header: BatchHeader, last: int) -> KafkaError:
