@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+#define USUAL_LOAD 0.9 /* probing gets long in a fuller table */
+
 typedef struct {
     Hash hash;
     int64_t after; /* the offset plus one; 0 in an empty slot */
@@ -78,6 +80,136 @@ static Progress put_section(OffsetMap *self, Cursor cursor, int64_t count, int64
             return (Progress){i, FINE, false};
     }
     return (Progress){count, FINE, cursor.at < cursor.end};
+}
+
+/* ---- what stays of a batch ---- */
+
+typedef struct {
+    int64_t base_offset;
+    int64_t latest_offset; /* beyond it nothing is known, and all stays */
+    int64_t base_timestamp;
+    int64_t horizon; /* the new base timestamp of a batch with tombstones; -1 for none */
+    bool drop_tombstones;
+} Terms;
+
+typedef struct {
+    int64_t kept;
+    int64_t max_timestamp;
+    Py_ssize_t bytes; /* of the records that stay, as they are */
+    bool tombstones;
+} Choice;
+
+static bool stays(const OffsetMap *self, const Terms *terms, const RecordView *record)
+{
+    int64_t offset = wrapping_sum(terms->base_offset, record->offset_delta);
+    if (offset > terms->latest_offset)
+        return true;
+    if (record->key.data == NULL)
+        return false;
+    if (record->value.data == NULL && terms->drop_tombstones)
+        return false;
+    Hash hash;
+    Cursor key = {record->key.data, record->key.data + record->key.size};
+    return offset >= find(self, key, &hash)->after - 1;
+}
+
+/* Marks the records that stay; how many were read before a fault is in `taken`. */
+static Progress choose(const OffsetMap *self, const Terms *terms, Cursor cursor, int64_t count,
+                       uint8_t *marks, Choice *choice)
+{
+    *choice = (Choice){.max_timestamp = NO_TIMESTAMP};
+    for (int64_t i = 0; i < count; i++) {
+        const uint8_t *start = cursor.at;
+        RecordView record;
+        Fault fault = read_record(&cursor, &record);
+        if (fault)
+            return (Progress){i, fault, false};
+        marks[i] = stays(self, terms, &record);
+        if (!marks[i])
+            continue;
+        int64_t timestamp = wrapping_sum(terms->base_timestamp, record.time_delta);
+        if (timestamp > choice->max_timestamp)
+            choice->max_timestamp = timestamp;
+        choice->tombstones |= record.value.data == NULL;
+        choice->bytes += cursor.at - start;
+        choice->kept++;
+    }
+    return (Progress){count, FINE, cursor.at < cursor.end};
+}
+
+static uint8_t *put_number(uint8_t *out, int64_t number)
+{
+    uint64_t value = ((uint64_t)number << 1) ^ (0 - ((uint64_t)number >> 63));
+    for (; value > 0x7F; value >>= 7)
+        *out++ = (uint8_t)(value & 0x7F) | 0x80;
+    *out++ = (uint8_t)value;
+    return out;
+}
+
+static int number_size(int64_t number)
+{
+    uint8_t scratch[10];
+    return (int)(put_number(scratch, number) - scratch);
+}
+
+/* The same record with a timestamp that counts from another base. */
+static uint8_t *put_rebased(uint8_t *out, Cursor record, const Terms *terms)
+{
+    int32_t size;
+    int64_t delta;
+    if (!read_varint(&record, &size) || record.at == record.end)
+        return out;
+    uint8_t attributes = *record.at++;
+    if (!read_varlong(&record, &delta))
+        return out;
+    int64_t timestamp = wrapping_sum(terms->base_timestamp, delta);
+    delta = (int64_t)((uint64_t)timestamp - (uint64_t)terms->horizon);
+    int64_t rest = record.end - record.at;
+    out = put_number(out, 1 + number_size(delta) + rest);
+    *out++ = attributes;
+    out = put_number(out, delta);
+    memcpy(out, record.at, (size_t)rest);
+    return out + rest;
+}
+
+static uint8_t *put_kept(uint8_t *out, Cursor cursor, int64_t count, const uint8_t *marks,
+                         const Terms *terms, bool rebase)
+{
+    for (int64_t i = 0; i < count; i++) {
+        Cursor record = cursor;
+        int32_t size;
+        if (!read_varint(&cursor, &size) || size < 0 || size > cursor.end - cursor.at)
+            break; /* never, unless the bytes change while they are read */
+        cursor.at += size;
+        record.end = cursor.at;
+        if (!marks[i])
+            continue;
+        if (rebase) {
+            out = put_rebased(out, record, terms);
+        } else {
+            memcpy(out, record.at, (size_t)(record.end - record.at));
+            out += record.end - record.at;
+        }
+    }
+    return out;
+}
+
+#define BATCH_HEADER_BYTES 61
+#define MOST_REBASE_GROWTH 15 /* of a record: its length and its timestamp, at their longest */
+
+static PyObject *kept_records(Cursor cursor, int64_t count, const uint8_t *marks,
+                              const Terms *terms, const Choice *choice, bool rebase)
+{
+    Py_ssize_t room = choice->bytes + (rebase ? choice->kept * MOST_REBASE_GROWTH : 0);
+    PyObject *made = PyByteArray_FromStringAndSize(NULL, BATCH_HEADER_BYTES + room);
+    if (made == NULL)
+        return NULL;
+    uint8_t *start = (uint8_t *)PyByteArray_AsString(made);
+    memset(start, 0, BATCH_HEADER_BYTES);
+    uint8_t *end = put_kept(start + BATCH_HEADER_BYTES, cursor, count, marks, terms, rebase);
+    if (end - start < BATCH_HEADER_BYTES + room && PyByteArray_Resize(made, end - start) < 0)
+        Py_CLEAR(made);
+    return made;
 }
 
 /* ---- the type ---- */
@@ -163,6 +295,56 @@ static PyObject *map_put_records(PyObject *object, PyObject *const *args, Py_ssi
     return PyLong_FromLongLong(progress.taken);
 }
 
+static PyObject *retained(OffsetMap *self, State *state, Cursor cursor, int64_t count,
+                          const Terms *terms)
+{
+    uint8_t *marks = PyMem_Malloc(count ? (size_t)count : 1);
+    if (marks == NULL)
+        return PyErr_NoMemory();
+    Choice choice;
+    Progress progress = choose(self, terms, cursor, count, marks, &choice);
+    PyObject *result = NULL;
+    if (progress.fault) {
+        set_fault(state, progress.taken, progress.fault);
+    } else if (progress.rest) {
+        set_rest(state);
+    } else {
+        bool rebase = choice.tombstones && terms->horizon >= 0;
+        PyObject *made = choice.kept == count && !rebase
+                             ? Py_NewRef(Py_None)
+                             : kept_records(cursor, count, marks, terms, &choice, rebase);
+        if (made != NULL)
+            result = Py_BuildValue("(NLLO)", made, (long long)choice.kept,
+                                   (long long)choice.max_timestamp, rebase ? Py_True : Py_False);
+    }
+    PyMem_Free(marks);
+    return result;
+}
+
+static PyObject *map_retain(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
+{
+    OffsetMap *self = (OffsetMap *)object;
+    State *state = PyType_GetModuleState(Py_TYPE(object));
+    Terms terms;
+    int64_t count;
+    Py_buffer data;
+    if (!argument_count("retain", nargs, 7) || !int64_argument(args[1], &count) ||
+        !int64_argument(args[2], &terms.base_offset) ||
+        !int64_argument(args[3], &terms.latest_offset) ||
+        !int64_argument(args[4], &terms.base_timestamp) ||
+        !int64_argument(args[6], &terms.horizon))
+        return NULL;
+    int drop = PyObject_IsTrue(args[5]);
+    if (drop < 0 || PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
+        return NULL;
+    terms.drop_tombstones = drop;
+    PyObject *result = NULL;
+    if (plausible_count(state, count, data.len) && enter(self))
+        result = retained(self, state, cursor_over(&data), count, &terms);
+    PyBuffer_Release(&data);
+    return result;
+}
+
 static PyObject *map_clear(PyObject *object, PyObject *Py_UNUSED(none))
 {
     OffsetMap *self = (OffsetMap *)object;
@@ -176,12 +358,17 @@ static PyObject *map_clear(PyObject *object, PyObject *Py_UNUSED(none))
 
 static PyObject *map_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"", "", NULL};
+    static char *names[] = {"", "", "", NULL};
     Py_ssize_t memory, seed_size;
     const char *seed;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ny#:OffsetMap", names, &memory, &seed,
-                                     &seed_size))
+    double load = USUAL_LOAD;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "ny#|d:OffsetMap", names, &memory, &seed,
+                                     &seed_size, &load))
         return NULL;
+    if (!(load > 0 && load <= 1)) {
+        PyErr_SetString(PyExc_ValueError, "a map is filled to more than nothing, and to 1 at most");
+        return NULL;
+    }
     if (seed_size != SEED_BYTES) {
         PyErr_Format(PyExc_ValueError, "the seed has %d bytes, not %zd", SEED_BYTES, seed_size);
         return NULL;
@@ -200,7 +387,8 @@ static PyObject *map_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
         return PyErr_NoMemory();
     }
     self->slot_count = slot_count;
-    self->capacity = slot_count - 1 - slot_count / 10; /* probing gets long in a fuller table */
+    uint64_t wanted = (uint64_t)((double)slot_count * load);
+    self->capacity = wanted < 1 ? 1 : wanted < slot_count ? wanted : slot_count - 1;
     read_seed(self->seed, seed);
     return (PyObject *)self;
 }
@@ -233,6 +421,7 @@ static PyMethodDef map_methods[] = {
     {"put", (PyCFunction)(void (*)(void))map_put, METH_FASTCALL, NULL},
     {"get", map_get, METH_O, NULL},
     {"put_records", (PyCFunction)(void (*)(void))map_put_records, METH_FASTCALL, NULL},
+    {"retain", (PyCFunction)(void (*)(void))map_retain, METH_FASTCALL, NULL},
     {"clear", map_clear, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };

@@ -75,6 +75,7 @@ __all__ = [
     "read_header",
     "records_bytes",
     "sane_header",
+    "seal",
     "set_log_append_time",
     "set_timestamps",
     "stamp",
@@ -196,7 +197,7 @@ def build_batch(
     batch = builder.take()
     if codec:
         return assemble(header, compress(codec, memoryview(batch)[HEADER_SIZE:], level))
-    _seal(batch, header)
+    seal(batch, header)
     return batch
 
 
@@ -204,11 +205,12 @@ def assemble(header: BatchHeader, payload: Buffer) -> bytearray:
     """A batch of this header and these records; its length and checksum are worked out here."""
     batch = bytearray(HEADER_SIZE)
     batch += payload
-    _seal(batch, header._replace(length=len(batch) - LOG_OVERHEAD))
+    seal(batch, header._replace(length=len(batch) - LOG_OVERHEAD))
     return batch
 
 
-def _seal(batch: bytearray, header: BatchHeader) -> None:
+def seal(batch: bytearray, header: BatchHeader) -> None:
+    """Writes the header, and the checksum, into the room before the records."""
     HEADER.pack_into(batch, 0, *header)
     _CRC.pack_into(batch, CRC_OFFSET, crc32c(memoryview(batch)[CRC_START:]))
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from scriba.errors import ParseError
-from scriba.records.header import NO_TIMESTAMP, Buffer
+from scriba.records.header import HEADER_SIZE, NO_TIMESTAMP, Buffer
 from scriba.records.record import Headers, Record
 
 MIN_RECORD_BYTES: Final = 7
@@ -26,6 +26,9 @@ _MASK64: Final = 2**64 - 1
 
 _ENTRY_BYTES: Final = 232
 """Of an OffsetMap: a hash takes 64, an offset 32, their part of a growing dict the rest."""
+
+_USUAL_LOAD: Final = 0.9
+"""How full the twin's table gets; a dict that is given less room is emptier by as much."""
 
 
 # ---- numbers ----
@@ -337,18 +340,21 @@ def murmur2(key: Buffer, /) -> int:
 class OffsetMap:
     """The last offset of each key in a log, within `memory` bytes, for compaction.
 
-    Keys are kept as hashes of 128 bits that nobody can foresee without the seed; two keys with the
-    same hash would be taken for one.
+    It is filled up to `load` of what it can hold. Keys are kept as hashes of 128 bits that nobody
+    can foresee without the seed; two keys with the same hash would be taken for one.
     """
 
     __slots__ = ("_offsets", "_seed", "capacity")
 
-    def __init__(self, memory: int, seed: bytes, /) -> None:
+    def __init__(self, memory: int, seed: bytes, load: float = _USUAL_LOAD, /) -> None:
+        if not 0 < load <= 1:
+            raise ValueError("a map is filled to more than nothing, and to 1 at most")
         if len(seed) != SEED_BYTES:
             raise ValueError(f"the seed has {SEED_BYTES} bytes, not {len(seed)}")
-        self.capacity = memory // _ENTRY_BYTES
-        """How many keys fit."""
-        if self.capacity < 1:
+        fit = memory // _ENTRY_BYTES
+        self.capacity = max(int(fit * min(load / _USUAL_LOAD, 1)), 1)
+        """How many keys it takes."""
+        if fit < 1:
             raise ValueError(f"a map of {memory} bytes is too small or too large")
         self._seed = seed
         self._offsets: dict[bytes, int] = {}
@@ -395,5 +401,75 @@ class OffsetMap:
         _check_rest(len(data) - pos)
         return count
 
+    def retain(
+        self,
+        data: Buffer,
+        count: int,
+        base_offset: int,
+        latest_offset: int,
+        base_timestamp: int,
+        drop_tombstones: bool,
+        horizon: int,
+        /,
+    ) -> tuple[bytearray | None, int, int, bool]:
+        """What compaction leaves of the `count` records that fill `data`.
+
+        A record goes if its key was written again later, if it has none, or, with
+        `drop_tombstones`, if it has no value; beyond `latest_offset` all stay. With a `horizon`
+        that is not -1, the timestamps of a batch in which a tombstone stays count from there.
+        Returns the records behind room for a batch header, or None where nothing changes; how many
+        stay; their largest timestamp; and whether the horizon is set.
+        """
+        data = bytes(memoryview(data))
+        _check_count(count, len(data))
+        pos, spans, max_timestamp, tombstones = 0, [], NO_TIMESTAMP, False
+        for index in range(count):
+            start = pos
+            pos, delta, offset_delta, key_at, key_size, _, value_size, *_ = _scan(data, pos, index)
+            offset = _wrapped(base_offset + offset_delta)
+            if offset <= latest_offset:
+                if key_size < 0 or (value_size < 0 and drop_tombstones):
+                    continue
+                if offset < self.get(data[key_at : key_at + key_size]):
+                    continue
+            timestamp = _wrapped(base_timestamp + delta)
+            max_timestamp = max(max_timestamp, timestamp)
+            tombstones = tombstones or value_size < 0
+            spans.append((start, pos, timestamp))
+        _check_rest(len(data) - pos)
+        rebase = tombstones and horizon >= 0
+        if len(spans) == count and not rebase:
+            return None, count, max_timestamp, False
+        kept = bytearray(HEADER_SIZE)
+        for start, end, timestamp in spans:
+            if rebase:
+                _write_rebased(kept, data[start:end], _wrapped(timestamp - horizon))
+            else:
+                kept += data[start:end]
+        return kept, len(spans), max_timestamp, rebase
+
     def clear(self) -> None:
         self._offsets.clear()
+
+
+def rebase(data: Buffer, count: int, base_timestamp: int, base: int, /) -> bytearray:
+    """The same records, timestamps counted from `base`, behind room for a batch header."""
+    data = bytes(memoryview(data))
+    rebased = bytearray(HEADER_SIZE)
+    pos = 0
+    for index in range(count):
+        start = pos
+        pos, delta, *_ = _scan(data, pos, index)
+        _write_rebased(rebased, data[start:pos], _wrapped(base_timestamp + delta - base))
+    return rebased
+
+
+def _write_rebased(out: bytearray, record: bytes, time_delta: int) -> None:
+    """The same record with another timestamp delta."""
+    _, attributes_at = read_varint(record, 0)
+    _, rest_at = read_varlong(record, attributes_at + 1)
+    body = bytearray(record[attributes_at : attributes_at + 1])
+    write_varint(body, time_delta)
+    body += record[rest_at:]
+    write_varint(out, len(body))
+    out += body

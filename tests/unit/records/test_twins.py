@@ -321,6 +321,69 @@ def test_a_batch_goes_into_the_map_from_an_offset_on_until_it_is_full(kit):
         offsets.put_records(data, 60, -1, 0)
 
 
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 4), st.booleans(), st.integers(-5, 2**41), st.integers(1, 3)),
+        max_size=12,
+    ),
+    st.integers(0, 30),
+    st.booleans(),
+    st.sampled_from([-1, 5, 2**42]),
+)
+def test_both_keep_the_same_records_of_a_batch(kit, items, latest, drop, horizon):
+    ours, theirs = kit.OffsetMap(10_000, SEED), native.PURE.OffsetMap(10_000, SEED)
+    data, offset, base_timestamp = bytearray(), 0, 1000
+    for key, dead, timestamp, step in items:
+        body = bytearray(1)
+        write_varint(body, timestamp)
+        write_varint(body, offset)
+        body += b"\2%d" % key if key else b"\1"
+        body += b"\1\0" if dead else b"\4ab\0"
+        data += record(bytes(body))
+        if offset <= latest and key:
+            ours.put(b"%d" % key, offset)
+            theirs.put(b"%d" % key, offset)
+        offset += step
+    rules = (len(items), 0, latest, base_timestamp, drop, horizon)
+    found = ours.retain(data, *rules)
+    assert found == theirs.retain(data, *rules)
+    kept, count, largest, rebased = found
+    before = kit.decode_records(data, len(items), 0, base_timestamp, None)
+    after = before
+    if kept is not None:
+        assert kept[:61] == bytes(61)
+        base = horizon if rebased else base_timestamp
+        after = kit.decode_records(kept[61:], count, 0, base, None)
+    last = {each.key: each.offset for each in before if each.offset <= latest}
+    assert after == [
+        each
+        for each in before
+        if each.offset > latest
+        or (
+            each.key is not None
+            and last[each.key] == each.offset
+            and not (drop and each.value is None)
+        )
+    ]
+    assert largest == max((each.timestamp for each in after), default=-1)
+    assert rebased == (horizon >= 0 and any(each.value is None for each in after))
+
+
+@given(st.binary(max_size=120), st.integers(-3, 20))
+def test_random_bytes_are_kept_or_refused_alike(kit, data, count):
+    ours, theirs = kit.OffsetMap(10_000, SEED), native.PURE.OffsetMap(10_000, SEED)
+    rules = (count, 0, 10, 0, False, 7)
+    assert outcome(ours.retain, data, *rules) == outcome(theirs.retain, data, *rules)
+
+
+def test_a_map_may_be_told_to_stay_emptier(kit):
+    usual, half = kit.OffsetMap(1 << 16, SEED), kit.OffsetMap(1 << 16, SEED, 0.45)
+    assert half.capacity == pytest.approx(usual.capacity / 2, abs=1)
+    for load in (0, 1.1, -1):
+        with pytest.raises(ValueError, match="filled"):
+            kit.OffsetMap(1 << 16, SEED, load)
+
+
 def test_the_map_stays_within_its_memory(kit):
     memory = 1 << 20
     tracemalloc.start()
@@ -397,6 +460,7 @@ def test_wrong_arguments_are_type_errors(kit):
         lambda: kit.Builder().append(0),
         lambda: kit.OffsetMap(1000),
         lambda: kit.OffsetMap(1000, SEED).get(5),
+        lambda: kit.OffsetMap(1000, SEED).retain(b"", 0, 0),
     ):
         with pytest.raises(TypeError):
             call()
