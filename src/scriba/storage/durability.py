@@ -93,6 +93,10 @@ class Durability:
             and not self._segments.active.aborted_dirty
         )
 
+    @property
+    def generation(self) -> int:
+        return self._generation
+
     def rolled(self, sealed: Segment) -> None:
         self._unsynced.append(sealed)
         self._files_new = True

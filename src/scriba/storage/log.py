@@ -25,7 +25,9 @@ from scriba.records.batch import EndTxnMarker
 from scriba.records.header import CONTROL, LOG_APPEND_TIME, LOG_OVERHEAD, BatchHeader, stamp
 from scriba.runtime.ports import Disk, Offload
 from scriba.settings import TopicSettings
+from scriba.storage.cleaner import Rewritten
 from scriba.storage.cold import Cold
+from scriba.storage.compaction import Compaction, Stale
 from scriba.storage.durability import Durability
 from scriba.storage.epochs import Epochs
 from scriba.storage.incoming import check_batches, read_marker
@@ -68,6 +70,7 @@ class Log:
         "_snapshots",
         "_unsnapped",
         "_writer",
+        "compaction",
         "cut_tail",
         "directory",
         "end_offset",
@@ -121,6 +124,14 @@ class Log:
             end=lambda: self.end_offset,
             fail=partial(self.fail, device=True),
             sync_parent=sync_parent or partial(place.disk.sync_dir, _parent(place.directory)),
+        )
+        self.compaction = Compaction(
+            place.disk,
+            place.offload,
+            self._segments,
+            loaded.snapshots,
+            self._durability,
+            self._limits,
         )
         self.cut_tail = loaded.cut
         """Whether opening cut off a tail; `sync` must come before the next append."""
@@ -515,6 +526,24 @@ class Log:
             )
             self._snapshots.forget(segment.base_offset)
             self._durability.dropped(segment)
+
+    async def take_compacted(self, rewritten: Rewritten, generation: int, now: Instant) -> None:
+        """Puts a compacted segment in the place of its sources, durably. Stale if it is too late.
+
+        The recovery point on disk must be past it before: what compaction took out, recovery
+        would miss. `LogDir.take_compacted` sees to that.
+        """
+        deadline = now.mono_ms + self._settings.file_delete_delay_ms
+        try:
+            await self.compaction.sync(rewritten)
+            if self.failure is not None:
+                raise Stale
+            self.compaction.swap(rewritten, generation, deadline)
+            await self.compaction.sync_names()
+        except OSError as error:
+            if self.failure is not None:
+                raise Stale from None
+            raise self.fail(f"cannot take a compacted segment: {error}", device=True) from error
 
     def truncate_to(self, offset: int, now: Instant) -> bool:
         """Removes everything from `offset` on; False if there was nothing. Waits for the device.

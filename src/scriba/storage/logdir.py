@@ -25,12 +25,14 @@ from scriba.instant import Instant
 from scriba.runtime.ports import DirLock, Disk, Offload
 from scriba.settings import TopicSettings
 from scriba.storage.checkpoints import (
+    CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
     RECOVERY_POINTS,
     format_offsets,
     read_offsets,
 )
+from scriba.storage.cleaner import Rewritten
 from scriba.storage.group_commit import GroupCommit
 from scriba.storage.log import DAY_MS, Failure, Log
 from scriba.storage.meta_properties import FILE_NAME as META_PROPERTIES
@@ -73,6 +75,8 @@ class LogDir:
         self.broker_epoch = -1
         """The broker's epoch at that shutdown, -1 if unknown (KIP-966)."""
         self.high_watermarks: dict[PartitionName, int] = {}
+        self.compacted: dict[PartitionName, int] = {}
+        """How far each log is compacted, as of its last compaction."""
         """As of the last checkpoint."""
         self.failure: str | None = None
         self._disk = disk
@@ -136,6 +140,7 @@ class LogDir:
         self._recovery_points = read_offsets(disk, f"{path}/{RECOVERY_POINTS}")
         self._log_starts = read_offsets(disk, f"{path}/{LOG_STARTS}")
         self.high_watermarks = read_offsets(disk, f"{path}/{HIGH_WATERMARKS}")
+        self.compacted = read_offsets(disk, f"{path}/{CLEANER_OFFSETS}")
 
     def check_owner(self, cluster_id: str, node_id: int) -> None:
         """StartError when the directory is another cluster's or another node's."""
@@ -280,10 +285,23 @@ class LogDir:
             lowered = min(self._recovery_points.get(name, 0), log.segment_start(offset), offset)
             self._recovery_points = self._recovery_points | {name: lowered}
             await self._write(RECOVERY_POINTS, self._recovery_points)
+            if self.compacted.get(name, 0) > offset:
+                await self.checkpoint_compacted(self.compacted | {name: lowered})
         if not log.truncate_to(offset, now):
             return False
         await log.sync()
         return True
+
+    async def take_compacted(
+        self, log: Log, rewritten: Rewritten, generation: int, now: Instant
+    ) -> None:
+        """Swaps a compacted segment in, once recovery will not look at what it replaces."""
+        await log.flush(rewritten.end_offset)
+        name = PartitionName(log.topic, log.partition)
+        if self._recovery_points.get(name, 0) < rewritten.end_offset:
+            flushed = {name: log.flushed_offset}
+            await self._write_recovery_points(self._recovery_points | flushed)
+        await log.take_compacted(rewritten, generation, now)
 
     async def delete_log(self, log: Log) -> None:
         """Takes a partition away; its files go with `remove_deleted`."""
@@ -315,7 +333,7 @@ class LogDir:
 
     async def _forget(self, name: PartitionName) -> None:
         """Drops what the checkpoints say about an earlier log of this name."""
-        known = (self._recovery_points, self._log_starts, self.high_watermarks)
+        known = (self._recovery_points, self._log_starts, self.high_watermarks, self.compacted)
         if not any(name in offsets for offsets in known):
             return
         points, starts = dict(self._recovery_points), dict(self._log_starts)
@@ -324,6 +342,9 @@ class LogDir:
         starts.pop(name, None)
         marks.pop(name, None)
         await self.checkpoint_high_watermarks(marks)
+        await self.checkpoint_compacted(
+            {each: offset for each, offset in self.compacted.items() if each != name}
+        )
         await self._write_log_starts(starts)
         await self._write_recovery_points(points)
 
@@ -362,6 +383,11 @@ class LogDir:
         if marks != self.high_watermarks or HIGH_WATERMARKS in self._unwritten:
             self.high_watermarks = marks
             await self._write(HIGH_WATERMARKS, marks)
+
+    async def checkpoint_compacted(self, offsets: dict[PartitionName, int]) -> None:
+        if offsets != self.compacted or CLEANER_OFFSETS in self._unwritten:
+            self.compacted = offsets
+            await self._write(CLEANER_OFFSETS, offsets)
 
     async def _write_log_starts(self, starts: dict[PartitionName, int]) -> None:
         if starts != self._log_starts or LOG_STARTS in self._unwritten:

@@ -322,6 +322,13 @@ class Producers:
             for producer_id, known in self._by_id.items()
         ]
 
+    def last_written(self) -> dict[int, tuple[int, int]]:
+        """By producer: the offset of its last record, -1 if a marker came after, and its epoch."""
+        return {
+            producer_id: (known.batches[-1][1] if known.batches else -1, known.epoch)
+            for producer_id, known in self._by_id.items()
+        }
+
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forgets producers not heard of for so long, unless a transaction of theirs is open."""
         gone = [

@@ -25,17 +25,16 @@ from scriba.records.batch import EndTxnMarker, read_end_txn_marker
 from scriba.records.header import CONTROL, LOG_OVERHEAD, BatchHeader
 from scriba.runtime.ports import Disk, File, Offload
 from scriba.storage.aborted import AbortedTxns
+from scriba.storage.compaction import finish_swaps
 from scriba.storage.epochs import Epochs
 from scriba.storage.indexes import UNSURE_ENTRIES
 from scriba.storage.names import (
-    CLEANED,
     DELETED,
     INDEX,
     LEADER_EPOCHS,
     LOG,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
-    SWAP,
     TEMPORARY,
     TIME_INDEX,
     TXN_INDEX,
@@ -133,39 +132,22 @@ def load(place: Place, recovery_point: int | None, log_start: int, clean: bool) 
 def _tidy(place: Place) -> set[tuple[int, str]]:
     """Ends what a crash interrupted: removals go on, and a finished cleaning takes its place."""
     disk, directory = place.disk, place.directory
-    names = disk.list(directory)
-    unfinished = [name for name in names if name.endswith((CLEANED, TEMPORARY, DELETED))]
-    for name in unfinished:
-        disk.unlink(f"{directory}/{name}")
-    files = {found for name in names if (found := parse_file(name)) is not None}
-    files = {found for found in files if not found[1].endswith((CLEANED, TEMPORARY, DELETED))}
-    swaps = sorted(found for found in files if found[1] == LOG + SWAP)
-    for base, _ in swaps:
-        _complete_swap(place, base, files)
-    return files
+    for name in disk.list(directory):
+        if name.endswith((TEMPORARY, DELETED)):
+            disk.unlink(f"{directory}/{name}")
 
+    def end_of(path: str, base: int) -> int:
+        file = disk.open(path)
+        try:
+            end = base + 1
+            for _, header in scan(file, 0, file.size(), base, check_from=None):
+                end = header.next_offset
+            return end
+        finally:
+            file.close()
 
-def _complete_swap(place: Place, base: int, files: set[tuple[int, str]]) -> None:
-    """A cleaned segment, complete under its swap name, replaces the segments it was made of."""
-    disk, directory = place.disk, place.directory
-    path = f"{directory}/{file_name(base, LOG + SWAP)}"
-    file = disk.open(path)
-    try:
-        end = base + 1
-        for _, header in scan(file, 0, file.size(), base, check_from=None):
-            end = header.next_offset
-    finally:
-        file.close()
-    for offset, suffix in sorted(files):
-        if base <= offset < end and suffix in SEGMENT_SUFFIXES:
-            disk.unlink(f"{directory}/{file_name(offset, suffix)}")
-            files.discard((offset, suffix))
-    for suffix in SEGMENT_SUFFIXES:
-        if (base, suffix + SWAP) in files:
-            swap = f"{directory}/{file_name(base, suffix + SWAP)}"
-            disk.rename(swap, f"{directory}/{file_name(base, suffix)}")
-            files.discard((base, suffix + SWAP))
-            files.add((base, suffix))
+    finish_swaps(disk, directory, end_of)
+    return {found for name in disk.list(directory) if (found := parse_file(name)) is not None}
 
 
 def _find_segments(place: Place, files: set[tuple[int, str]]) -> list[Segment]:

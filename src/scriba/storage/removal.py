@@ -21,10 +21,10 @@ class Removal:
         self._resting: list[File] = []
         self._closing: list[File] = []
 
-    def doom(self, segment: Segment, snapshot: str, deadline_ms: int) -> None:
+    def doom(self, segment: Segment, snapshot: str | None, deadline_ms: int) -> None:
         """Takes a segment out of the log's sight, with the producer snapshot at its base."""
         paths = []
-        for path in (*map(segment.path, SEGMENT_SUFFIXES), snapshot):
+        for path in (*map(segment.path, SEGMENT_SUFFIXES), *((snapshot,) if snapshot else ())):
             with suppress(FileNotFoundError):
                 self._disk.rename(path, path + DELETED)
                 paths.append(path + DELETED)

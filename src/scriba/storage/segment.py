@@ -216,6 +216,12 @@ class Segment:
             if not self._learn_times():
                 await self.repair()
 
+    async def load_first_time(self) -> None:
+        """Makes the timestamp of the first batch known."""
+        if self.first_timestamp == UNKNOWN:
+            header = await settled(partial(self._header_at, 0))
+            self.first_timestamp = header.max_timestamp
+
     @property
     def newest_ms(self) -> int:
         """How old the segment is; without timestamps, as old as this process knows it."""

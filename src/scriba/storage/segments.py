@@ -193,6 +193,14 @@ class Segments:
             self._awake.remove(self.active)
         return gone
 
+    def replace(self, old: list[Segment], new: Segment) -> None:
+        """Puts a sealed segment in the place of neighbours."""
+        at = self._list.index(old[0])
+        assert self._list[at : at + len(old)] == old, "only neighbours become one segment"
+        self._drop(at, at + len(old))
+        self._list.insert(at, new)
+        self._bases.insert(at, new.base_offset)
+
     def clear(self) -> list[Segment]:
         """Takes out all segments; `begin` must follow."""
         return self._drop(0, len(self._list))
@@ -226,11 +234,15 @@ def limits_of(settings: TopicSettings, directory: str, base_offset: int) -> Limi
     The jitter that keeps partitions from rolling all at once comes from the segment's name, so
     that it is the same after a restart.
     """
-    spread = min(settings.segment_jitter_ms, settings.segment_ms)
+    age_ms = settings.segment_ms
+    if "compact" in settings.cleanup_policy:
+        # Only sealed segments are compacted: one that waits longer than its records may is late.
+        age_ms = min(age_ms, settings.max_compaction_lag_ms)
+    spread = min(settings.segment_jitter_ms, age_ms)
     jitter = crc32c(f"{directory}/{base_offset}".encode()) % spread if spread else 0
     return Limits(
         size=settings.segment_bytes,
-        age_ms=settings.segment_ms - jitter,
+        age_ms=age_ms - jitter,
         entries=settings.segment_index_bytes // TIME_ENTRY - 1,
         index_interval=settings.index_interval_bytes,
     )

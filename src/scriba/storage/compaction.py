@@ -1,0 +1,207 @@
+"""What a log's owner does for compaction: tell what there is, and put new segments in their place.
+
+The swap is Kafka's, so that either could finish what the other began. The new files are complete
+and synced as `.cleaned`. Then, without a pause, they are renamed to `.swap`, the segments they
+replace to `.deleted`, and `.swap` to the names of segments, each time the log before its indexes.
+A file system keeps the order of names, so a crash leaves one of three things, and every start
+knows them apart: `.cleaned` files, which are removed; a `.swap` log, which takes its place, and
+what it covers goes; or indexes that are still called `.swap` beside their log.
+
+Readers that are sending from a replaced segment finish: its file stays open until it is removed.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from scriba.runtime.ports import Disk, Offload
+from scriba.storage.aborted import AbortedTxns
+from scriba.storage.cleaner import Rewritten
+from scriba.storage.cleaner_output import discard
+from scriba.storage.cleaning import LogFacts, Rules, SealedSegment
+from scriba.storage.durability import Durability
+from scriba.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from scriba.storage.names import (
+    CLEANED,
+    INDEX,
+    LOG,
+    SEGMENT_SUFFIXES,
+    SWAP,
+    TIME_INDEX,
+    file_name,
+    parse_file,
+)
+from scriba.storage.segment import Limits, Segment
+from scriba.storage.segments import Segments
+from scriba.storage.snapshots import Snapshots
+
+FOR_EVER_MS: Final = 2**63 - 1
+
+
+class Stale(Exception):
+    """The log has changed since its compaction began: what was made of it is of no use."""
+
+
+class Compaction:
+    __slots__ = ("_disk", "_durability", "_limits", "_offload", "_segments", "_snapshots")
+
+    def __init__(
+        self,
+        disk: Disk,
+        offload: Offload,
+        segments: Segments,
+        snapshots: Snapshots,
+        durability: Durability,
+        limits: Callable[[int], Limits],
+    ) -> None:
+        self._disk = disk
+        self._offload = offload
+        self._segments = segments
+        self._snapshots = snapshots
+        self._durability = durability
+        self._limits = limits
+
+    @property
+    def generation(self) -> int:
+        """Changes when the log is truncated; the files of segments are then not what they were."""
+        return self._durability.generation
+
+    async def facts(
+        self,
+        *,
+        start_offset: int,
+        end_offset: int,
+        stable_offset: int,
+        checkpoint: int | None,
+        rules: Rules,
+    ) -> LogFacts:
+        """What deciding needs; timestamps are looked up only where a rule asks for them."""
+        by_age = rules.min_compaction_lag_ms > 0
+        overdue = rules.max_compaction_lag_ms < FOR_EVER_MS
+        for segment in self._sealed():
+            if by_age:
+                await segment.load_times()
+            if overdue:
+                await segment.load_first_time()
+        return LogFacts(
+            tuple(map(_facts_of, self._sealed())),
+            self._segments.active.base_offset,
+            start_offset,
+            end_offset,
+            stable_offset,
+            checkpoint,
+        )
+
+    def sources(self, end_offset: int) -> tuple[SealedSegment, ...]:
+        """The sealed segments before `end_offset`."""
+        return tuple(_facts_of(each) for each in self._sealed() if each.base_offset < end_offset)
+
+    def _sealed(self) -> list[Segment]:
+        return [segment for segment in self._segments if segment is not self._segments.active]
+
+    # ---- taking over ----
+
+    async def sync(self, rewritten: Rewritten) -> None:
+        """Makes the new files durable under the names they have."""
+        stem = self._stem(rewritten.base_offset)
+        for suffix in _suffixes(rewritten):
+            file = self._disk.open(stem + suffix + CLEANED)
+            try:
+                await file.datasync()
+            finally:
+                file.close()
+
+    def swap(self, rewritten: Rewritten, generation: int, delete_at_ms: int) -> None:
+        """One step: afterwards the new segment is the log's. Stale if it cannot be."""
+        old = self._replaced(rewritten, generation)
+        disk, stem = self._disk, self._stem(rewritten.base_offset)
+        new = Segment(
+            disk,
+            self._offload,
+            self._segments.directory,
+            rewritten.base_offset,
+            size=rewritten.size,
+            index_bytes=rewritten.index_bytes,
+            time_index_bytes=rewritten.time_index_bytes,
+            aborted=AbortedTxns(rewritten.aborted),
+            created_ms=old[-1].created_ms,
+            limits=self._limits(rewritten.base_offset),
+        )
+        for suffix in _suffixes(rewritten):
+            disk.rename(stem + suffix + CLEANED, stem + suffix + SWAP)
+        for segment in old:
+            base = segment.base_offset
+            snapshot = None if base == new.base_offset else self._snapshots.path(base)
+            self._segments.removal.doom(segment, snapshot, delete_at_ms)
+            if snapshot is not None:
+                self._snapshots.forget(base)
+            self._durability.dropped(segment)
+        for suffix in _suffixes(rewritten):
+            disk.rename(stem + suffix + SWAP, stem + suffix)
+        self._segments.replace(old, new)
+
+    def _replaced(self, rewritten: Rewritten, generation: int) -> list[Segment]:
+        by_base = {segment.base_offset: segment for segment in self._sealed()}
+        if generation != self.generation or any(base not in by_base for base in rewritten.replaced):
+            raise Stale
+        return [by_base[base] for base in rewritten.replaced]
+
+    async def sync_names(self) -> None:
+        await self._disk.sync_dir(self._segments.directory)
+
+    def discard(self) -> None:
+        """Removes what an abandoned compaction left."""
+        directory = self._segments.directory
+        for name in self._disk.list(directory):
+            if name.endswith(CLEANED) and (found := parse_file(name)) is not None:
+                discard(self._disk, self._stem(found[0]))
+
+    def _stem(self, base_offset: int) -> str:
+        return f"{self._segments.directory}/{file_name(base_offset, '')}"
+
+
+def _suffixes(rewritten: Rewritten) -> tuple[str, ...]:
+    """The log first. Only a segment with aborted transactions has an index of them."""
+    return SEGMENT_SUFFIXES if rewritten.aborted else (LOG, INDEX, TIME_INDEX)
+
+
+def _facts_of(segment: Segment) -> SealedSegment:
+    return SealedSegment(
+        segment.base_offset,
+        segment.size,
+        len(segment.indexes.offsets) * OFFSET_ENTRY,
+        len(segment.indexes.times) * TIME_ENTRY,
+        segment.first_timestamp,
+        segment.newest_ms,
+    )
+
+
+# ---- what a crash interrupted ----
+
+
+def finish_swaps(disk: Disk, directory: str, end_of: Callable[[str, int], int]) -> None:
+    """Brings the names in a log's directory to where a swap would have brought them.
+
+    `end_of` tells where the batches of a log file end, given its path and base offset.
+    """
+    files = {found for name in disk.list(directory) if (found := parse_file(name)) is not None}
+    unfinished = [base for base, suffix in files if suffix.endswith(CLEANED)]
+    first_unfinished = min(unfinished, default=FOR_EVER_MS)
+
+    def path(base: int, suffix: str) -> str:
+        return f"{directory}/{file_name(base, suffix)}"
+
+    for base, suffix in sorted(files):
+        # Kafka also splits segments this way: a part of one that is not all there is none.
+        invalid = suffix.endswith(SWAP) and base >= first_unfinished
+        if invalid or suffix.endswith(CLEANED):
+            disk.unlink(path(base, suffix))
+            files.discard((base, suffix))
+    for base, _ in sorted(found for found in files if found[1] == LOG + SWAP):
+        end = end_of(path(base, LOG + SWAP), base)
+        for offset, suffix in sorted(files):
+            if base <= offset < end and suffix in SEGMENT_SUFFIXES:
+                disk.unlink(path(offset, suffix))
+                files.discard((offset, suffix))
+    for base, suffix in sorted(files):
+        if suffix.endswith(SWAP):
+            disk.rename(path(base, suffix), path(base, suffix.removesuffix(SWAP)))
