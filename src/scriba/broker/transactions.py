@@ -1,0 +1,299 @@
+"""Transactions as the broker carries them out: markers into partitions, and verification.
+
+What a coordinator has decided is final, so its markers are written until each partition has one
+or is gone. Few markers are appended at once, in the step that committed the decision; many go a
+slice at a time. When all are covered by the high watermark the coordinator is told. If its shard is
+gone by then, nobody is told: whoever loads the decision from the log sends the markers again, and a
+marker that comes twice does no harm.
+
+A client's batch may open a transaction in a partition only if the coordinator knows of it; `verify`
+asks. A client of transaction version 2 does not announce its partitions: there, asking adds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from scriba.broker.context import ANONYMOUS, Context
+from scriba.broker.replicas import Pace
+from scriba.errors import ErrorCode, KafkaError, error_code
+from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
+from scriba.records.header import set_log_append_time
+from scriba.runtime.watermark import Watermark
+from scriba.txn.messages import MarkersWritten, TopicPartition, WriteMarkers
+from scriba.txn.states import by_topic
+from scriba.wire.apis import ApiKey
+from scriba.wire.schema import Message
+from scriba.wire.txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTransaction,
+)
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+
+AT_ONCE: Final = 16
+"""Markers written in one go; what is more than that gives way in between."""
+FIRST_PAUSE_S: Final = 0.1
+LONGEST_PAUSE_S: Final = 2.0
+ADD_PARTITIONS_VERSION: Final = 5
+"""What brokers use among themselves; before version 4 it was for clients."""
+
+_ENDED_BY_OTHERS: Final = frozenset(
+    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
+)
+"""A later epoch was there: what was open has an end, which an operator may have put."""
+
+Covered = tuple[Watermark, int]
+"""A high watermark, and the offset that it is to reach."""
+
+
+def append_marker(
+    node: Node,
+    where: TopicPartition,
+    producer: tuple[int, int],
+    marker: EndTxnMarker,
+    transaction_version: int,
+) -> Covered:
+    """Ends a producer's transaction in one partition; one synchronous step."""
+    topic, index = where
+    partition = node.replicas.find(topic, index)
+    leader = partition.check_leader(-1)
+    settings = partition.settings
+    if not leader.in_sync(settings.min_insync_replicas):
+        raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    partition.log.producers.check_marker_epoch(*producer, transaction_version)
+    now = node.world.clock.now()
+    view = memoryview(end_txn_batch(*producer, marker, now.wall_ms))
+    header = read_header(view)
+    if settings.message_timestamp_type == "LogAppendTime":
+        header = set_log_append_time(view, 0, header, now.wall_ms)
+    appended = partition.append(view, header, now)
+    if topic == node.groups.topic:
+        node.groups.marker_appended(index, *producer, marker.commit)
+    return partition.high_watermark, appended.last_offset + 1
+
+
+class TransactionRunner:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._ending: dict[str, asyncio.Future[None]] = {}
+        """Transactional ids whose markers are being written; done when the next may begin."""
+        node.txns.on_send = self.carry_out
+
+    # ---- markers ----
+
+    def carry_out(self, send: WriteMarkers, epoch: int) -> None:
+        """Writes the markers of a transaction, for the coordinator of this leader epoch."""
+        ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ending[send.transactional_id] = ending
+        if len(send.partitions) <= AT_ONCE:
+            waits, again = self._append(send, epoch, send.partitions)
+            if not waits and not again:
+                self._complete(send, ending)
+                return
+            work = self._see_through(send, epoch, again, waits, ending)
+        else:
+            work = self._see_through(send, epoch, send.partitions, [], ending)
+        self._node.tasks.spawn(work, name=f"markers of {send.transactional_id}")
+
+    def _append(
+        self, send: WriteMarkers, epoch: int, partitions: Iterable[TopicPartition]
+    ) -> tuple[list[Covered], list[TopicPartition]]:
+        """What has to be waited for, and what has to be tried again."""
+        waits: list[Covered] = []
+        again: list[TopicPartition] = []
+        marker = EndTxnMarker(send.commit, epoch)
+        producer = (send.producer_id, send.producer_epoch)
+        for where in partitions:
+            if self._is_gone(where):
+                continue
+            try:
+                covered = append_marker(
+                    self._node, where, producer, marker, send.transaction_version
+                )
+            except KafkaError as error:
+                if error.code not in _ENDED_BY_OTHERS:
+                    again.append(where)
+                if not error.retriable:
+                    about = f"{where[0]}-{where[1]}"
+                    self._node.note("transaction marker refused", about, str(error))
+                continue
+            if covered[0].value < covered[1]:
+                waits.append(covered)
+        return waits, again
+
+    def _is_gone(self, where: TopicPartition) -> bool:
+        topic = self._node.image.topics_by_name.get(where[0])
+        return topic is None or where[1] not in topic.partitions
+
+    async def _see_through(
+        self,
+        send: WriteMarkers,
+        epoch: int,
+        left: Sequence[TopicPartition],
+        waits: list[Covered],
+        ending: asyncio.Future[None],
+    ) -> None:
+        pace = Pace(self._node.world.clock)
+        pause_s = FIRST_PAUSE_S
+        unsure = list(send.partitions)
+        try:
+            while True:
+                again: list[TopicPartition] = []
+                for start in range(0, len(left), AT_ONCE):
+                    await pace()
+                    more, failed = self._append(send, epoch, left[start : start + AT_ONCE])
+                    waits += more
+                    again += failed
+                if not await _reached(waits):
+                    again = unsure  # a partition moved or failed: its marker may be lost
+                if not again:
+                    self._complete(send, ending)
+                    return
+                left, waits = again, []
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                if not self._is_current(send.partition, epoch):
+                    return
+        finally:
+            self._over(send, ending)
+
+    def _is_current(self, index: int, epoch: int) -> bool:
+        partition = self._node.replicas.get(self._node.txns.topic, index)
+        return (
+            partition is not None
+            and partition.leader is not None
+            and partition.leader_epoch == epoch
+        )
+
+    def _complete(self, send: WriteMarkers, ending: asyncio.Future[None]) -> None:
+        done = MarkersWritten(
+            transactional_id=send.transactional_id,
+            producer_id=send.producer_id,
+            producer_epoch=send.producer_epoch,
+            commit=send.commit,
+        )
+        try:
+            answer = self._node.txns.begin(send.partition, done, self._context())
+        except KafkaError:
+            pass  # the shard is gone: the one that comes after it sends the markers again
+        else:
+            if not isinstance(answer, Message):
+                self._node.tasks.spawn(_heard(answer), name="completed transaction")
+        self._over(send, ending)
+
+    def _over(self, send: WriteMarkers, ending: asyncio.Future[None]) -> None:
+        if self._ending.get(send.transactional_id) is ending:
+            del self._ending[send.transactional_id]
+        if not ending.done():
+            ending.set_result(None)
+
+    # ---- verification ----
+
+    async def verify(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: Iterable[TopicPartition],
+        add: bool,
+        abortable: bool = True,
+    ) -> dict[TopicPartition, ErrorCode]:
+        """For each partition, NONE or why the producer may not write to it in its transaction.
+
+        With `add` the partitions join the transaction; while the last one is still being ended,
+        that is waited for, though not for long. `abortable`: the client knows what to do with
+        TRANSACTION_ABORTABLE.
+        """
+        request = AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnTransaction(
+                    transactional_id=transactional_id,
+                    producer_id=producer_id,
+                    producer_epoch=epoch,
+                    verify_only=not add,
+                    topics=[
+                        AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+                        for topic, indexes in by_topic(partitions).items()
+                    ],
+                )
+            ]
+        )
+        clock, settings = self._node.world.clock, self._node.settings
+        longest_ms = min(
+            settings.add_partitions_to_txn_retry_backoff_max_ms, settings.request_timeout_ms
+        )
+        give_up_ms = clock.mono_ms() + longest_ms
+        while True:
+            codes = await self._ask(transactional_id, request)
+            busy = ErrorCode.CONCURRENT_TRANSACTIONS in codes.values()
+            if not add or not busy or clock.mono_ms() >= give_up_ms:
+                return {where: _told(code, abortable) for where, code in codes.items()}
+            await self._ended(transactional_id, settings.add_partitions_to_txn_retry_backoff_ms)
+
+    async def _ask(
+        self, transactional_id: str, request: AddPartitionsToTxnRequest
+    ) -> dict[TopicPartition, ErrorCode]:
+        topics = request.transactions[0].topics
+        try:
+            answer = await self._node.txns.ask(transactional_id, request, self._context())
+        except KafkaError as error:
+            return {(t.name, index): error.code for t in topics for index in t.partitions}
+        assert isinstance(answer, AddPartitionsToTxnResponse)
+        return {
+            (topic.name, partition.partition_index): error_code(partition.partition_error_code)
+            for result in answer.results_by_transaction
+            for topic in result.topic_results
+            for partition in topic.results_by_partition
+        }
+
+    async def _ended(self, transactional_id: str, longest_ms: int) -> None:
+        """Returns when the markers are written, or it has taken so long."""
+        ending = self._ending.get(transactional_id)
+        if ending is None:
+            await asyncio.sleep(longest_ms / 1000)
+        else:
+            await asyncio.wait([ending], timeout=longest_ms / 1000)
+
+    def _context(self) -> Context:
+        return Context(
+            ANONYMOUS,
+            "",
+            None,
+            "",
+            ApiKey.ADD_PARTITIONS_TO_TXN,
+            ADD_PARTITIONS_VERSION,
+            self._node.world.clock.mono_ms(),
+        )
+
+
+def _told(code: ErrorCode, abortable: bool) -> ErrorCode:
+    """To a client that writes, only the partition is speaking."""
+    if code is ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if code is ErrorCode.TRANSACTION_ABORTABLE and not abortable:
+        return ErrorCode.INVALID_TXN_STATE
+    return code
+
+
+async def _reached(waits: list[Covered]) -> bool:
+    results = await asyncio.gather(
+        *(watermark.reach(end) for watermark, end in waits), return_exceptions=True
+    )
+    failures = [result for result in results if isinstance(result, BaseException)]
+    for failure in failures:
+        if not isinstance(failure, KafkaError):
+            raise failure
+    return not failures
+
+
+async def _heard(answer: Awaitable[Message]) -> None:
+    """Nothing depends on it: what is not stored now is stored when the shard is loaded."""
+    with contextlib.suppress(KafkaError):
+        await answer
