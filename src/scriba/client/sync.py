@@ -28,8 +28,9 @@ from scriba.client.admin import Admin
 from scriba.client.batches import Delivery
 from scriba.client.consumer import Consumer
 from scriba.client.errors import ClientError, Closed, RecordError, TimedOut
-from scriba.client.model import ConsumerRecord, RecordMetadata
+from scriba.client.model import ConsumerGroupMetadata, ConsumerRecord, RecordMetadata
 from scriba.client.producer import Producer
+from scriba.client.transactions_run import OffsetsLike, Transaction
 from scriba.runtime.loop import run
 from scriba.runtime.threads import start_daemon
 
@@ -160,6 +161,32 @@ class SyncDelivery:
         return self._error or (self._delivery.exception() if self._delivery else None)
 
 
+class SyncTransaction:
+    """One transaction as a block: committed at its end, aborted when an exception leaves it."""
+
+    def __init__(self, producer: "SyncProducer") -> None:
+        self._producer = producer
+        self._inner: Transaction | None = None
+
+    def send_offsets(self, offsets: OffsetsLike, group: ConsumerGroupMetadata | str) -> None:
+        """As `Producer.send_offsets_to_transaction`."""
+        self._producer.send_offsets_to_transaction(offsets, group)
+
+    def __enter__(self) -> Self:
+        self._inner = self._producer._call(self._producer._client.transaction)
+        self._producer._call(self._inner.__aenter__)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
+        assert self._inner is not None
+        self._producer._call(self._inner.__aexit__, kind, error, at)
+
+
 class SyncProducer(Sync[Producer]):
     """`send_nowait` hands records over in bulk, and waits only when the buffer is full."""
 
@@ -183,6 +210,10 @@ class SyncProducer(Sync[Producer]):
         return delivery
 
     enqueue = send_nowait
+
+    def transaction(self) -> SyncTransaction:
+        """`with producer.transaction():` commits at its end, aborts when it raises."""
+        return SyncTransaction(self)
 
     def _take_over(self) -> None:
         self._task = asyncio.ensure_future(self._before())

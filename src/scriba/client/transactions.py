@@ -157,9 +157,10 @@ class Transactions:
         self.groups: set[str] = set()
         """Groups of which the coordinator was told."""
         self._partitions: set[TopicPartition] = set()
+        self.forgotten = False
+        """Whether the coordinator let go of this identity, and has nothing to end."""
         self._touched = False
         self._gap = False
-        self._forgotten = False
 
     # -- what the application calls --------------------------------------------------------------
 
@@ -219,7 +220,7 @@ class Transactions:
     @property
     def needs_new_epoch(self) -> bool:
         """Whether an abort has to raise the epoch, as ending the transaction does not."""
-        return self._forgotten or (self._gap and not self.implicit)
+        return self.forgotten or (self._gap and not self.implicit)
 
     def admits(self, where: TopicPartition) -> bool:
         """Whether a batch of this partition may leave now; if not, `missing` has it."""
@@ -267,7 +268,7 @@ class Transactions:
             return
         cause = error.cause
         if isinstance(cause, BrokerError) and cause.code in _FORGOTTEN:
-            self._forgotten = True
+            self.forgotten = True
         self.error = error
         self.missing.clear()
 
@@ -283,7 +284,7 @@ class Transactions:
         self._partitions.clear()
         self._touched = False
         self._gap = False
-        self._forgotten = False
+        self.forgotten = False
 
     def _go(self, to: State, call: str) -> None:
         if to not in VALID[self.state]:

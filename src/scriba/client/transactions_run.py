@@ -115,14 +115,13 @@ class TransactionRunner:
                 return
             await self._in_flight()
             identity: Identity | None = None
-            if machine.touched and not machine.needs_new_epoch:
+            if machine.touched and not machine.forgotten:
                 try:
                     identity = await self._calls.end(commit=False)
                 except AbortableTransactionError:
-                    if not machine.needs_new_epoch:
+                    if not machine.forgotten:
                         raise
             if machine.needs_new_epoch:
-                # This aborts what is open as well (KIP-360).
                 identity = await self._calls.initialize()
             self._end(identity)
 
