@@ -59,6 +59,16 @@ class LastOf(NamedTuple):
     epoch: int
 
 
+class Means(NamedTuple):
+    """What a cleaner may use."""
+
+    map_bytes: int
+    map_load: float
+    buffer_bytes: int
+    step_bytes: int
+    """After how much reading and writing to report."""
+
+
 class Work(NamedTuple):
     directory: str
     segments: tuple[SealedSegment, ...]
@@ -71,12 +81,8 @@ class Work(NamedTuple):
     index_interval: int
     delete_retention_ms: int
     now_ms: int
-    map_bytes: int
-    map_load: float
     map_seed: bytes
-    buffer_bytes: int
-    step_bytes: int
-    """After how much reading and writing to report."""
+    means: Means
 
 
 class Progress(NamedTuple):
@@ -127,8 +133,10 @@ class _Cleaner:
     def __init__(self, disk: Disk, work: Work) -> None:
         self._disk = disk
         self._work = work
-        self._source = Source(disk, work.directory, work.buffer_bytes)
-        self._map: OffsetMap = native.kit.OffsetMap(work.map_bytes, work.map_seed, work.map_load)
+        self._source = Source(disk, work.directory, work.means.buffer_bytes)
+        self._map: OffsetMap = native.kit.OffsetMap(
+            work.means.map_bytes, work.map_seed, work.means.map_load
+        )
         self._latest = work.first_dirty - 1
         """The last offset that the map covers."""
         self._fates = Fates(work.aborted)
@@ -333,7 +341,7 @@ class _Cleaner:
 
     def _report(self) -> Iterator[Step]:
         read, written = self._read - self._reported[0], self._written - self._reported[1]
-        if read + written >= self._work.step_bytes:
+        if read + written >= self._work.means.step_bytes:
             self._reported = (self._read, self._written)
             yield Progress(read, written)
 

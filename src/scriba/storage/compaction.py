@@ -11,13 +11,14 @@ Readers that are sending from a replaced segment finish: its file stays open unt
 """
 
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
+from scriba.instant import Instant
 from scriba.runtime.ports import Disk, Offload
 from scriba.storage.aborted import AbortedTxns
-from scriba.storage.cleaner import Rewritten
+from scriba.storage.cleaner import LastOf, Means, Rewritten, Work
 from scriba.storage.cleaner_output import discard
-from scriba.storage.cleaning import LogFacts, Rules, SealedSegment
+from scriba.storage.cleaning import Dirt, GroupLimits, LogFacts, Rules, SealedSegment, assess
 from scriba.storage.durability import Durability
 from scriba.storage.index import OFFSET_ENTRY, TIME_ENTRY
 from scriba.storage.names import (
@@ -33,6 +34,9 @@ from scriba.storage.names import (
 from scriba.storage.segment import Limits, Segment
 from scriba.storage.segments import Segments
 from scriba.storage.snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from scriba.storage.log import Log
 
 FOR_EVER_MS: Final = 2**63 - 1
 
@@ -172,6 +176,39 @@ def _facts_of(segment: Segment) -> SealedSegment:
         len(segment.indexes.times) * TIME_ENTRY,
         segment.first_timestamp,
         segment.newest_ms,
+    )
+
+
+async def dirt_of(log: "Log", stable_offset: int, checkpoint: int | None, now: Instant) -> Dirt:
+    """How much of a log wants compaction."""
+    facts = await log.compaction.facts(
+        start_offset=log.start_offset,
+        end_offset=log.end_offset,
+        stable_offset=stable_offset,
+        checkpoint=checkpoint,
+        rules=log.settings,
+    )
+    return assess(facts, log.settings, now)
+
+
+def work_on(
+    log: "Log", first_dirty: int, end_offset: int, means: Means, seed: bytes, now: Instant
+) -> Work:
+    """What a cleaner has to know of a log to compact it up to `end_offset`."""
+    settings, segments = log.settings, log.compaction.sources(end_offset)
+    return Work(
+        directory=log.directory,
+        segments=segments,
+        first_dirty=first_dirty,
+        end_offset=end_offset,
+        aborted=tuple(log.aborted_transactions(log.first_segment_offset, end_offset)),
+        producers={each: LastOf(*last) for each, last in log.producers.last_written().items()},
+        limits=GroupLimits(settings.segment_bytes, settings.segment_index_bytes),
+        index_interval=settings.index_interval_bytes,
+        delete_retention_ms=settings.delete_retention_ms,
+        now_ms=now.wall_ms,
+        map_seed=seed,
+        means=means,
     )
 
 
