@@ -32,6 +32,7 @@ class GroupSettings:
     consumer_migration_policy: str = "bidirectional"
     """Which way a group may change its protocol while it has members: upgrade, downgrade,
     bidirectional, disabled."""
+    consumer_assignment_interval_ms: int = 1_000
     consumer_regex_refresh_interval_ms: int = 600_000
 
 

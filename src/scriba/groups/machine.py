@@ -26,6 +26,11 @@ from scriba.groups import (
     classic_join,
     classic_members,
     classic_rebalance,
+    consumer_classic,
+    consumer_describe,
+    consumer_group,
+    consumer_heartbeat,
+    consumer_progress,
     expiry,
     listing,
     offsets,
@@ -58,9 +63,18 @@ HANDLERS: Final[Mapping[type[Message], Handler]] = {
     wire.DescribeGroupsRequest: listing.describe,
     wire.ListGroupsRequest: listing.list_groups,
     wire.DeleteGroupsRequest: listing.delete_groups,
+    wire.ConsumerGroupHeartbeatRequest: consumer_heartbeat.heartbeat,
+    wire.ConsumerGroupDescribeRequest: consumer_describe.describe,
 }
 
-IN_GROUP_OF: Final[Mapping[str, Mapping[type[Message], Handler]]] = {}
+IN_GROUP_OF: Final[Mapping[str, Mapping[type[Message], Handler]]] = {
+    consumer_group.ConsumerGroup.kind: {
+        wire.JoinGroupRequest: consumer_classic.join,
+        wire.SyncGroupRequest: consumer_classic.sync,
+        wire.HeartbeatRequest: consumer_classic.heartbeat,
+        wire.LeaveGroupRequest: consumer_classic.leave,
+    },
+}
 """Kind of group -> request type -> who takes it there instead, by the request's `group_id`."""
 
 TIMERS: Final[Mapping[str, OnTimer]] = {
@@ -68,17 +82,29 @@ TIMERS: Final[Mapping[str, OnTimer]] = {
     classic_rebalance.JOIN: classic_rebalance.on_join_timer,
     classic_rebalance.SYNC: classic_rebalance.on_sync_timer,
     expiry.EXPIRY: expiry.on_expiry_timer,
+    consumer_progress.SESSION: consumer_heartbeat.on_session_timer,
+    consumer_progress.REBALANCE: consumer_heartbeat.on_rebalance_timer,
+    consumer_progress.JOIN: consumer_heartbeat.on_join_timer,
+    consumer_progress.SYNC: consumer_heartbeat.on_sync_timer,
 }
 
 REPLAY: Final[Mapping[type[Message], Replay]] = {
     stored.LegacyOffsetCommitKey: offsets.replay_legacy_offset,
     stored.OffsetCommitKey: offsets.replay_offset,
     stored.GroupMetadataKey: classic_members.replay_group,
+    **dict.fromkeys(consumer_group.KEYS, consumer_describe.replay),
 }
 
-ON_LOAD: Final[tuple[OnLoad, ...]] = (classic_members.begin_sessions, expiry.begin_expiry)
+ON_LOAD: Final[tuple[OnLoad, ...]] = (
+    classic_members.begin_sessions,
+    consumer_heartbeat.begin_sessions,
+    expiry.begin_expiry,
+)
 
-ON_TOPICS: Final[tuple[OnTopics, ...]] = (expiry.on_topics_changed,)
+ON_TOPICS: Final[tuple[OnTopics, ...]] = (
+    expiry.on_topics_changed,
+    consumer_describe.on_topics_changed,
+)
 
 
 class Groups:
