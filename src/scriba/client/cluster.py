@@ -99,6 +99,7 @@ class Cluster:
         self._topic_idle_ms = topic_idle_ms
         self._links = Links(ports, settings)
         self._wanted: dict[str, int] = {}
+        self._match: Callable[[str, bool], bool] | None = None
         self._stale = asyncio.Event()
         self._hurry = False
         self._updated: asyncio.Future[None] | None = None
@@ -131,6 +132,14 @@ class Cluster:
             self._hurry = True
             self._stale.set()
         self._wanted[topic] = self.ports.clock.mono_ms()
+
+    def want_matching(self, match: Callable[[str, bool], bool] | None) -> None:
+        """Keeps all topics for whose name, and whether it is internal, `match` is true."""
+        if match is None and self._match is None:
+            return
+        self._match = match
+        self._hurry = True
+        self._stale.set()
 
     def forget(self, topics: Iterable[str]) -> None:
         for topic in topics:
@@ -305,8 +314,9 @@ class Cluster:
         self._expire_topics()
         asked = list(self._wanted)
         version = connection.version(MetadataRequest)
+        everything = self._match is not None
         request = MetadataRequest(
-            topics=[MetadataRequestTopic(name=name) for name in asked],
+            topics=None if everything else [MetadataRequestTopic(name=name) for name in asked],
             allow_auto_topic_creation=self._auto_create or version < 4,
         )
         answer = await connection.request(request, MetadataResponse, version=version)
@@ -315,14 +325,14 @@ class Cluster:
                 self.nodes.clear()
                 self._links.drop_all()
             raise BrokerError(error_code(answer.error_code), about="metadata")
-        self._apply(answer)
+        self._apply(answer, everything)
         self._failure = None
         self._last_update = self.ports.clock.mono_ms()
         assert self._updated is not None
         done, self._updated = self._updated, asyncio.get_running_loop().create_future()
         done.set_result(None)
 
-    def _apply(self, answer: MetadataResponse) -> None:
+    def _apply(self, answer: MetadataResponse, everything: bool) -> None:
         self.id = answer.cluster_id
         self.controller = answer.controller_id
         seen = {broker.node_id for broker in answer.brokers}
@@ -334,6 +344,12 @@ class Cluster:
         for topic in answer.topics:
             if topic.name is not None:
                 self._apply_topic(topic, topic.name)
+        if everything:
+            told = {topic.name for topic in answer.topics}
+            for missing in [name for name in self.topics if name not in told]:
+                self._drop(missing)
+            for missing in [name for name in self._wanted if name not in told]:
+                self.errors[missing] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def _add_node(self, node: Node) -> None:
         known = self.nodes.get(node.id)
@@ -343,7 +359,9 @@ class Cluster:
         self._links.adopt(node.id, node.host, node.port)
 
     def _apply_topic(self, topic: MetadataResponseTopic, name: str) -> None:
-        if name not in self._wanted:
+        matching = self._match is not None and self._match(name, topic.is_internal)
+        if name not in self._wanted and not matching:
+            self._drop(name)
             return
         if topic.error_code:
             if name not in self.errors:

@@ -1,15 +1,16 @@
-"""Reads records of partitions that the application chooses.
+"""Reads records of partitions that the application chooses, or that its group gives it.
 
-    async with Consumer(bootstrap_servers="localhost:9092") as consumer:
-        consumer.assign(await consumer.partitions("orders"))
+    async with Consumer(bootstrap_servers="localhost:9092", group_id="billing") as consumer:
+        consumer.subscribe("orders")
         async for record in consumer:
             print(record.offset, record.value)
 
 Records are fetched ahead in the background. `poll` gives what is there as a list; `async for` gives
-one after the other; both move the same position.
+one after the other; both move the same position, and in both the group's rebalances happen.
 """
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -18,9 +19,13 @@ from scriba.client.chunk import Reading
 from scriba.client.cluster import Cluster
 from scriba.client.errors import ClientError, Closed, DecodeError, OffsetError
 from scriba.client.fetcher import Fetcher, reset_target
+from scriba.client.group import Group
+from scriba.client.group_offsets import Done
 from scriba.client.model import (
+    ConsumerGroupMetadata,
     ConsumerRecord,
     Isolation,
+    OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetSpec,
     TopicPartition,
@@ -30,6 +35,7 @@ from scriba.client.ports import Ports, real_ports
 from scriba.client.positions import Assigned, Positions
 from scriba.client.serializers import deserializer
 from scriba.client.settings import ConsumerSettings
+from scriba.client.subscription import Listener, Subscription, Told
 
 
 class Consumer:
@@ -64,34 +70,81 @@ class Consumer:
             settings.scriba_decode_errors == "skip",
         )
         self._fetcher = Fetcher(self._cluster, settings, self._positions, reading)
+        self._group: Group | None = None
+        if settings.group_id is not None:
+            self._group = Group(
+                self._cluster, settings, settings.group_id, self._positions, self._fetcher
+            )
         self._started = False
+        self._closing = False
         self._closed = False
 
     # -- partitions ------------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Reads these partitions, and no others. Those that were read before keep their position;
-        the others begin where `auto.offset.reset` says, unless a seek follows."""
+        the others begin at what the group has committed, if there is a `group.id`, or where
+        `auto.offset.reset` says, unless a seek follows."""
         self._start()
+        if self._group is not None and self._group.subscription is not None:
+            raise ClientError("the group assigns partitions", fix="unsubscribe first")
         chosen = [TopicPartition(*where) for where in partitions]
-        target = reset_target(self.settings.auto_offset_reset, self._ports.clock.wall_ms())
-        before = {where.topic for where in self._positions.assigned}
+        target = None
+        if self._group is None:
+            target = reset_target(self.settings.auto_offset_reset, self._ports.clock.wall_ms())
+        before = dict(self._positions.assigned)
         self._positions.assign(chosen, target)
         topics = dict.fromkeys(where.topic for where in chosen)
         for topic in topics:
             self._cluster.want(topic)
-        self._cluster.forget(topic for topic in before if topic not in topics)
-        if target is None:
-            for assigned in self._positions.assigned.values():
-                if not assigned.found and assigned.target is None:
-                    assigned.error = OffsetError(*assigned.where, -1)
+        self._cluster.forget({where.topic for where in before if where.topic not in topics})
+        fresh = [a for where, a in self._positions.assigned.items() if where not in before]
+        if self._group is not None:
+            self._group.offsets.restore(fresh)
+        elif target is None:
+            for assigned in fresh:
+                assigned.error = OffsetError(*assigned.where, -1)
         self._fetcher.poke()
 
-    def subscribe(self, *topics: object, **options: object) -> None:
-        raise ClientError(
-            "subscribing needs consumer groups, which are not served yet",
-            fix="assign partitions: consumer.assign(await consumer.partitions(topic))",
-        )
+    def subscribe(
+        self,
+        topics: str | Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_revoked: Told | None = None,
+        on_assigned: Told | None = None,
+        on_lost: Told | None = None,
+    ) -> None:
+        """Shares topics with the other members of the group: by name, or all that a pattern
+        matches in full, those that are created later included.
+
+        The callbacks are given a list of partitions, within a poll: `on_revoked` before they are
+        given up, `on_lost` when others may have them already (unset: `on_revoked`), `on_assigned`
+        after they were added. They may be coroutine functions. Subscribing again replaces topics
+        and callbacks.
+        """
+        self._start()
+        listener = Listener(on_revoked, on_assigned, on_lost)
+        subscription = Subscription.of(topics, pattern, listener)
+        group = self._member()
+        if group.subscription is None and self._positions.assigned:
+            raise ClientError("partitions were assigned by hand", fix="unsubscribe first")
+        group.subscribe(subscription)
+
+    async def unsubscribe(self) -> None:
+        """Gives up all partitions, however they came, and leaves the group."""
+        self._check_open()
+        if self._group is not None and self._group.subscription is not None:
+            await self._group.leave("unsubscribed")
+        else:
+            self.assign([])
+
+    def subscription(self) -> frozenset[str]:
+        """The subscribed topics; for a pattern those of the partitions at hand."""
+        chosen = self._group.subscription if self._group is not None else None
+        if chosen is None:
+            return frozenset()
+        return chosen.topics or frozenset(where.topic for where in self._positions.assigned)
 
     def assignment(self) -> list[TopicPartition]:
         return sorted(self._positions.assigned)
@@ -183,6 +236,55 @@ class Consumer:
         wanted = {TopicPartition(*where): time for where, time in times.items()}
         return await list_offsets(self._cluster, wanted, self._isolation, self._limit(timeout_ms))
 
+    # -- the group -------------------------------------------------------------------------------
+
+    async def commit(
+        self,
+        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Has the group go on at these offsets, or at the positions: behind what was given."""
+        group = self._member()
+        await group.offsets.commit(self._to_commit(group, offsets), self._limit(timeout_ms))
+
+    def commit_nowait(
+        self,
+        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
+        done: Done | None = None,
+    ) -> None:
+        """The same without waiting; `done` is called with the offsets and the failure or None.
+        Commits leave in the order they were asked for; without `done` a failure is logged."""
+        group = self._member()
+        group.offsets.commit_nowait(self._to_commit(group, offsets), done)
+
+    async def committed(
+        self, partitions: Iterable[tuple[str, int]], timeout_ms: int | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed; None where nothing is."""
+        self._start()
+        wanted = [TopicPartition(*where) for where in partitions]
+        return await self._member().offsets.committed(wanted, self._limit(timeout_ms))
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """This member, for a transaction that commits its offsets."""
+        return self._member().metadata()
+
+    def _member(self) -> Group:
+        self._check_open()
+        if self._group is None:
+            raise ClientError("this consumer is in no group", fix="give it a group_id")
+        return self._group
+
+    def _to_commit(
+        self, group: Group, offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        if offsets is None:
+            return group.offsets.consumed()
+        return {
+            TopicPartition(*where): OffsetAndMetadata(place) if isinstance(place, int) else place
+            for where, place in offsets.items()
+        }
+
     # -- records ---------------------------------------------------------------------------------
 
     async def poll(
@@ -194,6 +296,8 @@ class Consumer:
         before it until a seek, or `skip`, moves on.
         """
         most = max_records or self.settings.max_poll_records
+        if self._group is not None:
+            return await self._poll_in_group(self._group, timeout_ms, most)
         records = self._take(most)
         if records or timeout_ms <= 0:
             await asyncio.sleep(0)  # fetches go on even if the caller never waits
@@ -207,28 +311,76 @@ class Consumer:
             return []
         return records
 
+    async def _poll_in_group(
+        self, group: Group, timeout_ms: int, most: int
+    ) -> list[ConsumerRecord[Any, Any]]:
+        self._check_open()
+        await group.turn()
+        records = self._take(most)
+        if records or timeout_ms <= 0:
+            await asyncio.sleep(0)
+            return records
+        group.waiting += 1
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not records:
+                    await self._fetcher.arrived.wait()
+                    if group.due:
+                        await group.turn()
+                    records = self._take(most)
+        except TimeoutError:
+            return []
+        finally:
+            group.waiting -= 1
+        return records
+
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ConsumerRecord[Any, Any]:
-        fetcher = self._fetcher
+        fetcher, group = self._fetcher, self._group
+        if group is not None:
+            group.touched = True
+            if group.due:
+                await group.turn()
         if fetcher.breathe:
             fetcher.breathe = False
             await asyncio.sleep(0)
         while (record := fetcher.take_one()) is None:
             self._check_open()
-            await fetcher.arrived.wait()
+            await self._wait()
         return record
+
+    async def _wait(self) -> None:
+        """Until something has arrived, or the group wants something."""
+        group = self._group
+        if group is None:
+            await self._fetcher.arrived.wait()
+            return
+        group.waiting += 1
+        try:
+            await self._fetcher.arrived.wait()
+            if group.due:
+                await group.turn()
+        finally:
+            group.waiting -= 1
 
     # -- life ------------------------------------------------------------------------------------
 
-    async def close(self) -> None:
-        if self._closed:
+    async def close(self, *, commit: bool = True) -> None:
+        """Gives up the partitions, leaves the group and ends all connections. With automatic
+        commits the positions are committed first, unless `commit` is false."""
+        if self._closing:
             return
-        self._closed = True
-        self._fetcher.close()
-        self._fetcher.arrived.wake()
-        await self._cluster.close()
+        self._closing = True
+        try:
+            if self._group is not None and self._started:
+                await self._group.leave("the consumer was closed", commit)
+        finally:
+            self._closed = True
+            self._fetcher.close()
+            self._fetcher.arrived.wake()
+            await self._cluster.close()
 
     async def __aenter__(self) -> Self:
         self._start()
@@ -240,7 +392,8 @@ class Consumer:
         error: BaseException | None,
         at: TracebackType | None,
     ) -> None:
-        await self.close()
+        # Nobody knows whether the last records were worked on: they are read again.
+        await self.close(commit=error is None)
 
     def _start(self) -> None:
         self._check_open()
@@ -248,6 +401,8 @@ class Consumer:
             self._started = True
             self._cluster.start()
             self._fetcher.start()
+            if self._group is not None:
+                self._group.offsets.start()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -255,9 +410,11 @@ class Consumer:
 
     def _take(self, most: int) -> list[ConsumerRecord[Any, Any]]:
         self._check_open()
-        if not self._positions.assigned:
+        subscribed = self._group is not None and self._group.subscription is not None
+        if not self._positions.assigned and not subscribed:
             raise ClientError(
-                "nothing to read: no partition is assigned", fix="call consumer.assign() first"
+                "nothing to read: no partition is assigned",
+                fix="call consumer.assign() or subscribe() first",
             )
         return self._fetcher.take(most)
 

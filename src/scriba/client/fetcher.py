@@ -129,6 +129,8 @@ class Fetcher:
         chunk = assigned.buffered[0]
         taken = chunk.take(most)
         assigned.position = chunk.next_offset
+        if taken:
+            assigned.seen_epoch = taken[-1].leader_epoch
         if not taken or chunk.used_up:
             self._finish(assigned, chunk)
         return taken
@@ -141,6 +143,8 @@ class Fetcher:
                 chunk = assigned.buffered[0]
                 record = chunk.take_one()
                 assigned.position = chunk.next_offset
+                if record is not None:
+                    assigned.seen_epoch = record.leader_epoch
                 if record is None or chunk.used_up:
                     self._finish(assigned, chunk)
                 if record is not None:
@@ -151,6 +155,7 @@ class Fetcher:
     def _finish(self, assigned: Assigned, chunk: Chunk) -> None:
         """A chunk is used up: there is room for another."""
         assigned.position = chunk.end_offset
+        assigned.seen_epoch = chunk.end_epoch
         assigned.buffered.popleft()
         self._line.popleft()
         self.breathe = True

@@ -1,7 +1,8 @@
 """Where a consumer stands in each of its partitions.
 
-A partition is in one of three states, by what stands between it and the next fetch:
+A partition is in one of four states, by what stands between it and the next fetch:
 
+    to be restored neither offset nor target: the group's committed offset is being asked for
     to be found    `target` says where to begin (a name or a time): ListOffsets gives the offset
     to be checked  a new leader was elected since it was last good: is it still in the log?
     fetchable      the offset is good; records are fetched as long as there is room for them
@@ -42,6 +43,7 @@ class Assigned:
         "paused",
         "position",
         "retry_at",
+        "seen_epoch",
         "target",
         "where",
     )
@@ -55,6 +57,8 @@ class Assigned:
         self.fetch_offset = -1
         self.epoch = -1
         """Of the leader that wrote what is before `fetch_offset`; -1 when not known."""
+        self.seen_epoch = -1
+        """Of the leader that wrote what is before `position`; -1 when not known."""
         self._checked_epoch = -1
         self.buffered: deque[Chunk] = deque()
         self.error: ClientError | None = None
@@ -75,7 +79,7 @@ class Assigned:
         """Goes on at an offset; `epoch` is that of the record before it, if known."""
         self._leave()
         self.position = self.fetch_offset = offset
-        self.epoch = epoch
+        self.epoch = self.seen_epoch = epoch
         self._checked_epoch = -1
 
     def look_for(self, target: int) -> None:
@@ -83,7 +87,7 @@ class Assigned:
         self._leave()
         self.target = target
         self.position = self.fetch_offset = -1
-        self.epoch = -1
+        self.epoch = self.seen_epoch = -1
 
     def _leave(self) -> None:
         self.generation += 1

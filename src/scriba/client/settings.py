@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
+from scriba.client.group_keys import GroupKeys, settle_group
 from scriba.client.serializers import DESERIALIZERS, SERIALIZERS, Deserializer, Serializer
 from scriba.config import ConfigError, Importance, Kind, Setting, Settings, did_you_mean, setting
 
 _MAX_INT: Final = 2**31 - 1
-_GROUPS: Final = "consumer groups"
 _SECURITY: Final = "TLS and SASL"
 HIGH: Final = Importance.HIGH
 LOW: Final = Importance.LOW
@@ -32,21 +32,6 @@ ELSEWHERE: Final[dict[str, str]] = {
     "interceptor.classes": "there are no interceptors; wrap send() or poll() instead",
     "client.dns.lookup": "every address of a host is tried in turn; leave it out",
     "partitioner.availability.timeout.ms": "a slow broker gets fewer records by itself",
-    **dict.fromkeys(
-        (
-            "auto.commit.interval.ms",
-            "enable.auto.commit",
-            "exclude.internal.topics",
-            "group.instance.id",
-            "group.protocol",
-            "group.remote.assignor",
-            "heartbeat.interval.ms",
-            "max.poll.interval.ms",
-            "partition.assignment.strategy",
-            "session.timeout.ms",
-        ),
-        "needs consumer groups (not served yet); leave it out and assign partitions",
-    ),
 }
 """Names that Kafka's clients know and these do not, with what to do."""
 
@@ -403,7 +388,7 @@ def _settle_times(values: dict[str, Any]) -> None:
         )
 
 
-class ConsumerSettings(ClientSettings):
+class ConsumerSettings(GroupKeys, ClientSettings):
     """What `Consumer` takes."""
 
     key_deserializer: str | Deserializer = setting(
@@ -479,6 +464,8 @@ class ConsumerSettings(ClientSettings):
         at_least=0,
         doc="How long a call may take with all its retries, unless it is given a time.",
     )
-    group_id: str | None = setting(
-        Kind.STRING, default=None, feature=_GROUPS, importance=HIGH, doc="The consumer's group."
-    )
+
+    @classmethod
+    def settle(cls, values: dict[str, Any]) -> dict[str, Any]:
+        settle_group(values, cls.table)
+        return values

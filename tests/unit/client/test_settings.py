@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +44,53 @@ def test_defaults_are_those_of_kafka_4() -> None:
     assert (consumer.fetch_max_bytes, consumer.max_partition_fetch_bytes) == (52428800, 1048576)
 
 
+def test_a_group_has_the_defaults_of_kafka_4() -> None:
+    alone, member = (ConsumerSettings.build(AT, {"group_id": g}) for g in (None, "g"))
+    assert (alone.enable_auto_commit, member.enable_auto_commit) == (False, True)
+    assert (member.auto_commit_interval_ms, member.max_poll_interval_ms) == (5000, 300_000)
+    assert (member.session_timeout_ms, member.heartbeat_interval_ms) == (45_000, 3_000)
+    assert (member.group_protocol, member.group_remote_assignor) == ("classic", None)
+    assert member.partition_assignment_strategy == ("range", "cooperative-sticky")
+    java = ConsumerSettings.build(
+        AT,
+        {
+            "group_id": "g",
+            "partition_assignment_strategy": [
+                "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+                "roundrobin",
+            ],
+        },
+    )
+    assert java.partition_assignment_strategy == ("cooperative-sticky", "roundrobin")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"enable_auto_commit": True}, "needs a group.id"),
+        ({"group_instance_id": "i"}, "needs a group.id"),
+        ({"group_id": ""}, "must not be empty"),
+        ({"group_id": "g", "group_protocol": "streams"}, "one of classic, consumer"),
+        ({"group_id": "g", "group_remote_assignor": "uniform"}, "needs group.protocol=consumer"),
+        ({"group_id": "g", "heartbeat_interval_ms": 45_000}, "below session.timeout.ms"),
+        ({"group_id": "g", "partition_assignment_strategy": "fair"}, "no assignor is called"),
+        ({"group_id": "g", "partition_assignment_strategy": ""}, "at least one"),
+        ({"group_id": "g", "max_poll_interval_ms": 0}, "at least 1"),
+        ({"group_id": "g", "session_timeout": 1}, "did you mean session_timeout_ms"),
+        *(
+            ({"group_id": "g", "group_protocol": "consumer", name: value}, "not used with")
+            for name, value in [
+                ("session_timeout_ms", 9000),
+                ("heartbeat_interval_ms", 1000),
+                ("partition_assignment_strategy", "range"),
+            ]
+        ),
+    ],
+)
+def test_what_contradicts_itself_in_a_group_is_refused(given: dict[str, Any], told: str) -> None:
+    assert told in refusal(ConsumerSettings, **given)
+
+
 def test_an_unknown_name_is_refused_with_the_nearest_in_the_same_spelling() -> None:
     assert refusal(ProducerSettings, linger=1).endswith("did you mean linger_ms?")
     with pytest.raises(ConfigError, match=r"fetch\.min\.byte: .* did you mean fetch\.min\.bytes\?"):
@@ -52,8 +100,6 @@ def test_an_unknown_name_is_refused_with_the_nearest_in_the_same_spelling() -> N
 
 def test_names_of_what_is_not_here_say_what_to_do() -> None:
     assert "kernel" in refusal(ProducerSettings, send_buffer_bytes=1)
-    assert "consumer groups" in refusal(ConsumerSettings, group_id="g")
-    assert "consumer groups" in refusal(ConsumerSettings, enable_auto_commit=True)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +169,8 @@ def test_durations_for_resetting_by_time() -> None:
 @pytest.mark.parametrize("cls", [ProducerSettings, ConsumerSettings, AdminSettings])
 def test_every_setting_that_is_taken_is_read_somewhere(cls: type[ClientSettings]) -> None:
     room = Path(scriba.client.settings.__file__).parent
-    sources = "".join(p.read_text() for p in room.glob("*.py") if p.name != "settings.py")
+    declaring = ("settings.py", "group_keys.py")
+    sources = "".join(p.read_text() for p in room.glob("*.py") if p.name not in declaring)
     for name, declared in cls.table.items():
         if not declared.feature:
             assert re.search(rf"\.{declared.attribute}\b", sources), f"{name} has no effect"

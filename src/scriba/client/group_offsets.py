@@ -1,0 +1,198 @@
+"""A consumer's offsets in its group: where reading begins, and what is committed when.
+
+Automatic commits happen at the beginning of a poll, so that they cover what earlier polls gave and
+nothing of what the application may still be working on. All commits of a consumer leave one after
+the other, in the order they were asked for: an older one never overtakes a younger one, retries or
+not.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from scriba.client.cluster import Cluster
+from scriba.client.commits import CommittedOffsets
+from scriba.client.coordinator import Coordinator, CoordinatorKind
+from scriba.client.errors import BrokerError, ClientError, OffsetError
+from scriba.client.fetcher import Fetcher, reset_target
+from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from scriba.client.ports import Backoff
+from scriba.client.positions import Assigned, Positions
+from scriba.client.settings import ConsumerSettings
+from scriba.errors import ErrorCode
+
+log = logging.getLogger(__name__)
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+Done = Callable[[Offsets, ClientError | None], object]
+
+_AGAIN: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNSTABLE_OFFSET_COMMIT})
+"""Refusals that pass by themselves, besides the retriable ones."""
+
+
+class GroupOffsets:
+    def __init__(
+        self,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        group_id: str,
+        positions: Positions,
+        fetcher: Fetcher,
+    ) -> None:
+        self.due = False
+        """Whether the next poll should commit."""
+        self.member: Callable[[], ConsumerGroupMetadata] = lambda: ConsumerGroupMetadata(group_id)
+        """Who commits; BrokerError when nobody may."""
+        self.refused: Callable[[ErrorCode], None] = lambda code: None
+        """Told what a refused commit may mean for the membership."""
+        self.reader: Callable[[], ConsumerGroupMetadata] = lambda: ConsumerGroupMetadata(group_id)
+        """Who reads."""
+        self._cluster = cluster
+        self._settings = settings
+        self._positions = positions
+        self._fetcher = fetcher
+        coordinator = Coordinator(cluster, CoordinatorKind.GROUP, group_id)
+        self._committed = CommittedOffsets(cluster, coordinator)
+        self._turn = asyncio.Lock()
+        self._automatic: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        if self._settings.enable_auto_commit:
+            self._cluster.tasks.spawn(self._keep_time(), name="scriba-auto-commit")
+
+    # -- committing ------------------------------------------------------------------------------
+
+    def consumed(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """The positions: what the application has been given up to now."""
+        return {
+            where: OffsetAndMetadata(assigned.position, "", assigned.seen_epoch)
+            for where, assigned in self._positions.assigned.items()
+            if assigned.position >= 0
+        }
+
+    async def commit(self, offsets: Offsets, timeout_ms: int) -> None:
+        if not offsets:
+            return
+
+        async def attempt() -> None:
+            try:
+                await self._committed.commit(self.member(), offsets)
+            except BrokerError as refusal:
+                self.refused(refusal.code)
+                raise _maybe_again(refusal) from None
+
+        async def in_turn() -> None:
+            async with self._turn:
+                await self._cluster.retry(attempt, timeout_ms, "the commit")
+
+        await self._cluster.within(in_turn(), timeout_ms, "the commit")
+
+    def commit_nowait(self, offsets: Offsets, done: Done | None) -> "asyncio.Task[None]":
+        async def work() -> None:
+            failure: ClientError | None = None
+            try:
+                await self.commit(offsets, self._settings.default_api_timeout_ms)
+            except ClientError as refused:
+                failure = refused
+            if done is not None:
+                done(offsets, failure)
+            elif failure is not None:
+                log.warning("a commit failed: %s", failure)
+
+        return self._cluster.tasks.spawn(work(), name="scriba-commit")
+
+    def commit_automatically(self) -> None:
+        """Begins to commit the positions of now; the one before may still be under way."""
+        self.due = False
+        if self._automatic is None or self._automatic.done():
+            offsets = self.consumed()
+            if offsets:
+                self._automatic = self.commit_nowait(offsets, None)
+
+    async def commit_before_parting(self) -> None:
+        """Commits what is about to be given up; a failure does not hold up a rebalance."""
+        if not self._settings.enable_auto_commit:
+            return
+        settings = self._settings
+        limit = min(settings.default_api_timeout_ms, settings.max_poll_interval_ms)
+        try:
+            await self.commit(self.consumed(), limit)
+        except ClientError as failure:
+            log.warning("the commit before a rebalance failed: %s", failure)
+
+    async def _keep_time(self) -> None:
+        while True:
+            await asyncio.sleep(max(1, self._settings.auto_commit_interval_ms) / 1000)
+            if not self.due and self._positions.assigned:
+                self.due = True
+                self._fetcher.arrived.wake()
+
+    # -- reading ---------------------------------------------------------------------------------
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], timeout_ms: int
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        wanted = list(partitions)
+
+        async def attempt() -> dict[TopicPartition, OffsetAndMetadata | None]:
+            return await self._fetch(wanted)
+
+        return await self._cluster.retry(attempt, timeout_ms, "the committed offsets")
+
+    async def _fetch(
+        self, wanted: list[TopicPartition]
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        try:
+            return await self._committed.fetch(self.reader(), wanted)
+        except BrokerError as refusal:
+            self.refused(refusal.code)
+            raise _maybe_again(refusal) from None
+
+    def restore(self, fresh: list[Assigned]) -> None:
+        """Has partitions begin where the group left off, unless a seek comes first."""
+        if fresh:
+            self._cluster.tasks.spawn(self._restore(fresh), name="scriba-committed")
+
+    async def _restore(self, fresh: list[Assigned]) -> None:
+        settings = self._settings
+        rng = self._cluster.ports.rng
+        backoff = Backoff(rng, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
+        generations = {assigned.where: assigned.generation for assigned in fresh}
+        while waiting := [a for a in fresh if self._waits(a, generations[a.where])]:
+            try:
+                found = await self._fetch([assigned.where for assigned in waiting])
+            except ClientError as failure:
+                if failure.retriable:
+                    await asyncio.sleep(backoff.next_ms() / 1000)
+                    continue
+                for assigned in waiting:
+                    assigned.error = failure
+                break
+            for assigned in waiting:
+                if self._waits(assigned, generations[assigned.where]):
+                    self._begin(assigned, found[assigned.where])
+            break
+        self._fetcher.arrived.wake()
+        self._fetcher.poke()
+
+    def _waits(self, assigned: Assigned, generation: int) -> bool:
+        current = self._positions.assigned.get(assigned.where) is assigned
+        return current and assigned.generation == generation
+
+    def _begin(self, assigned: Assigned, committed: OffsetAndMetadata | None) -> None:
+        if committed is not None:
+            assigned.jump(committed.offset, committed.leader_epoch)
+            return
+        wall_ms = self._cluster.ports.clock.wall_ms()
+        target = reset_target(self._settings.auto_offset_reset, wall_ms)
+        if target is None:
+            assigned.error = OffsetError(*assigned.where, -1)
+        else:
+            assigned.look_for(target)
+
+
+def _maybe_again(refusal: BrokerError) -> BrokerError:
+    if refusal.code in _AGAIN:
+        refusal.retriable = True
+    return refusal

@@ -1,0 +1,1 @@
+"""A consumer's membership in its group: one machine for each of the two protocols."""

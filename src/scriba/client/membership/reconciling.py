@@ -1,0 +1,275 @@
+"""Membership by the consumer protocol (KIP-848): the broker shares out, heartbeats carry it all.
+
+    OUT        no member: nothing is subscribed to, or it has left
+    JOINING    the first heartbeat, with epoch 0, says everything
+    MEMBER     heartbeats; the answer may bring a target, which the application moves to
+    FENCED     the broker does not know this member or epoch: all is lost, then it joins again
+    AWAY       the application does not poll: it has left, and joins again when it does
+
+There is no barrier. A target names topics by id and holds only what is free: the member gives up
+what is not in it, takes what is new, and says in the next heartbeat, at once, what it then has.
+Partitions of topics whose names are not known yet are taken when they are.
+
+A heartbeat says only what has changed since one that was answered; after a failure, everything.
+"""
+
+import enum
+from collections.abc import Mapping
+from typing import Final
+
+from scriba.client.errors import BrokerError, ClientError
+from scriba.client.membership.model import Change, Identity, Wish
+from scriba.client.membership.payload import by_topic
+from scriba.client.model import TopicPartition
+from scriba.errors import ErrorCode, error_code
+from scriba.wire.groups import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatRequestTopicPartitions,
+    ConsumerGroupHeartbeatResponse,
+)
+from scriba.wire.schema import Message
+
+JOIN_EPOCH: Final = 0
+LEAVE_EPOCH: Final = -1
+LEAVE_STATIC_EPOCH: Final = -2
+
+
+class Phase(enum.Enum):
+    OUT = "out"
+    JOINING = "joining"
+    MEMBER = "member"
+    FENCED = "fenced"
+    AWAY = "away"
+
+
+_P = Phase
+VALID: Final[Mapping[Phase, frozenset[Phase]]] = {
+    _P.OUT: frozenset({_P.JOINING}),
+    _P.JOINING: frozenset({_P.MEMBER, _P.FENCED, _P.OUT}),
+    _P.MEMBER: frozenset({_P.FENCED, _P.AWAY, _P.OUT}),
+    _P.FENCED: frozenset({_P.JOINING, _P.OUT}),
+    _P.AWAY: frozenset({_P.FENCED, _P.OUT}),
+}
+
+_FENCING: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
+
+
+class Reconciling:
+    def __init__(self, identity: Identity, member_id: str) -> None:
+        self.phase = Phase.OUT
+        self.member_id = member_id
+        self.generation = JOIN_EPOCH
+        self.owned: tuple[TopicPartition, ...] = ()
+        self._identity = identity
+        self._wish = Wish()
+        self._error: ClientError | None = None
+        self._target: dict[bytes, tuple[int, ...]] = {}
+        self._names: dict[bytes, str] = {}
+        self._ids: dict[str, bytes] = {}
+        self._said: tuple[Wish, tuple[TopicPartition, ...]] | None = None
+        """What the broker has been told; None when it has to be told everything."""
+        self._at_once = False
+        self._beat_at = 0
+        self._interval_ms = identity.heartbeat_interval_ms
+        self._last_poll: int | None = None
+
+    @property
+    def lost(self) -> bool:
+        return self.phase in (Phase.FENCED, Phase.AWAY)
+
+    @property
+    def has_error(self) -> bool:
+        return self._error is not None
+
+    def _go(self, phase: Phase) -> None:
+        assert phase in VALID[self.phase], f"{self.phase} -> {phase}"
+        self.phase = phase
+
+    # -- what the application wants --------------------------------------------------------------
+
+    def want(self, wish: Wish) -> None:
+        if self.phase is Phase.OUT:
+            self._go(Phase.JOINING)
+        self._at_once = self._at_once or wish != self._wish
+        self._wish = wish
+
+    def polled(self, now: int) -> None:
+        self._last_poll = now
+        if self.phase is Phase.AWAY:
+            self._go(Phase.FENCED)
+            self._released()
+
+    def leave(self, reason: str) -> ConsumerGroupHeartbeatRequest | None:
+        joined = self.phase is Phase.MEMBER
+        request = self._farewell() if joined else None
+        if self.phase is not Phase.OUT:
+            self._go(Phase.OUT)
+        self._reset()
+        self.owned = ()
+        self._wish = Wish()
+        return request
+
+    def _farewell(self) -> ConsumerGroupHeartbeatRequest:
+        """A static member's partitions are kept for it until its session ends."""
+        static = self._identity.instance_id is not None
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self._identity.group_id,
+            member_id=self.member_id,
+            member_epoch=LEAVE_STATIC_EPOCH if static else LEAVE_EPOCH,
+            instance_id=self._identity.instance_id,
+        )
+
+    def _reset(self) -> None:
+        self.generation = JOIN_EPOCH
+        self._target = {}
+        self._said = None
+        self._at_once = False
+
+    # -- changes of the partitions ---------------------------------------------------------------
+
+    @property
+    def unnamed(self) -> list[bytes]:
+        """Ids of topics in the target whose names are needed."""
+        return [topic_id for topic_id in self._target if topic_id not in self._names]
+
+    def learn(self, names: Mapping[bytes, str]) -> None:
+        self._names.update(names)
+        self._ids.update({name: topic_id for topic_id, name in names.items()})
+
+    def change(self) -> Change | None:
+        if self.phase is Phase.FENCED:
+            return Change(self.owned, lost=True)
+        if self.phase is not Phase.MEMBER:
+            return None
+        reachable = tuple(
+            TopicPartition(name, index)
+            for topic_id, indexes in self._target.items()
+            if (name := self._names.get(topic_id)) is not None
+            for index in indexes
+        )
+        wanted, have = set(reachable), set(self.owned)
+        if wanted == have:
+            return None
+        return Change(tuple(w for w in self.owned if w not in wanted), assign=reachable)
+
+    def changed(self, change: Change) -> None:
+        gone = set(change.release)
+        self.owned = tuple(where for where in self.owned if where not in gone)
+        if change.assign is not None:
+            self.owned = change.assign
+        self._at_once = True
+        self._released()
+
+    def _released(self) -> None:
+        if self.phase is Phase.FENCED and not self.owned:
+            self._go(Phase.JOINING)
+
+    # -- requests --------------------------------------------------------------------------------
+
+    def next(self, now: int) -> Message | None:
+        if self._error is not None:
+            return None
+        if self._is_away(now):
+            self._go(Phase.AWAY)
+            self._reset()
+            return self._farewell()
+        due = self._at_once or now >= self._beat_at
+        if self.phase is Phase.JOINING or (self.phase is Phase.MEMBER and due):
+            return self._heartbeat(now)
+        return None
+
+    def wake_at(self) -> int | None:
+        if self._error is not None or self.phase is not Phase.MEMBER:
+            return None
+        times = [self._beat_at]
+        if self._last_poll is not None:
+            times.append(self._last_poll + self._identity.max_poll_interval_ms)
+        return min(times)
+
+    def _is_away(self, now: int) -> bool:
+        return (
+            self._last_poll is not None
+            and self.phase is Phase.MEMBER
+            and now >= self._last_poll + self._identity.max_poll_interval_ms
+        )
+
+    def _heartbeat(self, now: int) -> ConsumerGroupHeartbeatRequest:
+        identity = self._identity
+        self._at_once = False
+        self._beat_at = now + self._interval_ms
+        request = ConsumerGroupHeartbeatRequest(
+            group_id=identity.group_id,
+            member_id=self.member_id,
+            member_epoch=self.generation,
+            instance_id=identity.instance_id,
+        )
+        said, self._said = self._said, (self._wish, self.owned)
+        if said is None:
+            request.rack_id = identity.rack
+            request.rebalance_timeout_ms = identity.max_poll_interval_ms
+            request.server_assignor = identity.remote_assignor
+        if said is None or said[0].topics != self._wish.topics:
+            request.subscribed_topic_names = sorted(self._wish.topics)
+        if said is None or said[0].regex != self._wish.regex:
+            # An empty expression takes back an earlier one; at first there is none to take back.
+            first = said is None and self._wish.regex is None
+            request.subscribed_topic_regex = None if first else self._wish.regex or ""
+        if said is None or said[1] != self.owned:
+            request.topic_partitions = [
+                ConsumerGroupHeartbeatRequestTopicPartitions(
+                    topic_id=self._ids[topic], partitions=indexes
+                )
+                for topic, indexes in by_topic(self.owned).items()
+            ]
+        return request
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def answered(self, request: Message, answer: Message, now: int) -> None:
+        assert isinstance(request, ConsumerGroupHeartbeatRequest)
+        assert isinstance(answer, ConsumerGroupHeartbeatResponse)
+        if request.member_epoch < JOIN_EPOCH or self.phase not in (Phase.JOINING, Phase.MEMBER):
+            return
+        code = error_code(answer.error_code)
+        if code in _FENCING:
+            self._fence()
+        elif code:
+            self._said = None
+            self.fail(
+                BrokerError(code, answer.error_message, about=f"group {self._identity.group_id}")
+            )
+        else:
+            self._on_good(answer, now)
+
+    def _on_good(self, answer: ConsumerGroupHeartbeatResponse, now: int) -> None:
+        if self.phase is Phase.JOINING:
+            self._go(Phase.MEMBER)
+        self.member_id = answer.member_id or self.member_id
+        self.generation = answer.member_epoch
+        self._interval_ms = answer.heartbeat_interval_ms
+        self._beat_at = now + self._interval_ms
+        if answer.assignment is not None:
+            self._target = {
+                said.topic_id: tuple(said.partitions) for said in answer.assignment.topic_partitions
+            }
+
+    def unanswered(self, request: Message, now: int) -> None:
+        self._said = None
+        self._at_once = True
+
+    def fail(self, error: ClientError) -> None:
+        self._error = error
+
+    def take_error(self) -> ClientError | None:
+        error, self._error = self._error, None
+        return error
+
+    def commit_refused(self, code: ErrorCode) -> None:
+        """Only heartbeats fence; they are sent now, so that the epoch is soon the right one."""
+        if code in (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID):
+            self._at_once = True
+
+    def _fence(self) -> None:
+        self._reset()
+        self._go(Phase.FENCED)
+        self._released()
