@@ -1,4 +1,4 @@
-"""Manages a cluster: topics, partitions, records, configurations, features, and what there is.
+"""Manages a cluster: topics, records, configurations, features, groups, transactions.
 
     async with Admin(bootstrap_servers="localhost:9092") as admin:
         await admin.create_topics([NewTopic("orders", partitions=6)])
@@ -19,12 +19,11 @@ from scriba.client.admin_ask import (
     creatable,
     delete_records,
     describe_configs,
-    describe_producers,
     more_partitions,
     replace_configs,
 )
+from scriba.client.admin_groups import GroupAdmin
 from scriba.client.admin_model import (
-    ActiveProducer,
     ClusterDescription,
     ConfigEntry,
     ConfigOp,
@@ -40,7 +39,6 @@ from scriba.client.admin_model import (
     UpgradeType,
 )
 from scriba.client.admin_read import (
-    read_active_producer,
     read_cluster,
     read_config,
     read_created,
@@ -49,6 +47,7 @@ from scriba.client.admin_read import (
     read_partition,
     read_quorum,
 )
+from scriba.client.admin_transactions import TransactionAdmin
 from scriba.client.calls import Calls, outcome
 from scriba.client.cluster import Cluster
 from scriba.client.errors import BrokerError, raise_for
@@ -76,7 +75,6 @@ from scriba.wire.quorum import (
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
-from scriba.wire.txn import DescribeProducersResponse
 from scriba.wire.uuids import to_text
 
 V = TypeVar("V")
@@ -85,7 +83,7 @@ ALL_RECORDS: Final = -1
 """As an offset for `delete_records`: up to the high watermark."""
 
 
-class Admin:
+class Admin(GroupAdmin, TransactionAdmin):
     """Takes settings by Kafka's names. Made and used within one event loop."""
 
     def __init__(
@@ -276,30 +274,6 @@ class Admin:
             return answers
 
         return await self._calls.at_leaders(targets, ask, timeout_ms, "the offsets")
-
-    async def describe_producers(
-        self, partitions: Iterable[tuple[str, int]], *, timeout_ms: int | None = None
-    ) -> dict[TopicPartition, list[ActiveProducer]]:
-        """Who has written to these partitions lately, and what transactions are open."""
-
-        async def ask(
-            leader: int, part: list[TopicPartition]
-        ) -> dict[TopicPartition, list[ActiveProducer] | BrokerError]:
-            request = describe_producers(part)
-            answer = await self._calls.ask(request, DescribeProducersResponse, leader)
-            return {
-                (where := TopicPartition(t.name, p.partition_index)): outcome(
-                    p.error_code,
-                    p.error_message,
-                    [read_active_producer(state) for state in p.active_producers],
-                    str(where),
-                )
-                for t in answer.topics
-                for p in t.partitions
-            }
-
-        wanted = [TopicPartition(*where) for where in partitions]
-        return await self._calls.at_leaders(wanted, ask, timeout_ms, "the producers")
 
     # -- configurations --------------------------------------------------------------------------
 

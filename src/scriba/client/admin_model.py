@@ -186,3 +186,64 @@ class ActiveProducer:
     last_sequence: int
     last_timestamp: int
     transaction_start_offset: int | None
+    coordinator_epoch: int = -1
+    """Of the coordinator that ended its last transaction here, -1 if none did."""
+
+
+@dataclass(slots=True, frozen=True)
+class GroupListing:
+    """A group; its type is classic or consumer, as its members speak."""
+
+    group_id: str
+    type: str
+    state: str
+    protocol_type: str
+
+
+@dataclass(slots=True, frozen=True)
+class GroupMember:
+    """`target` is what the member is to have, where it differs from what it has."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: tuple[TopicPartition, ...]
+    target: tuple[TopicPartition, ...] | None = None
+    epoch: int | None = None
+    subscription: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, frozen=True)
+class GroupDescription:
+    """The epoch is that of a consumer group; a classic one does not tell its generation."""
+
+    group_id: str
+    type: str
+    state: str
+    protocol_type: str
+    assignor: str
+    coordinator: int
+    members: tuple[GroupMember, ...]
+    epoch: int | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class TransactionListing:
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(slots=True, frozen=True)
+class TransactionDescription:
+    """`start_ms` only while a transaction is open."""
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int | None
+    partitions: tuple[TopicPartition, ...]
+    coordinator: int

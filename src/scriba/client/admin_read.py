@@ -141,4 +141,5 @@ def read_active_producer(said: ProducerState) -> ActiveProducer:
         said.last_sequence,
         said.last_timestamp,
         start if start >= 0 else None,
+        said.coordinator_epoch,
     )

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final, Generic, TypeVar
 
 from scriba.client.cluster import NO_NODE, Cluster
+from scriba.client.coordinator import CoordinatorKind, find_coordinators
 from scriba.client.errors import BrokerError, ClientError
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode, error_code
@@ -22,6 +23,10 @@ _AGAIN: Final = frozenset(
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
 """Answers about one thing that another try can change."""
@@ -135,6 +140,48 @@ class Calls:
             return answers
 
         return await self.each(wanted, attempt, timeout_ms, what)
+
+    async def at_coordinators(
+        self,
+        kind: CoordinatorKind,
+        keys: Iterable[str],
+        ask: Callable[[int, list[str]], Awaitable[Mapping[str, V | BrokerError]]],
+        timeout_ms: int | None,
+        what: str,
+    ) -> dict[str, V]:
+        """Groups or transactional ids, each asked of its coordinator."""
+        await self.cluster.ready(self.limit(timeout_ms))
+
+        async def attempt(rest: list[str]) -> dict[str, V | BrokerError]:
+            answers: dict[str, V | BrokerError] = {}
+            by_node: dict[int, list[str]] = {}
+            for key, node in (await find_coordinators(self.cluster, kind, rest)).items():
+                if isinstance(node, BrokerError):
+                    answers[key] = node
+                else:
+                    by_node.setdefault(node, []).append(key)
+            for node, part in by_node.items():
+                answers.update(await ask(node, part))
+            return answers
+
+        return await self.each(keys, attempt, timeout_ms, what)
+
+    async def at_all(
+        self,
+        ask: Callable[[int], Awaitable[list[V]]],
+        timeout_ms: int | None,
+        what: str,
+    ) -> list[V]:
+        """What every broker knows of its own, together."""
+        await self.cluster.ready(self.limit(timeout_ms))
+        found: list[V] = []
+        for node in sorted(self.cluster.nodes):
+
+            async def attempt(node: int = node) -> list[V]:
+                return await ask(node)
+
+            found += await self.cluster.retry(attempt, self.limit(timeout_ms), what)
+        return found
 
     async def _leaders(
         self, partitions: Iterable[TopicPartition], timeout_ms: int | None
