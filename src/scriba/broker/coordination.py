@@ -11,15 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
+from scriba.broker.shards import Kind, Shards
+from scriba.controller.features import GROUP_VERSION, TRANSACTION_VERSION
+from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.facts import GroupSettings, TopicFacts
+from scriba.groups.machine import Groups
+from scriba.records.compression import Codec
 from scriba.settings import NodeSettings
-from scriba.wire.admin import CreatableTopic, CreatableTopicConfig
+from scriba.txn.facts import TxnSettings
+from scriba.txn.machine import Transactions
+from scriba.wire.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from scriba.wire.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
+    from scriba.broker.node import Node
     from scriba.controller.image import ClusterImage, TopicImage
 
-OFFSETS_TOPIC: Final = "__consumer_offsets"
-TRANSACTIONS_TOPIC: Final = "__transaction_state"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 MS_PER_MINUTE: Final = 60_000
@@ -41,6 +48,78 @@ def group_settings(node: NodeSettings) -> GroupSettings:
         consumer_migration_policy=node.group_consumer_migration_policy.lower(),
         consumer_regex_refresh_interval_ms=node.group_consumer_regex_refresh_interval_ms,
     )
+
+
+def txn_settings(node: NodeSettings, image: ClusterImage) -> TxnSettings:
+    return TxnSettings(
+        max_timeout_ms=node.transaction_max_timeout_ms,
+        expiration_ms=node.transactional_id_expiration_ms,
+        abort_interval_ms=node.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+        expiry_interval_ms=node.transaction_remove_expired_transaction_cleanup_interval_ms,
+        two_phase_commit=node.transaction_two_phase_commit_enable,
+        transaction_version=image.features.get(TRANSACTION_VERSION, 0),
+    )
+
+
+def serves_consumer_protocol(node: Node) -> bool:
+    """Whether groups may use the protocol of KIP-848: by setting and by the cluster's feature."""
+    return (
+        "consumer" in node.settings.group_coordinator_rebalance_protocols
+        and node.image.features.get(GROUP_VERSION, 0) >= 1
+    )
+
+
+def group_shards(node: Node) -> Shards:
+    """The coordinators of groups, over the partitions of `__consumer_offsets`."""
+    topics = ClusterTopics(node)
+    return Shards(
+        node,
+        Kind(
+            topic=OFFSETS_TOPIC,
+            make=lambda index: Groups(group_settings(node.settings), topics),
+            load_bytes=lambda settings: settings.offsets_load_buffer_size,
+            timeout_ms=lambda settings: settings.offsets_commit_timeout_ms,
+            codec=lambda settings: Codec(settings.offsets_topic_compression_codec),
+        ),
+    )
+
+
+def txn_shards(node: Node) -> Shards:
+    """The coordinators of transactions, over the partitions of `__transaction_state`."""
+    return Shards(
+        node,
+        Kind(
+            topic=TRANSACTIONS_TOPIC,
+            make=lambda index: Transactions(txn_settings(node.settings, node.image), index),
+            load_bytes=lambda settings: settings.transaction_state_log_load_buffer_size,
+            timeout_ms=lambda settings: settings.request_timeout_ms,
+            codec=lambda settings: Codec.NONE,
+        ),
+    )
+
+
+def configure(node: Node) -> None:
+    """Hands changed settings and features to the coordinators."""
+    for machine in (*node.groups.machines(), *node.txns.machines()):
+        if isinstance(machine, Groups):
+            machine.settings = group_settings(node.settings)
+        elif isinstance(machine, Transactions):
+            machine.settings = txn_settings(node.settings, node.image)
+
+
+async def make_internal_topic(node: Node, name: str) -> None:
+    """Makes the topic unless it is there; KafkaError where that cannot be done now."""
+    if name in node.image.topics_by_name:
+        return
+    topic = internal_topic(name, node.settings, alone=len(node.image.brokers) == 1)
+    response = await node.controller.call(
+        CreateTopicsRequest(timeout_ms=node.settings.request_timeout_ms, topics=[topic])
+    )
+    await node.replicas.settled()
+    for result in response.topics:
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            node.note("coordinator", name, f"cannot be made: {result.error_message}")
+            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.error_message or "")
 
 
 def internal_topic(name: str, node: NodeSettings, *, alone: bool) -> CreatableTopic:
@@ -78,8 +157,12 @@ def _configs(configs: Mapping[str, str | int]) -> list[CreatableTopicConfig]:
 class ClusterTopics:
     """The topics of the image as the group coordinators see them: `groups.facts.Topics`."""
 
-    def __init__(self, image: ClusterImage) -> None:
-        self._image = image
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @property
+    def _image(self) -> ClusterImage:
+        return self._node.image
 
     def get(self, name: str) -> TopicFacts | None:
         return self._facts(self._image.topics_by_name.get(name))

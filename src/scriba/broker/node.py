@@ -14,17 +14,22 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from scriba.broker.access import Access, Open, Operation, Resource
+from scriba.broker.cleaning import Cleaning
 from scriba.broker.connection import Connection, Parked, Parts
 from scriba.broker.context import Context
 from scriba.broker.controller import ControllerNode
+from scriba.broker.coordination import INTERNAL_TOPICS, configure, group_shards, txn_shards
 from scriba.broker.dispatch import Dispatch, Served
 from scriba.broker.fetch_sessions import FetchSessions
 from scriba.broker.jobs import JOBS, run_forever
 from scriba.broker.observe import Counters, Events
+from scriba.broker.partition import Partition
 from scriba.broker.producer_ids import ProducerIds
 from scriba.broker.replicas import Replicas
 from scriba.broker.served import served
 from scriba.broker.server import Limits, Server
+from scriba.broker.shards import Shards
+from scriba.broker.transactions import TransactionRunner
 from scriba.config import StartError
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import BrokerImage, ClusterImage, Delta
@@ -54,7 +59,6 @@ from scriba.wire.brokers import (
 
 log = logging.getLogger(__name__)
 
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 HAND_BACK_PAUSE_S: Final = 0.01
 PROTOCOL_NUMBERS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
@@ -80,6 +84,9 @@ class Node:
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, world.rng)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.internal_topics = INTERNAL_TOPICS
+        self.groups = group_shards(self)
+        self.txns = txn_shards(self)
+        self.transactions = TransactionRunner(self)
         self.supported_features = SUPPORTED
         self.dispatch = Dispatch(self, served())
         self._controller_dispatch = Dispatch(self, served(on_controller=True))
@@ -91,6 +98,7 @@ class Node:
         self.topology = 0
         """Counts changes of topics, partitions and brokers: what Metadata tells."""
         self.clock_watch = ClockWatch(world.clock.now())
+        self.cleaning = Cleaning(self)
         self.replicas: Replicas
         self.controller: ControllerNode
         self._dirs: list[LogDir] = []
@@ -163,6 +171,8 @@ class Node:
         await self._register()
         self.replicas = Replicas(self, self._dirs)
         self._refresh_settings()
+        for shards in (self.groups, self.txns):
+            shards.start()
         self.replicas.load(self.image)
         self.controller.subscribe(self._on_change)
         await self.replicas.settled()
@@ -250,6 +260,8 @@ class Node:
         self._started = False
         self.server.stop_listening()
         await self._hand_back()
+        for shards in (self.groups, self.txns):
+            shards.stop()
         self.server.close()
         await self.tasks.stop()
         await self.replicas.close()
@@ -376,6 +388,26 @@ class Node:
         if delta.created or delta.deleted or delta.partitions or delta.brokers:
             self.topology += 1
         self.replicas.apply(delta, image)
+        if delta.configs or delta.features:
+            configure(self)
+        self.groups.topics_changed(_topics_of(delta, image))
+
+    def on_lead(self, partition: Partition) -> None:
+        """This broker leads the partition in an epoch that may be new."""
+        shards = self._shards_of(partition)
+        if shards is not None:
+            shards.follow(partition)
+
+    def on_let_go(self, partition: Partition) -> None:
+        """The partition is no longer here, or of no use any more."""
+        shards = self._shards_of(partition)
+        if shards is not None:
+            shards.unload(partition.index)
+
+    def _shards_of(self, partition: Partition) -> Shards | None:
+        if partition.topic not in INTERNAL_TOPICS:
+            return None
+        return self.groups if partition.topic == self.groups.topic else self.txns
 
     def _refresh_settings(self) -> None:
         self.settings = effective_settings(self.static_settings, self.image, self.id)
@@ -385,6 +417,15 @@ class Node:
         if self.controller_listeners and self.is_controller_listener(connection.listener):
             return self._controller_dispatch.handle(connection, frame)
         return self.dispatch.handle(connection, frame)
+
+
+def _topics_of(delta: Delta, image: ClusterImage) -> Iterator[str]:
+    """Names of the topics that a change is about."""
+    for topic in delta.deleted.values():
+        yield topic.name
+    for topic_id in delta.partitions:
+        if (known := image.topics_by_id.get(topic_id)) is not None:
+            yield known.name
 
 
 def _limits(settings: NodeSettings) -> Limits:

@@ -88,6 +88,10 @@ class Replicas:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+    def home(self, partition: Partition) -> LogDir | None:
+        """The directory that a partition lives in."""
+        return self._homes.get(PartitionName(partition.topic, partition.index))
+
     def in_dir(self, directory: LogDir) -> Iterator[Partition]:
         return (self._partitions[name] for name, home in self._homes.items() if home is directory)
 
@@ -165,6 +169,7 @@ class Replicas:
                     partition = await self._open(name, topic_id, image)
                 if partition is not None and image.leader == me:
                     partition.lead(me, image, self._node.settings.replica_lag_time_max_ms)
+                    self._node.on_lead(partition)
 
     async def _open(
         self, name: PartitionName, topic_id: bytes, image: PartitionImage
@@ -231,6 +236,7 @@ class Replicas:
             return
         self._inspecting.discard(partition)
         partition.retire(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        self._node.on_let_go(partition)
         store = partition.log
         due = self._node.world.clock.mono_ms() + store.settings.file_delete_delay_ms
         self._homes.pop(name).take_away(store)
@@ -276,6 +282,7 @@ class Replicas:
         partition = self._partitions.pop(name, None)
         if partition is not None:
             partition.retire(error)
+            self._node.on_let_go(partition)
             self._homes.pop(name, None)
         self._node.note("offline", f"{name.topic}-{name.partition}", error.message)
 

@@ -23,6 +23,11 @@ from scriba.wire.stored import FeatureLevelRecord
 METADATA_LEVEL: Final = 30
 """4.3-IV0: the level whose record formats this release writes."""
 
+GROUP_VERSION: Final = "group.version"
+"""At 1, groups may use the protocol of KIP-848."""
+TRANSACTION_VERSION: Final = "transaction.version"
+"""At 1, transactions are stored with tagged fields; at 2, each one has an epoch of its own."""
+
 SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
     METADATA_VERSION: (METADATA_LEVEL, METADATA_LEVEL),
     KRAFT_VERSION: (0, 1),

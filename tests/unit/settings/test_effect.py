@@ -11,21 +11,6 @@ DECLARATIONS = {"topic.py", "node_keys.py", "cleaner_keys.py"}
 TURNED_INTO_ANOTHER = {"internal.segment.bytes"}
 """Given, it becomes the value of `segment.bytes`."""
 
-BEHIND_THE_COORDINATORS = {
-    "add.partitions.to.txn.retry.backoff.max.ms",
-    "add.partitions.to.txn.retry.backoff.ms",
-    "offsets.commit.timeout.ms",
-    "offsets.load.buffer.size",
-    "offsets.topic.compression.codec",
-    "group.coordinator.rebalance.protocols",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-    "transaction.max.timeout.ms",
-    "transaction.partition.verification.enable",
-    "transaction.remove.expired.transaction.cleanup.interval.ms",
-    "transaction.state.log.load.buffer.size",
-    "transactional.id.expiration.ms",
-}
-"""Read once the coordinators answer clients."""
 BOUNDS = {
     f"group.consumer.{bound}{what}.ms"
     for bound in ("min.", "max.", "")
@@ -55,4 +40,4 @@ def test_every_setting_is_read_somewhere() -> None:
         for s in NodeSettings.table.values()
         if not s.feature and s.attribute not in read and s.name not in through_topics
     ]
-    assert set(idle) - BOUNDS == TURNED_INTO_ANOTHER | BEHIND_THE_COORDINATORS
+    assert set(idle) - BOUNDS == TURNED_INTO_ANOTHER

@@ -1,0 +1,156 @@
+"""A coordinator's records: as batches on their way into its partition's log, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.instant import Instant
+from scriba.outcome import Change, Machine, Origin, Outcome
+from scriba.records.batch import (
+    NO_SEQUENCE,
+    BatchHeader,
+    Record,
+    check_crc,
+    decode_records,
+    encode_batch,
+    read_end_txn_marker,
+    read_header,
+    walk,
+)
+from scriba.records.compression import Codec
+from scriba.storage.log import Cold, Slice
+from scriba.wire.coordinators import decode_change, encode_change
+
+if TYPE_CHECKING:
+    from scriba.broker.replicas import Pace
+    from scriba.storage.log import Log
+
+NO_PRODUCER: Final = (-1, -1)
+RECORD_OVERHEAD: Final = 32
+"""More than what a record's lengths, deltas and share of the batch header take."""
+BETWEEN_LOOKS: Final = 64
+"""Records replayed before the clock is looked at again."""
+
+
+class Batch(NamedTuple):
+    view: memoryview
+    header: BatchHeader
+    changes: list[Change]
+
+
+def batches(topic: str, outcome: Outcome, now: Instant, codec: Codec, limit: int) -> list[Batch]:
+    """The records of an outcome, ready to be appended; all of them are encoded before any is.
+
+    Raises KafkaError for what the topic can never take. One batch unless they may be parted.
+    """
+    built: list[Batch] = []
+    for changes, records in _parts(topic, outcome, now, limit):
+        batch = _batch(records, outcome.producer, codec)
+        if len(batch) > limit:
+            raise KafkaError(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{len(changes)} records of {topic} take {len(batch)} bytes, {limit} are allowed",
+            )
+        built.append(Batch(memoryview(batch), read_header(batch), changes))
+    return built
+
+
+def _batch(records: list[Record], producer: tuple[int, int] | None, codec: Codec) -> bytearray:
+    producer_id, producer_epoch = producer or NO_PRODUCER
+    return encode_batch(
+        records,
+        codec=codec,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=NO_SEQUENCE if producer is None else 0,
+        transactional=producer is not None,
+    )
+
+
+def _parts(
+    topic: str, outcome: Outcome, now: Instant, limit: int
+) -> Iterator[tuple[list[Change], list[Record]]]:
+    changes: list[Change] = []
+    records: list[Record] = []
+    size = 0
+    for change in outcome.records:
+        try:
+            key, value = encode_change(topic, change)
+        except ValueError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        added = len(key) + (len(value) if value else 0) + RECORD_OVERHEAD
+        if records and outcome.splittable and size + added > limit:
+            yield changes, records
+            changes, records, size = [], [], 0
+        changes.append(change)
+        records.append(Record(0, now.wall_ms, key, value))
+        size += added
+    if records:
+        yield changes, records
+
+
+async def read_back(log: Log, machine: Machine, chunk_bytes: int, pace: Pace) -> None:
+    """Replays a whole log into a machine, a chunk at a time, giving way between.
+
+    Records that are appended meanwhile are replayed, too: when this returns, without an await
+    after the last look, the machine knows everything up to the log's end.
+    """
+    offset = log.start_offset
+    while offset < log.end_offset:
+        offset = max(offset, log.start_offset)  # which may have moved
+        chunk = await _chunk(log, offset, chunk_bytes)
+        if chunk is None:
+            return  # compaction left nothing up to the end
+        begun = offset
+        for position, header in walk(chunk):
+            if header.next_offset > offset:
+                if not check_crc(chunk, position, header):
+                    raise ParseError(f"{log!r}: the batch at {header.base_offset} is damaged")
+                batch = chunk[position : position + header.size]
+                await _replay(log.topic, machine, batch, header, pace)
+                offset = header.next_offset
+        if offset == begun:
+            raise ParseError(f"{log!r} holds no whole batch at {offset}")
+        await pace()
+
+
+async def _chunk(log: Log, offset: int, chunk_bytes: int) -> memoryview | None:
+    """Whole batches from the one with `offset` on, and perhaps a part of one."""
+    loaded = False
+    while True:
+        found = log.read(offset, chunk_bytes, log.end_offset)
+        if isinstance(found, Cold):
+            await found.file.load(found.position, found.size)
+        elif not isinstance(found, Slice):
+            return None
+        elif loaded or found.file.resident(found.position, found.size):
+            view = memoryview(bytearray(found.size))
+            return view[: found.file.pread_into(view, found.position)]
+        else:
+            # Then it is looked up again: the segment may have been swapped meanwhile.
+            with suppress(OSError):
+                await found.file.load(found.position, found.size)
+            loaded = True
+
+
+async def _replay(
+    topic: str, machine: Machine, batch: memoryview, header: BatchHeader, pace: Pace
+) -> None:
+    if header.is_control:
+        marker = read_end_txn_marker(batch)
+        if marker is not None:
+            machine.replay_marker(header.producer_id, header.producer_epoch, marker.commit)
+        return
+    producer = (
+        (header.producer_id, header.producer_epoch) if header.is_transactional else NO_PRODUCER
+    )
+    for count, record in enumerate(decode_records(batch), 1):
+        if record.key is not None:
+            change = decode_change(topic, record.key, record.value)
+            if change is not None:
+                machine.replay(*change, Origin(record.offset, record.timestamp, *producer))
+        if count % BETWEEN_LOOKS == 0:
+            await pace()

@@ -1,0 +1,500 @@
+"""Runs the coordinators: one machine per partition of their topic that this broker leads.
+
+A shard begins with the leadership of its partition. Its log is replayed into a new machine, a
+slice at a time and one shard after the other; meanwhile callers are told that it is loading. Then
+requests are handed to the machine one by one. What it returns is carried out in one step without an
+await: its records are appended, replayed into it, and its replies are given to those who asked. A
+caller gets a reply, a refusal too, only once the high watermark covers all that was in the log when
+it was computed: nobody hears of what may yet be lost.
+
+    LOADING -> ACTIVE             everything has been replayed
+    LOADING -> RESTING            the log could not be replayed
+    ACTIVE  -> RESTING -> LOADING an append failed: what the machine believes is no longer true
+
+A shard whose append failed is thrown away, its callers come back later, and it is built again from
+the log, after a rest that grows while failures repeat. The same happens to one whose machine failed
+in a way nobody expected. Lost leadership ends a shard at once.
+
+Invariants: the machine has replayed exactly what is in the log of its partition, as far as it is
+ACTIVE; a shard belongs to one leader epoch, and what comes late from an earlier one is dropped.
+Never: an await between `handle`, append and replay; a reply that is not covered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from scriba.broker.replicas import Pace
+from scriba.broker.shard_log import batches, read_back
+from scriba.errors import ErrorCode, KafkaError
+from scriba.instant import Instant
+from scriba.outcome import Caller, Machine, Origin, Outcome, Token
+from scriba.records.compression import Codec
+from scriba.settings import NodeSettings
+from scriba.wire.schema import Message
+
+if TYPE_CHECKING:
+    from scriba.broker.context import Context
+    from scriba.broker.node import Node
+    from scriba.broker.partition import Partition
+
+log = logging.getLogger(__name__)
+
+FIRST_REST_MS: Final = 100
+LONGEST_REST_MS: Final = 60_000
+TICKS_AT_ONCE: Final = 1_000
+"""Deadlines of one shard that are met before the next shard has its turn."""
+
+
+class State(enum.Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    RESTING = "resting"
+
+
+VALID: Final = {
+    State.LOADING: {State.ACTIVE, State.RESTING},
+    State.ACTIVE: {State.RESTING},
+    State.RESTING: {State.LOADING},
+}
+
+REFUSALS: Final = {
+    State.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    State.RESTING: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+Settled = tuple[Message | KafkaError, int]
+"""A reply, and the end of the log when it was computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What tells the coordinators of one topic from those of another."""
+
+    topic: str
+    make: Callable[[int], Machine]
+    """A new machine for a partition."""
+    load_bytes: Callable[[NodeSettings], int]
+    timeout_ms: Callable[[NodeSettings], int]
+    """How long a change may take to reach the in-sync replicas."""
+    codec: Callable[[NodeSettings], Codec]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Since the node started."""
+
+    loads: int = 0
+    records_appended: int = 0
+    failures: int = 0
+    last_load_ms: int = 0
+
+
+class Shard:
+    __slots__ = ("due_ms", "epoch", "index", "machine", "partition", "rest_ms", "state", "waiting")
+
+    def __init__(self, partition: Partition, machine: Machine) -> None:
+        self.partition = partition
+        self.index = partition.index
+        self.epoch = partition.leader_epoch
+        self.machine = machine
+        self.state = State.LOADING
+        self.waiting: dict[Token, asyncio.Future[Settled]] = {}
+        self.rest_ms = FIRST_REST_MS
+        self.due_ms = 0
+        """While RESTING: when to load again."""
+
+    def __repr__(self) -> str:
+        return f"{self.partition!r} in epoch {self.epoch}"
+
+    def move(self, state: State) -> None:
+        assert state in VALID[self.state], f"{self!r}: {self.state} -> {state}"
+        self.state = state
+
+    def reply(self, token: Token, answer: Message | KafkaError) -> None:
+        waiter = self.waiting.pop(token, None)
+        if waiter is not None and not waiter.done():  # else its caller has gone
+            waiter.set_result((answer, self.partition.log.end_offset))
+
+    def let_go(self, error: KafkaError) -> None:
+        """Ends every wait: nobody will answer these any more."""
+        waiting, self.waiting = self.waiting, {}
+        for waiter in waiting.values():
+            if not waiter.done():
+                waiter.set_result((error, 0))
+
+
+class Shards:
+    def __init__(self, node: Node, kind: Kind) -> None:
+        self.topic = kind.topic
+        self.counts = Counts()
+        self.on_send: Callable[[Any, int], None] | None = None
+        """Takes what a machine wants sent, once it is committed, with the shard's epoch."""
+        self._node = node
+        self._kind = kind
+        self._shards: dict[int, Shard] = {}
+        self._to_load: deque[Shard] = deque()
+        self._loader: asyncio.Task[None] | None = None
+        self._last_token: Token = 0
+        self._news = asyncio.Event()
+        """Set when the keeper of time should look again before its alarm."""
+        self._alarm_ms: float = math.inf
+        self._changed_topics: dict[str, None] = {}
+
+    # ---- life ----
+
+    def start(self) -> None:
+        self._node.tasks.spawn(self._keep_time(), name=f"timers of {self.topic}")
+
+    def stop(self) -> None:
+        """Ends every wait, so that clients look for another coordinator at once."""
+        for index in tuple(self._shards):
+            self.unload(index)
+
+    def follow(self, partition: Partition) -> None:
+        """This broker leads `partition` now; called again for what changes nothing here."""
+        known = self._shards.get(partition.index)
+        if known is not None:
+            if known.partition is partition and known.epoch == partition.leader_epoch:
+                return
+            self.unload(partition.index)
+        shard = Shard(partition, self._kind.make(partition.index))
+        self._shards[partition.index] = shard
+        self._load_soon(shard)
+
+    def unload(self, index: int) -> None:
+        shard = self._shards.pop(index, None)
+        if shard is not None:
+            shard.let_go(KafkaError(ErrorCode.NOT_COORDINATOR))
+
+    def partitions_led(self) -> list[int]:
+        return sorted(self._shards)
+
+    def machines(self) -> list[Machine]:
+        """All of them, for whoever changes their settings."""
+        return [shard.machine for shard in self._shards.values()]
+
+    def machine_of(self, index: int) -> Machine | None:
+        """What runs for a partition, to be looked at."""
+        shard = self._shards.get(index)
+        return shard.machine if shard is not None else None
+
+    def topics_changed(self, names: Iterable[str]) -> None:
+        """Topics were made, grew or went: every machine is told soon, in slices."""
+        self._changed_topics.update(dict.fromkeys(names))
+        self._news.set()
+
+    # ---- asking ----
+
+    def partition_of(self, key: str) -> int:
+        """The partition that coordinates a group or a transactional id, as Kafka chooses it."""
+        topic = self._node.image.topics_by_name.get(self.topic)
+        if topic is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        return partition_for(key, len(topic.partitions))
+
+    async def ask(self, key: str, request: Message, ctx: Context) -> Message:
+        return await self.ask_partition(self.partition_of(key), request, ctx)
+
+    async def ask_partition(self, index: int, request: Message, ctx: Context) -> Message:
+        answer = self.begin(index, request, ctx)
+        return answer if isinstance(answer, Message) else await answer
+
+    def begin(self, index: int, request: Message, ctx: Context) -> Message | Awaitable[Message]:
+        """Starts a request now; its reply, if it may leave at once. KafkaError refuses it."""
+        shard = self._answering(index)
+        now = self._node.world.clock.now()
+        caller = Caller(
+            ctx.version, ctx.client_id or "", f"/{ctx.host}", self._node.world.rng.bytes(16)
+        )
+        self._last_token = token = self._last_token + 1
+        waiter: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        shard.waiting[token] = waiter
+        try:
+            outcome = shard.machine.handle(request, token, caller, now)
+        except KafkaError as error:
+            shard.reply(token, error)
+        except Exception:
+            self._rest(shard, "a request failed")
+            raise
+        else:
+            self._carry_out(shard, outcome, now)
+        if waiter.done():
+            answer, end = waiter.result()
+            if shard.partition.high_watermark.value >= end:
+                if isinstance(answer, KafkaError):
+                    raise answer
+                return answer
+        return self._finish(shard.partition, waiter)
+
+    async def _finish(self, partition: Partition, waiter: asyncio.Future[Settled]) -> Message:
+        answer, end = await waiter
+        await self._covered(partition, end)
+        if isinstance(answer, KafkaError):
+            raise answer
+        return answer
+
+    async def _covered(self, partition: Partition, end_offset: int) -> None:
+        """Waits for the high watermark, for as long as a change may take."""
+        if partition.high_watermark.value >= end_offset:
+            return
+        limit_ms = self._kind.timeout_ms(self._node.settings)
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                await partition.high_watermark.reach(end_offset)
+        except TimeoutError:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{partition!r}: not replicated in time"
+            ) from None
+        except KafkaError as error:  # the partition moved, was deleted or failed
+            raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
+
+    def _answering(self, index: int) -> Shard:
+        shard = self._shards.get(index)
+        if shard is None:
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        if shard.state is not State.ACTIVE:
+            raise KafkaError(REFUSALS[shard.state])
+        if not self._leads(shard):
+            self.unload(index)
+            raise KafkaError(ErrorCode.NOT_COORDINATOR)
+        return shard
+
+    def _leads(self, shard: Shard) -> bool:
+        leader = shard.partition.leader
+        return leader is not None and leader.leader_epoch == shard.epoch
+
+    # ---- carrying out ----
+
+    def _carry_out(self, shard: Shard, outcome: Outcome, now: Instant) -> None:
+        """Appends, replays, replies: one step, whole or not at all."""
+        if outcome.records:
+            try:
+                self._append(shard, outcome, now)
+            except KafkaError as error:
+                self._not_appended(shard, outcome, error)
+                return
+        for token, answer in outcome.replies:
+            shard.reply(token, answer)
+        for event in outcome.events:
+            self._node.note(event.kind, event.about, event.text)
+        if outcome.sends:
+            self._send(shard, outcome.sends)
+        deadline = shard.machine.next_deadline()
+        if deadline is not None and deadline < self._alarm_ms:
+            self._alarm_ms = deadline
+            self._news.set()
+
+    def _append(self, shard: Shard, outcome: Outcome, now: Instant) -> None:
+        partition = shard.partition
+        settings = partition.settings
+        codec = self._kind.codec(self._node.settings)
+        built = batches(self.topic, outcome, now, codec, settings.max_message_bytes)
+        leader = partition.check_leader(shard.epoch)
+        if not leader.in_sync(settings.min_insync_replicas):
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        producer = outcome.producer or (-1, -1)
+        for view, header, changes in built:
+            appended = partition.append(view, header, now, by_coordinator=True)
+            for offset, change in enumerate(changes, appended.base_offset):
+                shard.machine.replay(*change, Origin(offset, now.wall_ms, *producer))
+            self.counts.records_appended += len(changes)
+        shard.rest_ms = FIRST_REST_MS
+
+    def _not_appended(self, shard: Shard, outcome: Outcome, error: KafkaError) -> None:
+        if outcome.producer is not None and error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
+            # The producer's fault, not the shard's: the log knows a newer one.
+            for token, _ in outcome.replies:
+                shard.reply(token, error)
+            return
+        if not self._leads(shard):
+            self.unload(shard.index)
+            return
+        if error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_REQUEST):
+            # Kafka's answer, too: the client cannot mend it, and must not try again.
+            told = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message)
+            for token, _ in outcome.replies:
+                shard.reply(token, told)
+        self._rest(shard, f"cannot append: {error}")
+
+    def _send(self, shard: Shard, sends: list[Any]) -> None:
+        end = shard.partition.log.end_offset
+        if shard.partition.high_watermark.value >= end:
+            self._hand_over(shard, sends)
+        else:
+            # From now on, not from when the task begins: what is sent keeps its order.
+            covered = shard.partition.high_watermark.reach(end)
+            work = self._send_later(shard, sends, covered)
+            self._node.tasks.spawn(work, name=f"sends of {self.topic}")
+
+    async def _send_later(
+        self, shard: Shard, sends: list[Any], covered: asyncio.Future[None]
+    ) -> None:
+        try:
+            await covered
+        except KafkaError:
+            return  # the next leader finds in the log what is to be sent
+        if self._shards.get(shard.index) is shard:
+            self._hand_over(shard, sends)
+
+    def _hand_over(self, shard: Shard, sends: list[Any]) -> None:
+        if self.on_send is not None:
+            for send in sends:
+                self.on_send(send, shard.epoch)
+
+    def marker_appended(
+        self, index: int, producer_id: int, producer_epoch: int, commit: bool
+    ) -> None:
+        """A marker was appended to the partition just now, in the same step as this call.
+
+        A shard that is still loading finds it in the log.
+        """
+        shard = self._shards.get(index)
+        if shard is not None and shard.state is State.ACTIVE:
+            shard.machine.replay_marker(producer_id, producer_epoch, commit)
+            self._news.set()
+
+    # ---- loading ----
+
+    def _load_soon(self, shard: Shard) -> None:
+        self._to_load.append(shard)
+        if self._loader is None or self._loader.done():
+            self._loader = self._node.tasks.spawn(self._load_all(), name=f"loads {self.topic}")
+
+    async def _load_all(self) -> None:
+        """One at a time: fifty side by side would each take a slice of every turn of the loop."""
+        while self._to_load:
+            shard = self._to_load.popleft()
+            if self._shards.get(shard.index) is shard:
+                await self._load(shard)
+
+    async def _load(self, shard: Shard) -> None:
+        clock = self._node.world.clock
+        begun = clock.mono_ms()
+        store = shard.partition.log
+        chunk = self._kind.load_bytes(self._node.settings)
+        try:
+            await read_back(store, shard.machine, chunk, Pace(clock))
+        except Exception as error:
+            if self._shards.get(shard.index) is shard:
+                log.error("%r cannot be loaded", shard, exc_info=error)
+                self._rest(shard, f"cannot be loaded: {error}")
+            return
+        if self._shards.get(shard.index) is not shard:
+            return
+        if not self._leads(shard):
+            self.unload(shard.index)
+            return
+        shard.move(State.ACTIVE)
+        self.counts.loads += 1
+        self.counts.last_load_ms = clock.mono_ms() - begun
+        self._step(shard, shard.machine.loaded)
+
+    def _rest(self, shard: Shard, why: str) -> None:
+        """Throws away what the machine believes; the log will tell, after a while."""
+        self.counts.failures += 1
+        self._node.note("coordinator", repr(shard.partition), why)
+        shard.move(State.RESTING)
+        shard.let_go(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why))
+        shard.due_ms = self._node.world.clock.mono_ms() + shard.rest_ms
+        shard.rest_ms = min(2 * shard.rest_ms, LONGEST_REST_MS)
+        self._news.set()
+
+    def _wake(self, shard: Shard) -> None:
+        shard.machine = self._kind.make(shard.index)
+        shard.move(State.LOADING)
+        self._load_soon(shard)
+
+    # ---- time ----
+
+    async def _keep_time(self) -> None:
+        """One task for all deadlines of all shards, and for news of topics."""
+        pace = Pace(self._node.world.clock)
+        while True:
+            await self._sleep()
+            changed, self._changed_topics = sorted(self._changed_topics), {}
+            for shard in tuple(self._shards.values()):
+                await pace()
+                if changed and self._is_active(shard):
+                    self._step(shard, partial(shard.machine.topics_changed, changed))
+                for _ in range(TICKS_AT_ONCE):
+                    if not self._is_due(shard):
+                        break
+                    self._step(shard, shard.machine.tick)
+                    await pace()
+                if self._is_rested(shard):
+                    self._wake(shard)
+
+    async def _sleep(self) -> None:
+        """Until the first deadline, or until there is news."""
+        clock = self._node.world.clock
+        self._alarm_ms = min(map(self._deadline, self._shards.values()), default=math.inf)
+        left_ms = self._alarm_ms - clock.mono_ms()
+        if left_ms > 0:
+            try:
+                async with asyncio.timeout(None if left_ms == math.inf else left_ms / 1000):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+        else:
+            await asyncio.sleep(0)
+        self._news.clear()
+
+    def _deadline(self, shard: Shard) -> float:
+        if shard.state is State.RESTING:
+            return shard.due_ms
+        if shard.state is State.LOADING:
+            return math.inf
+        deadline = shard.machine.next_deadline()
+        return math.inf if deadline is None else deadline
+
+    def _is_active(self, shard: Shard) -> bool:
+        if self._shards.get(shard.index) is not shard or shard.state is not State.ACTIVE:
+            return False
+        if not self._leads(shard):
+            self.unload(shard.index)
+            return False
+        return True
+
+    def _is_due(self, shard: Shard) -> bool:
+        return self._is_active(shard) and self._deadline(shard) <= self._mono_ms()
+
+    def _is_rested(self, shard: Shard) -> bool:
+        return (
+            self._shards.get(shard.index) is shard
+            and shard.state is State.RESTING
+            and shard.due_ms <= self._mono_ms()
+        )
+
+    def _mono_ms(self) -> int:
+        return self._node.world.clock.mono_ms()
+
+    def _step(self, shard: Shard, step: Callable[[Instant], Outcome]) -> None:
+        """What a machine does by itself; a surprise in it costs this shard and no other."""
+        now = self._node.world.clock.now()
+        try:
+            outcome = step(now)
+        except Exception:
+            log.exception("%r failed", shard)
+            self._rest(shard, "failed, see the log")
+        else:
+            self._carry_out(shard, outcome, now)
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """As Java does: `Math.abs` of the string's hash code, 0 for the one that has no positive."""
+    number = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        number = (31 * number + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    if number >= 1 << 31:
+        number = 0 if number == 1 << 31 else (1 << 32) - number
+    return number % partitions

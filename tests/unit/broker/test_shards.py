@@ -1,0 +1,449 @@
+"""The runtime of coordinators, seen with a machine that is easy to follow.
+
+The toy keeps a number per group. `add` stores the next one and replies with it, `read` replies with
+the one that is known, `wait` waits until somebody adds, `nap` until its time is up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import pytest
+
+from scriba.broker.context import Context
+from scriba.broker.coordination import make_internal_topic
+from scriba.broker.node import Node
+from scriba.broker.shards import Kind, Shards, partition_for
+from scriba.errors import ErrorCode, KafkaError
+from scriba.instant import Instant
+from scriba.outcome import Caller, Change, Event, Origin, Outcome, Token
+from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
+from scriba.records.compression import Codec
+from scriba.settings import NodeSettings
+from scriba.storage.log import Slice
+from scriba.testing.sim_world import ProcessWorld, SimWorld
+from scriba.wire.admin import DeleteTopicsRequest, DeleteTopicState
+from scriba.wire.coordinators import OFFSETS_TOPIC
+from scriba.wire.groups import HeartbeatRequest, HeartbeatResponse
+from scriba.wire.schema import Message
+from scriba.wire.stored_groups import OffsetCommitKey, OffsetCommitValue
+
+InANode = Callable[..., None]
+CALLER = Context("User:ANONYMOUS", "PLAINTEXT", "tester", "10.0.0.9", 12, 4, 0)
+
+
+class Toy:
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.numbers: dict[str, int] = {}
+        self.pending: dict[int, dict[str, int]] = {}
+        self.origins: list[Origin] = []
+        self.waiting: dict[str, list[Token]] = {}
+        self.naps: list[tuple[int, Token]] = []
+        self.callers: list[Caller] = []
+        self.told: list[str] = []
+        self.loaded_at: Instant | None = None
+
+    def replay(self, key: Message, value: Message | None, origin: Origin) -> None:
+        assert isinstance(key, OffsetCommitKey)
+        self.origins.append(origin)
+        numbers = self.numbers
+        if origin.producer_id >= 0:
+            numbers = self.pending.setdefault(origin.producer_id, {})
+        if value is None:
+            numbers.pop(key.group, None)
+        else:
+            assert isinstance(value, OffsetCommitValue)
+            numbers[key.group] = value.offset
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
+        numbers = self.pending.pop(producer_id, {})
+        if commit:
+            self.numbers.update(numbers)
+
+    def loaded(self, now: Instant) -> Outcome:
+        self.loaded_at = now
+        return Outcome()
+
+    def handle(self, request: Message, token: Token, caller: Caller, now: Instant) -> Outcome:
+        assert isinstance(request, HeartbeatRequest)
+        self.callers.append(caller)
+        group, amount = request.group_id, request.generation_id
+        match request.member_id:
+            case "add":
+                return self._add(group, amount, token)
+            case "add in a transaction":
+                outcome = self._add(group, amount, token)
+                outcome.producer = (70, amount)
+                return outcome
+            case "add many":
+                changes = [change(f"{group}{i}", i, "x" * 1000) for i in range(amount)]
+                return Outcome(changes, [(token, answer(amount))], splittable=True)
+            case "add too much":
+                return Outcome([change(group, 1, "x" * amount)], [(token, answer(1))])
+            case "read":
+                return Outcome(replies=[(token, answer(self.numbers.get(group, 0)))])
+            case "wait":
+                self.waiting.setdefault(group, []).append(token)
+                return Outcome()
+            case "nap":
+                self.naps.append((now.mono_ms + amount, token))
+                return Outcome()
+            case "send":
+                outcome = self._add(group, amount, token)
+                outcome.sends.append(f"sent {amount}")
+                return outcome
+            case "refuse":
+                raise KafkaError(ErrorCode.UNKNOWN_MEMBER_ID)
+        raise RuntimeError("a bug in the machine")
+
+    def _add(self, group: str, amount: int, token: Token) -> Outcome:
+        number = self.numbers.get(group, 0) + amount
+        replies = [(each, answer(number)) for each in [*self.waiting.pop(group, []), token]]
+        events = [Event("toy", group, f"is {number}")]
+        return Outcome([change(group, number)], list(replies), events=events)
+
+    def tick(self, now: Instant) -> Outcome:
+        due = [nap for nap in self.naps if nap[0] <= now.mono_ms]
+        assert due, "ticked before its time"
+        if due[0][0] < 0:
+            raise RuntimeError("a bug in the machine")
+        self.naps = [nap for nap in self.naps if nap not in due]
+        return Outcome(replies=[(token, answer(now.mono_ms)) for _, token in due])
+
+    def next_deadline(self) -> int | None:
+        return min((at for at, _ in self.naps), default=None)
+
+    def topics_changed(self, names: Iterable[str], now: Instant) -> Outcome:
+        self.told += names
+        return Outcome()
+
+
+def change(group: str, number: int, metadata: str = "") -> Change:
+    key = OffsetCommitKey(group=group, topic="t", partition=0)
+    return Change(key, OffsetCommitValue(offset=number, metadata=metadata, commit_timestamp=1))
+
+
+def answer(number: int) -> Message:
+    return HeartbeatResponse(throttle_time_ms=number)
+
+
+async def with_toys(node: Node, codec: Codec = Codec.NONE, load_bytes: int = 1000) -> Shards:
+    """The node's coordinators of groups, replaced by toys."""
+    node.groups.stop()
+    node.groups = Shards(
+        node,
+        Kind(OFFSETS_TOPIC, Toy, lambda s: load_bytes, lambda s: 5000, lambda s: codec),
+    )
+    node.groups.start()
+    await make_internal_topic(node, OFFSETS_TOPIC)
+    for partition in node.replicas:
+        node.on_lead(partition)
+    return node.groups
+
+
+def ask(shards: Shards, what: str, amount: int = 1, group: str = "g") -> Awaitable[Message]:
+    request = HeartbeatRequest(group_id=group, generation_id=amount, member_id=what)
+    return shards.ask(group, request, CALLER)
+
+
+async def number(asked: Awaitable[Message]) -> int:
+    response = await asked
+    assert isinstance(response, HeartbeatResponse)
+    return response.throttle_time_ms
+
+
+async def refusal(asked: Awaitable[Message]) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        await asked
+    return caught.value.code
+
+
+async def ready(shards: Shards, group: str = "g") -> None:
+    """Returns when the shard of the group answers."""
+    while True:
+        try:
+            await ask(shards, "read", group=group)
+        except KafkaError as error:
+            if not error.code.retriable:
+                raise
+            await asyncio.sleep(0.001)
+        else:
+            return
+
+
+def toy(shards: Shards, group: str = "g") -> Toy:
+    machine = shards.machine_of(shards.partition_of(group))
+    assert isinstance(machine, Toy)
+    return machine
+
+
+async def begun(asked: Awaitable[Message]) -> asyncio.Task[Message]:
+    """The request has reached its shard when this returns."""
+
+    async def wait() -> Message:
+        return await asked
+
+    task = asyncio.get_running_loop().create_task(wait())
+    await asyncio.sleep(0)
+    return task
+
+
+@pytest.mark.parametrize(
+    ("key", "partition"),
+    [("", 0), ("hello", 22), ("g", 3), ("polygenelubricants", 0), ("Straße", 22), ("𝔤", 31)],
+)
+def test_a_group_lives_where_kafka_puts_it(key: str, partition: int) -> None:
+    assert partition_for(key, 50) == partition
+
+
+def test_what_was_stored_is_there_after_a_restart() -> None:
+    sim = SimWorld(seed=3)
+    host = sim.host("broker")
+    seen: list[int] = []
+
+    async def serve(world: ProcessWorld) -> None:
+        node = Node(NodeSettings.parse({"log.dirs": "/data"}), world)
+        await node.start()
+        shards = await with_toys(node, Codec.LZ4)
+        await ready(shards)
+        before = await number(ask(shards, "read"))
+        machine = toy(shards)
+        assert [origin.offset for origin in machine.origins] == list(range(before))
+        assert machine.loaded_at is not None
+        while len(seen) % 100 or len(seen) == before:
+            seen.append(await number(ask(shards, "add")))
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        for _ in range(3):
+            process = host.start(serve)
+            goal = len(seen) + 100
+            while len(seen) < goal:
+                await asyncio.wait([process.task], timeout=0.01)
+                assert not process.task.done()
+            process.kill()
+
+    sim.run(main())
+    assert seen == list(range(1, 301))
+
+
+def test_a_reply_waits_for_the_device_where_only_that_counts(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        shards = await with_toys(node)
+        await ready(shards)
+        request = HeartbeatRequest(group_id="g", generation_id=5, member_id="add")
+        index = shards.partition_of("g")
+        partition = node.replicas.find(OFFSETS_TOPIC, index)
+        adding = shards.begin(index, request, CALLER)
+        assert not isinstance(adding, Message), "answered before the flush"
+        read = HeartbeatRequest(group_id="g", member_id="read")
+        reading = shards.begin(index, read, CALLER)
+        assert not isinstance(reading, Message), "what it read may yet be lost"
+        assert partition.high_watermark.value == 0
+        assert await number(reading) == 5
+        assert partition.log.flushed_offset == 1
+        assert await number(adding) == 5
+        assert isinstance(shards.begin(index, read, CALLER), Message), "nothing to wait for"
+
+    in_a_node(script, log_flush_interval_messages=1)
+
+
+def test_those_who_wait_are_answered_by_others_and_by_time(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        shards = await with_toys(node)
+        await ready(shards)
+        await ready(shards, "another")
+        waiting = [await begun(ask(shards, "wait")) for _ in range(3)]
+        began = world.clock.mono_ms()
+        late = await begun(ask(shards, "nap", 30_000))
+        soon = await begun(ask(shards, "nap", 7_000))
+        other = await begun(ask(shards, "nap", 50, group="another"))
+        assert await number(ask(shards, "add", 4)) == 4
+        assert [await number(each) for each in waiting] == [4, 4, 4]
+        assert await number(other) == began + 50
+        assert await number(soon) == began + 7_000
+        assert await number(late) == began + 30_000
+        assert await refusal(ask(shards, "refuse")) is ErrorCode.UNKNOWN_MEMBER_ID
+        caller = toy(shards).callers[-1]
+        assert (caller.version, caller.client_id, caller.host) == (4, "tester", "/10.0.0.9")
+        assert len({each.fresh for each in toy(shards).callers}) == len(toy(shards).callers)
+        assert ("toy", "g", "is 4") in [(e.kind, e.about, e.text) for e in node.events.since()]
+
+    in_a_node(script)
+
+
+def test_a_full_disk_throws_the_shard_away_and_room_brings_it_back(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        shards = await with_toys(node)
+        await ready(shards)
+        assert await number(ask(shards, "add", 3)) == 3
+        waiting = await begun(ask(shards, "wait"))
+        first = toy(shards)
+        faults = world.sim_disk.volume.faults
+        room, faults.capacity = faults.capacity, world.sim_disk.volume.used
+        assert await refusal(ask(shards, "add", 4)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await refusal(waiting) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert await refusal(ask(shards, "read")) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await ready(shards)
+        assert toy(shards) is not first
+        assert await refusal(ask(shards, "add", 4)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        faults.capacity = room
+        await ready(shards)
+        assert await number(ask(shards, "read")) == 3
+        assert await number(ask(shards, "add", 4)) == 7
+        assert shards.counts.failures == 2
+
+    in_a_node(script)
+
+
+def test_a_bug_in_one_shard_costs_no_other(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        shards = await with_toys(node)
+        await ready(shards)
+        await ready(shards, "another")
+        assert await number(ask(shards, "add", 3)) == 3
+        waiting = await begun(ask(shards, "wait", group="another"))
+        with pytest.raises(RuntimeError):
+            await ask(shards, "fail")
+        await ready(shards)
+        toy(shards).naps.append((-1, 0))
+        failing = await begun(ask(shards, "nap", 10_000))
+        assert await refusal(failing) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+        await ready(shards)
+        assert await number(ask(shards, "read")) == 3
+        assert await number(ask(shards, "add", group="another")) == 1
+        assert await number(waiting) == 1
+
+    in_a_node(script)
+
+
+def test_while_it_loads_callers_are_told_so(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        shards = await with_toys(node)
+        await ready(shards)
+        assert await number(ask(shards, "add many", 500)) == 500
+        index = shards.partition_of("g")
+        partition = node.replicas.find(OFFSETS_TOPIC, index)
+        shards.unload(index)
+        assert await refusal(ask(shards, "read")) is ErrorCode.NOT_COORDINATOR
+        world.sim_disk.volume.faults.cold = 1.0
+        node.on_lead(partition)
+        assert await refusal(ask(shards, "read")) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        node.on_lead(partition)  # the same leadership, told again
+        marker = memoryview(end_txn_batch(9, 0, EndTxnMarker(True, 0), 1))
+        partition.append(marker, read_header(marker), world.clock.now())
+        shards.marker_appended(index, 9, 0, True)
+        await ready(shards)
+        assert toy(shards).numbers == {f"g{i}": i for i in range(500)}
+        assert shards.counts.loads == len(shards.partitions_led()) + 1
+
+    in_a_node(script)
+
+
+def test_records_that_may_be_parted_go_in_batches_that_fit(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        shards = await with_toys(node)
+        await ready(shards)
+        partition = node.replicas.find(OFFSETS_TOPIC, shards.partition_of("g"))
+        assert await number(ask(shards, "add many", 50)) == 50
+        found = partition.log.read(0, 1, 50)
+        assert isinstance(found, Slice)
+        assert found.size <= 10_000
+        assert partition.log.end_offset == 50
+        assert [o.offset for o in toy(shards).origins] == list(range(50))
+
+    in_a_node(script, message_max_bytes=10_000)
+
+
+def test_a_record_the_topic_cannot_take_is_refused_for_good(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        shards = await with_toys(node)
+        await ready(shards)
+        assert await number(ask(shards, "add", 2)) == 2
+        too_much = ask(shards, "add too much", 20_000)
+        assert await refusal(too_much) is ErrorCode.UNKNOWN_SERVER_ERROR
+        await ready(shards)
+        assert await number(ask(shards, "add", 2)) == 4
+
+    in_a_node(script, message_max_bytes=10_000)
+
+
+def test_what_a_transaction_stores_counts_when_its_marker_comes(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        shards = await with_toys(node)
+        await ready(shards)
+        index = shards.partition_of("g")
+        partition = node.replicas.find(OFFSETS_TOPIC, index)
+
+        def end(epoch: int, commit: bool) -> None:
+            marker = memoryview(end_txn_batch(70, epoch, EndTxnMarker(commit, 0), 1))
+            partition.append(marker, read_header(marker), world.clock.now())
+            shards.marker_appended(index, 70, epoch, commit)
+
+        for _ in range(3):
+            assert await number(ask(shards, "add in a transaction", 5)) == 5
+        assert await number(ask(shards, "read")) == 0
+        assert partition.stable_offset.value == 0
+        end(5, commit=True)
+        assert await number(ask(shards, "read")) == 5
+        fenced = ask(shards, "add in a transaction", 4)
+        assert await refusal(fenced) is ErrorCode.INVALID_PRODUCER_EPOCH
+        assert await number(ask(shards, "add in a transaction", 6)) == 11
+        end(6, commit=False)
+        await ask(shards, "add in a transaction", 7)
+        machine = toy(shards)
+        shards.unload(index)
+        node.on_lead(partition)
+        await ready(shards)
+        assert toy(shards).numbers == machine.numbers == {"g": 5}
+        assert toy(shards).pending == machine.pending == {70: {"g": 12}}
+        assert [o.producer_epoch for o in toy(shards).origins] == [5, 5, 5, 6, 7]
+
+    in_a_node(script)
+
+
+def test_what_is_to_be_sent_leaves_when_it_is_committed(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        shards = await with_toys(node)
+        await ready(shards)
+        partition = node.replicas.find(OFFSETS_TOPIC, shards.partition_of("g"))
+        sent: list[Any] = []
+
+        def note(what: Any, epoch: int) -> None:
+            assert partition.high_watermark.value > len(sent)
+            sent.append((what, epoch))
+
+        shards.on_send = note
+        for amount in (1, 2, 3):
+            await begun(ask(shards, "send", amount))
+        assert sent == []
+        await ask(shards, "read")
+        epoch = partition.leader_epoch
+        assert sent == [("sent 1", epoch), ("sent 2", epoch), ("sent 3", epoch)]
+
+    in_a_node(script, log_flush_interval_messages=1)
+
+
+def test_machines_hear_of_topics_and_lose_their_own(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        shards = await with_toys(node)
+        await ready(shards)
+        machine = toy(shards)
+        await node.controller.call(DeleteTopicsRequest(topics=[DeleteTopicState(name="nobody")]), 6)
+        shards.topics_changed(["b", "a"])
+        shards.topics_changed(["a"])
+        waiting = await begun(ask(shards, "wait"))
+        await ask(shards, "nap", 1)
+        assert machine.told[-2:] == ["a", "b"]
+        await node.controller.call(
+            DeleteTopicsRequest(topics=[DeleteTopicState(name=OFFSETS_TOPIC)]), 6
+        )
+        await node.replicas.settled()
+        assert await refusal(waiting) is ErrorCode.NOT_COORDINATOR
+        assert await refusal(ask(shards, "read")) is ErrorCode.NOT_COORDINATOR
+        assert shards.partitions_led() == []
+
+    in_a_node(script)
