@@ -212,11 +212,23 @@ class Producers:
 
     def admit(self, header: BatchHeader, verification: Verification | None) -> None:
         """Refuses a transactional batch of a client that was not verified, or no longer is."""
-        producer_id, epoch = header.producer_id, header.producer_epoch
+        pending = self.admit_offsets(header.producer_id, header.producer_epoch, verification)
+        if pending is None:
+            return
+        known = self._by_id.get(header.producer_id)
+        if header.base_sequence > pending.lowest_sequence or (
+            pending.bumps and header.base_sequence and (known is None or not known.batches)
+        ):
+            raise _out_of_order(header, -1)
+
+    def admit_offsets(
+        self, producer_id: int, epoch: int, verification: Verification | None
+    ) -> Verification | None:
+        """The same for offsets, which have no sequence; None where the transaction is open."""
         known = self._by_id.get(producer_id)
         if known is not None:
             if known.txn_start >= 0 and known.epoch == epoch:
-                return
+                return None
             if epoch < known.epoch:
                 raise _fenced(producer_id, epoch, known.epoch)
         pending = self._verifying.get(producer_id)
@@ -225,10 +237,7 @@ class Producers:
                 ErrorCode.INVALID_TXN_STATE,
                 f"producer {producer_id} has no transaction open that this record is part of",
             )
-        if header.base_sequence > pending.lowest_sequence or (
-            pending.bumps and header.base_sequence and (known is None or not known.batches)
-        ):
-            raise _out_of_order(header, -1)
+        return pending
 
     def check_marker_epoch(self, producer_id: int, epoch: int, transaction_version: int) -> None:
         """Under version 2 a marker is of the transaction before its epoch, or it is a repeat."""
