@@ -1,38 +1,245 @@
-"""Compaction of a node's logs."""
+"""Compaction of a node's logs: which ones, when, how fast, and what became of it.
 
-from typing import Final, NamedTuple
+Each pass looks at every compacted log here, and works off those that are due, the dirtiest first,
+`log.cleaner.threads` at a time. The reading and writing is done by a worker outside the loop's
+process (`storage.cleaner`), which is handed paths and bounds. As it reports what it has done it
+is held to `log.cleaner.io.max.bytes.per.second`, and each segment that it completes is swapped in
+here. How far a log is compacted is written down after the last of them.
 
+A log that is deleted, truncated or shortened meanwhile makes the work stale: it is dropped, and
+the next pass looks again. A log in which the worker finds damage is marked as uncleanable, with an
+event and in `uncleanable`: it is served as before and only grows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from contextlib import aclosing, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from scriba.broker.replicas import Pace
+from scriba.errors import KafkaError
 from scriba.instant import Instant
-from scriba.settings import NodeSettings, TopicSettings
+from scriba.runtime.ports import Clock, Worker
+from scriba.settings import NodeSettings
+from scriba.storage.cleaner import Finished, Means, Progress, Rewritten
+from scriba.storage.cleaner_source import Damage
+from scriba.storage.cleaning import Dirt, dirtiest
+from scriba.storage.compaction import Stale, dirt_of, work_on
+from scriba.storage.names import PartitionName
 
-IDLE_MS: Final = 1_000
-"""Time between two looks whether the cleaner was switched on or its settings changed."""
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+    from scriba.broker.partition import Partition
+    from scriba.storage.logdir import LogDir
+
+logger = logging.getLogger(__name__)
+
+TASK: Final = "scriba.storage.cleaner:clean"
+MOST_STEP_BYTES: Final = 4 << 20
+"""Between two reports of a worker; the loop has a word each time."""
 
 
-class Share(NamedTuple):
-    """What one of the cleaners working at a time may use."""
+@dataclass(slots=True)
+class Gauges:
+    """The state of compaction, as Kafka's metrics of the log cleaner name it."""
 
-    map_bytes: int
-    map_load: float
-    io_bytes: int
-    bytes_per_second: float
+    max_dirty_percent: int = 0
+    max_compaction_delay_ms: int = 0
+    max_buffer_utilization_percent: int = 0
+    cleaner_recopy_percent: int = 0
+    max_clean_time_ms: int = 0
+    last_run_ms: int = -1
+    """Monotonic time of the last pass."""
+    uncleanable_partitions_count: int = 0
+    uncleanable_bytes: int = 0
+    in_progress: int = 0
 
 
-def share_of(settings: NodeSettings) -> Share:
+class Throttle:
+    """Tells how long to wait so that, over time, no more bytes than allowed are moved."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._paid_until_ms = 0.0
+
+    def pause_ms(self, moved: int, bytes_per_second: float) -> float:
+        now = self._clock.mono_ms()
+        self._paid_until_ms = max(self._paid_until_ms, now) + moved / bytes_per_second * 1000
+        return self._paid_until_ms - now
+
+
+class _Candidate(NamedTuple):
+    partition: Partition
+    home: LogDir
+    dirt: Dirt
+
+
+class Cleaning:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._throttle = Throttle(node.world.clock)
+        self.gauges = Gauges()
+        self.uncleanable: dict[Partition, str] = {}
+        """Partitions in which damage was found, and where."""
+
+    async def run(self, now: Instant) -> None:
+        """One pass over all logs that are due."""
+        self.gauges.last_run_ms = now.mono_ms
+        due = await self._due(now)
+        if not due:
+            return
+        left = deque(due)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(self._node.settings.log_cleaner_threads, len(due))):
+                group.create_task(self._work_off(left))
+
+    # ---- which ----
+
+    async def _due(self, now: Instant) -> list[_Candidate]:
+        pace = Pace(self._node.world.clock)
+        found: list[tuple[_Candidate, Dirt]] = []
+        delay_ms = 0
+        here = set(self._node.replicas)
+        self.uncleanable = {each: why for each, why in self.uncleanable.items() if each in here}
+        for partition in self._node.replicas:
+            await pace()
+            home = self._node.replicas.home(partition)
+            if home is None or not self._may_clean(partition) or partition in self.uncleanable:
+                continue
+            with suppress(KafkaError, OSError):  # the log has said so, or is gone
+                dirt = await self._look(partition, home, now)
+                delay_ms = max(delay_ms, dirt.overdue_ms)
+                if dirt.is_due(partition.log.settings):
+                    found.append((_Candidate(partition, home, dirt), dirt))
+        gauges = self.gauges
+        gauges.max_dirty_percent = int(100 * max((dirt.ratio for _, dirt in found), default=0))
+        gauges.max_compaction_delay_ms = delay_ms
+        gauges.uncleanable_partitions_count = len(self.uncleanable)
+        gauges.uncleanable_bytes = sum(each.log.size for each in self.uncleanable)
+        return dirtiest(found)
+
+    def _may_clean(self, partition: Partition) -> bool:
+        log = partition.log
+        return (
+            "compact" in log.settings.cleanup_policy
+            and log.failure is None
+            and self._node.replicas.get(partition.topic, partition.index) is partition
+        )
+
+    async def _look(self, partition: Partition, home: LogDir, now: Instant) -> Dirt:
+        log = partition.log
+        log.roll_if_due(now)
+        stable = log.last_stable_offset(partition.high_watermark.value)
+        checkpoint = home.compacted.get(PartitionName(partition.topic, partition.index))
+        return await dirt_of(log, stable, checkpoint, now)
+
+    # ---- carrying it out ----
+
+    async def _work_off(self, left: deque[_Candidate]) -> None:
+        worker = self._node.world.workers.start()
+        try:
+            while left:
+                await self._clean(worker, left.popleft())
+        finally:
+            await worker.close()
+
+    async def _clean(self, worker: Worker, candidate: _Candidate) -> None:
+        partition, log = candidate.partition, candidate.partition.log
+        node, started = self._node, self._node.world.clock.mono_ms()
+        self.gauges.in_progress += 1
+        try:
+            await self._compact(worker, candidate)
+            node.counters.compactions += 1
+            return
+        except Stale:
+            why = "given up: the log has changed meanwhile"
+        except Damage as damage:
+            why = f"uncleanable: {damage}"
+            self.uncleanable[partition] = why
+            self.gauges.uncleanable_partitions_count = len(self.uncleanable)
+            logger.error("%r is %s", partition, why)
+        except (KafkaError, OSError) as error:
+            # No room, or a worker that was ended: the next pass may fare better.
+            why = "given up: the log is gone" if log.failure else f"put off: {error}"
+        finally:
+            self.gauges.in_progress -= 1
+            took_ms = node.world.clock.mono_ms() - started
+            self.gauges.max_clean_time_ms = max(self.gauges.max_clean_time_ms, took_ms)
+        node.counters.failed_compactions += 1
+        node.note("compaction", repr(partition), why)
+        if log.failure is None:
+            with suppress(OSError):
+                log.compaction.discard()
+
+    async def _compact(self, worker: Worker, candidate: _Candidate) -> None:
+        partition, home, dirt = candidate
+        name = PartitionName(partition.topic, partition.index)
+        first_dirty = dirt.first_dirty
+        while first_dirty < dirt.first_uncleanable:
+            done = await self._pass(worker, candidate, first_dirty)
+            first_dirty = done.end_offset
+            await home.checkpoint_compacted(home.compacted | {name: first_dirty})
+
+    async def _pass(self, worker: Worker, candidate: _Candidate, first_dirty: int) -> Finished:
+        """As much as the keys fit into the memory for them."""
+        partition, home, dirt = candidate
+        node, log = self._node, partition.log
+        now = node.world.clock.now()
+        generation = log.compaction.generation
+        means = means_of(node.settings)
+        seed = node.world.rng.bytes(16)
+        work = work_on(log, first_dirty, dirt.first_uncleanable, means, seed, now)
+        async with aclosing(worker.run(TASK, work)) as steps:  # type: ignore[type-var]
+            async for step in steps:
+                if not self._may_clean(partition) or generation != log.compaction.generation:
+                    raise Stale
+                match step:
+                    case Progress(read, written):
+                        node.counters.compaction_bytes_read += read
+                        node.counters.compaction_bytes_written += written
+                        await self._hold_back(read + written)
+                    case Rewritten():
+                        await home.take_compacted(log, step, generation, now)
+                    case Finished():
+                        self._note(partition, step, now)
+                        return step
+        raise Stale
+
+    async def _hold_back(self, moved: int) -> None:
+        rate = self._node.settings.log_cleaner_io_max_bytes_per_second
+        pause_ms = self._throttle.pause_ms(moved, rate)
+        if pause_ms >= 1:
+            await asyncio.sleep(pause_ms / 1000)
+
+    def _note(self, partition: Partition, done: Finished, began: Instant) -> None:
+        gauges = self.gauges
+        gauges.max_buffer_utilization_percent = int(100 * done.map_use)
+        gauges.cleaner_recopy_percent = 100 * done.bytes_written // max(done.bytes_read, 1)
+        took_ms = self._node.world.clock.mono_ms() - began.mono_ms
+        self._node.note(
+            "compaction",
+            repr(partition),
+            f"up to offset {done.end_offset} in {took_ms} ms: kept {done.records_kept} of "
+            f"{done.records_read} records, wrote {done.bytes_written} bytes",
+        )
+
+
+def means_of(settings: NodeSettings) -> Means:
+    """What each of the cleaners at work may use."""
     threads = settings.log_cleaner_threads
-    return Share(
+    rate = settings.log_cleaner_io_max_bytes_per_second
+    return Means(
         map_bytes=settings.log_cleaner_dedupe_buffer_size // threads,
         map_load=settings.log_cleaner_io_buffer_load_factor,
-        io_bytes=settings.log_cleaner_io_buffer_size // threads,
-        bytes_per_second=settings.log_cleaner_io_max_bytes_per_second / threads,
+        buffer_bytes=settings.log_cleaner_io_buffer_size // threads,
+        step_bytes=int(min(rate / 4, MOST_STEP_BYTES)),
     )
 
 
-def pause_ms(settings: NodeSettings) -> int:
-    """Time between two looks for logs to compact."""
-    return settings.log_cleaner_backoff_ms if settings.log_cleaner_enable else IDLE_MS
-
-
-def horizon(settings: TopicSettings, now: Instant) -> int:
-    """Until when a tombstone found now is kept."""
-    return now.wall_ms + settings.delete_retention_ms
+async def cleaning_pass(node: Node, now: Instant) -> None:
+    if node.settings.log_cleaner_enable:
+        await node.cleaning.run(now)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from scriba.broker.cleaning import cleaning_pass
 from scriba.broker.replicas import Pace
 from scriba.errors import KafkaError
 from scriba.instant import Instant
@@ -132,6 +133,7 @@ JOBS: Final = (
         producer_expiry_pass,
         lambda n: n.settings.producer_id_expiration_check_interval_ms,
     ),
+    Job("cleaner", cleaning_pass, lambda n: n.settings.log_cleaner_backoff_ms),
     Job("controller", controller_pass, lambda n: CONTROLLER_TICK_MS),
     Job("removal", removal_pass, lambda n: REMOVAL_CHECK_MS),
     Job("idle connections", idle_connections_pass, lambda n: CONNECTION_CHECK_MS),

@@ -21,6 +21,10 @@ class Counters:
     failed_produce: int = 0
     failed_fetch: int = 0
     duplicates: int = 0
+    compactions: int = 0
+    failed_compactions: int = 0
+    compaction_bytes_read: int = 0
+    compaction_bytes_written: int = 0
     short_produces: int = 0
 
 

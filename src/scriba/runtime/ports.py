@@ -5,8 +5,8 @@ A node is given one `World`. The real one lives beside this file, the simulated 
 """
 
 import builtins
-from collections.abc import Callable, Sequence
-from typing import Final, ParamSpec, Protocol, TypeVar
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from scriba.instant import Instant
 from scriba.runtime.lag import LagHistogram
@@ -47,6 +47,23 @@ class Offload(Protocol):
     """Work that must not hold the loop: it is given values and gives values back."""
 
     async def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+
+class Worker(Protocol):
+    """Runs long tasks one after the other, outside the loop's process."""
+
+    def run(self, task: str, *values: Any) -> AsyncIterator[Any]:
+        """What the generator function `module:function` yields, given a disk and `values`.
+
+        It goes on only as its items are taken; closing the iterator early ends the task.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Workers(Protocol):
+    def start(self) -> Worker: ...
 
 
 class File(Protocol):
@@ -194,3 +211,4 @@ class World(Protocol):
     disk: Disk
     net: Net
     lag: LagHistogram
+    workers: Workers

@@ -5,8 +5,9 @@ from scriba.runtime.disk import PosixDisk
 from scriba.runtime.lag import LagHistogram, LagMonitor
 from scriba.runtime.net import SocketNet
 from scriba.runtime.offload import DEFAULT_THREADS, ThreadOffload
-from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng
+from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Workers
 from scriba.runtime.rng import SystemRng
+from scriba.runtime.workers import ChildWorkers
 
 
 class RealWorld:
@@ -20,6 +21,7 @@ class RealWorld:
         self.disk: Disk = PosixDisk(self.offload)
         self.net: Net = SocketNet()
         self.lag = LagHistogram()
+        self.workers: Workers = ChildWorkers()
         self._monitor = LagMonitor(self.lag)
 
     async def __aenter__(self) -> "RealWorld":

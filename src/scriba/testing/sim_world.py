@@ -20,13 +20,14 @@ trace, on every machine and whatever PYTHONHASHSEED says.
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, Final, ParamSpec, TypeVar
 
 from scriba.instant import Instant
 from scriba.runtime.lag import LagHistogram
-from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng
+from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Workers
 from scriba.runtime.rng import SeededRng
+from scriba.runtime.worker_process import find_task
 from scriba.testing.sim_disk import SimDisk
 from scriba.testing.sim_loop import Life, SimLoop
 from scriba.testing.sim_net import NetFaults, Network, SimNet
@@ -96,6 +97,25 @@ class SimOffload:
                 await asyncio.sleep(pause)
 
 
+class SimWorkers:
+    """Tasks of other processes: they take turns with the loop, item by item."""
+
+    def __init__(self, disk: SimDisk, rng: SeededRng) -> None:
+        self._disk = disk
+        self._rng = rng
+
+    def start(self) -> "SimWorkers":
+        return self
+
+    async def run(self, task: str, *values: Any) -> AsyncIterator[Any]:
+        for item in find_task(task)(self._disk, *values):
+            await asyncio.sleep(self._rng.between(0.02, 2.0) / 1000)
+            yield item
+
+    async def close(self) -> None:
+        """Nothing of it is left between two tasks."""
+
+
 class ProcessWorld:
     """The world as one simulated process sees it."""
 
@@ -109,6 +129,7 @@ class ProcessWorld:
         self.disk: Disk = self.sim_disk
         self.net: Net = self.sim_net
         self.lag = LagHistogram()
+        self.workers: Workers = SimWorkers(self.sim_disk, rng.fork("workers"))
 
 
 class SimProcess:
