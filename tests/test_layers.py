@@ -46,9 +46,16 @@ The command line starts the node, so it may name `broker.node` (see ENTRANCES) a
 ENTRANCES = {("cli", "broker"): {"scriba.broker.node"}}
 """Rooms that may be entered only by the modules named here."""
 
-GUESTS = {"scriba.cli.log_dump": {"records", "storage"}}
+GUESTS = {
+    "scriba.cli.log_dump": {"records", "storage"},
+    "scriba.spark.link": {"runtime"},
+    "scriba.spark.lookup": {"wire"},
+    "scriba.spark.reading": {"records", "wire"},
+    "scriba.spark.writing": {"records", "wire"},
+}
 """Single modules that may know more than their room: what reads the files of a stopped node has no
-broker to ask, and should not know the format a second time."""
+broker to ask, and should not know the format a second time; tasks of Spark read and write batches
+below the consumer and the producer, by column and under an identity that they share."""
 
 OUTSIDE = {"runtime", "cli", "console", "spark", "pipelines"}
 """Rooms that may touch the machine directly; for all others it comes in through the ports."""

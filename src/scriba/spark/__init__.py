@@ -1,0 +1,38 @@
+"""Spark speaks to Scriba, and to any other broker of Kafka's protocol, without a jar.
+
+    spark = scriba.spark.session("shop")
+    orders = (spark.readStream.format("scriba")
+        .option("kafka.bootstrap.servers", "localhost:9092")
+        .option("subscribe", "orders").load())
+    sink = scriba.spark.ExactlyOnceSink({
+        "kafka.bootstrap.servers": "localhost:9092", "topic": "copies"})
+    orders.writeStream.foreachBatch(sink).option("checkpointLocation", "...").start()
+
+Needs the extra `spark`. Everything is loaded when it is first asked for: pyspark takes a second.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scriba.spark.options import OptionError
+    from scriba.spark.session import register, session
+    from scriba.spark.sink import ExactlyOnceSink
+    from scriba.spark.source import ScribaDataSource
+
+__all__ = ["ExactlyOnceSink", "OptionError", "ScribaDataSource", "register", "session"]
+
+_HOMES = {
+    "ExactlyOnceSink": "sink",
+    "OptionError": "options",
+    "ScribaDataSource": "source",
+    "register": "session",
+    "session": "session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)

@@ -1,0 +1,348 @@
+"""Reads part of one partition into Arrow batches, inside a task of Spark.
+
+One Fetch is under way while the records of the one before are decoded: where the next one begins
+follows from the batch headers alone. Per-record work is in `records.decode_records` and in the
+columns that pyarrow makes of its tuples.
+
+Offsets are not dense: compaction and the markers of transactions leave gaps, so a range ends when
+its last offset has been passed, or when the log has no more batches before its end. What must not
+be noticed too late: a topic that was recreated (fetched by its id, so the broker tells), and
+records that were deleted before they were read.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from scriba.client.connection import Connection
+from scriba.client.errors import BrokerError, ClientError
+from scriba.client.model import Isolation, OffsetSpec
+from scriba.client.offsets import list_offsets
+from scriba.client.settings import ConsumerSettings
+from scriba.errors import ErrorCode, KafkaError, ParseError, error_code
+from scriba.records.batch import (
+    ControlType,
+    Record,
+    check_crc,
+    control_type,
+    decode_records,
+    walk,
+)
+from scriba.spark.link import Link
+from scriba.spark.positions import Range
+from scriba.wire.fetch import (
+    AbortedTransaction,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from scriba.wire.uuids import from_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+ROWS: Final = 20_000
+"""Most rows of one Arrow batch; about what the JVM takes at once without copying twice."""
+
+_BY_TOPIC_ID: Final = 13
+_NO_SESSION: Final = -1
+_OTHER_TOPIC: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+_QUIET: Final = 2
+"""Answers without a batch below the end after which there is none; one may be a follower's."""
+
+
+class DataLoss(Exception):
+    """Records that the query should read are gone, or cannot be told from others."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what}; {fix}, or set failOnDataLoss=false to go on with what there is")
+
+
+class Answer(NamedTuple):
+    data: memoryview
+    aborted: Sequence[AbortedTransaction]
+    offset: int
+    """What was asked for: records before it are not wanted."""
+
+
+class RangeReader:
+    """The Fetch requests of one range, one ahead of the reader."""
+
+    def __init__(self, link: Link, settings: ConsumerSettings, part: Range, strict: bool) -> None:
+        self._link = link
+        self._cluster = link.cluster
+        self._settings = settings
+        self._part = part
+        self._strict = strict
+        committed = settings.isolation_level == "read_committed"
+        self._isolation = Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
+        self._offset = part.start
+        self._quiet = 0
+        self._ahead: asyncio.Future[FetchResponse] | None = None
+
+    def __iter__(self) -> Iterator[Answer]:
+        while (answer := self._link.run(self._next())) is not None:
+            yield answer
+
+    async def _next(self) -> Answer | None:
+        """The next records; None at the end of the range."""
+        limit = self._settings.default_api_timeout_ms
+        what = f"reading {self._part.where}"
+        while self._offset < self._part.end:
+            try:
+                answer = await self._cluster.retry(self._fetch, limit, what)
+            except DataLoss as loss:
+                if self._strict:
+                    raise
+                log.warning("%s: the rest is left out: %s", self._part.where, loss)
+                return None
+            if answer is not None:
+                return answer
+        return None
+
+    async def _fetch(self) -> Answer | None:
+        """One try. None when there was nothing to take, or the place to read has moved."""
+        where = self._part.where
+        try:
+            ahead, self._ahead = self._ahead, None
+            answer = await (ahead or await self._post(self._offset))
+            if answer.error_code:
+                raise BrokerError(error_code(answer.error_code), about=str(where))
+            said = answer.responses[0].partitions[0]
+            if said.error_code:
+                raise BrokerError(error_code(said.error_code), about=str(where))
+        except BrokerError as refused:
+            self._cluster.stale()
+            if refused.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                await self._out_of_range()
+                return None
+            if refused.code in _OTHER_TOPIC:
+                if await self._is_other():
+                    raise self._recreated() from refused
+                refused.retriable = True  # this broker has not heard of the topic yet
+            raise
+        except ClientError:
+            self._cluster.stale()
+            raise
+        return await self._advance(said)
+
+    async def _advance(self, said: PartitionData) -> Answer | None:
+        """Steps over what came, and asks for what comes next before this is decoded."""
+        data, offset, end = said.records, self._offset, self._part.end
+        if not isinstance(data, memoryview) or not data:
+            data = memoryview(b"")
+        following = max((header.next_offset for _, header in walk(data)), default=offset)
+        if following <= offset:
+            self._quiet += 1
+            committed = self._isolation is Isolation.READ_COMMITTED
+            bound = said.last_stable_offset if committed else said.high_watermark
+            if self._quiet >= _QUIET and bound >= end:
+                self._offset = end  # compaction left nothing up to there
+            return None
+        self._quiet = 0
+        self._offset = following
+        if following < end:
+            try:
+                self._ahead = await self._post(following)
+            except ClientError as failure:
+                log.debug("%s: not read ahead: %s", self._part.where, failure)
+        return Answer(data, said.aborted_transactions or (), offset)
+
+    async def _post(self, offset: int) -> "asyncio.Future[FetchResponse]":
+        part, settings, cluster = self._part, self._settings, self._cluster
+        topic = await cluster.topic(part.topic, settings.default_api_timeout_ms)
+        leader = topic.partitions.get(part.partition)
+        if leader is None or leader.leader < 0:
+            cluster.stale()
+            raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, about=str(part.where))
+        connection: Connection = await cluster.connect(leader.leader, "fetch")
+        version = connection.version(FetchRequest)
+        if version < _BY_TOPIC_ID and await self._is_other():
+            raise self._recreated()
+        request = FetchRequest(
+            max_wait_ms=settings.fetch_max_wait_ms,
+            min_bytes=settings.fetch_min_bytes,
+            max_bytes=settings.fetch_max_bytes,
+            isolation_level=self._isolation,
+            session_epoch=_NO_SESSION,
+            topics=[
+                FetchTopic(
+                    topic=part.topic,
+                    topic_id=from_text(part.id),
+                    partitions=[
+                        FetchPartition(
+                            partition=part.partition,
+                            current_leader_epoch=leader.leader_epoch,
+                            fetch_offset=offset,
+                            partition_max_bytes=settings.max_partition_fetch_bytes,
+                        )
+                    ],
+                )
+            ],
+            rack_id=settings.client_rack,
+        )
+        limit = settings.request_timeout_ms + settings.fetch_max_wait_ms
+        return connection.post(request, FetchResponse, version=version, timeout_ms=limit)
+
+    # -- what is not there any more --------------------------------------------------------------
+
+    async def _is_other(self) -> bool:
+        """Whether the topic of this name is another one by now."""
+        name = self._part.topic
+        self._cluster.want(name)
+        self._cluster.stale()
+        await self._cluster.next_update()
+        known = self._cluster.topics.get(name)
+        return known is None or known.id != from_text(self._part.id)
+
+    def _recreated(self) -> DataLoss:
+        return DataLoss(
+            f"topic {self._part.topic} with the id {self._part.id} was deleted",
+            "start with a new checkpoint",
+        )
+
+    async def _out_of_range(self) -> None:
+        part = self._part
+        wanted = {part.where: int(OffsetSpec.EARLIEST)}
+        limit = self._settings.default_api_timeout_ms
+        found = (await list_offsets(self._cluster, wanted, self._isolation, limit))[part.where]
+        begins = 0 if found is None else found.offset
+        if begins <= self._offset:
+            raise DataLoss(
+                f"{part.where} ends before offset {self._offset}, which was there when the read "
+                "was planned",
+                "start with a new checkpoint",
+            )
+        if self._strict:
+            gone = f"{self._offset} to {min(begins, part.end) - 1}"
+            raise DataLoss(
+                f"records {gone} of {part.where} were deleted before they were read: the log "
+                f"begins at {begins}",
+                "raise the topic's retention",
+            )
+        log.warning("%s: read from %d on; before that all is gone", part.where, begins)
+        self._offset = min(begins, part.end)
+
+
+class Columns:
+    """Rows of one partition by column, until there are enough for an Arrow batch."""
+
+    def __init__(self, part: Range, headers: bool) -> None:
+        self._part = part
+        self._with_headers = headers
+        self._records: list[Record] = []
+        self._kinds: list[int] = []
+
+    def add(self, records: list[Record], kind: int) -> None:
+        self._records += records
+        self._kinds += [kind] * len(records)
+
+    @property
+    def rows(self) -> int:
+        return len(self._records)
+
+    def take(self, schema: "pa.Schema") -> "pa.RecordBatch":
+        """All rows as one batch of this schema; none are left."""
+        import pyarrow as pa
+
+        records, kinds = self._records, self._kinds
+        self._records, self._kinds = [], []
+        count = len(records)
+        offsets, times, keys, values, headers = zip(*records, strict=True)
+        columns: list[Any] = [
+            pa.array(keys, pa.binary()),
+            pa.array(values, pa.binary()),
+            pa.repeat(pa.scalar(self._part.topic, pa.string()), count),
+            pa.repeat(pa.scalar(self._part.partition, pa.int32()), count),
+            pa.array(offsets, pa.int64()),
+            pa.array(times, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
+            pa.array(kinds, pa.int32()),
+        ]
+        if self._with_headers:
+            kind = schema.field("headers").type
+            rows = [[{"key": k, "value": v} for k, v in each] if each else None for each in headers]
+            columns.append(pa.array(rows, kind))
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class Visible:
+    """What of a range's batches the application may see."""
+
+    def __init__(self, part: Range, committed: bool, check_crcs: bool) -> None:
+        self._part = part
+        self._committed = committed
+        self._check_crcs = check_crcs
+
+    def batches(self, answer: Answer) -> Iterator[tuple[list[Record], int]]:
+        """Records with the type of their timestamp, batch by batch."""
+        aborting = [(a.first_offset, a.producer_id) for a in answer.aborted]
+        heapify(aborting)
+        aborted: set[int] = set()
+        first, end = max(answer.offset, self._part.start), self._part.end
+        for position, header in walk(answer.data):
+            if header.base_offset >= end:
+                return
+            if header.last_offset < first:
+                continue
+            batch = answer.data[position : position + header.size]
+            if self._check_crcs and not check_crc(batch, 0, header):
+                raise ParseError(f"{self._part.where} at {header.base_offset}: wrong checksum")
+            if self._committed:
+                while aborting and aborting[0][0] <= header.last_offset:
+                    aborted.add(heappop(aborting)[1])
+                if header.is_control:
+                    if _ends_in_abort(batch):
+                        aborted.discard(header.producer_id)
+                    continue
+                if header.is_transactional and header.producer_id in aborted:
+                    continue
+            elif header.is_control:
+                continue
+            records = decode_records(batch)
+            if header.base_offset < first or header.last_offset >= end:
+                records = [record for record in records if first <= record.offset < end]
+            if records:
+                yield records, 1 if header.log_append_time else 0
+
+
+def _ends_in_abort(batch: memoryview) -> bool:
+    records = decode_records(batch)
+    return bool(records) and control_type(records[0].key) is ControlType.ABORT
+
+
+def read(
+    link: Link,
+    settings: ConsumerSettings,
+    part: Range,
+    *,
+    strict: bool,
+    headers: bool,
+    schema: "pa.Schema",
+) -> "Iterator[pa.RecordBatch]":
+    """The rows of a range. `strict` is failOnDataLoss."""
+    visible = Visible(part, settings.isolation_level == "read_committed", settings.check_crcs)
+    columns = Columns(part, headers)
+    for answer in RangeReader(link, settings, part, strict):
+        try:
+            for records, kind in visible.batches(answer):
+                columns.add(records, kind)
+                if columns.rows >= ROWS:
+                    yield columns.take(schema)
+        except (ParseError, KafkaError) as damage:
+            raise BrokerError(
+                ErrorCode.CORRUPT_MESSAGE, str(damage), about=str(part.where)
+            ) from damage
+    if columns.rows:
+        yield columns.take(schema)

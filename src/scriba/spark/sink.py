@@ -1,0 +1,386 @@
+"""Writes rows into topics: a batch query at least once, a streaming query exactly once.
+
+The exactly-once sink works inside `foreachBatch`:
+
+    driver                                                   tasks
+    take the transactional id, read the marker (once a run)
+    leave the batch out if the marker names it
+    begin a transaction                              ->      write their partitions, all under
+    check that no partition was written by two       <-      the transaction's producer and epoch
+    put the batch's name in as the marker
+    commit: the one point at which the batch exists
+
+Rows go to the tasks by target partition, so that each partition is written by one task, which
+counts its rows from zero. A task that runs a second time cannot know what its first run wrote, so
+it refuses; the driver then aborts the transaction and begins the batch anew, under a new epoch that
+shuts out whatever the old tasks still send. Commit by two drivers at once is not possible either:
+the one that took the transactional id first is fenced, and fails.
+
+What must never happen: a commit of anything but exactly the rows of one batch and its marker.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, cast
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+)
+
+from scriba.client.errors import AbortableTransactionError, RecordError
+from scriba.client.identity import ProducerIdentity
+from scriba.client.model import TopicPartition
+from scriba.client.partitioner import by_key
+from scriba.client.settings import ProducerSettings
+from scriba.spark.link import Link, link
+from scriba.spark.options import OptionError, WriteOptions, write_options
+from scriba.spark.transaction import Marker, SinkTransactions
+from scriba.spark.writing import Identity, Rows, TaskRepeated, TaskWriter, Written, write_rows
+
+log = logging.getLogger(__name__)
+
+QUERY: Final = "sql.streaming.queryId"
+RUN: Final = "spark.jobGroup.id"
+"""Local properties in which Spark tells who runs a batch; the run's id is its job group."""
+
+_WRITTEN: Final = "topic string, partition int, rows long, first long"
+
+TAKEN: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+    "key": (BinaryType, StringType),
+    "value": (BinaryType, StringType),
+    "topic": (StringType,),
+    "partition": (IntegerType,),
+    "headers": (ArrayType,),
+}
+"""Columns that are written, with their types; others are left out."""
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> set[str]:
+    """The columns that count, by lower-case name; OptionError when they do not do."""
+    found = set()
+    for field in schema.fields:
+        name = field.name.lower()
+        if name not in TAKEN:
+            continue
+        if not isinstance(field.dataType, TAKEN[name]):
+            wanted = " or ".join(kind.typeName() for kind in TAKEN[name])
+            raise OptionError(
+                f"column {name} is of type {field.dataType.simpleString()}; cast it to {wanted}"
+            )
+        found.add(name)
+    if "value" not in found:
+        raise OptionError("there is no column value; name what to write as value")
+    if "topic" not in found and options.topic is None:
+        raise OptionError("rows name no topic; set the option topic, or add a column topic")
+    return found
+
+
+class Placing:
+    """Which partition a row goes to: its own, that of its key, or any for rows without one."""
+
+    def __init__(self, counts: Mapping[str, int], first: int) -> None:
+        self._counts = counts
+        self._turns = count(first)
+
+    def partitions(self, topics: list[str], keys: list[bytes | None]) -> list[int]:
+        """Rows without a key stay together within a batch, so that batches fill (KIP-794)."""
+        turn = next(self._turns)
+        counts = self._counts
+        try:
+            return [
+                turn % counts[topic] if key is None else by_key(key, counts[topic])
+                for topic, key in zip(topics, keys, strict=True)
+            ]
+        except KeyError as unknown:
+            raise RecordError(
+                f"a row names the topic {unknown.args[0]!r}",
+                fix="name every topic that rows may go to in the option topics",
+            ) from None
+
+    def check(self, topic: str, partition: int) -> int:
+        if not 0 <= partition < self._counts.get(topic, 0):
+            raise RecordError(f"a row names partition {partition} of {topic}, which there is not")
+        return partition
+
+
+def targets(link: Link, options: WriteOptions) -> dict[str, int]:
+    """The topics to write to, with how many partitions each has now."""
+    limit = options.settings().max_block_ms
+
+    async def look() -> dict[str, int]:
+        cluster = link.cluster
+        cluster.stale()
+        found = {}
+        for name in options.targets:
+            found[name] = len((await cluster.topic(name, limit)).partitions)
+        return found
+
+    return link.run(look())
+
+
+# -- a batch query -------------------------------------------------------------------------------
+
+
+@dataclass
+class TaskDone(WriterCommitMessage):
+    written: list[Written]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("scriba")`: each task writes for itself; one that is repeated, twice."""
+
+    def __init__(self, options: WriteOptions, schema: StructType) -> None:
+        check_columns(schema, options)
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        options = self.options
+        here = link(options.client, ProducerSettings)
+        counts = targets(here, options)
+        identity = here.run(_own_identity(here))
+        writer = TaskWriter(here, options.settings(), identity)
+        context = TaskContext.get()
+        placing = Placing(counts, 0 if context is None else context.partitionId())
+        for batch in iterator:
+            rows = Rows(batch)
+            topics = [options.topic] * rows.count if options.topic else rows.plain("topic")
+            chosen = placing.partitions(topics, list(rows.bytes("key")))
+            own = rows.plain("partition")
+            places = [
+                one if mine is None else placing.check(topic, mine)
+                for topic, one, mine in zip(topics, chosen, own, strict=True)
+            ]
+            write_rows(writer, rows, topics, places)
+        return TaskDone(writer.finish())
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Every task has written by now, and there is nothing to undo."""
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """What other tasks wrote stays: a batch query writes at least once."""
+
+
+async def _own_identity(here: Link) -> Identity:
+    identity = ProducerIdentity(here.cluster)
+    limit = here.cluster.settings.request_timeout_ms
+    await here.cluster.retry(identity.get, limit, "a producer id")
+    assert identity.current is not None
+    return Identity(*identity.current, None, False)
+
+
+# -- a streaming query ---------------------------------------------------------------------------
+
+
+class WriteTask:
+    """What a task of the exactly-once sink does; travels to the executors by pickle."""
+
+    def __init__(self, client: Mapping[str, str], identity: Identity, counts: dict[str, int]):
+        self.client = dict(client)
+        self.identity = identity
+        self.counts = counts
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() > 0:
+            raise TaskRepeated(
+                f"task {context.partitionId()} is tried again; what its first attempt wrote is not "
+                "known, so the batch begins anew"
+            )
+        here = link(self.client, ProducerSettings)
+        settings = ProducerSettings.build(self.client, {})
+        writer = TaskWriter(here, settings, self.identity)
+        placing = Placing(self.counts, 0)
+        for batch in batches:
+            rows = Rows(batch)
+            topics, places = rows.plain("topic"), rows.plain("partition")
+            for topic, partition in set(zip(topics, places, strict=True)):
+                placing.check(topic, partition)
+            write_rows(writer, rows, topics, places)
+        done = writer.finish()
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([w.topic for w in done], pa.string()),
+                pa.array([w.partition for w in done], pa.int32()),
+                pa.array([w.rows for w in done], pa.int64()),
+                pa.array([w.offset for w in done], pa.int64()),
+            ],
+            names=["topic", "partition", "rows", "first"],
+        )
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a batch."""
+
+    batch: int
+    rows: int
+    partitions: int
+    attempts: int
+    repeated: bool
+    """Whether it had been committed before, and was left out."""
+
+
+class ExactlyOnceSink:
+    """Give it to `writeStream.foreachBatch`; one object for one query.
+
+    `watch` is called with the name of each step, before it is taken.
+    """
+
+    def __init__(
+        self, options: Mapping[str, str], watch: Callable[[str], None] = lambda step: None
+    ) -> None:
+        self.options = write_options(options, exactly_once=True)
+        self.last: Outcome | None = None
+        self._watch = watch
+        self._owner: tuple[str, str | None] | None = None
+        self._transactions: SinkTransactions | None = None
+        self._marker: Marker | None = None
+
+    def __call__(self, rows: DataFrame, batch_id: int) -> None:
+        context = rows.sparkSession.sparkContext
+        query, run = context.getLocalProperty(QUERY), context.getLocalProperty(RUN)
+        if query is None:
+            raise OptionError("the exactly-once sink works only in writeStream.foreachBatch(sink)")
+        here = link(self.options.client, ProducerSettings)
+        counts = targets(here, self.options)
+        transactions = self._own(here, query, run, batch_id)
+        marker = self._marker
+        if marker is not None and marker.query == query and marker.batch >= batch_id:
+            log.info("batch %d of query %s was committed before", batch_id, query)
+            self.last = Outcome(batch_id, 0, 0, 0, True)
+            return
+        planned = self._plan(rows, counts)
+        places = [TopicPartition(t, p) for t, n in counts.items() for p in range(n)]
+        for attempt in range(1, self.options.attempts + 1):
+            written = self._attempt(transactions, planned, counts, places, attempt)
+            if written is not None:
+                self._commit(transactions, Marker(query, batch_id), written, attempt)
+                return
+
+    def _own(self, here: Link, query: str, run: str | None, batch_id: int) -> SinkTransactions:
+        """Takes the sink over for this run of the query, unless that was done before."""
+        if self._transactions is not None and self._owner == (query, run):
+            return self._transactions
+        if self._owner is not None and self._owner[0] != query:
+            raise OptionError("this sink belongs to another query; make one for each")
+        self._watch("take over")
+        place = TopicPartition(self.options.targets[0], 0)
+        sink_id = self.options.sink_id or query
+        transactions = SinkTransactions(here, self.options.settings(), sink_id, place)
+        marker = transactions.take_over()
+        lost = marker is None and batch_id > 0 and self.options.marker_missing == "fail"
+        if lost:
+            raise OptionError(
+                f"the sink has no record of earlier batches of this query, so batch {batch_id} may "
+                "be there already: its group's offsets expired, were deleted, or the query wrote "
+                "elsewhere before; look into the topic, then set markerMissing=write to go on"
+            )
+        self._transactions, self._owner, self._marker = transactions, (query, run), marker
+        return transactions
+
+    def _plan(self, rows: DataFrame, counts: dict[str, int]) -> DataFrame:
+        """The rows as tasks write them: with topic and partition, and by these to the tasks."""
+        names = check_columns(rows.schema, self.options)
+        topic = F.lit(self.options.topic) if self.options.topic else F.col("topic")
+        key = F.col("key").cast("binary") if "key" in names else F.lit(None).cast("binary")
+        columns = [topic.alias("topic"), key.alias("key")]
+        columns.append(F.col("value").cast("binary").alias("value"))
+        if "headers" in names:
+            columns.append(F.col("headers"))
+        own = F.col("partition") if "partition" in names else F.lit(None).cast("int")
+        placed = rows.select(*columns, own.alias("partition"))
+        if set(counts.values()) == {1} and self.options.topic:
+            chosen: Column = F.lit(0)
+        else:
+            chosen = _place_udf(counts)(F.col("topic"), F.col("key"))
+        placed = placed.withColumn("partition", F.coalesce(F.col("partition"), chosen))
+        total = sum(counts.values())
+        parallel = rows.sparkSession.sparkContext.defaultParallelism
+        tasks = min(self.options.tasks or parallel, total)
+        return placed.repartitionById(tasks, _task_of(counts, tasks))
+
+    def _attempt(
+        self,
+        transactions: SinkTransactions,
+        planned: DataFrame,
+        counts: dict[str, int],
+        places: list[TopicPartition],
+        attempt: int,
+    ) -> list[Written] | None:
+        """Writes the batch once; None when it has to begin anew."""
+        self._watch("begin")
+        identity = transactions.begin(places)
+        self._watch("write")
+        try:
+            task = WriteTask(self.options.client, identity, counts)
+            found = planned.mapInArrow(cast(Any, task), _WRITTEN).collect()
+            written = [Written(*row) for row in found]
+            check_disjoint(written)
+        except Exception as failure:
+            self._watch("abort")
+            transactions.abort()
+            if attempt == self.options.attempts:
+                raise
+            log.warning("the batch begins anew, as its tasks failed: %s", failure)
+            return None
+        return written
+
+    def _commit(
+        self, transactions: SinkTransactions, marker: Marker, written: list[Written], attempt: int
+    ) -> None:
+        # Unless it is committed for certain, the sink is taken over anew and the marker tells.
+        self._transactions = None
+        self._watch("mark")
+        try:
+            transactions.mark(marker)
+        except AbortableTransactionError:
+            transactions.abort()
+            raise
+        self._watch("commit")
+        transactions.commit()
+        self._transactions = transactions
+        self._watch("committed")
+        self._marker = marker
+        rows = sum(w.rows for w in written)
+        self.last = Outcome(marker.batch, rows, len(written), attempt, False)
+
+
+def check_disjoint(written: list[Written]) -> None:
+    """No two tasks may have written to one partition: one of them would have been ignored."""
+    seen = set()
+    for place in written:
+        where = (place.topic, place.partition)
+        if where in seen:
+            raise TaskRepeated(f"two tasks wrote to {place.topic}-{place.partition}")
+        seen.add(where)
+
+
+def _place_udf(counts: dict[str, int]) -> Callable[..., Column]:
+    placing = Placing(counts, 0)
+
+    def place(topics: pa.Array, keys: pa.Array) -> pa.Array:
+        return pa.array(placing.partitions(topics.to_pylist(), keys.to_pylist()), pa.int32())
+
+    return cast(Callable[..., Column], cast(Any, arrow_udf)(place, IntegerType()))
+
+
+def _task_of(counts: dict[str, int], tasks: int) -> Column:
+    """Which task writes a partition: they are dealt out in turn over all topics."""
+    first, base = F.lit(0), 0
+    for topic, partitions in counts.items():
+        first = F.when(F.col("topic") == topic, F.lit(base)).otherwise(first)
+        base += partitions
+    return ((first + F.col("partition")) % tasks).cast("int")

@@ -1,0 +1,340 @@
+"""The data source `scriba`: reads topics into rows, in batch and in streaming queries.
+
+The columns are those of Spark's Kafka connector: key, value, topic, partition, offset, timestamp,
+timestampType and, when asked for, headers. Where a stream has got to is explained in `positions`.
+
+Three processes take part. A planner that lives as long as the query answers where the logs end and
+cuts ranges; tasks read ranges; and the sink, if any, writes. Only values travel between them.
+
+A query's progress can be published as the committed offsets of a consumer group (`groupId`). Spark
+tells a source that a batch is done only when it builds the next one, but it asks for new data at
+every trigger, naming where the last finished batch ended: that is what gets committed.
+"""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+)
+
+from scriba.client.settings import ConsumerSettings
+from scriba.spark import lookup
+from scriba.spark.groups import publish
+from scriba.spark.link import Link, link
+from scriba.spark.options import EARLIEST, OptionError, ReadOptions, read_options, write_options
+from scriba.spark.positions import (
+    INITIAL,
+    SINCE,
+    Positions,
+    Range,
+    admit,
+    cap,
+    compare,
+    from_json,
+    ranges,
+    settle,
+    split,
+    to_json,
+    total,
+    without_place,
+)
+from scriba.spark.reading import DataLoss, read
+from scriba.spark.sink import BatchWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+NAME: Final = "scriba"
+
+SHAPES_AGE_S: Final = 1.0
+"""Topics and partitions are looked up again after this time; ends of logs at every trigger."""
+
+HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
+
+
+def columns(headers: bool) -> StructType:
+    schema = (
+        StructType()
+        .add("key", BinaryType())
+        .add("value", BinaryType())
+        .add("topic", StringType())
+        .add("partition", IntegerType())
+        .add("offset", LongType())
+        .add("timestamp", TimestampType())
+        .add("timestampType", IntegerType())
+    )
+    return schema.add("headers", HEADERS) if headers else schema
+
+
+def arrow_schema(headers: bool) -> "pa.Schema":
+    import pyarrow as pa
+
+    fields = [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+        ("timestampType", pa.int32()),
+    ]
+    if headers:
+        pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+        fields.append(("headers", pa.list_(pa.field("element", pair))))
+    return pa.schema(fields)
+
+
+class RangePartition(InputPartition):
+    """One task's share of a read."""
+
+    def __init__(self, part: Range) -> None:
+        super().__init__(tuple(part))
+
+    @property
+    def range(self) -> Range:
+        return Range(*self.value)
+
+
+class ScribaDataSource(DataSource):
+    """`spark.dataSource.register(ScribaDataSource)`, then `format("scriba")`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> StructType:
+        return columns(self.options.get("includeheaders", "false").strip().lower() == "true")
+
+    def reader(self, schema: StructType) -> "ScribaReader":
+        return ScribaReader(read_options(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> "ScribaStreamReader":
+        return ScribaStreamReader(read_options(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise OptionError('a topic cannot be overwritten; write with mode("append")')
+        return BatchWriter(write_options(self.options, exactly_once=False), schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        raise OptionError(
+            "to write a stream exactly once its rows go to the tasks by target partition, which "
+            'format("scriba") cannot ask of Spark; use '
+            "writeStream.foreachBatch(scriba.spark.ExactlyOnceSink({...})) with the same options"
+        )
+
+
+class _Reading:
+    """What tasks of both kinds of query do."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+
+    def _link(self) -> Link:
+        return link(self.options.client, ConsumerSettings)
+
+    def _limit(self) -> int:
+        return self.options.settings().default_api_timeout_ms
+
+    def _cut(self, parts: list[Range]) -> list[InputPartition]:
+        options = self.options
+        pieces = split(parts, options.min_partitions, options.max_records_per_partition)
+        return [RangePartition(part) for part in pieces]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        if not isinstance(partition, RangePartition):
+            return iter(())  # Spark's stand-in when there is nothing to read
+        options = self.options
+        return read(
+            self._link(),
+            options.settings(),
+            partition.range,
+            strict=options.fail_on_data_loss,
+            headers=options.headers,
+            schema=arrow_schema(options.headers),
+        )
+
+
+class ScribaReader(_Reading, DataSourceReader):
+    """A batch query: everything between two places."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        start, end = self._link().run(self._plan())
+        for topic, spot in start.items():
+            for partition, first in spot.offsets.items():
+                last = end[topic].offsets[partition]
+                if first > last:
+                    raise OptionError(
+                        f"{topic}-{partition}: the start, {first}, is after the end, {last}"
+                    )
+        return self._cut(ranges(start, end))
+
+    async def _plan(self) -> tuple[Positions, Positions]:
+        options, cluster, limit = self.options, self._link().cluster, self._limit()
+        found = await lookup.shapes(cluster, options.subscription, limit)
+        lookup.demand(options.subscription, found)
+        start = await lookup.resolve(cluster, found, options.start, options, limit, start=True)
+        end = await lookup.resolve(cluster, found, options.end, options, limit, start=False)
+        return start, end
+
+
+class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query. All but `read` runs in the planner, which keeps what is below."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        super().__init__(options)
+        self._initial: dict[str, Any] | None = None
+        self._shapes: lookup.Shapes = {}
+        self._shapes_at = -SHAPES_AGE_S
+        self._ends: Positions = {}
+        self._ceiling: Positions | None = None
+        self._published: Positions = {}
+        self._last_batch = time.monotonic()
+
+    # -- where to read ---------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Spark asks several times; the answer must stay the same."""
+        if self._initial is None:
+            start = self._link().run(self._find_start())
+            self._initial = {"topics": to_json(start), INITIAL: True}
+        return self._initial
+
+    async def _find_start(self) -> Positions:
+        options, cluster, limit = self.options, self._link().cluster, self._limit()
+        found = await lookup.shapes(cluster, options.subscription, limit)
+        lookup.demand(options.subscription, found)
+        return await lookup.resolve(cluster, found, options.start, options, limit, start=True)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Spark has no word for both limits at once; `latestOffset` looks at the options."""
+        if self.options.max_offsets is not None:
+            return ReadMaxRows(self.options.max_offsets)
+        if self.options.min_offsets is not None:
+            return ReadMinRows(self.options.min_offsets)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._ceiling = self._link().run(self._look())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        known = from_json(start["topics"])
+        fresh = INITIAL in start
+        if not fresh:
+            self._publish(known)
+        now, begin = self._link().run(self._where(known))
+        if self._ceiling is not None:
+            now = self._within(begin, self._ceiling)
+        if not isinstance(limit, ReadAllAvailable) and self._ceiling is None:
+            if self._too_few(begin, now):
+                return start if not fresh else self._document(begin, known)
+            self._last_batch = time.monotonic()
+        if not isinstance(limit, ReadAllAvailable) and self.options.max_offsets is not None:
+            now = admit(begin, now, self.options.max_offsets)
+        if to_json(now) == start["topics"] and not fresh:
+            return start
+        return self._document(now, known if fresh else None)
+
+    def _document(self, end: Positions, since: Positions | None) -> dict[str, Any]:
+        document: dict[str, Any] = {"topics": to_json(end)}
+        if since is not None:
+            document[SINCE] = to_json(since)
+        return document
+
+    async def _look(self) -> Positions:
+        """Where the logs end now."""
+        options, cluster, limit = self.options, self._link().cluster, self._limit()
+        if time.monotonic() - self._shapes_at >= SHAPES_AGE_S:
+            self._shapes = await lookup.shapes(cluster, options.subscription, limit)
+            self._shapes_at = time.monotonic()
+        self._ends = await lookup.ends(cluster, self._shapes, options.isolation, limit)
+        return self._ends
+
+    async def _where(self, known: Positions) -> tuple[Positions, Positions]:
+        """Where the logs end, and where to go on; DataLoss when the two do not fit."""
+        now = await self._look()
+        for loss in compare(known, now):
+            if self.options.fail_on_data_loss:
+                raise DataLoss(loss.what, loss.fix)
+            log.warning("%s; reading goes on with what there is", loss.what)
+        new = without_place(known, now)
+        limit, isolation = self._limit(), self.options.isolation
+        begins = await lookup.named(self._link().cluster, new, EARLIEST, isolation, limit)
+        return now, settle(known, now, begins)
+
+    def _within(self, begin: Positions, ceiling: Positions) -> Positions:
+        """What Trigger.AvailableNow may read: up to what was there when the query started."""
+        capped = cap(self._ends, ceiling)
+        return {
+            topic: spot._replace(
+                offsets={p: max(o, begin[topic].offsets.get(p, o)) for p, o in spot.offsets.items()}
+            )
+            for topic, spot in capped.items()
+        }
+
+    def _too_few(self, begin: Positions, now: Positions) -> bool:
+        """Whether to wait for more, as minOffsetsPerTrigger asks."""
+        least = self.options.min_offsets
+        if least is None or total(begin, now) >= least:
+            return False
+        waited_ms = (time.monotonic() - self._last_batch) * 1000
+        return waited_ms < self.options.max_delay_ms
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return {"topics": to_json(self._ends)} if self._ends else None
+
+    # -- batches ---------------------------------------------------------------------------------
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        since = end.get(SINCE)
+        first = since if since is not None and self._starts(start) else start["topics"]
+        begin, stop = from_json(first), from_json(end["topics"])
+        new = without_place(begin, stop)
+        if new:
+            find = lookup.named(
+                self._link().cluster, new, EARLIEST, self.options.isolation, self._limit()
+            )
+            begin = settle(begin, stop, self._link().run(find))
+        return self._cut(ranges(begin, stop))
+
+    def _starts(self, start: dict[str, Any]) -> bool:
+        return INITIAL in start
+
+    def _publish(self, known: Positions) -> None:
+        group = self.options.group
+        if group is not None and known != self._published:
+            done = publish(self._link(), group, known)
+            if done:
+                self._published = known
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to free: what was read stays in the log."""
+
+    def stop(self) -> None:
+        """The planner process ends with the query, and its connections with it."""
