@@ -11,125 +11,44 @@
             print(record.value)
 
 These are the same objects as the asynchronous clients, on an event loop of their own: a call runs
-the method of the same name there. The loop runs in a thread, so that batches leave and records
-arrive between calls.
+the method of the same name there. The loop runs in a thread, so that batches leave, records arrive
+and heartbeats go out between calls. Callbacks run in the thread that called.
 """
 
 import asyncio
+import re
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from inspect import isawaitable
-from queue import SimpleQueue
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Self
 
 from scriba.client.admin import Admin
 from scriba.client.batches import Delivery
 from scriba.client.consumer import Consumer
 from scriba.client.errors import ClientError, Closed, RecordError, TimedOut
-from scriba.client.model import ConsumerGroupMetadata, ConsumerRecord, RecordMetadata
+from scriba.client.group_offsets import Done, Offsets
+from scriba.client.model import (
+    ConsumerGroupMetadata,
+    ConsumerRecord,
+    HeadersLike,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+)
 from scriba.client.producer import Producer
+from scriba.client.settings import AdminSettings, ConsumerSettings, ProducerSettings
+from scriba.client.subscription import Told
+from scriba.client.sync_host import Sync, calls, waits
 from scriba.client.transactions_run import OffsetsLike, Transaction
-from scriba.runtime.loop import run
-from scriba.runtime.threads import start_daemon
 
-C = TypeVar("C", Producer, Consumer, Admin)
-T = TypeVar("T")
+Heard = Callable[[Sequence[TopicPartition]], object]
+"""A callback of a subscription; it runs in the thread that polls."""
+
+_Record = tuple[str, Any, Any, int | None, int | None, HeadersLike]
 
 _HANDED_OVER: Final = 10_000
 """Records that a producer's caller may be ahead of its event loop."""
-
-
-class _Host:
-    """An event loop in a thread of its own, and ways to run something on it from outside."""
-
-    def __init__(self) -> None:
-        up: SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = SimpleQueue()
-        self._ended: SimpleQueue[None] = SimpleQueue()
-        start_daemon(partial(self._main, up), "scriba-client")
-        self._loop, self._stop = up.get()
-
-    def _main(self, up: "SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]]") -> None:
-        async def serve() -> None:
-            stop = asyncio.Event()
-            up.put((asyncio.get_running_loop(), stop))
-            await stop.wait()
-
-        run(serve())
-        self._ended.put(None)
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
-
-    def poke(self, call: Callable[[], object]) -> None:
-        """Has the loop call something soon."""
-        self._loop.call_soon_threadsafe(call)
-
-    def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._ended.get()
-
-
-class Sync(Generic[C]):
-    """A client of which every method waits; attributes are those of the asynchronous one."""
-
-    def __init__(self, make: Callable[[], C]) -> None:
-        self._closed = False
-        self._host = _Host()
-
-        async def made() -> C:
-            return make()
-
-        try:
-            self._client: C = self._host.run(made())
-        except BaseException:
-            self._host.close()
-            raise
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
-            raise AttributeError(name)
-        attribute = getattr(self._client, name)
-        return partial(self._call, attribute) if callable(attribute) else attribute
-
-    def close(self, *args: Any, **kwargs: Any) -> None:
-        if not self._closed:
-            try:
-                self._call(self._client.close, *args, **kwargs)
-            finally:
-                self._closed = True
-                self._host.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._closed:
-            raise Closed("the client was closed")
-
-        async def work() -> Any:
-            await self._before()
-            result = method(*args, **kwargs)
-            return await result if isawaitable(result) else result
-
-        return self._host.run(work())
-
-    async def _before(self) -> None:
-        """Runs on the loop before each call."""
 
 
 class SyncDelivery:
@@ -191,17 +110,44 @@ class SyncProducer(Sync[Producer]):
     """`send_nowait` hands records over in bulk, and waits only when the buffer is full."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
-        self._handed: deque[tuple[SyncDelivery, tuple[Any, ...], dict[str, Any]]] = deque()
+        self._handed: deque[tuple[SyncDelivery, _Record]] = deque()
         self._taking = False
         self._lock = asyncio.Lock()
         super().__init__(partial(Producer, config, **keywords))
 
-    def send_nowait(self, *args: Any, **kwargs: Any) -> SyncDelivery:
+    send = waits(Producer.send)
+    flush = waits(Producer.flush)
+    partitions = waits(Producer.partitions)
+    start = waits(Producer.start)
+    init_transactions = waits(Producer.init_transactions)
+    begin_transaction = waits(Producer.begin_transaction)
+    send_offsets_to_transaction = waits(Producer.send_offsets_to_transaction)
+    commit_transaction = waits(Producer.commit_transaction)
+    abort_transaction = waits(Producer.abort_transaction)
+
+    @property
+    def settings(self) -> ProducerSettings:
+        return self._client.settings
+
+    def close(self, timeout_ms: int | None = None) -> None:
+        """As `Producer.close`."""
+        self._end(timeout_ms)
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        *,
+        partition: int | None = None,
+        timestamp: int | None = None,
+        headers: HeadersLike = (),
+    ) -> SyncDelivery:
         """As `Producer.enqueue`: puts a record on its way and gives a handle to its fate."""
         if self._closed:
             raise Closed("the producer was closed")
         delivery = SyncDelivery(self)
-        self._handed.append((delivery, args, kwargs))
+        self._handed.append((delivery, (topic, value, key, partition, timestamp, headers)))
         if not self._taking:
             self._taking = True  # before the loop is told, which sets it back when it is done
             self._host.poke(self._take_over)
@@ -224,9 +170,17 @@ class SyncProducer(Sync[Producer]):
             while self._handed or self._taking:
                 self._taking = False  # from here on, whoever hands over tells again
                 while self._handed:
-                    delivery, args, kwargs = self._handed.popleft()
+                    delivery, record = self._handed.popleft()
+                    topic, value, key, partition, timestamp, headers = record
                     try:
-                        delivery._delivery = await self._client.enqueue(*args, **kwargs)
+                        delivery._delivery = await self._client.enqueue(
+                            topic,
+                            value,
+                            key,
+                            partition=partition,
+                            timestamp=timestamp,
+                            headers=headers,
+                        )
                     except ClientError as refused:
                         delivery._error = refused
                     except Exception as wrong:
@@ -251,14 +205,88 @@ class SyncConsumer(Sync[Consumer]):
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self._ahead: deque[ConsumerRecord[Any, Any]] = deque()
+        self._committed: deque[Callable[[], object]] = deque()
         super().__init__(partial(Consumer, config, **keywords))
+
+    poll = waits(Consumer.poll)
+    assign = calls(Consumer.assign)
+    assignment = calls(Consumer.assignment)
+    beginning_offsets = waits(Consumer.beginning_offsets)
+    commit = waits(Consumer.commit)
+    committed = waits(Consumer.committed)
+    end_offsets = waits(Consumer.end_offsets)
+    group_metadata = calls(Consumer.group_metadata)
+    lag = calls(Consumer.lag)
+    offsets_for_times = waits(Consumer.offsets_for_times)
+    partitions = waits(Consumer.partitions)
+    pause = calls(Consumer.pause)
+    paused = calls(Consumer.paused)
+    position = waits(Consumer.position)
+    resume = calls(Consumer.resume)
+    seek = calls(Consumer.seek)
+    seek_to_beginning = calls(Consumer.seek_to_beginning)
+    seek_to_end = calls(Consumer.seek_to_end)
+    seek_to_time = calls(Consumer.seek_to_time)
+    skip = calls(Consumer.skip)
+    subscription = calls(Consumer.subscription)
+    unsubscribe = waits(Consumer.unsubscribe)
+
+    @property
+    def settings(self) -> ConsumerSettings:
+        return self._client.settings
+
+    def close(self, *, commit: bool = True) -> None:
+        """As `Consumer.close`."""
+        self._end(commit=commit)
+
+    def _leave(self, error: BaseException | None) -> None:
+        self._end(commit=error is None)
+
+    def subscribe(
+        self,
+        topics: str | Iterable[str] = (),
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        on_revoked: Heard | None = None,
+        on_assigned: Heard | None = None,
+        on_lost: Heard | None = None,
+    ) -> None:
+        """As `Consumer.subscribe`; the callbacks run in the thread that polls."""
+        self._call(
+            self._client.subscribe,
+            topics,
+            pattern=pattern,
+            on_revoked=self._in_caller(on_revoked),
+            on_assigned=self._in_caller(on_assigned),
+            on_lost=self._in_caller(on_lost),
+        )
+
+    def _in_caller(self, callback: Heard | None) -> Told | None:
+        return None if callback is None else partial(self._host.in_caller, callback)
+
+    def commit_nowait(
+        self,
+        offsets: Mapping[tuple[str, int], int | OffsetAndMetadata] | None = None,
+        done: Done | None = None,
+    ) -> None:
+        """As `Consumer.commit_nowait`; `done` is called by a later call, in its thread."""
+
+        def later(committed: Offsets, failure: ClientError | None) -> None:
+            assert done is not None
+            self._committed.append(partial(done, committed, failure))
+
+        self._call(self._client.commit_nowait, offsets, None if done is None else later)
+
+    def _after(self) -> None:
+        while self._committed:
+            self._committed.popleft()()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ConsumerRecord[Any, Any]:
         while not self._ahead:
-            self._ahead.extend(self._call(self._client.poll, 1000))
+            self._ahead.extend(self.poll(1000))
         return self._ahead.popleft()
 
     async def _before(self) -> None:
@@ -276,6 +304,43 @@ class SyncAdmin(Sync[Admin]):
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         super().__init__(partial(Admin, config, **keywords))
+
+    abort_transaction = waits(Admin.abort_transaction)
+    alter_configs = waits(Admin.alter_configs)
+    alter_group_offsets = waits(Admin.alter_group_offsets)
+    create_partitions = waits(Admin.create_partitions)
+    create_topics = waits(Admin.create_topics)
+    delete_group_offsets = waits(Admin.delete_group_offsets)
+    delete_groups = waits(Admin.delete_groups)
+    delete_records = waits(Admin.delete_records)
+    delete_topics = waits(Admin.delete_topics)
+    describe_cluster = waits(Admin.describe_cluster)
+    describe_configs = waits(Admin.describe_configs)
+    describe_features = waits(Admin.describe_features)
+    describe_groups = waits(Admin.describe_groups)
+    describe_log_dirs = waits(Admin.describe_log_dirs)
+    describe_producers = waits(Admin.describe_producers)
+    describe_quorum = waits(Admin.describe_quorum)
+    describe_topics = waits(Admin.describe_topics)
+    describe_transactions = waits(Admin.describe_transactions)
+    fence_producers = waits(Admin.fence_producers)
+    incremental_alter_configs = waits(Admin.incremental_alter_configs)
+    list_config_resources = waits(Admin.list_config_resources)
+    list_group_offsets = waits(Admin.list_group_offsets)
+    list_groups = waits(Admin.list_groups)
+    list_offsets = waits(Admin.list_offsets)
+    list_topics = waits(Admin.list_topics)
+    list_transactions = waits(Admin.list_transactions)
+    replace_configs = waits(Admin.replace_configs)
+    update_features = waits(Admin.update_features)
+
+    @property
+    def settings(self) -> AdminSettings:
+        return self._client.settings
+
+    def close(self) -> None:
+        """As `Admin.close`."""
+        self._end()
 
 
 async def _nothing() -> None:

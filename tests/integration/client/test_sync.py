@@ -1,13 +1,19 @@
 """The synchronous face of the clients, with its event loop in a thread of its own."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 from brokers import Broker
 
 from scriba.client import (
+    Admin,
     Closed,
+    Consumer,
     NewTopic,
+    Producer,
     RecordError,
     SyncAdmin,
     SyncConsumer,
@@ -53,3 +59,36 @@ def test_what_was_handed_over_is_sent_at_the_end(broker: Broker, topic: str) -> 
 def test_a_wrong_setting_is_told_when_the_client_is_made() -> None:
     with pytest.raises(ValueError, match="did you mean linger_ms"):
         SyncProducer(bootstrap_servers="localhost:9092", lingerms=1)
+
+
+@pytest.mark.parametrize(
+    ("plain", "face"), [(Producer, SyncProducer), (Consumer, SyncConsumer), (Admin, SyncAdmin)]
+)
+def test_every_method_has_a_synchronous_face(plain: type, face: type) -> None:
+    def public(cls: type) -> set[str]:
+        return {name for name in dir(cls) if not name.startswith("_")}
+
+    assert public(plain) <= public(face)
+
+
+def test_the_faces_have_the_types_of_the_originals(tmp_path: Path) -> None:
+    script = tmp_path / "typed.py"
+    script.write_text(
+        "from scriba.client import ConsumerRecord, SyncConsumer, SyncProducer\n"
+        "from typing import Any, assert_type\n"
+        "def use(consumer: SyncConsumer, producer: SyncProducer) -> None:\n"
+        "    assert_type(consumer.poll(1), list[ConsumerRecord[Any, Any]])\n"
+        "    assert_type(consumer.position(('t', 0)), int)\n"
+        "    assert_type(producer.send('t', b'x').offset, int)\n"
+        "    consumer.poll('soon')\n"
+        "    producer.send()\n"
+    )
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", str(script)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[3],
+        check=False,
+    )
+    wrong = [line.split(":")[1] for line in checked.stdout.splitlines() if "error:" in line]
+    assert wrong == ["7", "8"], checked.stdout
