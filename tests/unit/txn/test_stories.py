@@ -506,8 +506,6 @@ def test_transactions_are_listed_by_state_producer_and_duration():
     assert named(producer_id_filters=[new[0]]) == ["app-new"]
     assert named(state_filters=["Ongoing"], duration_filter=9_999) == ["app-old"]
     assert named(duration_filter=0, producer_id_filters=[new[0]]) == []
-    answer = shard.list(state_filters=["Ongoing", "Sleeping"])
-    assert answer.unknown_state_filters == ["Sleeping"]
     assert named(state_filters=["Sleeping"]) == []
 
 

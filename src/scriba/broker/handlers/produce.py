@@ -1,6 +1,7 @@
 """Produce: batches are checked, appended and, where acks or flush policy ask for it, waited for.
 
-A request runs in three steps. Batches that take long to check (large ones to be unpacked or packed
+A request runs in three steps, with one before them where it opens a transaction: the coordinator
+is asked (`produce_txn`). Batches that take long to check (large ones to be unpacked or packed
 anew) are prepared off the loop first; then every partition is appended in one go without an await;
 then the watermarks are waited for: the high one for acks=all, the flushed end for acks=1 where
 only what the device has counts. Only the first step holds the connection's later requests back, so
@@ -11,11 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
 from scriba.broker.connection import HangUp
 from scriba.broker.context import Context, Later
+from scriba.broker.handlers.produce_txn import Open, Verified, admit, unverified, verify
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.compression import Codec
 from scriba.records.header import CODEC_MASK, BatchHeader
@@ -71,20 +73,44 @@ class Wait:
 
 
 def produce(
-    node: Node, ctx: Context, request: ProduceRequest
+    node: Node, ctx: Context, request: ProduceRequest, verified: Verified | None = None
 ) -> ProduceResponse | Later[ProduceResponse] | None:
+    if request.transactional_id is not None and verified is None:
+        opening = _opening(node, ctx, request)
+        if opening is not None:
+            return Later(_produce_verified(node, ctx, request, opening))
     prepared: Ready = {}
     batches = [data.records for topic in request.topic_data for data in topic.partition_data]
     if node.replicas.inspects() or not is_light(batches):
         prepared, heavy = _prepare_all(node, ctx, request)
         if heavy:
-            return Later(_produce_heavy(node, ctx, request, prepared, heavy))
+            return Later(_produce_heavy(node, ctx, request, prepared, heavy, verified))
     elif ctx.version < FIRST_WITH_ZSTD:
         prepared = _too_new(request)
-    response, waits = _append_all(node, ctx, request, prepared)
+    response, waits = _append_all(node, ctx, request, prepared, verified)
     if request.acks != 0 and not waits:
         return response
     return _conclude(request, response, waits)
+
+
+def _opening(node: Node, ctx: Context, request: ProduceRequest) -> Open | None:
+    """The entries that open a transaction; none of a request that is refused anyway."""
+    if _refuse_request(node, ctx, request) is not None:
+        return None
+    return unverified(node, ctx, request)
+
+
+async def _produce_verified(
+    node: Node, ctx: Context, request: ProduceRequest, opening: Open
+) -> ProduceResponse | Later[ProduceResponse] | None:
+    # Request bytes are only valid until the first await.
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            if data.records is not None:
+                data.records = memoryview(bytearray(data.records))
+    assert request.transactional_id is not None
+    verified = await verify(node, ctx, request.transactional_id, opening)
+    return produce(node, ctx, request, verified)
 
 
 def _conclude(
@@ -158,6 +184,7 @@ async def _produce_heavy(
     request: ProduceRequest,
     prepared: Ready,
     heavy: list[tuple[int, memoryview, Partition]],
+    verified: Verified | None,
 ) -> ProduceResponse | Later[ProduceResponse] | None:
     # Request bytes are only valid until the first await: what is ready is copied as well.
     for entry, ready in prepared.items():
@@ -170,7 +197,7 @@ async def _produce_heavy(
             )
         except KafkaError as error:
             prepared[entry] = error
-    response, waits = _append_all(node, ctx, request, prepared)
+    response, waits = _append_all(node, ctx, request, prepared, verified)
     return _conclude(request, response, waits)
 
 
@@ -182,6 +209,7 @@ def _append_all(
     ctx: Context,
     request: ProduceRequest,
     prepared: Ready,
+    verified: Verified | None,
 ) -> tuple[ProduceResponse, list[Wait]]:
     waits: list[Wait] = []
     topics: list[TopicProduceResponse] = []
@@ -193,7 +221,7 @@ def _append_all(
             try:
                 if refusal is not None or topic_refusal is not None:
                     raise refusal or topic_refusal  # type: ignore[misc]
-                answer = _append(node, request, name, data, prepared, waits)
+                answer = _append(node, request, name, data, prepared, verified, waits)
             except KafkaError as error:
                 partition = node.replicas.get(name, data.index)
                 answer = refused(node, data.index, partition, error)
@@ -275,6 +303,7 @@ def _append(
     name: str,
     data: PartitionProduceData,
     prepared: Ready,
+    verified: Verified | None,
     waits: list[Wait],
 ) -> PartitionProduceResponse:
     partition = node.replicas.find(name, data.index)
@@ -295,7 +324,7 @@ def _append(
         raise ready
     view, header = ready
     if header.is_transactional:
-        _refuse_transactional(request)
+        admit(node, request, partition, header, verified.get(id(data)) if verified else None)
     place = partition.append(view, header, now)
     counters = node.counters
     counters.messages_in += header.count
@@ -308,17 +337,6 @@ def _append(
     elif partition.syncs and partition.flushed.value < end_offset:
         waits.append(Wait(answer, partition.flushed, end_offset))
     return answer
-
-
-def _refuse_transactional(request: ProduceRequest) -> NoReturn:
-    if request.transactional_id is None:
-        raise KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "a transactional batch came in a request without a transactional id",
-        )
-    raise KafkaError(
-        ErrorCode.INVALID_TXN_STATE, "the batch belongs to no transaction of this broker"
-    )
 
 
 # ---- waiting ----

@@ -1,4 +1,4 @@
-"""Producer ids for idempotent producers, and who writes to a partition."""
+"""Producer ids, for idempotent and for transactional producers, and who writes to a partition."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.context import Context, Later
+from scriba.broker.handlers.txn import fenced_as
 from scriba.errors import ErrorCode, KafkaError
+from scriba.txn.messages import InitProducerIdWith, ProducerIdNeeded
 from scriba.wire.txn import (
     DescribeProducersRequest,
     DescribeProducersResponse,
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from scriba.broker.node import Node
 
 NO_PRODUCER: Final = -1
+FIRST_WITH_FENCED: Final = 4
+"""Older clients know INVALID_PRODUCER_EPOCH, not PRODUCER_FENCED (KIP-588)."""
 
 
 def init_producer_id(
@@ -29,7 +33,9 @@ def init_producer_id(
     code = _refuse_id(node, ctx, request)
     if code is not None:
         return InitProducerIdResponse(error_code=code, producer_epoch=NO_PRODUCER)
-    return Later(_new_id(node))
+    if request.transactional_id is None:
+        return Later(_new_id(node))
+    return Later(_new_epoch(node, ctx, request, request.transactional_id))
 
 
 def _refuse_id(node: Node, ctx: Context, request: InitProducerIdRequest) -> ErrorCode | None:
@@ -37,19 +43,40 @@ def _refuse_id(node: Node, ctx: Context, request: InitProducerIdRequest) -> Erro
     if tid is not None:
         if not node.access.allowed(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, tid):
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        return ErrorCode.NOT_COORDINATOR if tid else ErrorCode.INVALID_REQUEST
-    if not node.access.allowed(
+    elif not node.access.allowed(
         ctx, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME
     ) and not node.writes_any_topic(ctx):
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
         return ErrorCode.INVALID_REQUEST  # half a producer
+    if tid == "":
+        return ErrorCode.INVALID_REQUEST
     return None
 
 
 async def _new_id(node: Node) -> InitProducerIdResponse:
     # Without a transactional id there is nothing to bump: every call gets an id of its own.
     return InitProducerIdResponse(producer_id=await node.producer_ids.next(), producer_epoch=0)
+
+
+async def _new_epoch(
+    node: Node, ctx: Context, request: InitProducerIdRequest, tid: str
+) -> InitProducerIdResponse:
+    try:
+        answer = await node.txns.ask(tid, request, ctx)
+    except ProducerIdNeeded:
+        fresh = await node.producer_ids.next()
+        again = InitProducerIdWith(request=request, fresh_producer_id=fresh)
+        answer = await node.txns.ask(tid, again, ctx)
+    assert isinstance(answer, InitProducerIdResponse)
+    answer.error_code = fenced_as(answer.error_code, ctx.version >= FIRST_WITH_FENCED)
+    return answer
+
+
+def refuse_init_producer_id(
+    request: InitProducerIdRequest, code: ErrorCode, text: str
+) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=code, producer_epoch=NO_PRODUCER)
 
 
 def describe_producers(

@@ -1,0 +1,415 @@
+"""Transactions: what producers ask of their coordinator, and operators of all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Final
+
+from scriba.broker.access import CLUSTER_NAME, Operation, Resource
+from scriba.broker.context import Context, Later
+from scriba.broker.shards import partition_for
+from scriba.broker.transactions import Covered, append_marker
+from scriba.errors import ErrorCode, KafkaError
+from scriba.groups.regex import Expression
+from scriba.records.batch import EndTxnMarker
+from scriba.txn.messages import EndTxnWith, ProducerIdNeeded, TopicPartition
+from scriba.txn.states import BY_LABEL
+from scriba.wire.txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+    AddPartitionsToTxnTransaction,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    DescribeTransactionsResponseTransactionState,
+    EndTxnRequest,
+    EndTxnResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+
+FIRST_WITH_FENCED: Final = 2
+"""Older clients know INVALID_PRODUCER_EPOCH, not PRODUCER_FENCED (KIP-588)."""
+FIRST_FROM_BROKERS: Final = 4
+"""From this version on AddPartitionsToTxn comes from brokers, for several transactions."""
+
+
+def fenced_as(code: int, known: bool) -> int:
+    """The code for a client that may be too old for PRODUCER_FENCED."""
+    if code == ErrorCode.PRODUCER_FENCED and not known:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return code
+
+
+# ---- AddPartitionsToTxn, AddOffsetsToTxn ----
+
+
+def add_partitions_to_txn(
+    node: Node, ctx: Context, request: AddPartitionsToTxnRequest
+) -> Later[AddPartitionsToTxnResponse]:
+    return Later(_add_partitions(node, ctx, request))
+
+
+async def _add_partitions(
+    node: Node, ctx: Context, request: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse:
+    if ctx.version >= FIRST_FROM_BROKERS:
+        if not node.access.allowed(ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME):
+            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        asked = request.transactions
+    else:
+        asked = [
+            AddPartitionsToTxnTransaction(
+                transactional_id=request.v3_and_below_transactional_id,
+                producer_id=request.v3_and_below_producer_id,
+                producer_epoch=request.v3_and_below_producer_epoch,
+                topics=request.v3_and_below_topics,
+            )
+        ]
+    results = await asyncio.gather(*(_add_to_one(node, ctx, each) for each in asked))
+    if ctx.version >= FIRST_FROM_BROKERS:
+        return AddPartitionsToTxnResponse(results_by_transaction=list(results))
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results)
+
+
+async def _add_to_one(
+    node: Node, ctx: Context, asked: AddPartitionsToTxnTransaction
+) -> AddPartitionsToTxnResult:
+    refused = _refuse_partitions(node, ctx, asked)
+    if refused:
+        return _result(asked, refused)
+    try:
+        answer = await node.txns.ask(
+            asked.transactional_id, AddPartitionsToTxnRequest(transactions=[asked]), ctx
+        )
+    except KafkaError as error:
+        return _result(asked, dict.fromkeys(_partitions(asked.topics), error.code))
+    assert isinstance(answer, AddPartitionsToTxnResponse)
+    (result,) = answer.results_by_transaction
+    for topic in result.topic_results:
+        for partition in topic.results_by_partition:
+            partition.partition_error_code = fenced_as(
+                partition.partition_error_code, ctx.version >= FIRST_WITH_FENCED
+            )
+    return result
+
+
+def _refuse_partitions(
+    node: Node, ctx: Context, asked: AddPartitionsToTxnTransaction
+) -> dict[TopicPartition, ErrorCode]:
+    """Codes for all partitions if one of them cannot be added: all join, or none."""
+    partitions = list(_partitions(asked.topics))
+    access = node.access
+    from_client = ctx.version < FIRST_FROM_BROKERS
+    if from_client and not access.allowed(
+        ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, asked.transactional_id
+    ):
+        return dict.fromkeys(partitions, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    wrong: dict[TopicPartition, ErrorCode] = {}
+    for topic, index in partitions:
+        known = node.image.topics_by_name.get(topic)
+        if from_client and (
+            topic in node.internal_topics
+            or not access.allowed(ctx, Operation.WRITE, Resource.TOPIC, topic)
+        ):
+            wrong[topic, index] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        elif known is None or index not in known.partitions:
+            wrong[topic, index] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if not wrong:
+        return {}
+    return {each: wrong.get(each, ErrorCode.OPERATION_NOT_ATTEMPTED) for each in partitions}
+
+
+def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Iterable[TopicPartition]:
+    return ((topic.name, index) for topic in topics for index in topic.partitions)
+
+
+def _result(
+    asked: AddPartitionsToTxnTransaction, codes: dict[TopicPartition, ErrorCode]
+) -> AddPartitionsToTxnResult:
+    return AddPartitionsToTxnResult(
+        transactional_id=asked.transactional_id,
+        topic_results=[
+            AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    AddPartitionsToTxnPartitionResult(
+                        partition_index=index, partition_error_code=codes[topic.name, index]
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in asked.topics
+        ],
+    )
+
+
+def refuse_add_partitions(
+    request: AddPartitionsToTxnRequest, code: ErrorCode, text: str
+) -> AddPartitionsToTxnResponse:
+    older = AddPartitionsToTxnTransaction(topics=request.v3_and_below_topics)
+    return AddPartitionsToTxnResponse(
+        error_code=code,
+        results_by_topic_v3_and_below=_result(
+            older, dict.fromkeys(_partitions(older.topics), code)
+        ).topic_results,
+    )
+
+
+def add_offsets_to_txn(
+    node: Node, ctx: Context, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse | Later[AddOffsetsToTxnResponse]:
+    access = node.access
+    tid, group = request.transactional_id, request.group_id
+    if not access.allowed(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, tid):
+        code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        return AddOffsetsToTxnResponse(error_code=code)
+    if not access.allowed(ctx, Operation.READ, Resource.GROUP, group):
+        return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    return Later(_add_offsets(node, ctx, request))
+
+
+async def _add_offsets(
+    node: Node, ctx: Context, request: AddOffsetsToTxnRequest
+) -> AddOffsetsToTxnResponse:
+    """The group's offsets are one more partition that the transaction writes to."""
+    offsets = node.image.topics_by_name.get(node.groups.topic)
+    count = len(offsets.partitions) if offsets else node.settings.offsets_topic_num_partitions
+    asked = AddPartitionsToTxnTransaction(
+        transactional_id=request.transactional_id,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+        topics=[
+            AddPartitionsToTxnTopic(
+                name=node.groups.topic, partitions=[partition_for(request.group_id, count)]
+            )
+        ],
+    )
+    classic = Context(
+        ctx.principal, ctx.listener, ctx.client_id, ctx.host, ctx.api, 0, ctx.received
+    )
+    answer = await node.txns.ask(
+        request.transactional_id, AddPartitionsToTxnRequest(transactions=[asked]), classic
+    )
+    assert isinstance(answer, AddPartitionsToTxnResponse)
+    ((topic,),) = [result.topic_results for result in answer.results_by_transaction]
+    (partition,) = topic.results_by_partition
+    return AddOffsetsToTxnResponse(
+        error_code=fenced_as(partition.partition_error_code, ctx.version >= FIRST_WITH_FENCED)
+    )
+
+
+# ---- EndTxn ----
+
+
+def end_txn(
+    node: Node, ctx: Context, request: EndTxnRequest
+) -> EndTxnResponse | Later[EndTxnResponse]:
+    if not node.access.allowed(
+        ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id
+    ):
+        return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    return Later(_end_txn(node, ctx, request))
+
+
+async def _end_txn(node: Node, ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
+    tid = request.transactional_id
+    try:
+        answer = await node.txns.ask(tid, request, ctx)
+    except ProducerIdNeeded:
+        fresh = await node.producer_ids.next()
+        again = EndTxnWith(request=request, fresh_producer_id=fresh)
+        answer = await node.txns.ask(tid, again, ctx)
+    assert isinstance(answer, EndTxnResponse)
+    answer.error_code = fenced_as(answer.error_code, ctx.version >= FIRST_WITH_FENCED)
+    return answer
+
+
+# ---- WriteTxnMarkers ----
+
+
+def write_txn_markers(
+    node: Node, ctx: Context, request: WriteTxnMarkersRequest
+) -> Later[WriteTxnMarkersResponse]:
+    """From coordinators on other brokers, and from operators who end a hanging transaction."""
+    if not any(
+        node.access.allowed(ctx, operation, Resource.CLUSTER, CLUSTER_NAME)
+        for operation in (Operation.ALTER, Operation.CLUSTER_ACTION)
+    ):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    results: dict[int, dict[TopicPartition, ErrorCode]] = {}
+    waits: list[tuple[int, TopicPartition, Covered]] = []
+    for marker in request.markers:
+        codes = results.setdefault(marker.producer_id, {})
+        for where in ((t.name, index) for t in marker.topics for index in t.partition_indexes):
+            try:
+                covered = append_marker(node, where, *_ending(marker))
+            except KafkaError as error:
+                codes[where] = error.code
+            else:
+                codes[where] = ErrorCode.NONE
+                waits.append((marker.producer_id, where, covered))
+    return Later(_await_markers(node, results, waits))
+
+
+def _ending(marker: WritableTxnMarker) -> tuple[tuple[int, int], EndTxnMarker, int]:
+    return (
+        (marker.producer_id, marker.producer_epoch),
+        EndTxnMarker(marker.transaction_result, marker.coordinator_epoch),
+        marker.transaction_version,
+    )
+
+
+async def _await_markers(
+    node: Node,
+    results: dict[int, dict[TopicPartition, ErrorCode]],
+    waits: list[tuple[int, TopicPartition, Covered]],
+) -> WriteTxnMarkersResponse:
+    reached = [watermark.reach(end) for _, _, (watermark, end) in waits]
+    if reached:
+        await asyncio.wait(reached, timeout=node.settings.request_timeout_ms / 1000)
+    for (producer_id, where, _), future in zip(waits, reached, strict=True):
+        if not future.done():
+            future.cancel()
+            results[producer_id][where] = ErrorCode.REQUEST_TIMED_OUT
+        elif (failure := future.exception()) is not None:
+            code = failure.code if isinstance(failure, KafkaError) else None
+            results[producer_id][where] = code or ErrorCode.UNKNOWN_SERVER_ERROR
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(producer_id=producer_id, topics=_marker_topics(codes))
+            for producer_id, codes in results.items()
+        ]
+    )
+
+
+def _marker_topics(
+    codes: dict[TopicPartition, ErrorCode],
+) -> list[WritableTxnMarkerTopicResult]:
+    topics: dict[str, WritableTxnMarkerTopicResult] = {}
+    for (topic, index), code in codes.items():
+        answer = topics.setdefault(topic, WritableTxnMarkerTopicResult(name=topic))
+        answer.partitions.append(
+            WritableTxnMarkerPartitionResult(partition_index=index, error_code=code)
+        )
+    return list(topics.values())
+
+
+def refuse_write_txn_markers(
+    request: WriteTxnMarkersRequest, code: ErrorCode, text: str
+) -> WriteTxnMarkersResponse:
+    return WriteTxnMarkersResponse(
+        markers=[
+            WritableTxnMarkerResult(
+                producer_id=marker.producer_id,
+                topics=_marker_topics(
+                    {(t.name, index): code for t in marker.topics for index in t.partition_indexes}
+                ),
+            )
+            for marker in request.markers
+        ]
+    )
+
+
+# ---- DescribeTransactions, ListTransactions ----
+
+
+def describe_transactions(
+    node: Node, ctx: Context, request: DescribeTransactionsRequest
+) -> Later[DescribeTransactionsResponse]:
+    return Later(_describe(node, ctx, request))
+
+
+async def _describe(
+    node: Node, ctx: Context, request: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    answers = [await _describe_one(node, ctx, tid) for tid in request.transactional_ids]
+    for answer in answers:
+        answer.topics = [
+            topic
+            for topic in answer.topics
+            if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.topic)
+        ]
+    return DescribeTransactionsResponse(transaction_states=answers)
+
+
+async def _describe_one(
+    node: Node, ctx: Context, tid: str
+) -> DescribeTransactionsResponseTransactionState:
+    code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, tid):
+        try:
+            answer = await node.txns.ask(
+                tid, DescribeTransactionsRequest(transactional_ids=[tid]), ctx
+            )
+        except KafkaError as error:
+            code = error.code
+        else:
+            assert isinstance(answer, DescribeTransactionsResponse)
+            return answer.transaction_states[0]
+    return DescribeTransactionsResponseTransactionState(transactional_id=tid, error_code=code)
+
+
+def refuse_describe_transactions(
+    request: DescribeTransactionsRequest, code: ErrorCode, text: str
+) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        transaction_states=[
+            DescribeTransactionsResponseTransactionState(transactional_id=tid, error_code=code)
+            for tid in request.transactional_ids
+        ]
+    )
+
+
+def list_transactions(
+    node: Node, ctx: Context, request: ListTransactionsRequest
+) -> Later[ListTransactionsResponse]:
+    return Later(_list(node, ctx, request))
+
+
+async def _list(
+    node: Node, ctx: Context, request: ListTransactionsRequest
+) -> ListTransactionsResponse:
+    """All that this broker coordinates: the client asks every broker."""
+    pattern = request.transactional_id_pattern
+    expression = Expression(pattern) if pattern else None
+    merged = ListTransactionsResponse(
+        unknown_state_filters=[name for name in request.state_filters if name not in BY_LABEL]
+    )
+    for index in node.txns.partitions_led():
+        part = await node.txns.ask_partition(index, request, ctx)
+        assert isinstance(part, ListTransactionsResponse)
+        merged.transaction_states += part.transaction_states
+    names = [state.transactional_id for state in merged.transaction_states]
+    wanted = set(names) if expression is None else _matching(expression, names)
+    merged.transaction_states = [
+        state
+        for state in merged.transaction_states
+        if state.transactional_id in wanted
+        and node.access.allowed(
+            ctx, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, state.transactional_id
+        )
+    ]
+    return merged
+
+
+def _matching(expression: Expression, names: list[str]) -> set[str]:
+    """Expressions are of ASCII: to them any other character is one that `.` stands for."""
+    plain = {name: "".join(c if c < "\x80" else "\x7f" for c in name) for name in names}
+    found = expression.matching(plain.values())
+    return {name for name in names if plain[name] in found}
