@@ -5,23 +5,22 @@ returns the exit code.
 """
 
 import argparse
-import os
-import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from scriba import __version__
-
-if TYPE_CHECKING:
-    from scriba.cli.places import Place
-
-BOOTSTRAP = "127.0.0.1:9092"
-BOOTSTRAP_VARIABLE = "SCRIBA_BOOTSTRAP"
-TIMEOUT_SECONDS = 10.0
-
-N = TypeVar("N", int, float)
-Commands = Any
-"""What `add_subparsers` returns; argparse has no public name for it."""
+from scriba.cli.coordinator_arguments import groups, transactions
+from scriba.cli.words import (
+    Commands,
+    asks,
+    at_least,
+    command,
+    group,
+    of_what,
+    pair,
+    place,
+    port,
+    positive,
+    template,
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -33,12 +32,14 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"scriba {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _up(commands)
-    _topic(_group(commands, "topic", "create, look at, change and delete topics"))
-    _config(_group(commands, "config", "read and change settings while the cluster runs"))
+    _topic(group(commands, "topic", "create, look at, change and delete topics"))
+    _config(group(commands, "config", "read and change settings while the cluster runs"))
     _produce(commands)
     _consume(commands)
-    _cluster(_group(commands, "cluster", "look at brokers and the metadata quorum"))
-    _log(_group(commands, "log", "look into the files of a log; no broker is needed"))
+    groups(group(commands, "group", "look at consumer groups, move and delete their offsets"))
+    transactions(group(commands, "txn", "look at transactions, and end those that hang"))
+    _cluster(group(commands, "cluster", "look at brokers and the metadata quorum"))
+    _log(group(commands, "log", "look into the files of a log; no broker is needed"))
     return top
 
 
@@ -46,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _up(commands: Commands) -> None:
-    up = _command(
+    up = command(
         commands,
         "up",
         "scriba.cli.up:run",
@@ -73,7 +74,7 @@ def _up(commands: Commands) -> None:
 
 
 def _topic_create(commands: Commands) -> None:
-    create = _command(
+    create = command(
         commands,
         "create",
         "scriba.cli.topic:create",
@@ -116,19 +117,17 @@ def _topic_create(commands: Commands) -> None:
         metavar="MBPS",
         help="with --plan: what one partition takes in (default: 25)",
     )
-    _asks(create)
+    asks(create)
 
 
 def _topic(commands: Commands) -> None:
     _topic_create(commands)
 
-    listing = _command(
-        commands, "list", "scriba.cli.topic:list_all", "list topics", "Lists topics."
-    )
+    listing = command(commands, "list", "scriba.cli.topic:list_all", "list topics", "Lists topics.")
     listing.add_argument("--internal", action="store_true", help="those of the broker itself too")
-    _asks(listing)
+    asks(listing)
 
-    describe = _command(
+    describe = command(
         commands,
         "describe",
         "scriba.cli.topic:describe",
@@ -136,9 +135,9 @@ def _topic(commands: Commands) -> None:
         "Shows partitions with leader, replicas, offsets and size, and the settings of the topic.",
     )
     describe.add_argument("topics", nargs="*", metavar="TOPIC", help="all when none is named")
-    _asks(describe)
+    asks(describe)
 
-    alter = _command(
+    alter = command(
         commands,
         "alter",
         "scriba.cli.topic:alter",
@@ -151,9 +150,9 @@ def _topic(commands: Commands) -> None:
         "-p", "--partitions", type=at_least(int, 1), required=True, metavar="N", help="in total"
     )
     alter.add_argument("--dry-run", action="store_true", help="only check that it could be done")
-    _asks(alter)
+    asks(alter)
 
-    delete = _command(
+    delete = command(
         commands,
         "delete",
         "scriba.cli.topic:delete",
@@ -162,30 +161,30 @@ def _topic(commands: Commands) -> None:
     )
     delete.add_argument("topics", nargs="+", metavar="TOPIC")
     delete.add_argument("--if-exists", action="store_true", help="a missing topic is no error")
-    _asks(delete)
+    asks(delete)
 
 
 def _config(commands: Commands) -> None:
-    get = _command(
+    get = command(
         commands,
         "get",
         "scriba.cli.config:get",
         "show settings",
         "Shows the settings in force that are not the default, or all, or those named.",
     )
-    _of_what(get)
+    of_what(get)
     get.add_argument("keys", nargs="*", metavar="KEY", help="settings to show")
     get.add_argument("-a", "--all", action="store_true", help="those with their default too")
-    _asks(get)
+    asks(get)
 
-    change = _command(
+    change = command(
         commands,
         "set",
         "scriba.cli.config:change",
         "change settings",
         "Changes settings at once, for good, and leaves all others as they are.",
     )
-    _of_what(change)
+    of_what(change)
     change.add_argument("pairs", nargs="*", type=pair, metavar="KEY=VALUE")
     change.add_argument(
         "-d",
@@ -196,11 +195,11 @@ def _config(commands: Commands) -> None:
         help="go back to the default; may be repeated",
     )
     change.add_argument("--dry-run", action="store_true", help="only check that it could be done")
-    _asks(change)
+    asks(change)
 
 
 def _produce(commands: Commands) -> None:
-    produce = _command(
+    produce = command(
         commands,
         "produce",
         "scriba.cli.produce:run",
@@ -229,11 +228,11 @@ def _produce(commands: Commands) -> None:
         "-z", "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="none"
     )
     produce.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
-    _asks(produce, json="lines are JSON, as consume --json writes them")
+    asks(produce, json="lines are JSON, as consume --json writes them")
 
 
 def _consume(commands: Commands) -> None:
-    consume = _command(
+    consume = command(
         commands,
         "consume",
         "scriba.cli.consume:run",
@@ -251,6 +250,12 @@ def _consume(commands: Commands) -> None:
         action="append",
         metavar="N",
         help="read only this one; may be repeated",
+    )
+    consume.add_argument(
+        "-g",
+        "--group",
+        metavar="GROUP",
+        help="read as a member of this group, and go on where it has committed",
     )
     consume.add_argument(
         "-o",
@@ -271,12 +276,12 @@ def _consume(commands: Commands) -> None:
     consume.add_argument(
         "-f", "--format", type=template, metavar="TEXT", help="how to write a record"
     )
-    _asks(consume, json="one JSON object a line, which produce --json reads back")
+    asks(consume, json="one JSON object a line, which produce --json reads back")
 
 
 def _cluster(commands: Commands) -> None:
-    _asks(
-        _command(
+    asks(
+        command(
             commands,
             "describe",
             "scriba.cli.cluster:describe",
@@ -287,7 +292,7 @@ def _cluster(commands: Commands) -> None:
 
 
 def _log(commands: Commands) -> None:
-    dump = _command(
+    dump = command(
         commands,
         "dump",
         "scriba.cli.log_dump:run",
@@ -303,112 +308,3 @@ def _log(commands: Commands) -> None:
         "-q", "--quiet", action="store_true", help="check only: a line for each segment"
     )
     dump.add_argument("--json", action="store_true", help="one JSON object a line")
-
-
-# -- what commands have in common ----------------------------------------------------------------
-
-
-def _group(commands: Commands, name: str, summary: str) -> Commands:
-    group = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:])
-    return group.add_subparsers(title="commands", metavar="COMMAND", required=True)
-
-
-def _command(
-    commands: Commands, name: str, run: str, summary: str, description: str, epilog: str = ""
-) -> argparse.ArgumentParser:
-    command: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=description, epilog=epilog, allow_abbrev=False
-    )
-    command.set_defaults(run=run)
-    return command
-
-
-def _of_what(command: argparse.ArgumentParser) -> None:
-    what = command.add_mutually_exclusive_group(required=True)
-    what.add_argument("--topic", metavar="TOPIC", help="settings of a topic")
-    what.add_argument("--broker", type=at_least(int, 0), metavar="ID", help="settings of a broker")
-    what.add_argument("--cluster", action="store_true", help="defaults of all brokers")
-
-
-def _asks(command: argparse.ArgumentParser, json: str = "write JSON") -> None:
-    """Options of every command that talks to a cluster."""
-    command.add_argument("--json", action="store_true", help=json)
-    command.add_argument(
-        "-b",
-        "--bootstrap",
-        default=os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP,
-        metavar="HOST:PORT",
-        help=f"one broker or more, with commas (default: {BOOTSTRAP_VARIABLE} or {BOOTSTRAP})",
-    )
-    command.add_argument(
-        "-X",
-        "--property",
-        type=pair,
-        action="append",
-        default=[],
-        dest="properties",
-        metavar="KEY=VALUE",
-        help="a setting of the client; may be repeated",
-    )
-    command.add_argument(
-        "--timeout",
-        type=positive,
-        default=TIMEOUT_SECONDS,
-        metavar="SECONDS",
-        help=f"how long to wait for an answer (default: {TIMEOUT_SECONDS:.0f})",
-    )
-    command.add_argument("-v", "--verbose", action="store_true", help="log what the client does")
-
-
-# -- single words --------------------------------------------------------------------------------
-
-
-def port(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= 65535:
-        raise argparse.ArgumentTypeError("must be from 0 to 65535")
-    return number
-
-
-def at_least(kind: type[N], least: N) -> Callable[[str], N]:
-    def number(text: str) -> N:
-        found = kind(text)
-        if found < least:
-            raise argparse.ArgumentTypeError(f"must be at least {least}")
-        return found
-
-    return number
-
-
-def positive(text: str) -> float:
-    number = float(text)
-    if not 0 < number < float("inf"):
-        raise argparse.ArgumentTypeError("must be more than 0")
-    return number
-
-
-def pair(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition("=")
-    if not separator or not name:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
-    return name, value
-
-
-def place(text: str) -> "Place":
-    from scriba.cli.places import parse_place
-
-    try:
-        return parse_place(text, time.time_ns() // 1_000_000)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def template(text: str) -> str:
-    """Checked here, so that a wrong token is a misuse; compiled where it is used."""
-    from scriba.cli.template import compile_template
-
-    try:
-        compile_template(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    return text

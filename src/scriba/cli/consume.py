@@ -1,6 +1,7 @@
 """`scriba consume`: records of a topic's partitions to standard output."""
 
 import argparse
+import asyncio
 import sys
 from collections.abc import Sequence
 from typing import Any, Final
@@ -21,6 +22,11 @@ VALUE_A_LINE: Final = r"%s\n"
 def run(options: argparse.Namespace) -> int:
     if options.json and options.format is not None:
         raise Misuse("--json and --format both say how to write a record; drop one of the two")
+    if options.group and (options.partition is not None or options.start is not None):
+        raise Misuse(
+            "a group decides itself which partitions it reads, and from where",
+            "drop --partition and --from; `scriba group reset` moves a group",
+        )
     render = _json if options.json else compile_template(options.format or VALUE_A_LINE)
     return run_session(options, _consume(options, render))
 
@@ -35,8 +41,13 @@ async def _consume(options: argparse.Namespace, render: Render) -> int:
         "auto.offset.reset": "earliest",  # what is deleted while it is read is passed over
         "allow.auto.create.topics": False,
     }
+    if options.group:
+        settings["group.id"] = options.group
     async with Consumer(settings | client_settings(options)) as consumer:
         partitions = await _partitions(options)
+        if options.group:
+            await _as_member(consumer, options, render)
+            return 0
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
         starts = await _seek(consumer, partitions, options.start or BEGINNING, ends)
@@ -46,6 +57,29 @@ async def _consume(options: argparse.Namespace, render: Render) -> int:
         else:
             await _follow(consumer, options.count, render)
     return 0
+
+
+async def _as_member(consumer: Consumer, options: argparse.Namespace, render: Render) -> None:
+    """Reads what the group gives this member; with --exit up to the ends at that moment."""
+    joined = asyncio.Event()
+    consumer.subscribe(options.topic, on_assigned=lambda _: joined.set())
+    if not options.exit:
+        await _follow(consumer, options.count, render)
+        return
+    left: int | None = options.count
+    ends: dict[TopicPartition, int] = {}
+    done = False
+    while not done and (left is None or left > 0):
+        records = await consumer.poll(POLL_MS, POLL_RECORDS if left is None else left)
+        left = None if left is None else left - len(records)
+        _write(records, render)
+        mine = consumer.assignment()
+        fresh = [where for where in mine if where not in ends]
+        if fresh:
+            ends |= await consumer.end_offsets(fresh)
+        done = joined.is_set() and not records
+        for where in mine:
+            done = done and await consumer.position(where) >= ends[where]
 
 
 async def _partitions(options: argparse.Namespace) -> list[TopicPartition]:

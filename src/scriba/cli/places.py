@@ -25,34 +25,41 @@ class Place(NamedTuple):
 
 BEGINNING: Final = Place("beginning")
 END: Final = Place("end")
+_NAMED: Final = {"beginning": BEGINNING, "earliest": BEGINNING, "end": END, "latest": END}
 
 
 def parse_place(text: str, now_ms: int) -> Place:
     """ValueError says what is understood."""
     words = text.strip().lower()
-    if words in ("beginning", "end"):
-        return BEGINNING if words == "beginning" else END
+    if words in _NAMED:
+        return _NAMED[words]
     if re.fullmatch(r"-?\d+", words, re.ASCII):
         number = int(words)
         return Place("offset", number) if number >= 0 else Place("last", -number)
     if re.fullmatch(r"@\d+", words, re.ASCII):
         return Place("time", int(words[1:]))
     if words.endswith(" ago"):
-        seconds = _duration(words.removesuffix("ago"))
+        seconds = parse_duration(words.removesuffix("ago"))
         if seconds is not None:
             return Place("time", max(0, now_ms - round(seconds * 1000)))
+    elif words.startswith("p"):
+        from scriba.client.settings import parse_duration_ms
+
+        long_ago = parse_duration_ms(words.upper())
+        if long_ago is not None:
+            return Place("time", max(0, now_ms - long_ago))
     else:
         moment = _moment(text.strip())
         if moment is not None:
             return Place("time", max(0, round(moment.timestamp() * 1000)))
     raise ValueError(
         f"{text!r} is no place in a log: give beginning, end, an offset, -10 for the last ten, "
-        "'2h ago', a date and time such as 2026-01-31T12:00, or @milliseconds"
+        "'2h ago' or PT2H, a date and time such as 2026-01-31T12:00, or @milliseconds"
     )
 
 
-def _duration(text: str) -> float | None:
-    """Seconds of `90m`, `1h 30min` or `2 days`."""
+def parse_duration(text: str) -> float | None:
+    """Seconds of `90m`, `1h 30min` or `2 days`; None when it is no such time."""
     total, at = 0.0, 0
     while found := _PART.match(text, at):
         unit = _UNITS.get(found[2])

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from scriba import __version__
-from scriba.cli.arguments import BOOTSTRAP
+from scriba.cli.words import BOOTSTRAP
 from scriba.config import ConfigError, StartError
 from scriba.errors import ErrorCode
 from scriba.settings import NodeSettings

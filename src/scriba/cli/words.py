@@ -1,0 +1,133 @@
+"""What the arguments of commands are made of: the options they share, and single words."""
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from scriba.cli.places import Place
+
+BOOTSTRAP = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE = "SCRIBA_BOOTSTRAP"
+TIMEOUT_SECONDS = 10.0
+
+N = TypeVar("N", int, float)
+Commands = Any
+"""What `add_subparsers` returns; argparse has no public name for it."""
+
+
+def group(commands: Commands, name: str, summary: str) -> Commands:
+    made = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:])
+    return made.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+
+def command(
+    commands: Commands, name: str, run: str, summary: str, description: str, epilog: str = ""
+) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=description, epilog=epilog, allow_abbrev=False
+    )
+    made.set_defaults(run=run)
+    return made
+
+
+def of_what(parser: argparse.ArgumentParser) -> None:
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--topic", metavar="TOPIC", help="settings of a topic")
+    what.add_argument("--broker", type=at_least(int, 0), metavar="ID", help="settings of a broker")
+    what.add_argument("--cluster", action="store_true", help="defaults of all brokers")
+
+
+def asks(parser: argparse.ArgumentParser, json: str = "write JSON") -> None:
+    """Options of every command that talks to a cluster."""
+    parser.add_argument("--json", action="store_true", help=json)
+    parser.add_argument(
+        "-b",
+        "--bootstrap",
+        default=os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP,
+        metavar="HOST:PORT",
+        help=f"one broker or more, with commas (default: {BOOTSTRAP_VARIABLE} or {BOOTSTRAP})",
+    )
+    parser.add_argument(
+        "-X",
+        "--property",
+        type=pair,
+        action="append",
+        default=[],
+        dest="properties",
+        metavar="KEY=VALUE",
+        help="a setting of the client; may be repeated",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=positive,
+        default=TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help=f"how long to wait for an answer (default: {TIMEOUT_SECONDS:.0f})",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="log what the client does")
+
+
+# -- single words --------------------------------------------------------------------------------
+
+
+def port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= 65535:
+        raise argparse.ArgumentTypeError("must be from 0 to 65535")
+    return number
+
+
+def at_least(kind: type[N], least: N) -> Callable[[str], N]:
+    def number(text: str) -> N:
+        found = kind(text)
+        if found < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}")
+        return found
+
+    return number
+
+
+def positive(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return number
+
+
+def pair(text: str) -> tuple[str, str]:
+    name, separator, value = text.partition("=")
+    if not separator or not name:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
+    return name, value
+
+
+def place(text: str) -> "Place":
+    from scriba.cli.places import parse_place
+
+    try:
+        return parse_place(text, time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def template(text: str) -> str:
+    """Checked here, so that a wrong token is a misuse; compiled where it is used."""
+    from scriba.cli.template import compile_template
+
+    try:
+        compile_template(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return text
+
+
+def duration_ms(text: str) -> int:
+    from scriba.cli.places import parse_duration
+
+    seconds = parse_duration(text)
+    if seconds is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 90s, 15m, 2h or 3d")
+    return round(seconds * 1000)
