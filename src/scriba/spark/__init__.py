@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from scriba.spark.options import OptionError
-    from scriba.spark.session import register, session
+    from scriba.spark.sessions import register, session
     from scriba.spark.sink import ExactlyOnceSink
     from scriba.spark.source import ScribaDataSource
 
@@ -26,8 +26,8 @@ _HOMES = {
     "ExactlyOnceSink": "sink",
     "OptionError": "options",
     "ScribaDataSource": "source",
-    "register": "session",
-    "session": "session",
+    "register": "sessions",
+    "session": "sessions",
 }
 
 

@@ -1,0 +1,131 @@
+"""One Spark session and one broker for all tests; tests keep apart by topics and checkpoints."""
+
+import itertools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "kafka"))
+
+from broker_fixtures import cluster, new_topic, own_cluster, topic
+from brokers import Broker
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from scriba.client import NewTopic, SyncAdmin, SyncProducer
+from scriba.spark import session
+
+__all__ = ["cluster", "new_topic", "own_cluster", "topic"]
+
+ROOT = Path(__file__).resolve().parents[2]
+JARS = ROOT / ".cache" / "spark" / "lib"
+ARCHIVE = ROOT / ".cache" / "spark" / "session.jsa"
+"""Classes of a started session, which halve the start of the next."""
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    archive = f"-XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else ""
+    jvm = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable {archive}"
+    spark = session(
+        "tests",
+        master="local[2]",
+        connector="official",
+        jars=JARS,
+        config={"spark.driver.extraJavaOptions": jvm, "spark.driver.memory": "1g"},
+    )
+    spark.sparkContext.setLogLevel("OFF")
+    yield spark
+    spark.stop()
+
+
+class Desk:
+    """What tests do with Spark and a broker, in few words."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path) -> None:
+        self.spark = spark
+        self.broker = broker
+        self.folder = folder
+        self._checkpoints = itertools.count(1)
+
+    @property
+    def kafka(self) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self.broker.bootstrap}
+
+    def admin(self) -> SyncAdmin:
+        return SyncAdmin(bootstrap_servers=self.broker.bootstrap)
+
+    def create(self, topic: str, partitions: int = 1, **configs: str) -> None:
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        with self.admin() as admin:
+            admin.create_topics([NewTopic(topic, partitions, 1, named)])
+
+    def fill(self, topic: str, values: Mapping[int, list[str]]) -> None:
+        """Values by partition."""
+        with SyncProducer(bootstrap_servers=self.broker.bootstrap) as producer:
+            for partition, texts in values.items():
+                for text in texts:
+                    producer.send_nowait(topic, text.encode(), partition=partition)
+            producer.flush()
+
+    def read(self, topic: str, **options: str) -> DataFrame:
+        return self.load(self.spark.read.format("scriba"), {"subscribe": topic, **options})
+
+    def stream(self, topic: str, **options: str) -> DataFrame:
+        options = {"subscribe": topic, "startingOffsets": "earliest", **options}
+        return self.load(self.spark.readStream.format("scriba"), options)
+
+    def load(self, reader: object, options: Mapping[str, str]) -> DataFrame:
+        for name, value in {**self.kafka, **options}.items():
+            reader = reader.option(name, value)  # type: ignore[attr-defined]
+        return reader.load()  # type: ignore[attr-defined, no-any-return]
+
+    def values(self, rows: DataFrame) -> list[str]:
+        return sorted(row.value.decode() for row in rows.select("value").collect())
+
+    def checkpoint(self) -> str:
+        return str(self.folder / f"checkpoint-{next(self._checkpoints)}")
+
+
+@pytest.fixture
+def desk(spark: SparkSession, cluster: Broker, tmp_path: Path) -> Desk:
+    return Desk(spark, cluster, tmp_path)
+
+
+class Batches:
+    """Collects the values of every micro-batch of a query, by `foreachBatch`."""
+
+    def __init__(self) -> None:
+        self.seen: dict[int, list[str]] = {}
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        self.seen[batch] = sorted(_text(row) for row in rows.select("value").collect())
+
+    @property
+    def all(self) -> list[str]:
+        return sorted(value for values in self.seen.values() for value in values)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(values) for _, values in sorted(self.seen.items())]
+
+
+def _text(row: Row) -> str:
+    value: bytes = row.value
+    return value.decode()
+
+
+def available_now(
+    rows: DataFrame, checkpoint: str, sink: Callable[[DataFrame, int], None]
+) -> StreamingQuery:
+    """Runs a query over what there is now, to its end; raises what it ended with."""
+    query = (
+        rows.writeStream.foreachBatch(sink)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query

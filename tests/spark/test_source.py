@@ -1,0 +1,197 @@
+"""Reading topics with `format("scriba")`."""
+
+from collections.abc import Callable
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from scriba.client import SyncProducer
+from scriba.spark.source import arrow_schema, columns
+
+from .conftest import Batches, Desk, available_now
+
+
+@pytest.mark.parametrize("headers", [False, True])
+def test_arrow_batches_have_the_types_that_spark_expects(headers: bool) -> None:
+    assert arrow_schema(headers).equals(to_arrow_schema(columns(headers), timezone="UTC"))
+
+
+def test_a_batch_query_gives_the_columns_of_the_kafka_connector(desk: Desk, topic: str) -> None:
+    desk.create(topic, 2)
+    with SyncProducer(bootstrap_servers=desk.broker.bootstrap) as producer:
+        producer.send(
+            topic, b"v", key=b"k", partition=1, timestamp=1_700_000_000_123, headers=[("a", b"1")]
+        )
+        producer.send(topic, None, key=b"gone", partition=0, timestamp=1_700_000_000_000)
+    rows = desk.read(topic, includeHeaders="true").orderBy("partition")
+    assert rows.columns == [
+        "key",
+        "value",
+        "topic",
+        "partition",
+        "offset",
+        "timestamp",
+        "timestampType",
+        "headers",
+    ]
+    gone, row = rows.selectExpr("*", "unix_millis(timestamp) as ms").collect()
+    assert (gone.key, gone.value, gone.headers) == (b"gone", None, None)
+    assert (row.key, row.value, row.topic, row.partition, row.offset) == (b"k", b"v", topic, 1, 0)
+    assert (row.ms, row.timestampType) == (1_700_000_000_123, 0)
+    assert [(pair.key, pair.value) for pair in row.headers] == [("a", b"1")]
+
+
+def test_places_to_start_and_end_are_offsets_or_times(desk: Desk, topic: str) -> None:
+    desk.create(topic, 1)
+    with SyncProducer(bootstrap_servers=desk.broker.bootstrap) as producer:
+        for n in range(6):
+            producer.send(topic, b"%d" % n, timestamp=1_700_000_000_000 + n * 1000)
+    assert desk.values(
+        desk.read(
+            topic,
+            startingOffsets=f'{{"{topic}": {{"0": 2}}}}',
+            endingOffsets=f'{{"{topic}": {{"0": 5}}}}',
+        )
+    ) == ["2", "3", "4"]
+    assert desk.values(
+        desk.read(topic, startingTimestamp="1700000004000", endingOffsets="latest")
+    ) == ["4", "5"]
+    assert desk.values(
+        desk.read(
+            topic,
+            startingOffsetsByTimestamp=f'{{"{topic}": {{"0": 1700000001000}}}}',
+            endingTimestamp="1700000003000",
+        )
+    ) == ["1", "2"]
+    with pytest.raises(PySparkException, match="startingOffsetsByTimestampStrategy=latest"):
+        desk.read(topic, startingTimestamp="1800000000000").count()
+    late = desk.read(
+        topic,
+        startingTimestamp="1800000000000",
+        startingOffsetsByTimestampStrategy="latest",
+    )
+    assert late.count() == 0
+
+
+def test_topics_are_named_or_match_a_pattern_or_give_single_partitions(
+    desk: Desk, new_topic: Callable[[], str]
+) -> None:
+    one, two = new_topic(), new_topic()
+    desk.create(one, 2)
+    desk.create(two, 2)
+    desk.fill(one, {0: ["a"], 1: ["b"]})
+    desk.fill(two, {0: ["c"], 1: ["d"]})
+    assert desk.values(desk.read(f"{one}, {two}")) == ["a", "b", "c", "d"]
+    reader = desk.spark.read.format("scriba")
+    pattern = f"{one[:-1]}.*"
+    assert desk.values(desk.load(reader, {"subscribePattern": pattern})) == ["a", "b", "c", "d"]
+    reader = desk.spark.read.format("scriba")
+    assert desk.values(desk.load(reader, {"assign": f'{{"{two}": [1]}}'})) == ["d"]
+
+
+def test_a_large_partition_is_read_by_several_tasks(desk: Desk, topic: str) -> None:
+    desk.create(topic, 1)
+    desk.fill(topic, {0: [f"{n:03}" for n in range(100)]})
+    rows = desk.read(topic, minPartitions="4")
+    assert rows.rdd.getNumPartitions() == 4
+    assert desk.values(rows) == [f"{n:03}" for n in range(100)]
+    assert desk.read(topic, maxRecordsPerPartition="30").rdd.getNumPartitions() == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"subscribe": "no-such-topic-anywhere"}, "does not exist"),
+        ({"subscribe": "t", "startingOfsets": "earliest"}, "did you mean startingoffsets"),
+        ({"subscribe": "t", "kafka.fetch.min.byts": "1"}, "fetch.min.bytes"),
+        ({"subscribe": "t", "maxOffsetsPerTrigger": "5"}, "only in a streaming query"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_what_to_do(
+    desk: Desk, options: dict[str, str], told: str
+) -> None:
+    with pytest.raises(PySparkException, match=told):
+        desk.load(desk.spark.read.format("scriba"), options).count()
+
+
+def test_deleted_records_fail_a_query_unless_it_may_go_on(desk: Desk, topic: str) -> None:
+    desk.create(topic, 1)
+    desk.fill(topic, {0: ["a", "b", "c"]})
+    with desk.admin() as admin:
+        admin.delete_records({(topic, 0): 2})
+    start = f'{{"{topic}": {{"0": 0}}}}'
+    with pytest.raises(PySparkException, match=r"records 0 to 1 .* were deleted"):
+        desk.read(topic, startingOffsets=start).count()
+    assert desk.values(desk.read(topic, startingOffsets=start, failOnDataLoss="false")) == ["c"]
+
+
+def test_a_stream_takes_no_more_than_its_limit_and_goes_on_from_its_checkpoint(
+    desk: Desk, topic: str
+) -> None:
+    desk.create(topic, 2)
+    desk.fill(topic, {0: [f"a{n}" for n in range(6)], 1: [f"b{n}" for n in range(3)]})
+    stream, checkpoint, batches = (
+        desk.stream(topic, maxOffsetsPerTrigger="4"),
+        desk.checkpoint(),
+        Batches(),
+    )
+    available_now(stream, checkpoint, batches)
+    assert batches.sizes == [4, 4, 1]
+    desk.fill(topic, {1: ["late"]})
+    available_now(stream, checkpoint, batches)
+    assert batches.seen[3] == ["late"]
+    assert len(batches.all) == len(set(batches.all)) == 10
+
+
+def test_partitions_that_are_added_are_read_from_their_beginning(desk: Desk, topic: str) -> None:
+    desk.create(topic, 1)
+    desk.fill(topic, {0: ["a"]})
+    checkpoint, batches = desk.checkpoint(), Batches()
+    available_now(desk.stream(topic), checkpoint, batches)
+    with desk.admin() as admin:
+        admin.create_partitions({topic: 3})
+    desk.fill(topic, {0: ["b"], 2: ["c", "d"]})
+    available_now(desk.stream(topic), checkpoint, batches)
+    assert batches.seen == {0: ["a"], 1: ["b", "c", "d"]}
+
+
+def test_a_topic_made_anew_is_not_taken_for_the_one_that_was_read(desk: Desk, topic: str) -> None:
+    desk.create(topic, 1)
+    desk.fill(topic, {0: ["a"]})
+    checkpoint, batches = desk.checkpoint(), Batches()
+    available_now(desk.stream(topic), checkpoint, batches)
+    with desk.admin() as admin:
+        admin.delete_topics([topic])
+    desk.create(topic, 1)
+    desk.fill(topic, {0: ["x", "y"]})
+    with pytest.raises(StreamingQueryException, match="deleted and created anew"):
+        available_now(desk.stream(topic), checkpoint, batches)
+    available_now(desk.stream(topic, failOnDataLoss="false"), checkpoint, batches)
+    assert batches.seen == {0: ["a"], 1: ["x", "y"]}
+
+
+def test_a_stream_that_starts_at_the_end_repeats_its_first_batch_from_there(
+    desk: Desk, topic: str
+) -> None:
+    """Spark asks where to start once more when the first batch failed; that must not move."""
+    desk.create(topic, 1)
+    desk.fill(topic, {0: ["before"]})
+    stream = desk.stream(
+        topic, startingOffsets="latest", minOffsetsPerTrigger="1", maxTriggerDelay="1h"
+    )
+    checkpoint, batches, crashed = desk.checkpoint(), Batches(), []
+
+    def crash(rows: object, batch: int) -> None:
+        crashed.append(batch)
+        raise RuntimeError("as if the driver had died")
+
+    query = stream.writeStream.foreachBatch(crash).option("checkpointLocation", checkpoint).start()
+    desk.fill(topic, {0: ["one"]})
+    with pytest.raises(StreamingQueryException):
+        query.awaitTermination()
+    assert crashed == [0]
+    desk.fill(topic, {0: ["two"]})
+    available_now(stream, checkpoint, batches)
+    assert batches.all in (["one", "two"], ["two"])
+    assert "before" not in batches.all
