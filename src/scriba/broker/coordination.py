@@ -46,6 +46,7 @@ def group_settings(node: NodeSettings) -> GroupSettings:
         consumer_max_size=node.group_consumer_max_size,
         consumer_assignors=node.group_consumer_assignors,
         consumer_migration_policy=node.group_consumer_migration_policy.lower(),
+        consumer_assignment_interval_ms=node.group_consumer_assignment_interval_ms,
         consumer_regex_refresh_interval_ms=node.group_consumer_regex_refresh_interval_ms,
     )
 
