@@ -25,6 +25,10 @@ import report  # noqa: E402
 from brokers import KINDS, Broker, running  # noqa: E402
 from report import KAFKA, SCRIBA  # noqa: E402
 from rows import ALONE, SERVED, Bench, Row  # noqa: E402
+from scale import SCALE  # noqa: E402
+
+LATER = (*ALONE, *SCALE)
+"""Rows that start nodes of their own."""
 
 NEEDED_BYTES = 30 << 30
 FREE_BYTES = 1 << 30
@@ -35,7 +39,7 @@ Samples = dict[str, dict[str, dict[str, list[float]]]]
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    keys = [row.key for row in (*SERVED, *ALONE)]
+    keys = [row.key for row in (*SERVED, *LATER)]
     parser.add_argument("--rows", default=",".join(keys), help="keys of rows, by comma")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
@@ -144,11 +148,11 @@ def main() -> None:
     for key in wanted.rows:
         samples.pop(key, None)
     served = [row for row in SERVED if row.key in wanted.rows]
-    alone = [row for row in ALONE if row.key in wanted.rows]
+    alone = [row for row in LATER if row.key in wanted.rows]
     began = time.monotonic()
 
     def save() -> None:
-        lines = report.judge([r for r in (*SERVED, *ALONE) if r.key in samples], samples)
+        lines = report.judge([r for r in (*SERVED, *LATER) if r.key in samples], samples)
         explained = report.read_explained(HERE / "explained.md")
         report.write(wanted.out / "RESULTS.md", lines, configurations, facts, explained)
         (wanted.out / "results.json").write_text(json.dumps(samples, indent=1) + "\n")
