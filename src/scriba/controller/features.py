@@ -31,16 +31,29 @@ TRANSACTION_VERSION: Final = "transaction.version"
 SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
     METADATA_VERSION: (METADATA_LEVEL, METADATA_LEVEL),
     KRAFT_VERSION: (0, 1),
+    GROUP_VERSION: (0, 1),
+    TRANSACTION_VERSION: (0, 2),
 }
+
+AT_FIRST: Final[Mapping[str, int]] = {
+    METADATA_VERSION: METADATA_LEVEL,
+    GROUP_VERSION: 1,
+    TRANSACTION_VERSION: 2,
+}
+"""The levels of a new cluster. One that is older keeps its own until somebody raises them."""
 
 UPGRADE: Final = 1
 SAFE_DOWNGRADE: Final = 2
 UNSAFE_DOWNGRADE: Final = 3
 
 
-def bootstrap() -> list[Message]:
-    """The first records of a new cluster: the level at which its metadata is written."""
-    return [FeatureLevelRecord(name=METADATA_VERSION, feature_level=METADATA_LEVEL)]
+def bootstrap(supported: Mapping[str, tuple[int, int]]) -> list[Message]:
+    """The first records of a new cluster, with the level of its metadata before all others."""
+    return [
+        FeatureLevelRecord(name=name, feature_level=level)
+        for name, level in AT_FIRST.items()
+        if name in supported
+    ]
 
 
 def check_supported(features: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> None:

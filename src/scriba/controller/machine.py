@@ -94,7 +94,7 @@ class Controller:
         for broker in self.image.brokers.values():
             if not broker.fenced and broker.id != own_broker:
                 self.state.sessions[broker.id] = Session(now.mono_ms)
-        return [] if self.image.metadata_version else features.bootstrap()
+        return [] if self.image.metadata_version else features.bootstrap(self.state.supported)
 
     def handle(self, request: Message, version: int, now: Instant) -> Result:
         """KafkaError when the request as a whole is refused."""

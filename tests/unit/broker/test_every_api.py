@@ -12,13 +12,15 @@ from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
 from scriba.testing.peer import Peer
 from scriba.testing.sim_world import ProcessWorld
-from scriba.wire import admin, configs, fetch, metadata, produce, quorum, txn
+from scriba.wire import admin, configs, fetch, groups, metadata, produce, quorum, txn
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.schema import Message
 
 InANode = Callable[..., None]
 
 TOPIC = "there"
+GROUP = "group"
+TXN = "transaction"
 TABLE = served()
 EVERY_VERSION = [
     (key, version)
@@ -42,6 +44,160 @@ async def with_a_topic(node: Node, world: ProcessWorld) -> Peer:
     made = await client.send(create, 7, admin.CreateTopicsResponse)
     assert made.topics[0].error_code == 0
     return client
+
+
+OF_GROUPS = {
+    ApiKey.OFFSET_COMMIT,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.JOIN_GROUP,
+    ApiKey.HEARTBEAT,
+    ApiKey.LEAVE_GROUP,
+    ApiKey.SYNC_GROUP,
+    ApiKey.DESCRIBE_GROUPS,
+    ApiKey.DELETE_GROUPS,
+    ApiKey.OFFSET_DELETE,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT,
+    ApiKey.CONSUMER_GROUP_DESCRIBE,
+}
+
+
+def group_request(key: int, version: int, topic_id: bytes) -> Message:
+    named = {"topic_id": topic_id} if version >= 10 else {"name": TOPIC}
+    match ApiKey(key):
+        case ApiKey.OFFSET_COMMIT:
+            part = groups.OffsetCommitRequestPartition(committed_offset=5, committed_metadata="m")
+            topic = groups.OffsetCommitRequestTopic(partitions=[part], **named)
+            return groups.OffsetCommitRequest(group_id=GROUP, topics=[topic])
+        case ApiKey.OFFSET_FETCH if version < 8:
+            old = groups.OffsetFetchRequestTopic(name=TOPIC, partition_indexes=[0])
+            return groups.OffsetFetchRequest(group_id=GROUP, topics=[old])
+        case ApiKey.OFFSET_FETCH:
+            asked = groups.OffsetFetchRequestTopics(partition_indexes=[0], **named)
+            group = groups.OffsetFetchRequestGroup(group_id=GROUP, topics=[asked])
+            other = groups.OffsetFetchRequestGroup(group_id="another", topics=None)
+            return groups.OffsetFetchRequest(groups=[group, other])
+        case ApiKey.JOIN_GROUP:
+            return groups.JoinGroupRequest(
+                group_id="new",
+                session_timeout_ms=10_000,
+                rebalance_timeout_ms=10_000,
+                group_instance_id="static" if version >= 5 else None,
+                protocol_type="consumer",
+                protocols=[groups.JoinGroupRequestProtocol(name="range", metadata=b"")],
+            )
+        case ApiKey.HEARTBEAT:
+            return groups.HeartbeatRequest(group_id=GROUP, member_id="nobody")
+        case ApiKey.LEAVE_GROUP if version < 3:
+            return groups.LeaveGroupRequest(group_id=GROUP, member_id="nobody")
+        case ApiKey.LEAVE_GROUP:
+            member = groups.MemberIdentity(member_id="nobody")
+            return groups.LeaveGroupRequest(group_id=GROUP, members=[member])
+        case ApiKey.SYNC_GROUP:
+            return groups.SyncGroupRequest(group_id=GROUP, member_id="nobody")
+        case ApiKey.DESCRIBE_GROUPS:
+            return groups.DescribeGroupsRequest(groups=[GROUP])
+        case ApiKey.DELETE_GROUPS:
+            return groups.DeleteGroupsRequest(groups_names=[GROUP])
+        case ApiKey.OFFSET_DELETE:
+            gone = groups.OffsetDeleteRequestPartition(partition_index=0)
+            return groups.OffsetDeleteRequest(
+                group_id=GROUP,
+                topics=[groups.OffsetDeleteRequestTopic(name=TOPIC, partitions=[gone])],
+            )
+        case ApiKey.CONSUMER_GROUP_HEARTBEAT:
+            return groups.ConsumerGroupHeartbeatRequest(
+                group_id="new",
+                member_id="AAAAAAAAAAAAAAAAAAAAAA",
+                rebalance_timeout_ms=10_000,
+                subscribed_topic_names=[TOPIC],
+                topic_partitions=[],
+            )
+    return groups.ConsumerGroupDescribeRequest(group_ids=[GROUP])
+
+
+OF_TRANSACTIONS = {
+    ApiKey.ADD_PARTITIONS_TO_TXN,
+    ApiKey.ADD_OFFSETS_TO_TXN,
+    ApiKey.END_TXN,
+    ApiKey.WRITE_TXN_MARKERS,
+    ApiKey.TXN_OFFSET_COMMIT,
+    ApiKey.DESCRIBE_TRANSACTIONS,
+}
+
+
+def txn_request(key: int, version: int) -> Message:
+    topic = txn.AddPartitionsToTxnTopic(name=TOPIC, partitions=[0])
+    match ApiKey(key):
+        case ApiKey.ADD_PARTITIONS_TO_TXN if version < 4:
+            return txn.AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=TXN, v3_and_below_topics=[topic]
+            )
+        case ApiKey.ADD_PARTITIONS_TO_TXN:
+            adding = txn.AddPartitionsToTxnTransaction(transactional_id=TXN, topics=[topic])
+            return txn.AddPartitionsToTxnRequest(transactions=[adding])
+        case ApiKey.ADD_OFFSETS_TO_TXN:
+            return txn.AddOffsetsToTxnRequest(transactional_id=TXN, group_id=GROUP)
+        case ApiKey.END_TXN:
+            return txn.EndTxnRequest(transactional_id=TXN, committed=True)
+        case ApiKey.WRITE_TXN_MARKERS:
+            where = txn.WritableTxnMarkerTopic(name=TOPIC, partition_indexes=[0])
+            marker = txn.WritableTxnMarker(producer_id=1, topics=[where])
+            return txn.WriteTxnMarkersRequest(markers=[marker])
+        case ApiKey.TXN_OFFSET_COMMIT:
+            part = txn.TxnOffsetCommitRequestPartition(committed_offset=5, committed_metadata="m")
+            offsets = txn.TxnOffsetCommitRequestTopic(name=TOPIC, partitions=[part])
+            return txn.TxnOffsetCommitRequest(
+                transactional_id=TXN, group_id=GROUP, topics=[offsets]
+            )
+    return txn.DescribeTransactionsRequest(transactional_ids=[TXN])
+
+
+async def with_transactions(client: Peer) -> None:
+    """A coordinator of transactions that has loaded."""
+    key = metadata.FindCoordinatorRequest(key_type=1, coordinator_keys=[TXN])
+    await client.send(key, 6, metadata.FindCoordinatorResponse)
+    code = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS.value
+    while code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+        asked = txn.ListTransactionsRequest()
+        code = (await client.send(asked, 2, txn.ListTransactionsResponse)).error_code
+    assert code == 0
+
+
+async def prepare(node: Node, client: Peer, key: int) -> None:
+    if key in OF_GROUPS | OF_TRANSACTIONS:
+        await with_a_group(node, client)
+    if key in OF_TRANSACTIONS:
+        await with_transactions(client)
+
+
+EXPECTED: dict[tuple[ApiKey, int | None], int] = {
+    (ApiKey.JOIN_GROUP, 4): ErrorCode.MEMBER_ID_REQUIRED,
+    (ApiKey.HEARTBEAT, None): ErrorCode.UNKNOWN_MEMBER_ID,
+    (ApiKey.LEAVE_GROUP, None): ErrorCode.UNKNOWN_MEMBER_ID,
+    (ApiKey.SYNC_GROUP, None): ErrorCode.UNKNOWN_MEMBER_ID,
+    (ApiKey.CONSUMER_GROUP_DESCRIBE, None): ErrorCode.GROUP_ID_NOT_FOUND,
+    (ApiKey.ADD_PARTITIONS_TO_TXN, None): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    (ApiKey.ADD_OFFSETS_TO_TXN, None): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    (ApiKey.END_TXN, None): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    (ApiKey.TXN_OFFSET_COMMIT, None): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    (ApiKey.DESCRIBE_TRANSACTIONS, None): ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+}
+"""What is told to a stranger by a classic group without members, and of a transactional id that
+nobody has used."""
+
+
+async def with_a_group(node: Node, client: Peer) -> None:
+    """A coordinator that has loaded, and one committed offset."""
+    key = metadata.FindCoordinatorRequest(coordinator_keys=[GROUP])
+    found = await client.send(key, 6, metadata.FindCoordinatorResponse)
+    assert found.coordinators[0].node_id == node.id
+    commit = group_request(ApiKey.OFFSET_COMMIT, 9, b"")
+    codes = {int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)}
+    while ErrorCode.COORDINATOR_LOAD_IN_PROGRESS in codes:
+        codes = set(error_codes(await client.send(commit, 9, groups.OffsetCommitResponse)))
+        listed = await client.send(groups.ListGroupsRequest(), 5, groups.ListGroupsResponse)
+        codes.add(listed.error_code)
+    assert codes == {0}
 
 
 def request_for(key: int, version: int, topic_id: bytes) -> Message:
@@ -69,6 +225,14 @@ def request_for(key: int, version: int, topic_id: bytes) -> Message:
             )
         case ApiKey.METADATA:
             return metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name=TOPIC)])
+        case ApiKey.FIND_COORDINATOR:
+            if version < 4:
+                return metadata.FindCoordinatorRequest(key=GROUP)
+            return metadata.FindCoordinatorRequest(coordinator_keys=[GROUP])
+        case api if api in OF_GROUPS:
+            return group_request(key, version, topic_id)
+        case api if api in OF_TRANSACTIONS:
+            return txn_request(key, version)
         case ApiKey.API_VERSIONS:
             if version < 3:
                 return metadata.ApiVersionsRequest()
@@ -149,7 +313,7 @@ def error_codes(answer: object) -> Iterator[int]:
     elif hasattr(answer, "FIELDS"):
         for field in answer.FIELDS:
             value = getattr(answer, field.name)
-            if field.name == "error_code":
+            if field.name.endswith("error_code"):
                 yield value
             else:
                 yield from error_codes(value)
@@ -162,9 +326,12 @@ def test_an_allowed_request_is_answered_without_an_error(
     async def play(node: Node, world: ProcessWorld) -> None:
         client = await with_a_topic(node, world)
         topic_id = node.image.topics_by_name[TOPIC].id
+        await prepare(node, client, key)
         request = request_for(key, version, topic_id)
         answer = await client.send(request, version, API[key].response)
-        assert set(error_codes(answer)) <= {0}
+        api = ApiKey(key)
+        expected = EXPECTED.get((api, version), EXPECTED.get((api, None), 0))
+        assert set(error_codes(answer)) - {0} == {expected} - {0}
 
     in_a_node(play)
 
@@ -181,6 +348,11 @@ REFUSALS = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ApiKey.DESCRIBE_CONFIGS: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ApiKey.ALTER_CONFIGS: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    **dict.fromkeys(OF_GROUPS, ErrorCode.GROUP_AUTHORIZATION_FAILED),
+    ApiKey.FIND_COORDINATOR: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    **dict.fromkeys(OF_TRANSACTIONS, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),
+    ApiKey.ADD_PARTITIONS_TO_TXN: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ApiKey.WRITE_TXN_MARKERS: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ApiKey.DESCRIBE_LOG_DIRS: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ApiKey.CREATE_PARTITIONS: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -193,7 +365,8 @@ REFUSALS = {
 }
 """What Kafka answers when an authoriser says no to everything."""
 
-OPEN_TO_ALL = {ApiKey.API_VERSIONS}
+OPEN_TO_ALL = {ApiKey.API_VERSIONS, ApiKey.LIST_GROUPS, ApiKey.LIST_TRANSACTIONS}
+"""What everybody may ask; listed is only what the caller may see."""
 
 
 def test_every_served_api_has_a_refusal() -> None:
@@ -206,6 +379,7 @@ def test_a_request_that_is_not_allowed_is_refused_and_changes_nothing(
 ) -> None:
     async def play(node: Node, world: ProcessWorld) -> None:
         client = await with_a_topic(node, world)
+        await prepare(node, client, key)
         node.access = DenyAll()
         topic = node.image.topics_by_name[TOPIC]
         before = node.image.end_offset

@@ -12,7 +12,7 @@ from scriba.wire.brokers import (
 )
 from scriba.wire.configs import FeatureUpdateKey, UpdateFeaturesRequest
 
-NEXT_RELEASE = {**SUPPORTED, "transaction.version": (0, 2), "group.version": (0, 1)}
+LAST_RELEASE = {name: SUPPORTED[name] for name in ("metadata.version", "kraft.version")}
 
 
 def update(cluster: Any, kind: int = 1, version: int = 2, validate: bool = False, **to: int) -> Any:
@@ -30,16 +30,20 @@ def update(cluster: Any, kind: int = 1, version: int = 2, validate: bool = False
     )
 
 
-def test_new_cluster_has_the_metadata_version_and_nothing_that_is_not_served(cluster: Any) -> None:
-    assert cluster.image.features == {"metadata.version": 30}
-    answer = update(cluster, transaction_version=2)
+def test_new_cluster_has_all_that_is_served_and_nothing_else(cluster: Any) -> None:
+    assert cluster.image.features == {
+        "metadata.version": 30,
+        "group.version": 1,
+        "transaction.version": 2,
+    }
+    answer = update(cluster, share_version=1)
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
 
 
 def test_next_release_raises_features_on_existing_data(make_cluster: Any) -> None:
-    old = make_cluster().with_brokers(1)
+    old = make_cluster(supported=LAST_RELEASE).with_brokers(1)
     old.create("kept", 3)
-    new = make_cluster(old.reloaded(), supported=NEXT_RELEASE, own_broker=1)
+    new = make_cluster(old.reloaded(), own_broker=1)
     assert new.image.features == {"metadata.version": 30}
     answer = update(new, transaction_version=2)
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
@@ -52,9 +56,9 @@ def test_next_release_raises_features_on_existing_data(make_cluster: Any) -> Non
     assert new.image.features["transaction.version"] == 2
     assert len(new.image.topics_by_name["kept"].partitions) == 3
     with pytest.raises(KafkaError) as refused:
-        make_cluster(new.image.copy())
+        make_cluster(new.image.copy(), supported=LAST_RELEASE)
     assert refused.value.code is ErrorCode.UNSUPPORTED_VERSION
-    assert "transaction.version" in refused.value.message
+    assert "this release supports" in refused.value.message
 
 
 @pytest.mark.parametrize(
@@ -73,33 +77,33 @@ def test_next_release_raises_features_on_existing_data(make_cluster: Any) -> Non
 def test_downgrades_must_be_meant(
     make_cluster: Any, kind: int, level: int, code: ErrorCode
 ) -> None:
-    cluster = make_cluster(supported=NEXT_RELEASE).with_brokers(1)
-    update(cluster, transaction_version=2)
+    cluster = make_cluster().with_brokers(1)
     assert update(cluster, kind, transaction_version=level).error_code == code
 
 
 def test_downgrade_to_something_newer_is_refused(make_cluster: Any) -> None:
-    cluster = make_cluster(supported=NEXT_RELEASE).with_brokers(1)
+    cluster = make_cluster().with_brokers(1)
+    update(cluster, 2, group_version=0)
     assert update(cluster, 2, group_version=1).error_code == ErrorCode.INVALID_UPDATE_VERSION
 
 
 def test_feature_at_zero_is_off(make_cluster: Any) -> None:
-    cluster = make_cluster(supported=NEXT_RELEASE).with_brokers(1)
-    update(cluster, group_version=1)
+    cluster = make_cluster().with_brokers(1)
     update(cluster, 2, group_version=0)
     assert "group.version" not in cluster.image.features
     assert cluster.reloaded() == cluster.image
 
 
 def test_one_bad_update_stops_all(make_cluster: Any) -> None:
-    cluster = make_cluster(supported=NEXT_RELEASE).with_brokers(1)
+    cluster = make_cluster().with_brokers(1)
+    update(cluster, 2, group_version=0)
     answer = update(cluster, group_version=1, transaction_version=9)
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert not cluster.records
 
 
 def test_older_requests_hear_about_each_feature(make_cluster: Any) -> None:
-    cluster = make_cluster(supported=NEXT_RELEASE).with_brokers(1)
+    cluster = make_cluster().with_brokers(1)
     answer = update(cluster, version=0, transaction_version=2)
     assert [(r.feature, r.error_code) for r in answer.results] == [("transaction.version", 0)]
     assert update(cluster, kind=2, version=0, transaction_version=1).error_code == 0
@@ -107,7 +111,7 @@ def test_older_requests_hear_about_each_feature(make_cluster: Any) -> None:
 
 
 def test_every_controller_must_support_it(make_cluster: Any) -> None:
-    cluster = make_cluster(supported=NEXT_RELEASE).with_brokers(1)
+    cluster = make_cluster().with_brokers(1)
     feature = ControllerRegistrationRequestFeature(
         name="group.version", min_supported_version=0, max_supported_version=0
     )

@@ -1,0 +1,128 @@
+"""FindCoordinator: which broker answers for a group or a transactional id.
+
+Its topic is made with the first such question. Kafka then answers that there is no coordinator yet
+and lets the client ask again; here the topic is waited for, which takes less time than that.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from scriba.broker.access import Operation, Resource
+from scriba.broker.context import Context, Later
+from scriba.broker.coordination import make_internal_topic
+from scriba.broker.shards import Shards
+from scriba.errors import ErrorCode, KafkaError
+from scriba.wire.metadata import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+FIRST_FOR_SEVERAL: Final = 4
+
+
+class Found(NamedTuple):
+    error: ErrorCode
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+
+
+def find_coordinator(
+    node: Node, ctx: Context, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse | Later[FindCoordinatorResponse]:
+    shards = _shards(node, request.key_type)
+    if shards is None or shards.topic in node.image.topics_by_name:
+        return _answer(node, ctx, request, shards)
+    return Later(_make_and_answer(node, ctx, request, shards))
+
+
+def _shards(node: Node, key_type: int) -> Shards | None:
+    """Coordinators of share groups are as unknown as those of any other number."""
+    return {GROUP: node.groups, TRANSACTION: node.txns}.get(key_type)
+
+
+async def _make_and_answer(
+    node: Node, ctx: Context, request: FindCoordinatorRequest, shards: Shards
+) -> FindCoordinatorResponse:
+    keys = _keys(ctx, request)
+    if any(_allowed(node, ctx, request.key_type, key) is ErrorCode.NONE for key in keys):
+        await make_internal_topic(node, shards.topic)
+    return _answer(node, ctx, request, shards)
+
+
+def _keys(ctx: Context, request: FindCoordinatorRequest) -> list[str]:
+    return request.coordinator_keys if ctx.version >= FIRST_FOR_SEVERAL else [request.key]
+
+
+def _answer(
+    node: Node, ctx: Context, request: FindCoordinatorRequest, shards: Shards | None
+) -> FindCoordinatorResponse:
+    if shards is None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "there is no coordinator of that type")
+    answers = [(key, _find(node, ctx, request, shards, key)) for key in _keys(ctx, request)]
+    if ctx.version >= FIRST_FOR_SEVERAL:
+        return FindCoordinatorResponse(
+            coordinators=[
+                Coordinator(
+                    key=key,
+                    node_id=found.node_id,
+                    host=found.host,
+                    port=found.port,
+                    error_code=found.error,
+                    error_message="",
+                )
+                for key, found in answers
+            ]
+        )
+    found = answers[0][1]
+    return FindCoordinatorResponse(
+        error_code=found.error,
+        error_message=found.error.name if found.error is ErrorCode.NONE else found.error.text,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+def _allowed(node: Node, ctx: Context, key_type: int, key: str) -> ErrorCode:
+    if key_type == GROUP:
+        resource, refusal = Resource.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED
+    else:
+        resource = Resource.TRANSACTIONAL_ID
+        refusal = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    allowed = node.access.allowed(ctx, Operation.DESCRIBE, resource, key)
+    return ErrorCode.NONE if allowed else refusal
+
+
+def _find(
+    node: Node, ctx: Context, request: FindCoordinatorRequest, shards: Shards, key: str
+) -> Found:
+    refusal = _allowed(node, ctx, request.key_type, key)
+    if refusal is not ErrorCode.NONE:
+        return Found(refusal)
+    topic = node.image.topics_by_name.get(shards.topic)
+    if topic is not None:
+        leader = topic.partitions[shards.partition_of(key)].leader
+        for broker, host, port in node.alive_brokers(ctx.listener):
+            if broker.id == leader:
+                return Found(ErrorCode.NONE, broker.id, host, port)
+    return Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+
+
+def refuse_find_coordinator(
+    request: FindCoordinatorRequest, code: ErrorCode, text: str
+) -> FindCoordinatorResponse:
+    """In both shapes: which of them is sent depends on the version alone."""
+    return FindCoordinatorResponse(
+        error_code=code,
+        error_message=text,
+        node_id=-1,
+        port=-1,
+        coordinators=[
+            Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=text)
+            for key in request.coordinator_keys
+        ],
+    )

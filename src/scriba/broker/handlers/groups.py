@@ -1,0 +1,261 @@
+"""Groups: who may ask is decided here, what is answered by the coordinator of the group.
+
+A request that names several groups is cut up by the partitions that coordinate them, and their
+answers are put together again. Refusals have the shape of `groups.refusals`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from scriba.broker.access import CLUSTER_NAME, Operation, Resource, allowed_operations
+from scriba.broker.context import Context, Later
+from scriba.broker.coordination import serves_consumer_protocol
+from scriba.errors import ErrorCode, KafkaError
+from scriba.groups.refusals import refused
+from scriba.wire import groups as wire
+from scriba.wire.schema import LATEST, Message
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+
+Answer = Message | Later[Message]
+M = TypeVar("M", bound=Message)
+
+UNKNOWN_OPERATIONS: Final = -(1 << 31)
+"""What stands for operations that were not asked for."""
+
+
+# ---- one group ----
+
+
+def _as_it_is(answer: Message) -> Message:
+    return answer
+
+
+def to_coordinator(
+    node: Node,
+    ctx: Context,
+    request: Message,
+    group_id: str,
+    finish: Callable[[Any], Message] = _as_it_is,
+) -> Answer:
+    """The coordinator's answer, now or later, passed through `finish`."""
+    try:
+        answer = node.groups.begin(node.groups.partition_of(group_id), request, ctx)
+    except KafkaError as error:
+        return finish(refused(request, error.code, ctx.version))
+    if isinstance(answer, Message):
+        return finish(answer)
+    return Later(_later(request, ctx, answer, finish))
+
+
+async def _later(
+    request: Message, ctx: Context, answer: Awaitable[Message], finish: Callable[[Any], Message]
+) -> Message:
+    try:
+        return finish(await answer)
+    except KafkaError as error:
+        return finish(refused(request, error.code, ctx.version))
+
+
+def _readable(node: Node, ctx: Context, group_id: str) -> bool:
+    return node.access.allowed(ctx, Operation.READ, Resource.GROUP, group_id)
+
+
+def of_a_member(node: Node, ctx: Context, request: Any) -> Answer:
+    """JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
+    if not _readable(node, ctx, request.group_id):
+        return refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, ctx.version)
+    return to_coordinator(node, ctx, request, request.group_id)
+
+
+def consumer_group_heartbeat(
+    node: Node, ctx: Context, request: wire.ConsumerGroupHeartbeatRequest
+) -> Answer:
+    if not serves_consumer_protocol(node):
+        return refused(request, ErrorCode.UNSUPPORTED_VERSION, ctx.version)
+    if not _readable(node, ctx, request.group_id):
+        return refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, ctx.version)
+    for name in request.subscribed_topic_names or ():
+        if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
+            return refused(request, ErrorCode.TOPIC_AUTHORIZATION_FAILED, ctx.version)
+    return to_coordinator(node, ctx, request, request.group_id)
+
+
+# ---- several groups ----
+
+
+async def _by_shard(
+    node: Node, ctx: Context, group_ids: Iterable[str], part: Callable[[list[str]], M]
+) -> list[Any]:
+    """Asks each shard about its groups, all at once; the answers of all."""
+    shares: dict[int, list[str]] = {}
+    answers: list[Any] = []
+    for group_id in group_ids:
+        try:
+            shares.setdefault(node.groups.partition_of(group_id), []).append(group_id)
+        except KafkaError as error:
+            answers.append(refused(part([group_id]), error.code, ctx.version))
+    asked = [_ask_shard(node, ctx, index, part(share)) for index, share in shares.items()]
+    return [*answers, *await asyncio.gather(*asked)]
+
+
+async def _ask_shard(node: Node, ctx: Context, index: int, request: Message) -> Message:
+    try:
+        return await node.groups.ask_partition(index, request, ctx)
+    except KafkaError as error:
+        return refused(request, error.code, ctx.version)
+
+
+def _may(
+    node: Node, ctx: Context, operation: Operation, group_ids: Iterable[str]
+) -> dict[str, bool]:
+    """Each group that is named, once, and whether the caller may do that to it."""
+    return {
+        group_id: node.access.allowed(ctx, operation, Resource.GROUP, group_id)
+        for group_id in group_ids
+    }
+
+
+def describe_groups(
+    node: Node, ctx: Context, request: wire.DescribeGroupsRequest
+) -> Later[wire.DescribeGroupsResponse]:
+    return Later(_describe_groups(node, ctx, request))
+
+
+async def _describe_groups(
+    node: Node, ctx: Context, request: wire.DescribeGroupsRequest
+) -> wire.DescribeGroupsResponse:
+    may = _may(node, ctx, Operation.DESCRIBE, request.groups)
+    answers = await _by_shard(
+        node,
+        ctx,
+        (group_id for group_id, allowed in may.items() if allowed),
+        lambda share: wire.DescribeGroupsRequest(groups=share),
+    )
+    found = {group.group_id: group for answer in answers for group in answer.groups}
+    for group_id, allowed in may.items():
+        if not allowed:
+            found[group_id] = wire.DescribeGroupsResponseDescribedGroup(
+                group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED
+            )
+    if request.include_authorized_operations:
+        for group in found.values():
+            group.authorized_operations = _operations(node, ctx, group)
+    return wire.DescribeGroupsResponse(groups=[found[group_id] for group_id in may])
+
+
+def _operations(node: Node, ctx: Context, group: Any) -> int:
+    if group.error_code:
+        return UNKNOWN_OPERATIONS
+    return allowed_operations(node.access, ctx, Resource.GROUP, group.group_id)
+
+
+def consumer_group_describe(
+    node: Node, ctx: Context, request: wire.ConsumerGroupDescribeRequest
+) -> Answer:
+    if not serves_consumer_protocol(node):
+        return refused(request, ErrorCode.UNSUPPORTED_VERSION, ctx.version)
+    return Later(_consumer_group_describe(node, ctx, request))
+
+
+async def _consumer_group_describe(
+    node: Node, ctx: Context, request: wire.ConsumerGroupDescribeRequest
+) -> wire.ConsumerGroupDescribeResponse:
+    may = _may(node, ctx, Operation.DESCRIBE, request.group_ids)
+    answers = await _by_shard(
+        node,
+        ctx,
+        (group_id for group_id, allowed in may.items() if allowed),
+        lambda share: wire.ConsumerGroupDescribeRequest(group_ids=share),
+    )
+    found = {group.group_id: group for answer in answers for group in answer.groups}
+    for group_id, allowed in may.items():
+        if not allowed:
+            found[group_id] = wire.ConsumerGroupDescribeResponseDescribedGroup(
+                group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED
+            )
+    for group in found.values():
+        _hide_topics(node, ctx, group)
+        if request.include_authorized_operations:
+            group.authorized_operations = _operations(node, ctx, group)
+    return wire.ConsumerGroupDescribeResponse(groups=[found[group_id] for group_id in may])
+
+
+def _hide_topics(
+    node: Node, ctx: Context, group: wire.ConsumerGroupDescribeResponseDescribedGroup
+) -> None:
+    """A caller that may not see all topics of a group hears nothing of its members."""
+    if node.access.open:
+        return
+    topics = {
+        topic.topic_name
+        for member in group.members
+        for assignment in (member.assignment, member.target_assignment)
+        for topic in assignment.topic_partitions
+    }
+    topics.update(name for member in group.members for name in member.subscribed_topic_names)
+    if all(node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, t) for t in sorted(topics)):
+        return
+    group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    group.error_message = "the group uses topics that the caller may not see"
+    group.members = []
+
+
+def list_groups(
+    node: Node, ctx: Context, request: wire.ListGroupsRequest
+) -> Later[wire.ListGroupsResponse]:
+    return Later(_list_groups(node, ctx, request))
+
+
+async def _list_groups(
+    node: Node, ctx: Context, request: wire.ListGroupsRequest
+) -> wire.ListGroupsResponse:
+    asked = [_ask_shard(node, ctx, index, request) for index in node.groups.partitions_led()]
+    everything = node.access.allowed(ctx, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
+    response = wire.ListGroupsResponse()
+    for answer in await asyncio.gather(*asked):
+        assert isinstance(answer, wire.ListGroupsResponse)
+        if answer.error_code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
+            # Half a list would be taken for the whole.
+            return wire.ListGroupsResponse(error_code=answer.error_code)
+        response.groups += (
+            group
+            for group in answer.groups
+            if everything
+            or node.access.allowed(ctx, Operation.DESCRIBE, Resource.GROUP, group.group_id)
+        )
+    return response
+
+
+def delete_groups(
+    node: Node, ctx: Context, request: wire.DeleteGroupsRequest
+) -> Later[wire.DeleteGroupsResponse]:
+    return Later(_delete_groups(node, ctx, request))
+
+
+async def _delete_groups(
+    node: Node, ctx: Context, request: wire.DeleteGroupsRequest
+) -> wire.DeleteGroupsResponse:
+    may = _may(node, ctx, Operation.DELETE, request.groups_names)
+    answers = await _by_shard(
+        node,
+        ctx,
+        (group_id for group_id, allowed in may.items() if allowed),
+        lambda share: wire.DeleteGroupsRequest(groups_names=share),
+    )
+    results = {result.group_id: result for answer in answers for result in answer.results}
+    for group_id, allowed in may.items():
+        if not allowed:
+            results[group_id] = wire.DeletableGroupResult(
+                group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED
+            )
+    return wire.DeleteGroupsResponse(results=[results[group_id] for group_id in may])
+
+
+def refuse(request: Message, code: ErrorCode, text: str) -> Message:
+    """For what goes wrong beside the coordinator."""
+    return refused(request, code, LATEST)
