@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 DEMO_TOPIC: Final = "demo"
 DEMO_PARTITIONS: Final = 3
+QUICK_START: Final = {"group.initial.rebalance.delay.ms": "0"}
+"""What a node starts with that is given no file, as Kafka's container images do: the members of a
+group that is tried out by hand come one by one, and nobody waits for the next."""
 
 
 def run(options: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> int:
@@ -52,7 +55,10 @@ def run(options: argparse.Namespace, environment: Mapping[str, str] = os.environ
 
 def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> NodeSettings:
     """All sources put together; what was left aside is said on standard error."""
-    given: dict[str, Given] = read_file(options.config) if options.config else {}
+    if options.config:
+        given = read_file(options.config)
+    else:
+        given = {name: Given(text, "no --config") for name, text in QUICK_START.items()}
     variables, strangers = parse_environment(environment)
     given |= variables
     given |= parse_arguments(options.settings)
