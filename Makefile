@@ -3,7 +3,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 PY := .venv/bin/python
-CHECKED := src tests tools bench
+CHECKED := src tests tools bench examples
 
 # Without bytecode on disk every start of a broker would compile the whole package.
 unexport PYTHONDONTWRITEBYTECODE

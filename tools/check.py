@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
-CODE = [name for name in ("src", "tests", "tools", "bench") if (ROOT / name).is_dir()]
+CODE = [name for name in ("src", "tests", "tools", "bench", "examples") if (ROOT / name).is_dir()]
 
 LINT = {
     "ruff check": [str(BIN / "ruff"), "check", "--quiet", *CODE],

@@ -1,0 +1,141 @@
+"""The examples run, and the three promises are counted: what a crash loses, what it doubles.
+
+A crash is no accident here: a driver runs the example's own file with a `work` that kills the
+process (kill -9) in the middle of a poll's records. Then the example is started again as it is.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from brokers import KINDS, Broker, running
+
+from scriba.client import NewTopic, SyncAdmin, SyncConsumer, SyncProducer
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PATIENCE = 120
+RECORDS = 100
+CRASH_AT = 35
+"""In the middle of the fourth poll, since each gives ten."""
+
+DRIVER = """
+import os, runpy, signal, sys
+path, crash_at = sys.argv[1], int(sys.argv[2])
+sys.argv = [path, *sys.argv[3:]]
+example = runpy.run_path(path)
+calls = 0
+def work(value):
+    global calls
+    calls += 1
+    if calls == crash_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return value.upper()
+example["main"].__globals__["work"] = work
+import asyncio
+asyncio.run(example["main"](*sys.argv[1:]))
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    quick = {"group.initial.rebalance.delay.ms": "0"}
+    with running(KINDS["kafka"](tmp_path_factory.mktemp("examples"), quick)) as broker:
+        yield broker
+
+
+@contextmanager
+def started(*command: str) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, *command], stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+class Fate(NamedTuple):
+    lost: int
+    doubled: int
+
+
+def fill(cluster: Broker, source: str, target: str) -> None:
+    with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic(source, 1), NewTopic(target, 1)])
+    with SyncProducer(bootstrap_servers=cluster.bootstrap) as producer:
+        for n in range(RECORDS):
+            producer.send_nowait(source, b"value %d" % n)
+        producer.send_nowait(source, b"last")
+
+
+def arrived(cluster: Broker, target: str) -> list[bytes]:
+    """What a reader of the target sees, up to the last value."""
+    values: list[bytes] = []
+    with SyncConsumer(
+        bootstrap_servers=cluster.bootstrap,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    ) as consumer:
+        consumer.assign([(target, 0)])
+        while b"LAST" not in values:
+            values += [record.value for record in consumer.poll(1000)]
+    return values
+
+
+def counted(values: list[bytes]) -> Fate:
+    counts = Counter(values)
+    wanted = [b"VALUE %d" % n for n in range(RECORDS)]
+    lost = sum(not counts[value] for value in wanted)
+    return Fate(lost, sum(counts[value] - 1 for value in wanted if counts[value]))
+
+
+@pytest.mark.parametrize(
+    ("example", "fate"),
+    [
+        ("at_most_once", Fate(lost=6, doubled=0)),
+        ("at_least_once", Fate(lost=0, doubled=4)),
+        ("exactly_once", Fate(lost=0, doubled=0)),
+    ],
+)
+def test_what_a_crash_loses_and_doubles(
+    cluster: Broker, topic: str, example: str, fate: Fate
+) -> None:
+    """The crash comes with the fifth record of ten. At most once: that one and the five behind it
+    were committed. At least once: the four before it were not."""
+    source, target = f"{topic}-{example}-in", f"{topic}-{example}-out"
+    fill(cluster, source, target)
+    script = str(EXAMPLES / f"{example}.py")
+    words = [cluster.bootstrap, source, target]
+    with started("-c", DRIVER, script, str(CRASH_AT), *words) as victim:
+        assert victim.wait(PATIENCE) == -signal.SIGKILL
+    with started(script, *words):
+        assert counted(arrived(cluster, target)) == fate
+
+
+def test_transform_in_ten_lines(cluster: Broker, topic: str) -> None:
+    source, target = f"{topic}-in", f"{topic}-out"
+    fill(cluster, source, target)
+    with started(str(EXAMPLES / "transform.py"), cluster.bootstrap, source, target):
+        assert counted(arrived(cluster, target)) == Fate(0, 0)
+    body = (EXAMPLES / "transform.py").read_text().partition("async def main")[2]
+    lines = body.partition("\n\n\n")[0].splitlines()[1:]
+    assert len(lines) == 10
+
+
+def test_orders_reach_two_services_in_order_though_one_process_dies(cluster: Broker) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "orders" / "demo.py"), cluster.bootstrap],
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+        env=os.environ,
+    )
+    said = done.stdout.decode().splitlines()
+    assert done.returncode == 0, done.stderr.decode()
+    assert said[-1].startswith("all seen by both services, in order; idle: ['notify-")
+    assert sum("was killed after" in line for line in said) == 1
