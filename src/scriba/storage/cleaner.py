@@ -21,6 +21,7 @@ and whether it goes on. It changes nothing but files of its own; the log's owner
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from scriba.errors import KafkaError, ParseError
@@ -152,8 +153,8 @@ class _Cleaner:
     def build_map(self) -> Iterator[Step]:
         work = self._work
         fates = Fates(work.aborted)
-        ends = [*(segment.base_offset for segment in work.segments[1:]), work.end_offset]
-        for segment, end in zip(work.segments, ends, strict=True):
+        for number, segment in enumerate(work.segments):
+            end = self._end_of(number)
             if end <= work.first_dirty:
                 continue
             for window in self._source.windows(segment.base_offset, segment.size):
@@ -164,6 +165,14 @@ class _Cleaner:
                         return
                 yield from self._report()
             self._latest = max(self._latest, end - 1)
+
+    def _end_of(self, number: int) -> int:
+        """Where a segment ends: at its successor."""
+        segments = self._work.segments
+        following = number + 1
+        return (
+            segments[following].base_offset if following < len(segments) else self._work.end_offset
+        )
 
     def _map_batch(self, batch: memoryview, header: BatchHeader, fates: Fates) -> bool:
         """False when the map is full."""
@@ -190,10 +199,7 @@ class _Cleaner:
         work = self._work
         end = self._latest + 1
         touched = [segment for segment in work.segments if segment.base_offset < end]
-        last_end = work.end_offset
-        if len(touched) < len(work.segments):
-            last_end = work.segments[len(touched)].base_offset
-        for group in groups(touched, last_end, work.limits):
+        for group in groups(touched, self._end_of(len(touched) - 1), work.limits):
             yield from self._rewrite_group(group)
 
     def _rewrite_group(self, group: Sequence[SealedSegment]) -> Iterator[Step]:
@@ -221,7 +227,8 @@ class _Cleaner:
                 return
             index_bytes, time_index_bytes = output.finish()
         except BaseException:
-            output.abandon()
+            with suppress(OSError):  # what remains is removed at the next start
+                output.abandon()
             raise
         yield Rewritten(
             group[0].base_offset,
