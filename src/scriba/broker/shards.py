@@ -212,9 +212,7 @@ class Shards:
         """Starts a request now; its reply, if it may leave at once. KafkaError refuses it."""
         shard = self._answering(index)
         now = self._node.world.clock.now()
-        caller = Caller(
-            ctx.version, ctx.client_id or "", f"/{ctx.host}", self._node.world.rng.bytes(16)
-        )
+        caller = Caller(ctx.version, ctx.client_id or "", ctx.host, self._node.world.rng.bytes(16))
         self._last_token = token = self._last_token + 1
         waiter: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         shard.waiting[token] = waiter

@@ -268,7 +268,7 @@ def test_those_who_wait_are_answered_by_others_and_by_time(in_a_node: InANode) -
         assert await number(late) == began + 30_000
         assert await refusal(ask(shards, "refuse")) is ErrorCode.UNKNOWN_MEMBER_ID
         caller = toy(shards).callers[-1]
-        assert (caller.version, caller.client_id, caller.host) == (4, "tester", "/10.0.0.9")
+        assert (caller.version, caller.client_id, caller.host) == (4, "tester", "10.0.0.9")
         assert len({each.fresh for each in toy(shards).callers}) == len(toy(shards).callers)
         assert ("toy", "g", "is 4") in [(e.kind, e.about, e.text) for e in node.events.since()]
 
