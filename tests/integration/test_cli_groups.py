@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from broker_fixtures import eventually
-from brokers import KINDS, Broker, running
+from brokers import Broker
 
 from scriba.cli.main import main
 from scriba.client import SyncProducer
@@ -41,13 +41,6 @@ class Done(NamedTuple):
 
 
 Scriba = Callable[..., Done]
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    quick = {"group.initial.rebalance.delay.ms": "0"}
-    with running(KINDS["kafka"](tmp_path_factory.mktemp("cli-groups"), quick)) as broker:
-        yield broker
 
 
 @pytest.fixture

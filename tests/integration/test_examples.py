@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from brokers import KINDS, Broker, running
+from brokers import Broker
 
 from scriba.client import NewTopic, SyncAdmin, SyncConsumer, SyncProducer
 
@@ -41,13 +41,6 @@ example["main"].__globals__["work"] = work
 import asyncio
 asyncio.run(example["main"](*sys.argv[1:]))
 """
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    quick = {"group.initial.rebalance.delay.ms": "0"}
-    with running(KINDS["kafka"](tmp_path_factory.mktemp("examples"), quick)) as broker:
-        yield broker
 
 
 @contextmanager

@@ -28,8 +28,6 @@ from scriba.client import (
 
 T = TypeVar("T")
 
-pytestmark = pytest.mark.parametrize("broker", ["kafka"], indirect=True)
-
 FEATURE = "transaction.version"
 
 Offsets = dict[tuple[str, int], int | OffsetAndMetadata]
