@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "broker": IDEAS | MACHINES | {"runtime", "storage"},
     "client": IDEAS | {"runtime"},
     "testing": IDEAS | {"runtime", "storage", "broker", "client"},
-    "cli": BASE | {"client", "runtime", "broker"},
+    "cli": BASE | {"client", "runtime", "broker", "spark"},
     "console": BASE | {"client"},
     "spark": BASE | {"client"},
     "pipelines": BASE | {"client", "spark"},
@@ -43,7 +43,10 @@ ALLOWED: dict[str, set[str]] = {
 The command line starts the node, so it may name `broker.node` (see ENTRANCES) and no other part.
 """
 
-ENTRANCES = {("cli", "broker"): {"scriba.broker.node"}}
+ENTRANCES = {
+    ("cli", "broker"): {"scriba.broker.node"},
+    ("cli", "spark"): {"scriba.spark.doctor"},
+}
 """Rooms that may be entered only by the modules named here."""
 
 GUESTS = {

@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     transactions(group(commands, "txn", "look at transactions, and end those that hang"))
     _cluster(group(commands, "cluster", "look at brokers and the metadata quorum"))
     _log(group(commands, "log", "look into the files of a log; no broker is needed"))
+    _spark(group(commands, "spark", "pipelines on Spark: what they need here"))
     return top
 
 
@@ -289,6 +290,27 @@ def _cluster(commands: Commands) -> None:
             "Shows the brokers with what they hold, the metadata quorum and the features in force.",
         )
     )
+
+
+def _spark(commands: Commands) -> None:
+    doctor = command(
+        commands,
+        "doctor",
+        "scriba.cli.spark:doctor",
+        "check what pipelines need, and say what to fix",
+        "Checks Python, packages, Java, jars, the Spark master and the brokers. The exit code is 1 "
+        "when something has to be fixed.",
+    )
+    doctor.add_argument(
+        "--master", default="local[*]", metavar="URL", help="where Spark runs (default: local[*])"
+    )
+    doctor.add_argument(
+        "--connector", choices=("scriba", "official"), default="scriba", help="which to check"
+    )
+    doctor.add_argument(
+        "--run", action="store_true", dest="run_session", help="start a session too, as a trial"
+    )
+    asks(doctor)
 
 
 def _log(commands: Commands) -> None:

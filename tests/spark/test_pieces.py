@@ -1,0 +1,171 @@
+"""Options, positions and places: plain values, no Spark and no broker."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scriba.client.errors import RecordError
+from scriba.client.model import Isolation, TopicPartition
+from scriba.config import ConfigError
+from scriba.spark.options import EARLIEST, LATEST, OptionError, read_options, write_options
+from scriba.spark.positions import (
+    Positions,
+    Range,
+    Spot,
+    admit,
+    cap,
+    compare,
+    from_json,
+    ranges,
+    settle,
+    split,
+    to_json,
+    total,
+    without_place,
+)
+from scriba.spark.sink import Placing, check_disjoint
+from scriba.spark.writing import TaskRepeated, Written
+
+BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
+
+offsets = st.dictionaries(st.integers(0, 5), st.integers(0, 1000), min_size=1)
+positions = st.dictionaries(
+    st.sampled_from(["a", "b", "c"]), offsets.map(lambda found: Spot("id", found)), min_size=1
+)
+
+
+def ahead(start: Positions, steps: list[int]) -> Positions:
+    """Further on in every partition."""
+    return {
+        topic: Spot(spot.id, {p: o + steps[p] for p, o in spot.offsets.items()})
+        for topic, spot in start.items()
+    }
+
+
+steps = st.lists(st.integers(0, 500), min_size=6, max_size=6)
+
+
+def test_names_are_read_without_case_and_defaults_are_the_connectors() -> None:
+    found = read_options({"KAFKA.bootstrap.servers": "h:1", "SUBSCRIBE": "a, b,a"}, streaming=True)
+    assert found.subscription.topics == ("a", "b")
+    assert (found.start.everywhere, found.fail_on_data_loss, found.headers) == (LATEST, True, False)
+    assert read_options(BASE, streaming=False).start.everywhere == EARLIEST
+    committed = read_options({**BASE, "kafka.isolation.level": "read_committed"}, streaming=True)
+    assert committed.isolation is Isolation.READ_COMMITTED
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"maxOffsetPerTrigger": "1"}, "did you mean maxoffsetspertrigger"),
+        ({"assign": '{"a": [0]}'}, "subscribe and assign"),
+        ({"startingOffsets": "newest"}, "is no JSON"),
+        ({"startingOffsets": '{"orders": {"0": -3}}'}, "must be as in"),
+        ({"maxOffsetsPerTrigger": "0"}, "from 1 up"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "above"),
+        ({"maxTriggerDelay": "soon"}, "such as 15m"),
+        ({"includeHeaders": "yes"}, "true or false"),
+        ({"endingOffsets": "latest"}, "only in a batch query"),
+        ({"groupIdPrefix": "x"}, "leave it out"),
+        ({"kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
+        ({"groupId": "a", "kafka.group.id": "b"}, "keep one of the two"),
+    ],
+)
+def test_what_is_not_understood_is_refused_by_name(given: dict[str, str], told: str) -> None:
+    with pytest.raises(OptionError, match=told):
+        read_options({**BASE, **given}, streaming=True)
+
+
+def test_settings_of_the_client_are_checked_by_the_client() -> None:
+    with pytest.raises(ConfigError, match=r"fetch\.max\.bytes"):
+        read_options({**BASE, "kafka.fetch.max.byte": "1"}, streaming=False)
+    with pytest.raises(OptionError, match="needed"):
+        read_options({"subscribe": "a"}, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("15m", 900_000), ("500ms", 500), ("2 hours", 7_200_000), ("30s", 30_000)]
+)
+def test_delays_are_times_with_a_unit(text: str, ms: int) -> None:
+    assert read_options({**BASE, "maxTriggerDelay": text}, streaming=True).max_delay_ms == ms
+
+
+def test_a_sink_needs_a_target() -> None:
+    base = {"kafka.bootstrap.servers": "localhost:9092"}
+    with pytest.raises(OptionError, match="topic"):
+        write_options(base, exactly_once=True)
+    found = write_options({**base, "topics": "a,b", "topic": "c"}, exactly_once=True)
+    assert found.targets == ("c", "a", "b")
+    with pytest.raises(OptionError, match="use sinkId"):
+        write_options({**base, "topic": "a", "kafka.transactional.id": "x"}, exactly_once=True)
+
+
+@given(positions)
+def test_positions_survive_the_checkpoint(found: Positions) -> None:
+    assert from_json(to_json(found)) == found
+
+
+@given(positions, steps, st.integers(1, 3000))
+def test_admission_takes_all_it_may_and_never_goes_back(
+    start: Positions, further: list[int], most: int
+) -> None:
+    end = ahead(start, further)
+    admitted = admit(start, end, most)
+    assert total(start, admitted) == min(most, total(start, end))
+    for topic, spot in admitted.items():
+        for partition, offset in spot.offsets.items():
+            assert start[topic].offsets[partition] <= offset <= end[topic].offsets[partition]
+
+
+@given(positions, steps, st.integers(1, 12), st.integers(1, 400))
+def test_cut_ranges_cover_the_same_offsets(
+    start: Positions, further: list[int], least: int, most: int
+) -> None:
+    whole = ranges(start, ahead(start, further))
+    pieces = split(whole, least, most)
+    assert all(0 < piece.size <= most for piece in pieces)
+    assert [o for r in pieces for o in range(r.start, r.end)] == [
+        o for r in whole for o in range(r.start, r.end)
+    ]
+
+
+def test_what_went_missing_is_told_with_what_to_do() -> None:
+    known = {"a": Spot("1", {0: 5, 1: 5}), "b": Spot("2", {0: 1}), "c": Spot("3", {0: 9, 1: 0})}
+    now = {"a": Spot("9", {0: 5, 1: 5}), "c": Spot("3", {0: 8})}
+    told = [loss.what for loss in compare(known, now)]
+    assert [text.split(" ")[1] if text.startswith("topic") else text for text in told] == [
+        "a",
+        "b",
+        "c-0 ends at offset 8, before 9, which was already read",
+        "partition c-1 is gone",
+    ]
+
+
+def test_reading_goes_on_where_it_was_and_new_places_begin_at_their_beginning() -> None:
+    known = {"a": Spot("1", {0: 5}), "gone": Spot("2", {0: 1})}
+    now = {"a": Spot("1", {0: 9, 1: 3}), "new": Spot("4", {0: 30})}
+    assert without_place(known, now) == [("new", 0)]
+    begins = {TopicPartition("new", 0): 20}
+    assert settle(known, now, begins) == {"a": Spot("1", {0: 5, 1: 0}), "new": Spot("4", {0: 20})}
+    assert cap(now, {"a": Spot("1", {0: 7})}) == {"a": Spot("1", {0: 7})}
+
+
+def test_the_same_range_of_a_topic_made_anew_begins_at_zero() -> None:
+    start, end = {"a": Spot("1", {0: 5})}, {"a": Spot("2", {0: 3})}
+    assert ranges(start, end) == [Range("a", "2", 0, 0, 3)]
+
+
+def test_rows_without_a_key_stay_together_and_unknown_topics_are_refused() -> None:
+    placing = Placing({"a": 3}, 1)
+    assert placing.partitions(["a"] * 4, [None] * 4) == [1] * 4
+    assert placing.partitions(["a"] * 2, [None] * 2) == [2] * 2
+    with pytest.raises(RecordError, match="topics"):
+        placing.partitions(["b"], [None])
+    with pytest.raises(RecordError, match="partition 3"):
+        placing.check("a", 3)
+
+
+def test_two_tasks_in_one_partition_are_noticed() -> None:
+    check_disjoint([Written("a", 0, 1, 0), Written("a", 1, 1, 0)])
+    with pytest.raises(TaskRepeated):
+        check_disjoint([Written("a", 0, 1, 0), Written("a", 0, 2, 0)])
