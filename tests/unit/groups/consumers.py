@@ -23,6 +23,8 @@ class Consumer:
         self.owned: dict[bytes, set[int]] = {}
         self.assigned: dict[bytes, set[int]] = {}
         self.lazy = False
+        self.missed = False
+        """An answer was lost: the next request says everything, and is told everything."""
         self.full: dict[str, Any] = {
             "rebalance_timeout_ms": 60_000,
             "subscribed_topic_names": [*topics],
@@ -53,9 +55,17 @@ class Consumer:
 
     def beat(self, **changes: Any) -> wire.ConsumerGroupHeartbeatResponse:
         """Says what it owns whenever it may have changed, as clients do."""
+        if self.missed:
+            changes = {**self.full, **changes, "topic_partitions": self.owns()}
         answer = self.ask(**({"topic_partitions": self.owns()} | changes))
+        self.missed = False
         self.take(answer)
         return answer
+
+    def miss(self) -> wire.ConsumerGroupHeartbeatResponse:
+        """A heartbeat whose answer does not arrive."""
+        self.missed = True
+        return self.ask(topic_partitions=self.owns())
 
     def leave(self, epoch: int = -1) -> wire.ConsumerGroupHeartbeatResponse:
         return self.ask(member_epoch=epoch)
