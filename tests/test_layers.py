@@ -70,6 +70,7 @@ IMPURE = WORLD | {"os", "asyncio", "datetime", "io"}
 """What a machine must not import: it is given values and the time, and returns values."""
 
 PLANS = {("storage", "retention"), ("storage", "cleaning")}
+PLANS |= {("client", name) for name in ("classic", "reconciling", "payload", "shares", "sticky")}
 """Modules outside the machines' rooms that decide and therefore keep the machines' rules."""
 
 SWITCHES = {"scriba.records.native"}

@@ -214,6 +214,7 @@ class Group:
         if self._changing is None:
             change = self._machine.change()
             assert change is not None
+            self._machine.begin(change)
             self._changing = self._cluster.tasks.spawn(self._carry_out(change), name="scriba-turn")
         changing = self._changing
         problem = await asyncio.shield(changing)

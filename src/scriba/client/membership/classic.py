@@ -96,6 +96,7 @@ class Classic:
         self._joined = Wish()
         self._rejoin = ""
         self._lost = False
+        self._changing = False
         self._error: ClientError | None = None
         self._assignor: Assignor | None = None
         self._members: tuple[Member, ...] = ()
@@ -110,7 +111,7 @@ class Classic:
 
     @property
     def lost(self) -> bool:
-        return self._lost or self.phase is Phase.AWAY
+        return self._lost
 
     @property
     def has_error(self) -> bool:
@@ -143,7 +144,7 @@ class Classic:
         if self.phase is not Phase.OUT:
             self._go(Phase.OUT)
         self._forget(member_too=True)
-        self._lost = False
+        self._lost = self._changing = False
         self.owned = ()
         self._wish = self._joined = Wish()
         return request
@@ -167,7 +168,12 @@ class Classic:
             return Change(release, assign=self._target)
         return None
 
+    def begin(self, change: Change) -> None:
+        """The application has begun with it; until `changed` it may have either."""
+        self._changing = True
+
     def changed(self, change: Change) -> None:
+        self._changing = False
         gone = set(change.release)
         self.owned = tuple(where for where in self.owned if where not in gone)
         if change.assign is not None:
@@ -189,7 +195,7 @@ class Classic:
 
     def _prepared(self) -> None:
         """Joins as soon as nothing is left to give up."""
-        if not self._to_release():
+        if not self._changing and not self._to_release():
             self._lost = False
             self._go(Phase.JOINING)
 
@@ -210,7 +216,7 @@ class Classic:
         """The group does not know this member, or not in this generation."""
         self._forget(member_too=code is ErrorCode.UNKNOWN_MEMBER_ID)
         self._rejoin = code.text
-        self._lost = bool(self.owned)
+        self._lost = True
         if self.phase is not Phase.PREPARING:
             self._go(Phase.PREPARING)
         self._prepared()
@@ -223,7 +229,7 @@ class Classic:
         if self._is_away(now):
             request = self._farewell("max.poll.interval.ms passed without a poll")
             self._forget(member_too=True)
-            self._lost = bool(self.owned)
+            self._lost = True
             self._go(Phase.AWAY)
             return request
         if self.phase is Phase.JOINING:

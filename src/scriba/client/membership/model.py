@@ -3,7 +3,7 @@
 A machine is told what happened and says what comes next. `next` gives a request for the
 coordinator, one at a time: `answered`, or `unanswered` when nobody knows whether it arrived, comes
 before the next is asked for, at `wake_at` at the latest. `change` gives what has to happen to the
-application's partitions, the same until it is told `changed`; the application is made to do it only
+application's partitions; between `begin` and `changed` the application is doing it. It does so only
 while it polls, so that no partition is taken away from under a record that is being worked on.
 `take_error` gives what only the application can decide; once it has been told, what failed is
 tried again. `lost` says that others may have been given what is owned. `polled` shows that the

@@ -69,6 +69,7 @@ class Reconciling:
         self._said: tuple[Wish, tuple[TopicPartition, ...]] | None = None
         """What the broker has been told; None when it has to be told everything."""
         self._at_once = False
+        self._changing = False
         self._beat_at = 0
         self._interval_ms = identity.heartbeat_interval_ms
         self._last_poll: int | None = None
@@ -105,6 +106,7 @@ class Reconciling:
         if self.phase is not Phase.OUT:
             self._go(Phase.OUT)
         self._reset()
+        self._changing = False
         self.owned = ()
         self._wish = Wish()
         return request
@@ -138,7 +140,7 @@ class Reconciling:
 
     def change(self) -> Change | None:
         if self.phase is Phase.FENCED:
-            return Change(self.owned, lost=True)
+            return Change(self.owned, lost=True) if self.owned else None
         if self.phase is not Phase.MEMBER:
             return None
         reachable = tuple(
@@ -152,7 +154,12 @@ class Reconciling:
             return None
         return Change(tuple(w for w in self.owned if w not in wanted), assign=reachable)
 
+    def begin(self, change: Change) -> None:
+        """The application has begun with it; until `changed` it may have either."""
+        self._changing = True
+
     def changed(self, change: Change) -> None:
+        self._changing = False
         gone = set(change.release)
         self.owned = tuple(where for where in self.owned if where not in gone)
         if change.assign is not None:
@@ -161,7 +168,7 @@ class Reconciling:
         self._released()
 
     def _released(self) -> None:
-        if self.phase is Phase.FENCED and not self.owned:
+        if self.phase is Phase.FENCED and not self.owned and not self._changing:
             self._go(Phase.JOINING)
 
     # -- requests --------------------------------------------------------------------------------
