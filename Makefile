@@ -13,7 +13,7 @@ PROGRAMS := .cache/programs.ready
 JARS := .cache/jars.ready
 KAFKAJS := .cache/kafkajs.ready
 
-.PHONY: help setup run test lint format unit sim integration conformance faults bench golden docs clean
+.PHONY: help setup run test lint format unit sim integration conformance faults spark bench golden docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -48,6 +48,9 @@ conformance: setup ## programs that others wrote, against a running node
 faults: setup ## crashes, torn files, bad input
 	@$(PY) -m pytest $(wildcard tests/faults tests/*/test_bad_*.py tests/*/test_restart.py)
 
+spark: setup ## the data source and the sink, on a local Spark
+	@$(PY) -m pytest tests/spark
+
 bench: setup ## side by side with Apache Kafka, into bench/RESULTS.md; ARGS=--quick
 	@$(PY) bench/run.py $(ARGS)
 
@@ -69,7 +72,7 @@ $(READY): pyproject.toml constraints.txt $(wildcard setup.py src/scriba/*.c src/
 	@tools/setup.sh python
 	@touch $@
 
-$(JARS): tools/kafka/pom.xml $(READY) $(PROGRAMS)
+$(JARS): tools/kafka/pom.xml tools/spark/pom.xml $(READY) $(PROGRAMS)
 	@tools/setup.sh jars
 	@mkdir -p $(@D) && touch $@
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).parent
-STAGES = ("layers", "unit", "golden", "sim", "integration", "conformance", "faults")
+STAGES = ("layers", "unit", "golden", "sim", "integration", "conformance", "faults", "spark")
 ALLOWED_SKIPS = TESTS / "allowed_skips.txt"
 
 

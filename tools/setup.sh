@@ -3,10 +3,12 @@
 #
 #   tools/setup.sh programs   kcat, strace, a C compiler, JDK and Maven, Node, by apt where missing
 #   tools/setup.sh python     .venv with scriba and all extras, at the pinned versions
-#   tools/setup.sh jars       Apache Kafka's released jars, for the tests that talk to it
+#   tools/setup.sh jars       Apache Kafka's released jars, and Spark's connector to it, for tests
 #   tools/setup.sh kafkajs    kafkajs at its pinned version, for the tests that use it
 set -eu
 cd "$(dirname "$0")/.."
+
+DEPENDENCY_PLUGIN=org.apache.maven.plugins:maven-dependency-plugin:3.6.1
 
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
@@ -51,6 +53,13 @@ python() {
 
 jars() {
     .venv/bin/python tools/kafka jars >/dev/null
+    if ! cmp -s tools/spark/pom.xml .cache/spark/lib.pom; then
+        say "bringing Spark's connector to Kafka"
+        rm -rf .cache/spark/lib
+        mvn -q -B -f tools/spark/pom.xml "$DEPENDENCY_PLUGIN:copy-dependencies" \
+            "-DoutputDirectory=$PWD/.cache/spark/lib" -DincludeScope=runtime </dev/null
+        cp tools/spark/pom.xml .cache/spark/lib.pom
+    fi
 }
 
 kafkajs() {

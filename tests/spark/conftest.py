@@ -21,14 +21,11 @@ __all__ = ["cluster", "new_topic", "own_cluster", "topic"]
 
 ROOT = Path(__file__).resolve().parents[2]
 JARS = ROOT / ".cache" / "spark" / "lib"
-ARCHIVE = ROOT / ".cache" / "spark" / "session.jsa"
-"""Classes of a started session, which halve the start of the next."""
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    archive = f"-XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else ""
-    jvm = f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto -Xlog:disable {archive}"
+    jvm = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     spark = session(
         "tests",
         master="local[2]",
