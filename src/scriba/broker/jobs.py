@@ -38,7 +38,7 @@ async def heartbeat_pass(node: Node, now: Instant) -> None:
 
 
 async def retention_pass(node: Node, now: Instant) -> None:
-    """Drops what retention no longer covers, a partition at a time.
+    """Drops what retention no longer covers, a partition at a time; idle logs close their files.
 
     Retention by age trusts the wall clock. While that has run far ahead of the monotonic one it is
     not believed, and says so: a wrong date must not wipe a log.
@@ -55,6 +55,7 @@ async def retention_pass(node: Node, now: Instant) -> None:
         try:
             partition.log.roll_if_due(now)
             gone = await partition.log.retention(now, partition.high_watermark.value, by_age)
+            partition.log.rest_if_idle()
             if gone:
                 node.note("retention", repr(partition), f"dropped {len(gone)} segments")
         except KafkaError as error:

@@ -2,7 +2,8 @@
 
 Epochs and their start offsets both rise. A new epoch that begins at or below older entries makes
 those wrong (their records were truncated), so they go. The file is written when the log is flushed:
-an entry that is not on disk yet belongs to records that recovery reads anyway.
+an entry that is not on disk yet belongs to records that recovery reads anyway. An epoch without a
+record is not worth a write: the next start would not believe it.
 """
 
 from bisect import bisect_right
@@ -15,13 +16,15 @@ UNDEFINED: Final = (-1, -1)
 
 
 class Epochs:
-    __slots__ = ("_epochs", "_starts", "dirty", "latest")
+    __slots__ = ("_epochs", "_starts", "begun", "dirty", "latest")
 
     def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
         self._epochs: list[int] = []
         self._starts: list[int] = []
         self.latest = -1
         self.dirty = False
+        self.begun = False
+        """Whether the latest epoch has no record yet."""
         for epoch, start in entries:
             self.assign(epoch, start)
         self.dirty = False
@@ -43,6 +46,8 @@ class Epochs:
     def assign(self, epoch: int, start_offset: int) -> None:
         """Records from `start_offset` on are of `epoch`."""
         if epoch < 0 or (epoch == self.latest and start_offset >= self._starts[-1]):
+            self.dirty = self.dirty or self.begun
+            self.begun = False
             return
         while self._epochs and (self._epochs[-1] >= epoch or self._starts[-1] >= start_offset):
             self._epochs.pop()
@@ -50,7 +55,15 @@ class Epochs:
         self._epochs.append(epoch)
         self._starts.append(start_offset)
         self.latest = epoch
+        self.begun = False
         self.dirty = True
+
+    def begin(self, epoch: int, end_offset: int) -> None:
+        """A leader's epoch begins at the end of the log; its first record will tell."""
+        dirty, known = self.dirty, self.latest
+        self.assign(epoch, end_offset)
+        if self.latest != known:
+            self.dirty, self.begun = dirty, True
 
     def end_offset_for(self, epoch: int, end_offset: int) -> tuple[int, int]:
         """The largest epoch up to the asked one, and where it ends; UNDEFINED if unknowable."""

@@ -65,6 +65,7 @@ class Log:
         "_disk",
         "_durability",
         "_offload",
+        "_seen_end",
         "_segments",
         "_settings",
         "_snapshots",
@@ -137,6 +138,8 @@ class Log:
         """Whether opening cut off a tail; `sync` must come before the next append."""
         self._unsnapped = 0
         """Bytes appended since the last producer snapshot."""
+        self._seen_end = -1
+        """The end when it was last asked whether the log is idle."""
 
     @classmethod
     def open(
@@ -162,7 +165,8 @@ class Log:
         Without a recovery point nothing counts as flushed, unless the shutdown was clean.
         `sync_parent` makes the directory's own name durable; logs side by side can share that.
         """
-        if not disk.exists(directory):
+        fresh = not disk.exists(directory)
+        if fresh:
             disk.mkdir(directory)
         topic_id = claim(disk, directory, topic_id)
         place = Place(
@@ -174,7 +178,7 @@ class Log:
             compacted="compact" in settings.cleanup_policy,
             now_ms=now.wall_ms,
         )
-        loaded = load(place, recovery_point, log_start, clean)
+        loaded = load(place, recovery_point, log_start, clean, fresh)
         log = cls(loaded, topic, partition, topic_id, settings, on_failure, sync_parent)
         if loaded.damage:
             log.fail(loaded.damage, device=False)
@@ -256,8 +260,9 @@ class Log:
         segment = self._writer.write(view, base_offset, last_offset, max_timestamp, now)
         self.end_offset = last_offset + 1
         self._unsnapped += size
-        if leader_epoch > self.epochs.latest:
-            self.epochs.assign(leader_epoch, base_offset)
+        epochs = self.epochs
+        if epochs.begun or leader_epoch > epochs.latest:
+            epochs.assign(leader_epoch, base_offset)
         if header.producer_id >= 0:
             self._note_producer(segment, header, marker, base_offset, now)
         time = max_timestamp if attributes & LOG_APPEND_TIME else -1
@@ -298,7 +303,7 @@ class Log:
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """A leader takes note of the epoch it begins, before the first record of it."""
-        self.epochs.assign(leader_epoch, self.end_offset)
+        self.epochs.begin(leader_epoch, self.end_offset)
 
     def _repeated(self, repeat: Repeat) -> Appended:
         by_broker = self._settings.message_timestamp_type == "LogAppendTime"
@@ -457,7 +462,10 @@ class Log:
     async def close(self) -> None:
         """Makes everything durable, so that the next start after this one reads no records."""
         try:
-            at_rest = self._durability.settled and self._snapshots.latest == self.end_offset
+            # A log that never had a record is made anew where a crash loses it.
+            at_rest = not self.end_offset or (
+                self._durability.settled and self._snapshots.latest == self.end_offset
+            )
             if self.failure is None and (self._writer.torn or not at_rest):
                 self._writer.remove_torn()
                 self._segments.active.seal()
@@ -468,6 +476,19 @@ class Log:
             raise self.fail(f"cannot be closed: {error}", device=True) from error
         finally:
             self._segments.close()
+
+    def rest_if_idle(self) -> bool:
+        """Gives files and memory back if nobody read or wrote since this was last asked."""
+        busy = self._segments.used or self.end_offset != self._seen_end
+        self._segments.used = False
+        self._seen_end = self.end_offset
+        if busy or self.failure is not None or self._segments.active.file is None:
+            return False
+        try:
+            self._segments.rest()
+        except OSError as error:
+            raise storage_error(f"{self!r} cannot complete its indexes: {error}") from error
+        return True
 
     # ---- shortening ----
 

@@ -91,8 +91,11 @@ class Loaded:
         return max(bisect_right(bases, offset) - 1, 0)
 
 
-def load(place: Place, recovery_point: int | None, log_start: int, clean: bool) -> Loaded:
-    files = _tidy(place)
+def load(
+    place: Place, recovery_point: int | None, log_start: int, clean: bool, fresh: bool = False
+) -> Loaded:
+    """What is in the directory; nothing if it is `fresh`, so that nobody need look."""
+    files = set() if fresh else _tidy(place)
     loaded = Loaded(
         place,
         _find_segments(place, files),
@@ -123,6 +126,8 @@ def load(place: Place, recovery_point: int | None, log_start: int, clean: bool) 
         _begin(loaded, log_start)
     loaded.epochs.truncate_end(loaded.end_offset)
     loaded.epochs.truncate_start(loaded.start_offset)
+    if not loaded.end_offset:
+        loaded.durable = False  # a log that never had a record is closed without a sync
     return loaded
 
 
@@ -236,6 +241,7 @@ def _begin(loaded: Loaded, offset: int) -> None:
         limits=place.limits,
     )
     segment.create()
+    _rest(segment)
     for stale in list(loaded.snapshots.offsets):
         loaded.snapshots.delete(stale)
     loaded.segments = [segment]

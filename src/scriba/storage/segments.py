@@ -33,6 +33,7 @@ class Segments:
         "active",
         "directory",
         "removal",
+        "used",
     )
 
     def __init__(
@@ -53,6 +54,8 @@ class Segments:
         self._awake: list[Segment] = []
         self.active = found[-1]
         self.removal = Removal(disk, offload)
+        self.used = False
+        """Whether somebody has read since this was last set back."""
 
     def __len__(self) -> int:
         return len(self._list)
@@ -92,6 +95,7 @@ class Segments:
         self, offset: int, max_bytes: int, bound: int, end_offset: int, min_one: bool
     ) -> Slice | Cold | Empty:
         """What of [offset, bound) to send; `end_offset` is the log's."""
+        self.used = True
         segment: Segment | None = self.holding(offset)
         while segment is not None:
             following = None if segment is self.active else self.after(segment)
@@ -174,6 +178,13 @@ class Segments:
         awake.append(segment)
         if len(awake) > _AWAKE:
             self.removal.rest(awake.pop(0).sleep())
+
+    def rest(self) -> None:
+        """Puts all segments to sleep, the active one as a clean shutdown would leave it."""
+        self.active.seal()
+        for segment in (self.active, *self._awake):
+            self.removal.rest(segment.sleep())
+        self._awake = []
 
     def moved(self, directory: str) -> None:
         """The directory has another name now."""
