@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# A time limit on each example would judge the machine, not the code.
+hypothesis.settings.register_profile("untimed", deadline=None)
+hypothesis.settings.load_profile("untimed")
 
 TESTS = Path(__file__).parent
 STAGES = ("layers", "unit", "golden", "sim", "integration", "conformance", "faults", "spark")
