@@ -1,0 +1,55 @@
+"""The pages on groups and transactions: their examples run, their diagram is the table."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from brokers import Broker
+
+from scriba.client import NewTopic, SyncAdmin, SyncProducer
+from scriba.client.transactions import VALID
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+
+
+def examples(page: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(), re.DOTALL)
+
+
+def run(source: str, broker: Broker, topic: str, names: tuple[str, ...]) -> None:
+    source = source.replace("localhost:9092", broker.bootstrap)
+    for name in names:
+        source = source.replace(f'"{name}"', f'"{topic}-{name}"')
+    scope: dict[str, Any] = {"print": lambda *words: None}
+    exec(compile(source, "docs", "exec"), scope)
+
+
+def test_the_examples_of_groups_run(broker: Broker, topic: str) -> None:
+    orders = f"{topic}-orders"
+    with SyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic(orders, 1)])
+    with SyncProducer(bootstrap_servers=broker.bootstrap) as producer:
+        for value in (b"first", b"second", b"last"):
+            producer.send(orders, value)
+    found = examples("groups.md")
+    assert len(found) == 3
+    for source in found:
+        run(source, broker, topic, ("orders", "billing", "mail"))
+
+
+def test_the_examples_of_transactions_run(broker: Broker, topic: str) -> None:
+    with SyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic(f"{topic}-accounts", 1)])
+    found = examples("transactions.md")
+    assert len(found) == 2
+    names = ("accounts", "shouted", "shouting", "shouting-1", "transfers-1")
+    for source in found:
+        run(source, broker, topic, names)
+
+
+def test_the_diagram_of_states_is_the_table_of_transitions() -> None:
+    drawn = set(
+        re.findall(r"^    (\w+) --> (\w+)", (DOCS / "transactions.md").read_text(), re.MULTILINE)
+    )
+    steps = {(a.name, b.name) for a, after in VALID.items() for b in after if a is not b}
+    assert drawn == steps
