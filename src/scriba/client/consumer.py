@@ -18,7 +18,7 @@ from typing import Any, Self
 from scriba.client.chunk import Reading
 from scriba.client.cluster import Cluster
 from scriba.client.errors import ClientError, Closed, DecodeError, OffsetError
-from scriba.client.fetcher import Fetcher, reset_target
+from scriba.client.fetcher import Fetcher
 from scriba.client.group import Group
 from scriba.client.group_offsets import Done
 from scriba.client.model import (
@@ -30,7 +30,7 @@ from scriba.client.model import (
     OffsetSpec,
     TopicPartition,
 )
-from scriba.client.offsets import list_offsets
+from scriba.client.offsets import list_offsets, reset_target
 from scriba.client.ports import Ports, real_ports
 from scriba.client.positions import Assigned, Positions
 from scriba.client.serializers import deserializer
@@ -131,11 +131,11 @@ class Consumer:
             raise ClientError("partitions were assigned by hand", fix="unsubscribe first")
         group.subscribe(subscription)
 
-    async def unsubscribe(self) -> None:
+    async def unsubscribe(self, timeout_ms: int | None = None) -> None:
         """Gives up all partitions, however they came, and leaves the group."""
         self._check_open()
         if self._group is not None and self._group.subscription is not None:
-            await self._group.leave("unsubscribed")
+            await self._group.leave("unsubscribed", self._limit(timeout_ms))
         else:
             self.assign([])
 
@@ -367,15 +367,16 @@ class Consumer:
 
     # -- life ------------------------------------------------------------------------------------
 
-    async def close(self, *, commit: bool = True) -> None:
+    async def close(self, timeout_ms: int = 30_000, *, commit: bool = True) -> None:
         """Gives up the partitions, leaves the group and ends all connections. With automatic
-        commits the positions are committed first, unless `commit` is false."""
+        commits the positions are committed first, unless `commit` is false. Commit and farewell
+        are given up when the time is over."""
         if self._closing:
             return
         self._closing = True
         try:
             if self._group is not None and self._started:
-                await self._group.leave("the consumer was closed", commit)
+                await self._group.leave("the consumer was closed", timeout_ms, commit)
         finally:
             self._closed = True
             self._fetcher.close()

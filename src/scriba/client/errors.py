@@ -150,6 +150,8 @@ class ProducerFenced(FatalTransactionError):
     fix = "close this producer; another one goes on with its transactional id"
 
 
+_GONE: Final = "others have the partitions now; poll more often, or raise max.poll.interval.ms"
+
 FIXES: Final[dict[ErrorCode, str]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create the topic, or check its name",
     ErrorCode.MESSAGE_TOO_LARGE: "send smaller records, or raise the topic's max.message.bytes",
@@ -161,6 +163,14 @@ FIXES: Final[dict[ErrorCode, str]] = {
     ErrorCode.UNSUPPORTED_VERSION: "use a broker that serves this API",
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: "grant this client access to the topic",
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "grant this client access to the cluster",
+    ErrorCode.UNKNOWN_MEMBER_ID: _GONE,
+    ErrorCode.ILLEGAL_GENERATION: _GONE,
+    ErrorCode.REBALANCE_IN_PROGRESS: "poll, which completes the rebalance, and commit again",
+    ErrorCode.FENCED_INSTANCE_ID: "give each member a group.instance.id of its own",
+    ErrorCode.UNRELEASED_INSTANCE_ID: "give each member a group.instance.id of its own",
+    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "give all members an assignor that all of them know",
+    ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant this client access to the group",
+    ErrorCode.INVALID_SESSION_TIMEOUT: "choose one within the broker's group.*.session.timeout.ms",
     ErrorCode.INVALID_RECORD: "send what the topic accepts: a compacted topic needs keys",
 }
 

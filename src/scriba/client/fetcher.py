@@ -18,10 +18,10 @@ from scriba.client.connection import Connection
 from scriba.client.errors import BrokerError, ClientError, DecodeError, OffsetError
 from scriba.client.fetch_session import FINAL_EPOCH, NO_SESSION, FetchSession, Plan, Wanted
 from scriba.client.model import ConsumerRecord, Isolation, OffsetSpec, TopicPartition
-from scriba.client.offsets import EpochEnd, epoch_ends, look_up
+from scriba.client.offsets import EpochEnd, epoch_ends, look_up, reset_target
 from scriba.client.ports import Backoff, Signal
 from scriba.client.positions import Assigned, Positions
-from scriba.client.settings import ConsumerSettings, parse_duration_ms
+from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode, error_code
 from scriba.wire.fetch import (
     FetchPartition,
@@ -509,16 +509,3 @@ class Fetcher:
                 end = FetchRequest(session_id=lane.session.id, session_epoch=FINAL_EPOCH)
                 with contextlib.suppress(ClientError):
                     connection.post(end, FetchResponse)
-
-
-def reset_target(policy: str, wall_ms: int) -> int | None:
-    """Where `auto.offset.reset` points to now; None when it says to tell the application."""
-    if policy == "none":
-        return None
-    if policy == "latest":
-        return OffsetSpec.LATEST
-    if policy == "earliest":
-        return OffsetSpec.EARLIEST
-    duration = parse_duration_ms(policy.partition(":")[2])
-    assert duration is not None, "checked with the settings"
-    return max(0, wall_ms - duration)

@@ -150,8 +150,9 @@ class Group:
             return Wish(subscription.topics, subscription.regex)
         return Wish(subscription.topics)
 
-    async def leave(self, reason: str, commit: bool = True) -> None:
+    async def leave(self, reason: str, timeout_ms: int, commit: bool = True) -> None:
         """Gives everything up, and tells the group."""
+        deadline = self._clock.mono_ms() + timeout_ms
         for task in self._tasks:
             task.cancel()
         self._tasks = []
@@ -160,7 +161,7 @@ class Group:
         machine, subscription = self._machine, self.subscription
         problem: Exception | None = None
         if commit and not machine.lost:
-            await self.offsets.commit_before_parting()
+            await self.offsets.commit_before_parting(timeout_ms)
         if subscription is not None:
             if machine.owned:
                 problem = await self._part(machine.owned, machine.lost)
@@ -168,13 +169,13 @@ class Group:
             self.subscription = None
             self._turn_wanted = False
             if farewell is not None:
-                await self._say(farewell)
+                await self._say(farewell, deadline - self._clock.mono_ms())
         self._cluster.want_matching(None)
         self._want_topics()
         if problem is not None:
             raise problem
 
-    async def _say(self, farewell: Message) -> None:
+    async def _say(self, farewell: Message, timeout_ms: int) -> None:
         """A member that cannot say that it leaves is missed when its session ends."""
         # Its own connection: on the other one a JoinGroup may be waiting.
         coordinator = Coordinator(
@@ -182,7 +183,8 @@ class Group:
         )
         coordinator.node = self._coordinator.node
         try:
-            await self._ask(coordinator, farewell)
+            work = self._ask(coordinator, farewell)
+            await self._cluster.within(work, max(0, timeout_ms), "the farewell")
         except ClientError as failure:
             log.info("the group was not told that a member leaves: %s", failure)
 
@@ -228,7 +230,9 @@ class Group:
         problem: Exception | None = None
         if change.release:
             if not change.lost:
-                await self.offsets.commit_before_parting()
+                settings = self._settings
+                limit = min(settings.default_api_timeout_ms, settings.max_poll_interval_ms)
+                await self.offsets.commit_before_parting(limit)
             problem = await self._part(change.release, change.lost)
         if change.assign is not None:
             before = self._positions.assigned
@@ -311,6 +315,8 @@ class Group:
         timeout_ms = self._settings.request_timeout_ms
         if isinstance(request, JoinGroupRequest | SyncGroupRequest):
             timeout_ms = max(timeout_ms, self._identity.max_poll_interval_ms + _LATE_MS)
+        elif isinstance(request, HeartbeatRequest):
+            timeout_ms = min(timeout_ms, self._identity.session_timeout_ms)
         elif isinstance(request, LeaveGroupRequest) and version < _SEVERAL_LEAVE:
             [me] = request.members
             request = LeaveGroupRequest(group_id=request.group_id, member_id=me.member_id)

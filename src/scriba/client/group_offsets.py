@@ -15,8 +15,9 @@ from scriba.client.cluster import Cluster
 from scriba.client.commits import CommittedOffsets
 from scriba.client.coordinator import Coordinator, CoordinatorKind
 from scriba.client.errors import BrokerError, ClientError, OffsetError
-from scriba.client.fetcher import Fetcher, reset_target
+from scriba.client.fetcher import Fetcher
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from scriba.client.offsets import reset_target
 from scriba.client.ports import Backoff
 from scriba.client.positions import Assigned, Positions
 from scriba.client.settings import ConsumerSettings
@@ -110,16 +111,13 @@ class GroupOffsets:
             if offsets:
                 self._automatic = self.commit_nowait(offsets, None)
 
-    async def commit_before_parting(self) -> None:
-        """Commits what is about to be given up; a failure does not hold up a rebalance."""
-        if not self._settings.enable_auto_commit:
-            return
-        settings = self._settings
-        limit = min(settings.default_api_timeout_ms, settings.max_poll_interval_ms)
-        try:
-            await self.commit(self.consumed(), limit)
-        except ClientError as failure:
-            log.warning("the commit before a rebalance failed: %s", failure)
+    async def commit_before_parting(self, timeout_ms: int) -> None:
+        """Commits what is about to be given up; that it is given up does not depend on it."""
+        if self._settings.enable_auto_commit:
+            try:
+                await self.commit(self.consumed(), timeout_ms)
+            except ClientError as failure:
+                log.warning("the commit before giving up partitions failed: %s", failure)
 
     async def _keep_time(self) -> None:
         while True:

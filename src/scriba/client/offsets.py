@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 from scriba.client.cluster import NO_NODE, Cluster
 from scriba.client.errors import BrokerError, ClientError
-from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
+from scriba.client.model import Isolation, OffsetAndTimestamp, OffsetSpec, TopicPartition
+from scriba.client.settings import parse_duration_ms
 from scriba.errors import ErrorCode, error_code
 from scriba.wire.fetch import (
     ListOffsetsPartition,
@@ -162,3 +163,16 @@ async def epoch_ends(
         for said in answer.topics
         for p in said.partitions
     }
+
+
+def reset_target(policy: str, wall_ms: int) -> int | None:
+    """Where `auto.offset.reset` points to now; None when it says to tell the application."""
+    if policy == "none":
+        return None
+    if policy == "latest":
+        return OffsetSpec.LATEST
+    if policy == "earliest":
+        return OffsetSpec.EARLIEST
+    duration = parse_duration_ms(policy.partition(":")[2])
+    assert duration is not None, "checked with the settings"
+    return max(0, wall_ms - duration)

@@ -235,9 +235,9 @@ class SyncConsumer(Sync[Consumer]):
     def settings(self) -> ConsumerSettings:
         return self._client.settings
 
-    def close(self, *, commit: bool = True) -> None:
+    def close(self, timeout_ms: int = 30_000, *, commit: bool = True) -> None:
         """As `Consumer.close`."""
-        self._end(commit=commit)
+        self._end(timeout_ms, commit=commit)
 
     def _leave(self, error: BaseException | None) -> None:
         self._end(commit=error is None)
