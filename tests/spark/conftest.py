@@ -38,14 +38,11 @@ def spark() -> Iterator[SparkSession]:
     spark.stop()
 
 
-class Desk:
-    """What tests do with Spark and a broker, in few words."""
+class Topics:
+    """What tests do with a broker, in few words."""
 
-    def __init__(self, spark: SparkSession, broker: Broker, folder: Path) -> None:
-        self.spark = spark
+    def __init__(self, broker: Broker) -> None:
         self.broker = broker
-        self.folder = folder
-        self._checkpoints = itertools.count(1)
 
     @property
     def kafka(self) -> dict[str, str]:
@@ -67,6 +64,16 @@ class Desk:
                     producer.send_nowait(topic, text.encode(), partition=partition)
             producer.flush()
 
+
+class Desk(Topics):
+    """The same with Spark."""
+
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path) -> None:
+        super().__init__(broker)
+        self.spark = spark
+        self.folder = folder
+        self._checkpoints = itertools.count(1)
+
     def read(self, topic: str, **options: str) -> DataFrame:
         return self.load(self.spark.read.format("scriba"), {"subscribe": topic, **options})
 
@@ -84,6 +91,11 @@ class Desk:
 
     def checkpoint(self) -> str:
         return str(self.folder / f"checkpoint-{next(self._checkpoints)}")
+
+
+@pytest.fixture
+def topics(cluster: Broker) -> Topics:
+    return Topics(cluster)
 
 
 @pytest.fixture

@@ -169,29 +169,3 @@ def test_a_topic_made_anew_is_not_taken_for_the_one_that_was_read(desk: Desk, to
         available_now(desk.stream(topic), checkpoint, batches)
     available_now(desk.stream(topic, failOnDataLoss="false"), checkpoint, batches)
     assert batches.seen == {0: ["a"], 1: ["x", "y"]}
-
-
-def test_a_stream_that_starts_at_the_end_repeats_its_first_batch_from_there(
-    desk: Desk, topic: str
-) -> None:
-    """Spark asks where to start once more when the first batch failed; that must not move."""
-    desk.create(topic, 1)
-    desk.fill(topic, {0: ["before"]})
-    stream = desk.stream(
-        topic, startingOffsets="latest", minOffsetsPerTrigger="1", maxTriggerDelay="1h"
-    )
-    checkpoint, batches, crashed = desk.checkpoint(), Batches(), []
-
-    def crash(rows: object, batch: int) -> None:
-        crashed.append(batch)
-        raise RuntimeError("as if the driver had died")
-
-    query = stream.writeStream.foreachBatch(crash).option("checkpointLocation", checkpoint).start()
-    desk.fill(topic, {0: ["one"]})
-    with pytest.raises(StreamingQueryException):
-        query.awaitTermination()
-    assert crashed == [0]
-    desk.fill(topic, {0: ["two"]})
-    available_now(stream, checkpoint, batches)
-    assert batches.all in (["one", "two"], ["two"])
-    assert "before" not in batches.all

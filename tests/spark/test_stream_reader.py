@@ -1,0 +1,166 @@
+"""What Spark asks of a stream reader, asked directly: a broker, and no Spark."""
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
+
+from scriba.client import SyncProducer
+from scriba.spark.options import OptionError, read_options
+from scriba.spark.positions import Range
+from scriba.spark.reading import DataLoss
+from scriba.spark.source import RangePartition, ScribaStreamReader
+
+from .conftest import Topics
+
+ALL = ReadAllAvailable()
+
+
+def reader_of(topics: Topics, topic: str, **options: str) -> ScribaStreamReader:
+    given = {**topics.kafka, "subscribe": topic, "startingOffsets": "earliest", **options}
+    return ScribaStreamReader(read_options(given, streaming=True))
+
+
+def places(document: dict, topic: str) -> dict[str, int]:
+    return document["topics"][topic]["offsets"]
+
+
+def values(reader: ScribaStreamReader, start: dict, end: dict) -> list[bytes]:
+    return [
+        value
+        for part in reader.partitions(start, end)
+        for batch in reader.read(part)
+        for value in batch.column("value").to_pylist()
+    ]
+
+
+def test_the_first_batch_is_repeated_from_where_it_began(topics: Topics, topic: str) -> None:
+    """After a crash Spark asks anew where to start, and the end has moved by then."""
+    topics.create(topic)
+    topics.fill(topic, {0: ["before"]})
+    reader = reader_of(topics, topic, startingOffsets="latest")
+    start = reader.initialOffset()
+    assert places(start, topic) == {"0": 1}
+    topics.fill(topic, {0: ["one", "two"]})
+    assert reader.initialOffset() == start
+    end = reader.latestOffset(start, ALL)
+
+    restarted = reader_of(topics, topic, startingOffsets="latest")
+    moved = restarted.initialOffset()
+    assert places(moved, topic) == {"0": 3}
+    assert values(restarted, moved, end) == [b"one", b"two"]
+    topics.fill(topic, {0: ["three"]})
+    following = restarted.latestOffset(end, ALL)
+    assert values(restarted, end, following) == [b"three"]
+
+
+def test_without_news_the_answer_is_the_question(topics: Topics, topic: str) -> None:
+    topics.create(topic)
+    topics.fill(topic, {0: ["a"]})
+    reader = reader_of(topics, topic)
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    assert reader.latestOffset(end, ALL) is end
+    assert reader.partitions(end, end) == []
+    assert places(reader.reportLatestOffset() or {}, topic) == {"0": 1}
+
+
+def test_limits_hold_back_what_is_too_much_and_too_little(topics: Topics, topic: str) -> None:
+    topics.create(topic, 2)
+    topics.fill(topic, {0: ["a"] * 6, 1: ["b"] * 2})
+    most = reader_of(topics, topic, maxOffsetsPerTrigger="4")
+    limit = most.getDefaultReadLimit()
+    assert limit == ReadMaxRows(4)
+    start = most.initialOffset()
+    assert places(most.latestOffset(start, limit), topic) == {"0": 3, "1": 1}
+    assert places(most.latestOffset(start, ALL), topic) == {"0": 6, "1": 2}
+
+    least = reader_of(topics, topic, minOffsetsPerTrigger="3", maxTriggerDelay="1h")
+    limit = least.getDefaultReadLimit()
+    assert limit == ReadMinRows(3)
+    end = least.latestOffset(least.initialOffset(), limit)
+    topics.fill(topic, {0: ["a"] * 2})
+    assert least.latestOffset(end, limit) is end
+    topics.fill(topic, {1: ["b"]})
+    assert places(least.latestOffset(end, limit), topic) == {"0": 8, "1": 3}
+    hasty = reader_of(topics, topic, minOffsetsPerTrigger="3", maxTriggerDelay="0ms")
+    topics.fill(topic, {1: ["b"]})
+    last = least.latestOffset(end, ALL)
+    topics.fill(topic, {1: ["b"]})
+    assert places(hasty.latestOffset(last, limit), topic) == {"0": 8, "1": 5}
+
+
+def test_available_now_ends_at_what_was_there_at_its_start(topics: Topics, topic: str) -> None:
+    topics.create(topic)
+    topics.fill(topic, {0: ["a"] * 5})
+    reader = reader_of(topics, topic, maxOffsetsPerTrigger="2")
+    reader.prepareForTriggerAvailableNow()
+    topics.fill(topic, {0: ["late"]})
+    at, seen = reader.initialOffset(), []
+    while (following := reader.latestOffset(at, ReadMaxRows(2))) is not at:
+        seen.append(places(following, topic)["0"])
+        at = following
+    assert seen == [2, 4, 5]
+
+
+def test_committed_reads_end_at_the_last_stable_offset(topics: Topics, topic: str) -> None:
+    topics.create(topic)
+    committed = {"kafka.isolation.level": "read_committed"}
+    address = topics.broker.bootstrap
+    with SyncProducer(bootstrap_servers=address, transactional_id=f"t-{topic}") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"kept")
+        producer.commit_transaction()
+        producer.begin_transaction()
+        producer.send(topic, b"undone")
+        topics.fill(topic, {0: ["plain"]})
+        reader = reader_of(topics, topic, **committed)
+        start = reader.initialOffset()
+        held = reader.latestOffset(start, ALL)
+        assert values(reader, start, held) == [b"kept"]
+        producer.abort_transaction()
+    end = held
+    while end is held:  # the marker is written after the answer
+        end = reader.latestOffset(held, ALL)
+    assert values(reader, held, end) == [b"plain"]
+    careless = reader_of(topics, topic)
+    assert values(careless, start, careless.latestOffset(start, ALL)) == [
+        b"kept",
+        b"undone",
+        b"plain",
+    ]
+
+
+def test_ranges_may_begin_and_end_inside_a_batch(topics: Topics, topic: str) -> None:
+    topics.create(topic)
+    with SyncProducer(bootstrap_servers=topics.broker.bootstrap, linger_ms=50) as producer:
+        for n in range(10):
+            producer.send_nowait(topic, b"%d" % n)
+        producer.flush()
+    reader = reader_of(topics, topic)
+    start = reader.initialOffset()
+    part = RangePartition(Range(topic, start["topics"][topic]["id"], 0, 3, 7))
+    (batch,) = reader.read(part)
+    assert batch.column("offset").to_pylist() == [3, 4, 5, 6]
+
+
+def test_a_topic_deleted_while_it_is_read_is_told(topics: Topics, topic: str) -> None:
+    topics.create(topic)
+    topics.fill(topic, {0: ["a"]})
+    reader = reader_of(topics, topic)
+    end = reader.latestOffset(reader.initialOffset(), ALL)
+    with topics.admin() as admin:
+        admin.delete_topics([topic])
+    topics.create(topic)
+    (part,) = reader.partitions(reader.initialOffset(), end)
+    with pytest.raises(DataLoss, match="was deleted"):
+        list(reader.read(part))
+    lenient = reader_of(topics, topic, failOnDataLoss="false")
+    assert list(lenient.read(part)) == []
+
+
+def test_offsets_are_asked_of_every_partition_and_no_other(topics: Topics, topic: str) -> None:
+    topics.create(topic, 2)
+    with pytest.raises(OptionError, match=f"says nothing of {topic}-1"):
+        reader_of(topics, topic, startingOffsets=f'{{"{topic}": {{"0": 0}}}}').initialOffset()
+    three = f'{{"{topic}": {{"0": 0, "1": -2, "2": 0}}}}'
+    with pytest.raises(OptionError, match=f"{topic}-2 is not read"):
+        reader_of(topics, topic, startingOffsets=three).initialOffset()
