@@ -13,7 +13,8 @@ Requests start in order and answers leave in order. A handler answers at once, o
 Answers wait in `_slots` until all before them have left. While more than `MAX_UNSENT` bytes wait
 for the peer, or a closed parking is on, nothing is read: the peer's own window pushes back.
 
-A view of request bytes is valid until the handler's first await, never beyond.
+A view of request bytes is valid until the handler returns, never beyond: what it returns to be
+awaited (`Later`) begins to run after that.
 """
 
 from __future__ import annotations

@@ -78,12 +78,14 @@ def produce(
     if request.transactional_id is not None and verified is None:
         opening = _opening(node, ctx, request)
         if opening is not None:
+            _keep_records(request)
             return Later(_produce_verified(node, ctx, request, opening))
     prepared: Ready = {}
     batches = [data.records for topic in request.topic_data for data in topic.partition_data]
     if node.replicas.inspects() or not is_light(batches):
         prepared, heavy = _prepare_all(node, ctx, request)
         if heavy:
+            _keep_ready(prepared)
             return Later(_produce_heavy(node, ctx, request, prepared, heavy, verified))
     elif ctx.version < FIRST_WITH_ZSTD:
         prepared = _too_new(request)
@@ -100,14 +102,24 @@ def _opening(node: Node, ctx: Context, request: ProduceRequest) -> Open | None:
     return unverified(node, ctx, request)
 
 
-async def _produce_verified(
-    node: Node, ctx: Context, request: ProduceRequest, opening: Open
-) -> ProduceResponse | Later[ProduceResponse] | None:
-    # Request bytes are only valid until the first await.
+def _keep_records(request: ProduceRequest) -> None:
+    """Copies the records: request bytes are valid until the handler returns, and no longer."""
     for topic in request.topic_data:
         for data in topic.partition_data:
             if data.records is not None:
                 data.records = memoryview(bytearray(data.records))
+
+
+def _keep_ready(prepared: Ready) -> None:
+    """Copies the batches that need no more work while others do."""
+    for entry, ready in prepared.items():
+        if isinstance(ready, Prepared):
+            prepared[entry] = ready._replace(view=memoryview(bytearray(ready.view)))
+
+
+async def _produce_verified(
+    node: Node, ctx: Context, request: ProduceRequest, opening: Open
+) -> ProduceResponse | Later[ProduceResponse] | None:
     assert request.transactional_id is not None
     verified = await verify(node, ctx, request.transactional_id, opening)
     return produce(node, ctx, request, verified)
@@ -186,10 +198,6 @@ async def _produce_heavy(
     heavy: list[tuple[int, memoryview, Partition]],
     verified: Verified | None,
 ) -> ProduceResponse | Later[ProduceResponse] | None:
-    # Request bytes are only valid until the first await: what is ready is copied as well.
-    for entry, ready in prepared.items():
-        if isinstance(ready, Prepared):
-            prepared[entry] = ready._replace(view=memoryview(bytearray(ready.view)))
     for entry, records, partition in heavy:
         try:
             prepared[entry] = await node.world.offload.run(
