@@ -156,36 +156,45 @@ def _configs(configs: Mapping[str, str | int]) -> list[CreatableTopicConfig]:
 
 
 class ClusterTopics:
-    """The topics of the image as the group coordinators see them: `groups.facts.Topics`."""
+    """The topics of the image as the group coordinators see them: `groups.facts.Topics`.
+
+    What was told of a topic is kept until the cluster's shape changes: a commit asks for it each
+    time, and with racks it takes as long as the topic has partitions.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
-
-    @property
-    def _image(self) -> ClusterImage:
-        return self._node.image
+        self._known: dict[bytes, TopicFacts] = {}
+        self._known_at = -1
 
     def get(self, name: str) -> TopicFacts | None:
-        return self._facts(self._image.topics_by_name.get(name))
+        topic = self._node.image.topics_by_name.get(name)
+        return None if topic is None else self._facts(topic)
 
     def by_id(self, id: bytes) -> TopicFacts | None:
-        return self._facts(self._image.topics_by_id.get(id))
+        topic = self._node.image.topics_by_id.get(id)
+        return None if topic is None else self._facts(topic)
 
     def names(self) -> Iterable[str]:
-        return self._image.topics_by_name
+        return self._node.image.topics_by_name
 
-    def _facts(self, topic: TopicImage | None) -> TopicFacts | None:
-        if topic is None:
-            return None
-        racks = {broker.id: broker.rack for broker in self._image.brokers.values() if broker.rack}
-        return TopicFacts(
-            topic.name,
-            topic.id,
-            len(topic.partitions),
-            tuple(
-                frozenset(racks[each] for each in partition.replicas if each in racks)
-                for _, partition in sorted(topic.partitions.items())
-            )
-            if racks
-            else (),
+    def _facts(self, topic: TopicImage) -> TopicFacts:
+        if self._known_at != self._node.topology:
+            self._known.clear()
+            self._known_at = self._node.topology
+        known = self._known.get(topic.id)
+        if known is None:
+            racks = self._racks(topic)
+            known = TopicFacts(topic.name, topic.id, len(topic.partitions), racks)
+            self._known[topic.id] = known
+        return known
+
+    def _racks(self, topic: TopicImage) -> tuple[frozenset[str], ...]:
+        brokers = self._node.image.brokers.values()
+        racks = {broker.id: broker.rack for broker in brokers if broker.rack}
+        if not racks:
+            return ()
+        return tuple(
+            frozenset(racks[each] for each in partition.replicas if each in racks)
+            for _, partition in sorted(topic.partitions.items())
         )

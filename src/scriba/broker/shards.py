@@ -29,7 +29,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from scriba.broker.replicas import Pace
@@ -487,6 +487,7 @@ class Shards:
             self._carry_out(shard, outcome, now)
 
 
+@lru_cache(maxsize=4096)
 def partition_for(key: str, partitions: int) -> int:
     """As Java does: `Math.abs` of the string's hash code, 0 for the one that has no positive."""
     number = 0
