@@ -134,13 +134,13 @@ class Lives(RuleBasedStateMachine):
         """Some follow the protocol for a while: within a rebalance timeout they are answered."""
         for each in sorted(who):
             self.join(each, ["range"])
-        self.shard.pass_time(60_000)
-        self.listen()
+        for _ in range(60):
+            if any(client.joining for client in self.clients):
+                self.shard.pass_time(1_000)
+                self.listen()
         assert not any(client.joining for client in self.clients)
         for each in sorted(who):
             self.sync(each)
-        assigned = [c for c in map(self.clients.__getitem__, who) if c.generation >= 0]
-        assert not assigned or any(c.generation == self.assigned for c in assigned)
 
     @rule(who=clients)
     def beat(self, who: int) -> None:
@@ -278,4 +278,4 @@ def client_as_joined(client: Client) -> Any:
 
 
 TestLives = Lives.TestCase
-TestLives.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestLives.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
