@@ -76,9 +76,8 @@ def admit(
     """Lets a client into a group that exists, or answers why not."""
     waiter = Waiter(token, caller.version)
 
-    def turn_back(member_id: str, error: ErrorCode, *, null_protocol: bool = False) -> None:
-        response = refused_join(caller.version, member_id, error, null_protocol=null_protocol)
-        out.replies.append((token, response))
+    def turn_back(member_id: str, error: ErrorCode) -> None:
+        out.replies.append((token, refused_join(caller.version, member_id, error)))
 
     names = [protocol.name for protocol in request.protocols]
     if not group.has_room(request.member_id, state.settings.max_size):
@@ -96,7 +95,7 @@ def admit(
         try:
             member = group.check_member(request.member_id, request.group_instance_id)
         except KafkaError as e:
-            turn_back(request.member_id, e.code, null_protocol=True)
+            turn_back(request.member_id, e.code)
         else:
             _join_again(state, group, member, request, waiter, out, now)
     elif request.group_instance_id is not None:

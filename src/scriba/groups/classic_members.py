@@ -28,6 +28,7 @@ from scriba.wire.groups import (
 from scriba.wire.stored_groups import GroupMetadataKey, GroupMetadataValue
 
 MEMBERS_LEAVE_TOGETHER_FROM = 3
+PROTOCOL_NAMED_FROM = 5
 
 
 def _living(state: State, group_id: str) -> ClassicGroup:
@@ -48,6 +49,7 @@ def sync(
     """A follower waits for the leader, whose request stores and hands out the assignment."""
     out = Outcome()
     try:
+        check_named(request, caller.version)
         group = _living(state, request.group_id)
         member = _check_sync(group, request)
     except KafkaError as e:
@@ -63,6 +65,13 @@ def sync(
     if member.member_id == group.leader:
         _assign(state, group, request, out, now)
     return out
+
+
+def check_named(request: SyncGroupRequest, version: int) -> None:
+    """From there on a request must name what its member joined with (KIP-559)."""
+    unnamed = request.protocol_type is None or request.protocol_name is None
+    if version >= PROTOCOL_NAMED_FROM and unnamed:
+        refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
 
 
 def _check_sync(group: ClassicGroup, request: SyncGroupRequest) -> Member:

@@ -225,13 +225,10 @@ def joined(
     )
 
 
-def refused_join(
-    version: int, member_id: str, error: ErrorCode, *, null_protocol: bool = False
-) -> JoinGroupResponse:
+def refused_join(version: int, member_id: str, error: ErrorCode) -> JoinGroupResponse:
+    """No protocol was chosen: from version 7 on that is no name, before it an empty one."""
     return JoinGroupResponse(
-        error_code=error,
-        member_id=member_id,
-        protocol_name=None if null_protocol and version >= 7 else "",
+        error_code=error, member_id=member_id, protocol_name=None if version >= 7 else ""
     )
 
 

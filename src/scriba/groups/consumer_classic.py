@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups import classic_join
-from scriba.groups.classic_members import MEMBERS_LEAVE_TOGETHER_FROM
+from scriba.groups.classic_members import MEMBERS_LEAVE_TOGETHER_FROM, check_named
 from scriba.groups.classic_rebalance import refused_join
 from scriba.groups.consumer_group import CONSUMER, ConsumerGroup, Draft
 from scriba.groups.consumer_heartbeat import (
@@ -206,6 +206,7 @@ def sync(
 ) -> Outcome:
     group = _group(state, request.group_id)
     try:
+        check_named(request, caller.version)
         member, classic = _check_member(
             group, request.member_id, request.group_instance_id, request.generation_id
         )

@@ -24,7 +24,8 @@ def refused(request: Message, error: ErrorCode, version: int) -> Message:
 
 
 def _join(request: wire.JoinGroupRequest, error: ErrorCode, version: int) -> Message:
-    return wire.JoinGroupResponse(error_code=error, member_id=request.member_id)
+    name = None if version >= 7 else ""
+    return wire.JoinGroupResponse(error_code=error, member_id=request.member_id, protocol_name=name)
 
 
 def _heartbeat(request: wire.HeartbeatRequest, error: ErrorCode, version: int) -> Message:

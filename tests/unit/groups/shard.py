@@ -217,6 +217,8 @@ class Shard:
             "group_id": "g",
             "generation_id": joined.generation_id,
             "member_id": joined.member_id,
+            "protocol_type": joined.protocol_type if version >= 5 else None,
+            "protocol_name": joined.protocol_name if version >= 5 else None,
             "assignments": [
                 wire.SyncGroupRequestAssignment(member_id=member_id, assignment=share)
                 for member_id, share in (assignment or {}).items()

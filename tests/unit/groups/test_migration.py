@@ -38,6 +38,13 @@ class Old:
         self.owned: Share = {}
         self.token = 0
 
+    @property
+    def protocol(self) -> str:
+        return "range" if self.eager else "cooperative-sticky"
+
+    def offer(self) -> wire.JoinGroupRequestProtocol:
+        return wire.JoinGroupRequestProtocol(name=self.protocol, metadata=self.subscription())
+
     def subscription(self) -> bytes:
         owned = [
             wire.ConsumerProtocolSubscriptionTopicPartition(topic=topic, partitions=sorted(held))
@@ -52,10 +59,9 @@ class Old:
         """The error; the generation is formed and synced if there is one already."""
         if self.eager:
             self.owned = {}
-        name = "range" if self.eager else "cooperative-sticky"
         request = self.shard.join_request(
             self.member_id,
-            protocols=[wire.JoinGroupRequestProtocol(name=name, metadata=self.subscription())],
+            protocols=[self.offer()],
             **self.facts,
         )
         self.token = self.shard.send(request, 9)
@@ -77,7 +83,12 @@ class Old:
 
     def sync(self, shares: dict[str, bytes] | None = None) -> int:
         token = self.shard.sync(
-            wire.JoinGroupResponse(member_id=self.member_id, generation_id=self.generation),
+            wire.JoinGroupResponse(
+                member_id=self.member_id,
+                generation_id=self.generation,
+                protocol_type="consumer",
+                protocol_name=self.protocol,
+            ),
             shares,
             group_instance_id=self.facts.get("group_instance_id"),
         )
@@ -372,6 +383,34 @@ def test_requests_of_the_wrong_member_or_generation_are_refused(shard: Shard) ->
     assert shard.do(odd).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     odd = shard.join_request(protocol_type="connect")
     assert shard.do(odd).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+
+
+def test_a_sync_of_version_five_must_name_the_protocol_in_either_kind_of_group(
+    shard: Shard,
+) -> None:
+    a = Old(shard, "t")
+    classic_group(shard, a)
+
+    def nameless(version: int) -> int:
+        request = wire.SyncGroupRequest(
+            group_id="g", member_id=a.member_id, generation_id=a.generation
+        )
+        return int(shard.do(request, version).error_code)
+
+    assert nameless(5) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert nameless(4) == 0
+    Consumer(shard, "c", "t").join()
+    assert a.join() == 0
+    assert nameless(5) == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert nameless(4) == 0
+
+
+def test_a_refused_join_names_no_protocol(shard: Shard) -> None:
+    for _ in range(2):
+        request = shard.join_request("stranger", protocol_type="connect")
+        assert shard.do(request, 9).protocol_name is None
+        assert shard.do(request, 6).protocol_name == ""
+        Consumer(shard, "c", "t").join()
 
 
 def test_an_administrator_removes_members_of_both_kinds(shard: Shard) -> None:
