@@ -2,11 +2,13 @@
 
 A batch that belongs to no partition stands for them, so that a flush waits for it and memory is
 counted; when the topic is found, each record is put into the batch of its partition, in order.
+Whoever sent them was told that they are on their way, so one that turns out to be wrong is `lost`
+like one that a broker refuses.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sized
-from typing import Any
+from typing import Any, Protocol
 
 from scriba.client.accumulator import RECORD_OVERHEAD, Accumulator
 from scriba.client.batches import Batch, Delivery
@@ -17,8 +19,11 @@ from scriba.client.model import HeadersLike, TopicPartition
 Parked = tuple[Any, Any, int | None, int, HeadersLike]
 """Value, key, partition, timestamp and headers of a record."""
 
-Put = Callable[..., Delivery]
-"""Puts a parked record into the batch of its partition."""
+
+class Put(Protocol):
+    """Puts a parked record into the batch of its partition, into memory reserved for it if any."""
+
+    def __call__(self, topic: Topic, parked: Parked, reserved: int = 0) -> Delivery: ...
 
 
 class _Waiting:
@@ -40,12 +45,14 @@ class Limbo:
         max_block_ms: int,
         put: Put,
         room: Callable[[int], Awaitable[None]],
+        lost: Callable[[ClientError], ClientError],
     ) -> None:
         self._cluster = cluster
         self._accumulator = accumulator
         self._max_block_ms = max_block_ms
         self._put = put
         self._room = room
+        self._lost = lost
         self._clock = cluster.ports.clock
         self._topics: dict[str, _Waiting] = {}
 
@@ -98,7 +105,7 @@ class Limbo:
         except ClientError as failure:
             waiting = self._topics.pop(topic)
             if not waiting.batch.finished:
-                self._accumulator.fail(waiting.batch, failure)
+                self._accumulator.fail(waiting.batch, self._lost(failure))
             return
         del self._topics[topic]
         if not waiting.batch.finished:
@@ -109,14 +116,14 @@ class Limbo:
         """The batch of a parked record, and its index there."""
         try:
             try:
-                delivery = self._put(topic, *parked)
+                delivery = self._put(topic, parked)
             except BufferFull as full:
                 await self._room(full.size)
-                delivery = self._put(topic, *parked, full.size)
+                delivery = self._put(topic, parked, full.size)
         except RecordError as refused:
             batch = Batch(TopicPartition(topic.name, -1), (0,), self._clock.mono_ms())
             batch.count = 1
-            batch.fail(refused)
+            batch.fail(self._lost(refused))
             return batch, 0
         return delivery.batch, delivery.index
 

@@ -1,4 +1,4 @@
-"""The Produce request for a few batches, and which answer in it belongs to which."""
+"""The Produce request for a few batches, which answer belongs to which, and what codes mean."""
 
 from collections.abc import Mapping
 from typing import Final, cast
@@ -8,6 +8,7 @@ from scriba.client.batches import Batch
 from scriba.client.cluster import Topic
 from scriba.client.connection import Connection, Payload
 from scriba.client.transactions import Transactions
+from scriba.errors import ErrorCode
 from scriba.wire.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from scriba.wire.schema import Records
 from scriba.wire.uuids import ZERO
@@ -18,6 +19,37 @@ _EXPLICIT: Final = 11
 
 Awaited = dict[tuple[str | bytes, int], tuple[Queue, Batch]]
 """Batches by the topic's name or id, as the answer will have it, and the partition."""
+
+
+OUT_OF_STEP: Final = frozenset(
+    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
+)
+"""Answers that tell that the broker and this producer count differently."""
+
+WRITTEN_PERHAPS: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""Answers that leave open whether the batch is in the log."""
+
+WRONG_PICTURE: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+    }
+)
+"""Answers that tell that somebody else leads the partition by now."""
 
 
 def produce_request(

@@ -24,12 +24,12 @@ from scriba.client.errors import (
     TimedOut,
     TransactionStateError,
 )
-from scriba.client.limbo import Limbo
+from scriba.client.limbo import Limbo, Parked
 from scriba.client.model import ConsumerGroupMetadata, HeadersLike, RecordMetadata
 from scriba.client.partitioner import Partitioner, RoundRobin, by_key
 from scriba.client.ports import Ports, real_ports
 from scriba.client.sender import Sender
-from scriba.client.serializers import Serializer, not_bytes, serializer
+from scriba.client.serializers import Serializer, not_bytes, read_headers, serializer
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions import Transactions
 from scriba.client.transactions_run import OffsetsLike, Transaction, TransactionRunner
@@ -83,7 +83,12 @@ class Producer:
             self._machine,
         )
         self._limbo = Limbo(
-            self._cluster, self._accumulator, settings.max_block_ms, self._put, self._wait_for_room
+            self._cluster,
+            self._accumulator,
+            settings.max_block_ms,
+            self._put_parked,
+            self._wait_for_room,
+            self._sender.lost,
         )
         self._runner: TransactionRunner | None = None
         if self._machine is not None:
@@ -136,11 +141,14 @@ class Producer:
             found = await self._find(topic)
         if partition is not None and partition not in found.partitions:
             found = await self._look_again(found, partition)
+        if self._machine is not None:
+            self._check_transaction()
         try:
             delivery = self._put(found, value, key, partition, timestamp, headers)
         except BufferFull as full:
             await self._wait_for_room(full.size)
             found = self._cluster.topics.get(topic, found)
+            self._check_transaction(full.size)
             delivery = self._put(found, value, key, partition, timestamp, headers, full.size)
         if delivery.batch.closed:
             await asyncio.sleep(0)  # a full batch: the sender gets its turn
@@ -162,10 +170,10 @@ class Producer:
         """
         if not self._started:
             self._start()
+        if self._machine is not None:
+            self._check_transaction()
         found = self._cluster.topics.get(topic)
         if found is None or topic in self._limbo:
-            if self._machine is not None:
-                self._machine.check_send()
             when = self._wall_ms() if timestamp is None else timestamp
             return self._limbo.park(topic, (value, key, partition, when, headers))
         return self._put(found, value, key, partition, timestamp, headers)
@@ -311,8 +319,6 @@ class Producer:
         """
         accumulator = self._accumulator
         try:
-            if self._machine is not None:
-                self._machine.check_send()
             size = RECORD_OVERHEAD
             if key is not None:
                 if self._to_key is not None:
@@ -324,7 +330,7 @@ class Producer:
                 size += len(value)
             pairs = _NO_HEADERS
             if headers:
-                pairs, extra = _read_headers(headers)
+                pairs, extra = read_headers(headers)
                 size += extra
             if timestamp is None:
                 timestamp = self._wall_ms()
@@ -371,6 +377,19 @@ class Producer:
             if sticky.bytes >= sticky.batch_size:
                 sticky.leave(batch.closed)
         return Delivery(batch, index, timestamp)
+
+    def _check_transaction(self, reserved: int = 0, parked: bool = False) -> None:
+        """Raises unless a record may be sent now, and gives back what was reserved for it."""
+        if self._machine is not None:
+            try:
+                self._machine.check_send(parked)
+            except ClientError:
+                self._accumulator.release(reserved)
+                raise
+
+    def _put_parked(self, topic: Topic, parked: Parked, reserved: int = 0) -> Delivery:
+        self._check_transaction(reserved, parked=True)
+        return self._put(topic, *parked, reserved)
 
     def _explain(self, failure: Exception, topic: str, key: Any, value: Any) -> RecordError:
         """The failure as the caller should see it."""
@@ -456,17 +475,6 @@ def _no_partition(topic: Topic, partition: int) -> RecordError:
         f"{topic.name} has no partition {partition}",
         fix=f"choose one below {len(topic.partitions)}, or add partitions",
     )
-
-
-def _read_headers(given: HeadersLike) -> tuple[Headers, int]:
-    """Headers as pairs, and about how many bytes they take."""
-    pairs = tuple(given.items()) if isinstance(given, Mapping) else tuple(given)
-    size = 0
-    for name, content in pairs:
-        if not isinstance(name, str) or not (content is None or isinstance(content, bytes)):
-            raise RecordError(f"the header {name!r} is not a str with bytes or None")
-        size += 4 + len(name) + (0 if content is None else len(content))
-    return pairs, size
 
 
 def _level(settings: ProducerSettings, codec: Codec) -> int | None:

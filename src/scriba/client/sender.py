@@ -24,7 +24,13 @@ from scriba.client.errors import AbortableTransactionError, BrokerError, ClientE
 from scriba.client.identity import ProducerIdentity
 from scriba.client.numbering import Numbering
 from scriba.client.ports import Backoff, Signal
-from scriba.client.produce_request import Awaited, produce_request
+from scriba.client.produce_request import (
+    OUT_OF_STEP,
+    WRITTEN_PERHAPS,
+    WRONG_PICTURE,
+    Awaited,
+    produce_request,
+)
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions import State, Transactions
 from scriba.errors import ErrorCode, error_code
@@ -39,36 +45,6 @@ _EXPIRY_CHECKS: Final = 50
 
 _CONCURRENT_MS: Final = 5
 """First pause while the last transaction is being ended, which rarely takes long."""
-
-_OUT_OF_STEP: Final = frozenset(
-    {ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID}
-)
-"""Answers that tell that the broker and this producer count differently."""
-
-_WRITTEN_PERHAPS: Final = frozenset(
-    {
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-    }
-)
-"""Answers that leave open whether the batch is in the log."""
-
-_WRONG_PICTURE: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-        ErrorCode.INCONSISTENT_TOPIC_ID,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.REPLICA_NOT_AVAILABLE,
-    }
-)
-"""Answers that tell that somebody else leads the partition by now."""
 
 
 class _Lane:
@@ -323,7 +299,7 @@ class Sender:
         numbering = queue.numbering
         if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.finished:
             self._split(queue, batch)
-        elif code in _OUT_OF_STEP and numbering is not None:
+        elif code in OUT_OF_STEP and numbering is not None:
             if code == ErrorCode.UNKNOWN_PRODUCER_ID:
                 numbering.forgotten(batch)
             else:
@@ -335,14 +311,14 @@ class Sender:
             self._again(queue, batch, error, pause=self._soon.after(batch.attempts))
         else:
             told = False
-            if code in _WRONG_PICTURE:
+            if code in WRONG_PICTURE:
                 new = said.current_leader
                 told = self._cluster.learn_leader(
                     queue.where, new.leader_id, new.leader_epoch, nodes
                 )
                 self._cluster.stale()
             refused = {e.batch_index: e.batch_index_error_message for e in said.record_errors}
-            maybe = code in _WRITTEN_PERHAPS
+            maybe = code in WRITTEN_PERHAPS
             pause = 0 if told else None
             self._again(queue, batch, error, uncertain=maybe, pause=pause, refused=refused)
 
@@ -416,15 +392,13 @@ class Sender:
         if queue.numbering is not None:
             queue.numbering.given_up(batch)
         log.error("%s: %d records were not delivered: %s", queue.where, batch.count, error)
-        if self._transactions is not None:
-            error = self._transactions.lost(error, batch.numbered)
-        self._accumulator.fail(batch, error, record_errors)
-        self.drop_unsendable()
+        self._accumulator.fail(batch, self.lost(error, batch.numbered), record_errors)
         if queue.waiting:
             self.ready(queue)
 
     def _landed(self, queue: Queue, batch: Batch) -> None:
-        queue.in_flight.remove(batch)
+        if batch in queue.in_flight:
+            queue.in_flight.remove(batch)
 
     def _too_late(self, batch: Batch, cause: ClientError | None = None) -> TimedOut:
         because = f"; the last failure: {cause}" if cause else ""
@@ -463,6 +437,14 @@ class Sender:
 
     # -- transactions ----------------------------------------------------------------------------
 
+    def lost(self, failure: ClientError, numbered: bool = False) -> ClientError:
+        """A record was given up: what that is for its sender. It spoils an open transaction."""
+        if self._transactions is None:
+            return failure
+        error = self._transactions.lost(failure, numbered)
+        self.drop_unsendable()
+        return error
+
     def drop_unsendable(self) -> None:
         """Fails what waits for a transaction that can no longer take it."""
         transactions = self._transactions
@@ -479,9 +461,14 @@ class Sender:
             queue.open = None
 
     def renumber(self) -> None:
-        """The identity changed between two transactions: every partition counts from zero."""
+        """The identity changed between two transactions: every partition counts from zero.
+
+        What was given up while it was on its way is answered later, or never; no broker takes it
+        any more, and nothing waits for it.
+        """
         for queue in self._accumulator.queues():
-            assert not queue.in_flight
+            assert all(batch.finished for batch in queue.in_flight)
+            queue.in_flight.clear()
             queue.numbering = None
 
     def fail_all(self, error: ClientError) -> None:

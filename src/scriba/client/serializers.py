@@ -5,11 +5,12 @@ those of Java's Long (`int`) and Integer (`int32`) serializers.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, Final
 
 from scriba.client.errors import RecordError
+from scriba.client.model import Headers, HeadersLike
 
 Serializer = Callable[[Any], bytes]
 Deserializer = Callable[[bytes], Any]
@@ -65,3 +66,14 @@ def not_bytes(value: object, what: str) -> RecordError:
         f"the {what} is of type {type(value).__name__}, not bytes",
         fix=f"encode it, or give the producer {what}_serializer={name!r}",
     )
+
+
+def read_headers(given: HeadersLike) -> tuple[Headers, int]:
+    """Headers as pairs, and about how many bytes they take."""
+    pairs = tuple(given.items()) if isinstance(given, Mapping) else tuple(given)
+    size = 0
+    for name, content in pairs:
+        if not isinstance(name, str) or not (content is None or isinstance(content, bytes)):
+            raise RecordError(f"the header {name!r} is not a str with bytes or None")
+        size += 4 + len(name) + (0 if content is None else len(content))
+    return pairs, size

@@ -177,9 +177,10 @@ class Transactions:
         self._go(State.OPEN, "begin_transaction()")
         self.implicit = implicit
 
-    def check_send(self) -> None:
-        """Raises unless a record may join the transaction."""
-        if self.state is not State.OPEN:
+    def check_send(self, parked: bool = False) -> None:
+        """Raises unless a record may join the transaction; one that was parked has done so before,
+        and only waits for its place."""
+        if self.state is not State.OPEN and not (parked and self.sending):
             raise self._refusal("sending")
 
     def check_offsets(self) -> None:
