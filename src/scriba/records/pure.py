@@ -7,6 +7,7 @@ wrap as Java's `long` does. What they read may be any buffer and is never writte
 """
 
 import hashlib
+from array import array
 from collections.abc import Iterable
 from typing import Final
 
@@ -337,6 +338,10 @@ def murmur2(key: Buffer, /) -> int:
     return h ^ h >> 15
 
 
+IndexEntry = tuple[int, int, int, int, int]
+"""Base offset, last offset and place of a batch; the largest timestamp so far and its offset."""
+
+
 class OffsetMap:
     """The last offset of each key in a log, within `memory` bytes, for compaction.
 
@@ -447,6 +452,48 @@ class OffsetMap:
             else:
                 kept += data[start:end]
         return kept, len(spans), max_timestamp, rebase
+
+    def put_plain(
+        self, data: Buffer, at: int, next_offset: int, start_offset: int, /
+    ) -> tuple[int, int]:
+        """Puts the keys of the plain batches at `at`, as far as there are such, one after another.
+
+        Plain ones are sound, of data, not compressed and in no transaction, and do not begin
+        before `next_offset`. Returns where it stopped, and the offset that follows. This twin
+        stops at once: walking over batches in Python gains nothing here.
+        """
+        return at, next_offset
+
+    def retain_plain(
+        self,
+        data: Buffer,
+        at: int,
+        next_offset: int,
+        last_end: int,
+        out: bytearray,
+        used: int,
+        latest_offset: int,
+        now_ms: int,
+        horizon: int,
+        interval: int,
+        needed: "array[int]",
+        since_index: int,
+        max_timestamp: int,
+        max_timestamp_offset: int,
+        /,
+    ) -> tuple[int, int, int, int, int, bool, bool, int, int, int, list[IndexEntry]]:
+        """Writes into `out`, from `used` on, what stays of the plain batches at `at`.
+
+        It also stops before a batch of which nothing would stay, if that ends at `last_end` or its
+        last offset is among `needed` (in rising order), and where `out` has no room. An entry of
+        the indexes is due when more than `interval` bytes were written since the last one.
+
+        Returns where it stopped in `data`, the offset that follows, where it stopped in `out`,
+        how many records it read and kept, whether anything went, whether `out` is full, the three
+        numbers about the indexes as they are now, and entries for them. This twin stops at once.
+        """
+        state = (since_index, max_timestamp, max_timestamp_offset)
+        return at, next_offset, used, 0, 0, False, False, *state, []
 
     def clear(self) -> None:
         self._offsets.clear()

@@ -20,6 +20,7 @@ codec and leader epoch. So offsets, order and timestamps of what stays are as th
 and whether it goes on. It changes nothing but files of its own; the log's owner swaps them in.
 """
 
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -43,13 +44,18 @@ from scriba.records.header import (
 from scriba.records.pure import OffsetMap, rebase
 from scriba.runtime.ports import Disk
 from scriba.storage.cleaner_output import Output
-from scriba.storage.cleaner_source import Damage, Source
+from scriba.storage.cleaner_source import LEAST_WINDOW, Damage, Source, Window
 from scriba.storage.cleaner_txn import Fates, Verdict
 from scriba.storage.cleaning import GroupLimits, SealedSegment, groups
 from scriba.storage.producers import AbortedTxn
 
 _EMPTY_KEEPS: Final = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 """Attributes of a batch without records."""
+
+_NATIVE_KEY_BYTES: Final = 24
+_PURE_KEY_BYTES: Final = 232
+_ROOMY: Final = 2
+"""How much larger a map is than its keys if there is memory: a fuller one is searched longer."""
 
 
 class LastOf(NamedTuple):
@@ -136,13 +142,16 @@ class _Cleaner:
         self._work = work
         self._source = Source(disk, work.directory, work.means.buffer_bytes)
         self._map: OffsetMap = native.kit.OffsetMap(
-            work.means.map_bytes, work.map_seed, work.means.map_load
+            _map_bytes(work), work.map_seed, work.means.map_load
         )
         self._latest = work.first_dirty - 1
         """The last offset that the map covers."""
         self._fates = Fates(work.aborted)
         self._output: Output
         self._changed = False
+        self._buffer = bytearray(max(work.means.buffer_bytes, LEAST_WINDOW))
+        self._needed = array("q", sorted(last.offset for last in work.producers.values()))
+        """Last offsets of batches that stay even without records."""
         self._read = self._written = self._records_read = self._records_kept = 0
         self._reported = (0, 0)
         self.place = work.directory
@@ -158,13 +167,27 @@ class _Cleaner:
             if end <= work.first_dirty:
                 continue
             for window in self._source.windows(segment.base_offset, segment.size):
-                self._read += window.size
-                for at, header in window.batches:
-                    self.place = f"segment {segment.base_offset} at {window.position + at}"
-                    if not self._map_batch(window.view[at:], header, fates):
-                        return
+                full = self._map_window(segment, window, fates)
+                self._read += window.at
+                if full:
+                    return
                 yield from self._report()
             self._latest = max(self._latest, end - 1)
+
+    def _map_window(self, segment: SealedSegment, window: Window, fates: Fates) -> bool:
+        """Whether the map is full."""
+        put_plain, first_dirty = self._map.put_plain, self._work.first_dirty
+        while True:
+            window.at, window.next_offset = put_plain(
+                window.view, window.at, window.next_offset, first_dirty
+            )
+            self._latest = max(self._latest, window.next_offset - 1)
+            self.place = f"segment {segment.base_offset} at {window.position + window.at}"
+            taken = window.take()
+            if taken is None:
+                return False
+            if not self._map_batch(*taken, fates):
+                return True
 
     def _end_of(self, number: int) -> int:
         """Where a segment ends: at its successor."""
@@ -205,23 +228,20 @@ class _Cleaner:
     def _rewrite_group(self, group: Sequence[SealedSegment]) -> Iterator[Step]:
         work = self._work
         output = self._output = Output(
-            self._disk, work.directory, group[0].base_offset, work.index_interval
+            self._disk, work.directory, group[0].base_offset, work.index_interval, self._buffer
         )
         self._changed = len(group) > 1
         last = max((at for at, segment in enumerate(group) if segment.size), default=0)
-        end_offset = group[0].base_offset
+        end_offset, written = group[0].base_offset, self._written
         try:
             for number, segment in enumerate(group):
                 for window in self._source.windows(segment.base_offset, segment.size):
-                    self._read += window.size
-                    for at, header in window.batches:
-                        position = window.position + at
-                        self.place = f"segment {segment.base_offset} at {position}"
-                        is_last = number == last and position + header.size == segment.size
-                        self._rewrite_batch(window.view[at : at + header.size], header, is_last)
-                        end_offset = header.next_offset
-                    self._written += output.flush()
+                    self.place = f"segment {segment.base_offset} at {window.position}"
+                    self._rewrite_window(window, window.end if number == last else -1)
+                    self._read += window.at
+                    self._written = written + output.size
                     yield from self._report()
+                    end_offset = window.next_offset
             if not self._changed:
                 output.abandon()
                 return
@@ -239,6 +259,45 @@ class _Cleaner:
             output.aborted.encode(),
             end_offset,
         )
+
+    def _rewrite_window(self, window: Window, last_end: int) -> None:
+        """`last_end` is where the group ends, or -1 if it does not end in this segment."""
+        while True:
+            self._rewrite_plain(window, last_end)
+            taken = window.take()
+            if taken is None:
+                return
+            self._rewrite_batch(*taken, window.at == last_end)
+
+    def _rewrite_plain(self, window: Window, last_end: int) -> None:
+        """Works off batches that need no second look, as far as there are such."""
+        work, output = self._work, self._output
+        full = True
+        while full:
+            (window.at, window.next_offset, used, read, kept, changed, full, since_index,
+             *latest, entries) = self._map.retain_plain(
+                window.view,
+                window.at,
+                window.next_offset,
+                last_end,
+                output.buffer,
+                output.used,
+                self._latest,
+                work.now_ms,
+                work.now_ms + work.delete_retention_ms,
+                output.interval,
+                self._needed,
+                output.since_index,
+                *output.latest,
+            )  # fmt: skip
+            output.added(used, since_index, (latest[0], latest[1]), entries)
+            self._records_read += read
+            self._records_kept += kept
+            self._changed = self._changed or changed
+            if full:
+                if not output.used:
+                    return  # larger than the buffer: it is written by itself
+                output.flush()
 
     def _rewrite_batch(self, batch: memoryview, header: BatchHeader, is_last: bool) -> None:
         self._records_read += header.count
@@ -362,6 +421,13 @@ class _Cleaner:
             bytes_read=self._read,
             bytes_written=self._written,
         )
+
+
+def _map_bytes(work: Work) -> int:
+    """No more memory than keys can be there: a small map is a fast one."""
+    per_key = _NATIVE_KEY_BYTES if native.kit.native else _PURE_KEY_BYTES
+    most_keys = work.end_offset - work.first_dirty + 1
+    return min(work.means.map_bytes, _ROOMY * per_key * most_keys)
 
 
 def _marker(batch: memoryview, header: BatchHeader) -> EndTxnMarker | None:

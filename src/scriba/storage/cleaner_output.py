@@ -1,6 +1,7 @@
 """A compacted segment in the making: its files, under names that no start takes for a segment."""
 
 from scriba.records.header import NO_TIMESTAMP, Buffer
+from scriba.records.pure import IndexEntry
 from scriba.runtime.ports import Disk, File
 from scriba.storage.aborted import AbortedTxns
 from scriba.storage.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
@@ -9,19 +10,29 @@ from scriba.storage.producers import AbortedTxn
 
 
 class Output:
-    def __init__(self, disk: Disk, directory: str, base_offset: int, interval: int) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, base_offset: int, interval: int, buffer: bytearray
+    ) -> None:
         self._disk = disk
         self._stem = f"{directory}/{file_name(base_offset, '')}"
-        self._interval = interval
-        self._since_index = 0
-        self._pending = bytearray()
-        self._latest = (NO_TIMESTAMP, base_offset)
+        self.interval = interval
+        """Bytes between two entries of the indexes."""
+        self.since_index = 0
+        self.latest = (NO_TIMESTAMP, base_offset)
+        """The largest timestamp, and the last offset of the batch that has it."""
+        self.buffer = buffer
+        """What is to be written next lies here, up to `used`."""
+        self.used = 0
+        self._written = 0
         self.offsets = OffsetIndex(base_offset)
         self.times = TimeIndex(base_offset)
         self.aborted = AbortedTxns()
-        self.size = 0
-        """Bytes added so far, written or not."""
         self._file = self._create(LOG)
+
+    @property
+    def size(self) -> int:
+        """Bytes added so far, written or not."""
+        return self._written + self.used
 
     def _create(self, suffix: str) -> File:
         file = self._disk.open(self._stem + suffix + CLEANED, create=True)
@@ -30,33 +41,47 @@ class Output:
         return file
 
     def add(self, batch: Buffer, base_offset: int, last_offset: int, max_timestamp: int) -> None:
-        if max_timestamp > self._latest[0]:
-            self._latest = (max_timestamp, last_offset)
-        if self._since_index > self._interval:
-            self._since_index = 0
+        if max_timestamp > self.latest[0]:
+            self.latest = (max_timestamp, last_offset)
+        if self.since_index > self.interval:
+            self.since_index = 0
             self.offsets.append(base_offset, last_offset, self.size)
-            self.times.append(*self._latest)
+            self.times.append(*self.latest)
         size = len(batch)
-        self._since_index += size
-        self.size += size
-        self._pending += batch
+        self.since_index += size
+        if size > len(self.buffer) - self.used:
+            self.flush()
+        if size > len(self.buffer):
+            self._file.pwritev((batch,), self._written)
+            self._written += size
+        else:
+            self.buffer[self.used : self.used + size] = batch
+            self.used += size
+
+    def added(
+        self, used: int, since_index: int, latest: tuple[int, int], entries: list[IndexEntry]
+    ) -> None:
+        """Takes note of batches that someone has put into the buffer."""
+        for base_offset, last_offset, place, timestamp, offset in entries:
+            self.offsets.append(base_offset, last_offset, self._written + place)
+            self.times.append(timestamp, offset)
+        self.used, self.since_index, self.latest = used, since_index, latest
 
     def note_aborted(self, txn: AbortedTxn) -> None:
         self.aborted.append(txn)
 
-    def flush(self) -> int:
-        """Writes what was added; how many bytes."""
-        written = len(self._pending)
-        if written:
-            self._file.pwritev((self._pending,), self.size - written)
-            self._pending.clear()
-        return written
+    def flush(self) -> None:
+        """Writes what is in the buffer."""
+        if self.used:
+            self._file.pwritev((memoryview(self.buffer)[: self.used],), self._written)
+            self._written += self.used
+            self.used = 0
 
     def finish(self) -> tuple[int, int]:
         """Completes all files; the sizes of both indexes."""
         self.flush()
         self._file.close()
-        self.times.append(*self._latest)
+        self.times.append(*self.latest)
         self._write(INDEX, self.offsets.fresh())
         self._write(TIME_INDEX, self.times.fresh())
         if self.aborted:

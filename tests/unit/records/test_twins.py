@@ -3,6 +3,7 @@
 import gc
 import threading
 import tracemalloc
+from array import array
 from itertools import pairwise
 
 import pytest
@@ -374,6 +375,17 @@ def test_random_bytes_are_kept_or_refused_alike(kit, data, count):
     ours, theirs = kit.OffsetMap(10_000, SEED), native.PURE.OffsetMap(10_000, SEED)
     rules = (count, 0, 10, 0, False, 7)
     assert outcome(ours.retain, data, *rules) == outcome(theirs.retain, data, *rules)
+
+
+@given(st.binary(max_size=200), st.integers(0, 200), st.integers(-5, 5))
+def test_a_walk_over_bytes_that_are_no_batches_stops_where_it_began(kit, data, at, offset):
+    offsets = kit.OffsetMap(10_000, SEED)
+    at = min(at, len(data))
+    out = bytearray(100)
+    assert offsets.put_plain(data, at, offset, 0) == (at, offset)
+    walk = offsets.retain_plain(data, at, offset, -1, out, 7, 10, 0, 5, 100, array("q"), 1, 2, 3)
+    assert walk == (at, offset, 7, 0, 0, False, False, 1, 2, 3, [])
+    assert out == bytes(100)
 
 
 def test_a_map_may_be_told_to_stay_emptier(kit):

@@ -233,3 +233,30 @@ def test_a_compacted_log_says_what_a_dictionary_of_all_that_was_written_says(
 
     with tempfile.TemporaryDirectory() as root:
         asyncio.run(main(Path(root)))
+
+
+def files_after(acts, kit: native.Kit, monkeypatch) -> dict[str, bytes]:
+    """What lies in the log's directory when it has been played through and closed."""
+    monkeypatch.setattr(native, "kit", kit)
+
+    async def main(root: Path) -> None:
+        story = Story(root)
+        for what, first, second in acts:
+            # A map of some bytes holds fewer keys in Python; one that is large holds all.
+            await story.play(what, 1 << 20 if what == "clean" else first, second)
+        story.log.roll(story.now)
+        await story.clean(1 << 20)
+        await story.log.close()
+
+    with tempfile.TemporaryDirectory() as root:
+        asyncio.run(main(Path(root)))
+        return {path.name: path.read_bytes() for path in Path(root, "t-0").iterdir()}
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(acts=st.lists(act, max_size=40))
+def test_both_twins_leave_the_same_bytes(acts, monkeypatch) -> None:
+    assert native.NATIVE is not None
+    assert files_after(acts, native.NATIVE, monkeypatch) == files_after(
+        acts, native.PURE, monkeypatch
+    )

@@ -1,0 +1,331 @@
+/* OffsetMap.put_plain and retain_plain: compaction of many batches in one call.
+ *
+ * Plain batches are those that need no knowledge but the map's: of data, not compressed, in no
+ * transaction, and sound. A walk ends at the first batch that is anything else, and at one of
+ * which nothing stays but its header; the caller looks at that one itself.
+ */
+#include "_native_map.h"
+
+#include <string.h>
+
+#define HEADER_BYTES 61
+#define OVERHEAD 12
+#define CRC_AT 17
+#define CHECKED_FROM 21
+#define NOT_PLAIN 0x37 /* codec, transaction, control */
+#define HORIZON_SET 0x40
+#define LOG_APPEND_TIME 0x08
+
+typedef struct {
+    const uint8_t *start;
+    Py_ssize_t size;
+    int64_t base_offset;
+    int64_t last_offset;
+    int64_t base_timestamp;
+    int64_t max_timestamp;
+    int64_t count;
+    uint16_t attributes;
+    Cursor records;
+} Batch;
+
+static uint64_t big_endian(const uint8_t *data, int bytes)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++)
+        value = value << 8 | data[i];
+    return value;
+}
+
+static void put_big_endian(uint8_t *out, int bytes, uint64_t value)
+{
+    for (int i = bytes; i-- > 0; value >>= 8)
+        out[i] = (uint8_t)value;
+}
+
+/* Whether a plain batch lies at the cursor, whole. */
+static bool plain_batch(Cursor cursor, int64_t next_offset, Batch *batch)
+{
+    const uint8_t *at = cursor.at;
+    if (cursor.end - at < HEADER_BYTES)
+        return false;
+    int64_t length = (int32_t)big_endian(at + 8, 4);
+    int64_t delta = (int32_t)big_endian(at + 23, 4);
+    batch->start = at;
+    batch->size = (Py_ssize_t)length + OVERHEAD;
+    batch->base_offset = (int64_t)big_endian(at, 8);
+    batch->last_offset = wrapping_sum(batch->base_offset, delta);
+    batch->attributes = (uint16_t)big_endian(at + 21, 2);
+    batch->base_timestamp = (int64_t)big_endian(at + 27, 8);
+    batch->max_timestamp = (int64_t)big_endian(at + 35, 8);
+    batch->count = (int32_t)big_endian(at + 57, 4);
+    if (batch->size < HEADER_BYTES || batch->size > cursor.end - at || at[16] != 2 || delta < 0 ||
+        batch->base_offset < next_offset || batch->last_offset < batch->base_offset ||
+        batch->last_offset == INT64_MAX || batch->attributes & NOT_PLAIN || batch->count < 1 ||
+        batch->count > (batch->size - HEADER_BYTES) / MIN_RECORD_BYTES)
+        return false;
+    batch->records = (Cursor){at + HEADER_BYTES, at + batch->size};
+    return crc32c(at + CHECKED_FROM, (size_t)(batch->size - CHECKED_FROM)) ==
+           (uint32_t)big_endian(at + CRC_AT, 4);
+}
+
+static bool place_argument(PyObject *argument, const Py_buffer *view, Py_ssize_t *place)
+{
+    *place = PyLong_AsSsize_t(argument);
+    if (*place == -1 && PyErr_Occurred() != NULL)
+        return false;
+    if (*place >= 0 && *place <= view->len)
+        return true;
+    PyErr_SetString(PyExc_ValueError, "a place outside of the buffer");
+    return false;
+}
+
+/* ---- the first reading ---- */
+
+static PyObject *put_walk(OffsetMap *self, Cursor cursor, const uint8_t *origin,
+                          int64_t next_offset, int64_t start_offset)
+{
+    Batch batch;
+    while (plain_batch(cursor, next_offset, &batch)) {
+        if (batch.last_offset >= start_offset) {
+            Progress progress = put_section(
+                self, (Section){batch.records, batch.count, batch.base_offset, start_offset});
+            if (progress.taken < batch.count || progress.rest)
+                break;
+        }
+        cursor.at += batch.size;
+        next_offset = batch.last_offset + 1;
+    }
+    return Py_BuildValue("(nL)", (Py_ssize_t)(cursor.at - origin), (long long)next_offset);
+}
+
+PyObject *map_put_plain(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
+{
+    OffsetMap *self = (OffsetMap *)object;
+    int64_t next_offset, start_offset;
+    Py_ssize_t at;
+    Py_buffer data;
+    if (!argument_count("put_plain", nargs, 4) || !int64_argument(args[2], &next_offset) ||
+        !int64_argument(args[3], &start_offset) ||
+        PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
+        return NULL;
+    PyObject *result = NULL;
+    if (place_argument(args[1], &data, &at) && enter(self)) {
+        Cursor all = cursor_over(&data);
+        result = put_walk(self, (Cursor){all.at + at, all.end}, all.at, next_offset, start_offset);
+    }
+    PyBuffer_Release(&data);
+    return result;
+}
+
+/* ---- the second reading ---- */
+
+typedef struct {
+    int64_t latest_offset;
+    int64_t now;
+    int64_t horizon;
+    int64_t interval;
+    const int64_t *needed; /* last offsets of batches that stay even when they are empty */
+    Py_ssize_t needed_count;
+    const uint8_t *last_end; /* where the last batch of all ends, which stays as well */
+} Plan;
+
+typedef struct {
+    uint8_t *at;
+    uint8_t *start;
+    uint8_t *end;
+    int64_t since_index;
+    int64_t max_timestamp;
+    int64_t max_timestamp_offset;
+    PyObject *entries;
+} Sink;
+
+typedef struct {
+    int64_t read;
+    int64_t kept;
+    bool changed;
+    bool full;
+} Tally;
+
+static bool is_needed(const Plan *plan, const Batch *batch)
+{
+    if (batch->start + batch->size == plan->last_end)
+        return true;
+    Py_ssize_t low = 0, high = plan->needed_count;
+    while (low < high) {
+        Py_ssize_t middle = (low + high) / 2;
+        if (plan->needed[middle] < batch->last_offset)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < plan->needed_count && plan->needed[low] == batch->last_offset;
+}
+
+/* A batch was written at `sink->at`: takes note of it for the indexes. */
+static bool note(Sink *sink, const Plan *plan, const Batch *batch, int64_t max_timestamp,
+                 Py_ssize_t size)
+{
+    if (max_timestamp > sink->max_timestamp) {
+        sink->max_timestamp = max_timestamp;
+        sink->max_timestamp_offset = batch->last_offset;
+    }
+    if (sink->since_index > plan->interval) {
+        sink->since_index = 0;
+        PyObject *entry = Py_BuildValue(
+            "(LLnLL)", (long long)batch->base_offset, (long long)batch->last_offset,
+            (Py_ssize_t)(sink->at - sink->start), (long long)sink->max_timestamp,
+            (long long)sink->max_timestamp_offset);
+        if (entry == NULL || PyList_Append(sink->entries, entry) < 0) {
+            Py_XDECREF(entry);
+            return false;
+        }
+        Py_DECREF(entry);
+    }
+    sink->since_index += size;
+    sink->at += size;
+    return true;
+}
+
+static void put_header(uint8_t *out, Py_ssize_t size, const Batch *batch, const Choice *choice,
+                       int64_t horizon, int64_t *max_timestamp)
+{
+    memcpy(out, batch->start, HEADER_BYTES);
+    put_big_endian(out + 8, 4, (uint64_t)(size - OVERHEAD));
+    if (horizon >= 0) {
+        put_big_endian(out + 21, 2, batch->attributes | HORIZON_SET);
+        put_big_endian(out + 27, 8, (uint64_t)horizon);
+    }
+    *max_timestamp =
+        batch->attributes & LOG_APPEND_TIME ? batch->max_timestamp : choice->max_timestamp;
+    put_big_endian(out + 35, 8, (uint64_t)*max_timestamp);
+    put_big_endian(out + 57, 4, (uint64_t)choice->kept);
+    put_big_endian(out + CRC_AT, 4, crc32c(out + CHECKED_FROM, (size_t)(size - CHECKED_FROM)));
+}
+
+typedef enum { DONE, HAND_OVER, FULL, FAILED } Outcome;
+
+static Outcome copy_batch(Sink *sink, const Plan *plan, const Batch *batch)
+{
+    if (sink->end - sink->at < batch->size)
+        return FULL;
+    memcpy(sink->at, batch->start, (size_t)batch->size);
+    return note(sink, plan, batch, batch->max_timestamp, batch->size) ? DONE : FAILED;
+}
+
+static Outcome keep_of(OffsetMap *self, Sink *sink, const Plan *plan, const Batch *batch,
+                       uint8_t *marks, Tally *tally)
+{
+    bool set = batch->attributes & HORIZON_SET;
+    Terms terms = {batch->base_offset, plan->latest_offset, batch->base_timestamp,
+                   set ? -1 : plan->horizon, set && batch->base_timestamp <= plan->now};
+    Choice choice;
+    Progress progress = choose(self, &terms, batch->records, batch->count, marks, &choice);
+    if (progress.fault || progress.rest || (choice.kept == 0 && is_needed(plan, batch)))
+        return HAND_OVER;
+    bool rebase = choice.tombstones && terms.horizon >= 0;
+    if (choice.kept == batch->count && !rebase) {
+        Outcome outcome = copy_batch(sink, plan, batch);
+        tally->kept += outcome == DONE ? batch->count : 0;
+        return outcome;
+    }
+    Py_ssize_t most = choice.bytes + (rebase ? choice.kept * MOST_REBASE_GROWTH : 0);
+    if (sink->end - sink->at < HEADER_BYTES + most)
+        return FULL;
+    tally->changed = true;
+    if (choice.kept == 0)
+        return DONE;
+    uint8_t *end =
+        put_kept(sink->at + HEADER_BYTES, batch->records, batch->count, marks, &terms, rebase);
+    Py_ssize_t size = end - sink->at;
+    int64_t max_timestamp;
+    put_header(sink->at, size, batch, &choice, rebase ? terms.horizon : -1, &max_timestamp);
+    tally->kept += choice.kept;
+    return note(sink, plan, batch, max_timestamp, size) ? DONE : FAILED;
+}
+
+/* False with an exception set. */
+static bool retain_walk(OffsetMap *self, Cursor *cursor, int64_t *next_offset, Sink *sink,
+                        const Plan *plan, Tally *tally)
+{
+    Py_ssize_t room = cursor->end - cursor->at;
+    uint8_t *marks = PyMem_Malloc((size_t)room / MIN_RECORD_BYTES + 1);
+    if (marks == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    Batch batch;
+    Outcome outcome = DONE;
+    while (outcome == DONE && plain_batch(*cursor, *next_offset, &batch)) {
+        if (batch.base_offset > plan->latest_offset) {
+            outcome = copy_batch(sink, plan, &batch);
+            tally->kept += outcome == DONE ? batch.count : 0;
+        } else {
+            outcome = keep_of(self, sink, plan, &batch, marks, tally);
+        }
+        if (outcome == DONE) {
+            tally->read += batch.count;
+            cursor->at += batch.size;
+            *next_offset = batch.last_offset + 1;
+        }
+    }
+    PyMem_Free(marks);
+    tally->full = outcome == FULL;
+    return outcome != FAILED;
+}
+
+static PyObject *retain_in(OffsetMap *self, PyObject *const *args, const Py_buffer *data,
+                           const Py_buffer *out, const Py_buffer *needed)
+{
+    Plan plan = {.needed = needed->buf, .needed_count = needed->len / (Py_ssize_t)sizeof(int64_t)};
+    Sink sink = {.start = out->buf};
+    Py_ssize_t at, used, last_end;
+    int64_t next_offset, last;
+    if (!place_argument(args[1], data, &at) || !int64_argument(args[2], &next_offset) ||
+        !int64_argument(args[3], &last) || !place_argument(args[5], out, &used) ||
+        !int64_argument(args[6], &plan.latest_offset) || !int64_argument(args[7], &plan.now) ||
+        !int64_argument(args[8], &plan.horizon) || !int64_argument(args[9], &plan.interval) ||
+        !int64_argument(args[11], &sink.since_index) ||
+        !int64_argument(args[12], &sink.max_timestamp) ||
+        !int64_argument(args[13], &sink.max_timestamp_offset) || !enter(self))
+        return NULL;
+    Cursor all = cursor_over(data);
+    Cursor cursor = {all.at + at, all.end};
+    last_end = (Py_ssize_t)last;
+    plan.last_end = last_end >= 0 && last_end <= data->len ? all.at + last_end : NULL;
+    sink.at = sink.start + used;
+    sink.end = sink.start + out->len;
+    sink.entries = PyList_New(0);
+    Tally tally = {0};
+    if (sink.entries == NULL)
+        return NULL;
+    if (!retain_walk(self, &cursor, &next_offset, &sink, &plan, &tally)) {
+        Py_DECREF(sink.entries);
+        return NULL;
+    }
+    return Py_BuildValue("(nLnLLOOLLLN)", (Py_ssize_t)(cursor.at - all.at), (long long)next_offset,
+                         (Py_ssize_t)(sink.at - sink.start), (long long)tally.read,
+                         (long long)tally.kept, tally.changed ? Py_True : Py_False,
+                         tally.full ? Py_True : Py_False, (long long)sink.since_index,
+                         (long long)sink.max_timestamp, (long long)sink.max_timestamp_offset,
+                         sink.entries);
+}
+
+/* retain_plain(data, at, next_offset, last_end, out, used, latest_offset, now, horizon, interval,
+ *              needed, since_index, max_timestamp, max_timestamp_offset) */
+PyObject *map_retain_plain(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
+{
+    Py_buffer data, out, needed;
+    if (!argument_count("retain_plain", nargs, 14) ||
+        PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
+        return NULL;
+    PyObject *result = NULL;
+    if (PyObject_GetBuffer(args[4], &out, PyBUF_WRITABLE) == 0) {
+        if (PyObject_GetBuffer(args[10], &needed, PyBUF_SIMPLE) == 0) {
+            result = retain_in((OffsetMap *)object, args, &data, &out, &needed);
+            PyBuffer_Release(&needed);
+        }
+        PyBuffer_Release(&out);
+    }
+    PyBuffer_Release(&data);
+    return result;
+}
