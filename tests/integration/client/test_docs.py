@@ -15,8 +15,8 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
 def test_the_examples_run_in_their_order(broker: Broker, topic: str) -> None:
-    assert len(EXAMPLES) == 5
-    names = ("orders", "payments", "events", "greetings")
+    assert len(EXAMPLES) == 6
+    names = ("orders", "payments", "events", "greetings", "billing")
     for example in EXAMPLES:
         source = example.replace("localhost:9092", broker.bootstrap)
         for name in names:
