@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from scriba.config import Setting
-from scriba.settings import NodeSettings, TopicSettings
+from scriba.settings import GroupConfigs, NodeSettings, TopicSettings
 from scriba.settings.elsewhere import ADVICE, GONE, LATER, NOT_APPLICABLE, ONE_NODE
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
@@ -25,6 +25,13 @@ TOPIC_HEAD = """
 
 Set when a topic is created and at any time after. What a topic does not set comes from the node
 setting in the last column, the first that is set.
+"""
+
+GROUP_HEAD = """
+## Group settings
+
+Set at any time for a single group of the consumer protocol, which need not exist yet. What a group
+does not set comes from the node setting in the last column, whose `min` and `max` bound it.
 """
 
 NODE_HEAD = """
@@ -62,6 +69,8 @@ def page() -> str:
         HEAD,
         TOPIC_HEAD,
         *table(TopicSettings.table.values(), "From the node", origin),
+        GROUP_HEAD,
+        *table(GroupConfigs.table.values(), "From the node", origin),
         NODE_HEAD,
         *table(NodeSettings.table.values(), "Changes", lambda setting: setting.scope.value),
         IGNORED_HEAD,

@@ -9,15 +9,18 @@ replica, so that groups work from the first minute.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.shards import Kind, Shards
+from scriba.config import ConfigError
 from scriba.controller.features import GROUP_VERSION, TRANSACTION_VERSION
+from scriba.controller.image import GROUP
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.facts import GroupSettings, TopicFacts
 from scriba.groups.machine import Groups
 from scriba.records.compression import Codec
-from scriba.settings import NodeSettings
+from scriba.settings import GroupConfigs, NodeSettings
 from scriba.txn.facts import TxnSettings
 from scriba.txn.machine import Transactions
 from scriba.wire.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -32,7 +35,33 @@ INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 MS_PER_MINUTE: Final = 60_000
 
 
-def group_settings(node: NodeSettings) -> GroupSettings:
+def group_settings(node: NodeSettings, image: ClusterImage) -> GroupSettings:
+    """For all groups, and for each one that has settings of its own."""
+    for_all = _group_settings(node)
+    by_group = {
+        name: _of_one_group(for_all, overrides, node)
+        for (kind, name), overrides in image.configs.items()
+        if kind == GROUP
+    }
+    return replace(for_all, by_group=by_group)
+
+
+def _of_one_group(
+    for_all: GroupSettings, overrides: Mapping[str, str], node: NodeSettings
+) -> GroupSettings:
+    try:
+        own = GroupConfigs.resolve(overrides, node)
+    except ConfigError:
+        return for_all  # the node's bounds have moved since it was set
+    return replace(
+        for_all,
+        consumer_session_timeout_ms=own.consumer_session_timeout_ms,
+        consumer_heartbeat_interval_ms=own.consumer_heartbeat_interval_ms,
+        consumer_assignment_interval_ms=own.consumer_assignment_interval_ms,
+    )
+
+
+def _group_settings(node: NodeSettings) -> GroupSettings:
     return GroupSettings(
         min_session_timeout_ms=node.group_min_session_timeout_ms,
         max_session_timeout_ms=node.group_max_session_timeout_ms,
@@ -77,7 +106,7 @@ def group_shards(node: Node) -> Shards:
         node,
         Kind(
             topic=OFFSETS_TOPIC,
-            make=lambda index: Groups(group_settings(node.settings), topics),
+            make=lambda index: Groups(group_settings(node.settings, node.image), topics),
             load_bytes=lambda settings: settings.offsets_load_buffer_size,
             timeout_ms=lambda settings: settings.offsets_commit_timeout_ms,
             codec=lambda settings: Codec(settings.offsets_topic_compression_codec),
@@ -101,11 +130,13 @@ def txn_shards(node: Node) -> Shards:
 
 def configure(node: Node) -> None:
     """Hands changed settings and features to the coordinators."""
+    of_groups = group_settings(node.settings, node.image)
+    of_transactions = txn_settings(node.settings, node.image)
     for machine in (*node.groups.machines(), *node.txns.machines()):
         if isinstance(machine, Groups):
-            machine.settings = group_settings(node.settings)
+            machine.settings = of_groups
         elif isinstance(machine, Transactions):
-            machine.settings = txn_settings(node.settings, node.image)
+            machine.settings = of_transactions
 
 
 async def make_internal_topic(node: Node, name: str) -> None:

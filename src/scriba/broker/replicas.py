@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.partition import Partition
-from scriba.controller.image import TOPIC, ClusterImage, Delta, PartitionImage
+from scriba.controller.image import BROKER, TOPIC, ClusterImage, Delta, PartitionImage
 from scriba.errors import ErrorCode, KafkaError
 from scriba.runtime.ports import Clock
 from scriba.settings import TopicSettings
@@ -109,8 +109,9 @@ class Replicas:
             self._queue.append(lambda: self._delete(gone))
         if delta.configs:
             changed = {name for kind, name in delta.configs if kind == TOPIC}
-            everything = any(kind != TOPIC for kind, _ in delta.configs)
-            self._queue.append(lambda: self._reconfigure(None if everything else changed))
+            everything = any(kind == BROKER for kind, _ in delta.configs)
+            if everything or changed:
+                self._queue.append(lambda: self._reconfigure(None if everything else changed))
         if delta.partitions:
             touched: list[Placement] = [
                 (topic.name, topic.id, [(i, topic.partitions[i]) for i in sorted(indexes)])

@@ -1,4 +1,4 @@
-"""Configs of topics and brokers: what may be set, and how lists grow and shrink (KIP-339).
+"""Configs of topics, brokers and groups: what may be set, and how lists grow and shrink (KIP-339).
 
 A topic's configs are checked as a whole, as they would be after the change. A broker's configs are
 checked against what a running node can take; those for all brokers have the empty name.
@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from scriba.config import ConfigError, Kind, Settings
-from scriba.controller.image import BROKER, TOPIC
+from scriba.controller.image import BROKER, GROUP, TOPIC
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
-from scriba.settings import NodeSettings, TopicSettings
+from scriba.settings import GroupConfigs, NodeSettings, TopicSettings
 from scriba.wire.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -184,7 +184,7 @@ def _default(state: State, resource_type: int, name: str) -> str | None:
 
 
 def _table(resource_type: int) -> type[Settings]:
-    return TopicSettings if resource_type == TOPIC else NodeSettings
+    return {TOPIC: TopicSettings, GROUP: GroupConfigs}.get(resource_type, NodeSettings)
 
 
 def _changes(
@@ -199,11 +199,13 @@ def _changes(
         _check_topic(state, name, after)
     elif resource_type == BROKER:
         _check_broker(state, name, after, wanted)
+    elif resource_type == GROUP:
+        _check_group(state, name, after)
     else:
         fail(
             ErrorCode.INVALID_REQUEST,
             f"resource type {resource_type} has no settings here; topics are {TOPIC}, brokers "
-            f"{BROKER}",
+            f"{BROKER}, groups {GROUP}",
         )
     # A broker's config is written even if it stays the same: that makes a broker read files
     # named by it again.
@@ -235,6 +237,18 @@ def _check_topic(state: State, name: str, after: Mapping[str, str]) -> None:
         fail(ErrorCode.INVALID_CONFIG, str(error))
     if name not in state.image.topics_by_name:
         fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name} to configure")
+
+
+def _check_group(state: State, name: str, after: Mapping[str, str]) -> None:
+    if not name:
+        fail(
+            ErrorCode.INVALID_REQUEST,
+            "the group has no name; what holds for all groups is set on the brokers",
+        )
+    try:
+        GroupConfigs.resolve(after, state.settings)
+    except ConfigError as error:
+        fail(ErrorCode.INVALID_CONFIG, str(error))
 
 
 def _check_broker(

@@ -26,6 +26,7 @@ RECOVERING: Final = 1
 
 TOPIC: Final = 2
 BROKER: Final = 4
+GROUP: Final = 32
 """Resource types, as ConfigRecord and the config requests number them."""
 
 METADATA_VERSION: Final = "metadata.version"

@@ -139,7 +139,7 @@ def _stay(
     response = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.epoch,
-        heartbeat_interval_ms=state.settings.consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=state.settings.of(request.group_id).consumer_heartbeat_interval_ms,
     )
     if joining or full or member.assigned != before.assigned:
         response.assignment = _assignment(member)

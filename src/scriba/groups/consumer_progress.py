@@ -152,16 +152,21 @@ def retarget(state: State, draft: Draft, now: Instant) -> None:
     if group.target_epoch >= group.epoch:
         return
     age = now.wall_ms - group.target_wall_ms
-    if group.target_wall_ms and 0 <= age < state.settings.consumer_assignment_interval_ms:
+    interval = state.settings.of(group.group_id).consumer_assignment_interval_ms
+    if group.target_wall_ms and 0 <= age < interval:
         return
     assign = ASSIGNORS[group.assignor(state.settings.consumer_assignors)]
     partitions: dict[bytes, int] = {}
     specs: dict[str, MemberSpec] = {}
+    topics: dict[tuple[frozenset[str], str], frozenset[bytes]] = {}
     for member in group.members.values():
-        subscription = group.subscription(member, state.topics)
-        partitions |= subscription
+        wanted = (member.names, member.regex)
+        if wanted not in topics:
+            subscription = group.subscription(member, state.topics)
+            partitions |= subscription
+            topics[wanted] = frozenset(subscription)
         specs[member.member_id] = MemberSpec(
-            frozenset(subscription), group.target.get(member.member_id, {}), member.instance_id
+            topics[wanted], group.target.get(member.member_id, {}), member.instance_id
         )
     target = assign(specs, partitions)
     draft.write(
@@ -214,7 +219,7 @@ def guard_revocation(state: State, group_id: str, member: ConsumerMember, now: I
 
 def keep_session(state: State, group_id: str, member: ConsumerMember, now: Instant) -> None:
     timeout = (
-        state.settings.consumer_session_timeout_ms
+        state.settings.of(group_id).consumer_session_timeout_ms
         if member.classic is None
         else member.classic.session_timeout_ms
     )

@@ -1,7 +1,7 @@
 """What the coordinator is told from outside: its settings, and the topics of the cluster."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 INT32_MAX: Final = 2**31 - 1
@@ -34,6 +34,13 @@ class GroupSettings:
     bidirectional, disabled."""
     consumer_assignment_interval_ms: int = 1_000
     consumer_regex_refresh_interval_ms: int = 600_000
+
+    by_group: Mapping[str, "GroupSettings"] = field(default_factory=dict)
+    """Groups that have settings of their own, with all that is in force for each of them."""
+
+    def of(self, group_id: str) -> "GroupSettings":
+        """What is in force for a group."""
+        return self.by_group.get(group_id, self)
 
 
 class TopicFacts(NamedTuple):

@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from scriba.config import ConfigRow, Setting, Source, Synonym
+from scriba.settings.group import GroupConfigs
 from scriba.settings.node import NodeSettings
 from scriba.settings.topic import TopicSettings
 
@@ -25,6 +26,21 @@ def describe_topic(
         synonyms = _words(declaration.synonyms[:1], node)
         if declaration.name in overrides:
             synonyms.insert(0, Synonym(declaration.name, value, Source.DYNAMIC_TOPIC_CONFIG))
+        rows.append(_row(declaration, value, synonyms, read_only=False))
+    return rows
+
+
+def describe_group(
+    overrides: Mapping[str, str], node: NodeSettings, names: Collection[str] | None = None
+) -> list[ConfigRow]:
+    """The settings of a group, which need not exist."""
+    group = GroupConfigs.resolve(overrides, node)
+    rows: list[ConfigRow] = []
+    for declaration in _chosen(GroupConfigs.table, names, overrides):
+        value = declaration.render(group.value(declaration.name))
+        synonyms = _words(declaration.synonyms, node)
+        if declaration.name in overrides:
+            synonyms.insert(0, Synonym(declaration.name, value, Source.DYNAMIC_GROUP_CONFIG))
         rows.append(_row(declaration, value, synonyms, read_only=False))
     return rows
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scriba.controller.image import BROKER, TOPIC
+from scriba.controller.image import BROKER, GROUP, TOPIC
 from scriba.errors import ErrorCode
 from scriba.wire.configs import (
     AlterConfigsRequest,
@@ -131,3 +131,33 @@ def test_broker_config_takes_effect_in_the_controller(topic: Any) -> None:
     change(topic, BROKER, "1", ("log.retention.ms", DELETE, None))
     shown = {c.name: c.value for c in topic.create("w").configs}
     assert shown["retention.ms"] == "604800000"
+
+
+def test_a_group_has_settings_of_its_own_within_the_bounds_of_the_nodes(cluster: Any) -> None:
+    session = "consumer.session.timeout.ms"
+    assert change(cluster, GROUP, "g", (session, SET, "50000")).error_code == ErrorCode.NONE
+    assert cluster.image.config(GROUP, "g") == {session: "50000"}
+    assert cluster.reloaded() == cluster.image
+    change(cluster, GROUP, "g", (session, DELETE, None))
+    assert cluster.image.config(GROUP, "g") == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "code", "words"),
+    [
+        ("", "consumer.session.timeout.ms", "50000", ErrorCode.INVALID_REQUEST, "no name"),
+        ("g", "consumer.session.timeout.ms", "44999", ErrorCode.INVALID_CONFIG, "(45000)"),
+        ("g", "consumer.session.timeout.ms", "60001", ErrorCode.INVALID_CONFIG, "(60000)"),
+        ("g", "consumer.heartbeat.interval.ms", "4999", ErrorCode.INVALID_CONFIG, "at least"),
+        ("g", "consumer.assignment.interval.ms", "x", ErrorCode.INVALID_CONFIG, "whole number"),
+        ("g", "share.session.timeout.ms", "50000", ErrorCode.INVALID_CONFIG, "share groups"),
+        ("g", "consumer.sesion.timeout.ms", "1", ErrorCode.INVALID_CONFIG, "did you mean"),
+    ],
+)
+def test_a_group_is_refused_what_cannot_be(
+    cluster: Any, name: str, key: str, value: str, code: ErrorCode, words: str
+) -> None:
+    answer = change(cluster, GROUP, name, (key, SET, value))
+    assert answer.error_code == code
+    assert words in answer.error_message
+    assert not cluster.records

@@ -1,4 +1,4 @@
-"""Settings of topics and brokers: shown with their sources here, changed by the controller."""
+"""Settings of topics, brokers and groups: shown here, changed by the controller."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.context import Context, Later
-from scriba.config import ConfigRow
+from scriba.config import ConfigError, ConfigRow
 from scriba.errors import ErrorCode, KafkaError
-from scriba.settings import describe_broker, describe_cluster, describe_topic
+from scriba.settings import describe_broker, describe_cluster, describe_group, describe_topic
 from scriba.wire.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -72,6 +72,15 @@ def _describe(node: Node, ctx: Context, asked: DescribeConfigsResource) -> list[
         if name not in node.image.topics_by_name:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return describe_topic(node.image.config(TOPIC, name), node.settings, keys)
+    if asked.resource_type == GROUP:
+        if not node.access.allowed(ctx, Operation.DESCRIBE_CONFIGS, Resource.GROUP, name):
+            raise KafkaError(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not name:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the group has no name")
+        try:
+            return describe_group(node.image.config(GROUP, name), node.settings, keys)
+        except ConfigError as error:  # the node's bounds have moved since it was set
+            raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from error
     if not node.access.allowed(ctx, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER_NAME):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     if asked.resource_type == BROKER:
@@ -138,7 +147,7 @@ def list_config_resources(
         BROKER: [str(broker) for broker in sorted(image.brokers)],
         BROKER_LOGGER: [str(broker) for broker in sorted(image.brokers)],
         CLIENT_METRICS: [],
-        GROUP: [],
+        GROUP: sorted(name for kind, name in image.configs if kind == GROUP),
     }
     return ListConfigResourcesResponse(
         config_resources=[
@@ -201,6 +210,10 @@ def _refuse_alter(node: Node, ctx: Context, kind: int, name: str) -> ErrorCode |
     if kind == BROKER:
         if not node.access.allowed(ctx, Operation.ALTER_CONFIGS, Resource.CLUSTER, CLUSTER_NAME):
             return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        return None
+    if kind == GROUP:
+        if not node.access.allowed(ctx, Operation.ALTER_CONFIGS, Resource.GROUP, name):
+            return ErrorCode.GROUP_AUTHORIZATION_FAILED
         return None
     return ErrorCode.INVALID_REQUEST
 
