@@ -93,7 +93,8 @@ def _advance(member: ConsumerMember, goal: Goal, owned: Owned) -> ConsumerMember
         got = [partition for partition in missing if goal.free(topic, partition)]
         waiting |= len(got) < len(missing)
         if got:
-            kept[topic] = {**kept.get(topic, {}), **dict.fromkeys(got, goal.epoch)}
+            held = {**kept.get(topic, {}), **dict.fromkeys(got, goal.epoch)}
+            kept[topic] = dict(sorted(held.items()))
     return replace(
         member,
         state=MemberState.UNRELEASED_PARTITIONS if waiting else MemberState.STABLE,
