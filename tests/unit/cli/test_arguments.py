@@ -76,6 +76,14 @@ def test_a_place_may_begin_with_a_minus() -> None:
         ["consume", "t", "--from", "tomorrow"],
         ["consume", "t", "--format", "%z"],
         ["consume", "t", "--cou", "3"],
+        ["group"],
+        ["group", "reset", "g"],
+        ["group", "reset", "g", "--to", "latest", "--shift", "1"],
+        ["group", "reset", "g", "--to", "somewhere"],
+        ["group", "list", "--type", "share"],
+        ["group", "delete"],
+        ["txn", "list", "--longer-than", "long"],
+        ["txn", "describe"],
         ["up", "--port", "70000"],
     ],
 )
@@ -110,6 +118,11 @@ def test_misuse_exits_with_2_and_the_usage(
         (
             ["consume", "t", "--json", "-f", "%s"],
             "--json and --format both say how to write a record; drop one of the two",
+        ),
+        (
+            ["consume", "t", "--group", "g", "--from", "end"],
+            "a group decides itself which partitions it reads, and from where; drop --partition "
+            "and --from; `scriba group reset` moves a group",
         ),
     ],
 )

@@ -11,6 +11,8 @@ HOUR = 3_600_000
 def test_places_that_have_a_name_or_a_number() -> None:
     assert parse_place("beginning", NOW) == BEGINNING
     assert parse_place(" End ", NOW) == END
+    assert parse_place("earliest", NOW) == BEGINNING
+    assert parse_place("Latest", NOW) == END
     assert parse_place("42", NOW) == Place("offset", 42)
     assert parse_place("-10", NOW) == Place("last", 10)
     assert parse_place("@1234", NOW) == Place("time", 1234)
@@ -26,6 +28,8 @@ def test_places_that_have_a_name_or_a_number() -> None:
         ("1.5h ago", HOUR * 3 // 2),
         ("90 sec ago", 90_000),
         ("1W AGO", 7 * 24 * HOUR),
+        ("PT2H", 2 * HOUR),
+        ("p1dt30m", 24 * HOUR + HOUR // 2),
         ("9999w ago", NOW),  # before 1970 there was nothing
     ],
 )
