@@ -40,7 +40,8 @@ from scriba.records.header import (
     stamp,
     walk,
 )
-from scriba.records.pure import Builder, write_varint
+from scriba.records.numbers import write_varint
+from scriba.records.pure import Builder
 from scriba.records.record import Headers, Record
 
 __all__ = [

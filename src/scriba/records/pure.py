@@ -13,6 +13,7 @@ from typing import Final
 
 from scriba.errors import ParseError
 from scriba.records.header import HEADER_SIZE, NO_TIMESTAMP, Buffer
+from scriba.records.numbers import read_varint, read_varlong, wrapped, write_varint
 from scriba.records.record import Headers, Record
 
 MIN_RECORD_BYTES: Final = 7
@@ -23,58 +24,12 @@ SEED_BYTES: Final = 16
 _MAX_INT32: Final = 2**31 - 1
 _MIN_INT64: Final = -(2**63)
 _MAX_INT64: Final = 2**63 - 1
-_MASK64: Final = 2**64 - 1
 
 _ENTRY_BYTES: Final = 232
 """Of an OffsetMap: a hash takes 64, an offset 32, their part of a growing dict the rest."""
 
 _USUAL_LOAD: Final = 0.9
 """How full the twin's table gets; a dict that is given less room is emptier by as much."""
-
-
-# ---- numbers ----
-
-
-def read_varint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """A zigzag varint of 32 bits, and where it ends. IndexError past the end of `buf`."""
-    byte = buf[pos]
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), pos + 1
-    value = byte & 0x7F
-    for at, shift in ((pos + 1, 7), (pos + 2, 14), (pos + 3, 21), (pos + 4, 28)):
-        byte = buf[at]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            value &= 0xFFFFFFFF
-            return (value >> 1) ^ -(value & 1), at + 1
-    raise ParseError("a number in it is cut short or too long")
-
-
-def read_varlong(buf: Buffer, pos: int) -> tuple[int, int]:
-    """The same with 64 bits."""
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = buf[pos]
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            value &= _MASK64
-            return (value >> 1) ^ -(value & 1), pos
-    raise ParseError("a number in it is cut short or too long")
-
-
-def write_varint(out: bytearray, value: int) -> None:
-    value = (value << 1) ^ (value >> 63)
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-
-
-def _wrapped(value: int) -> int:
-    if _MIN_INT64 <= value <= _MAX_INT64:
-        return value
-    return ((value - _MIN_INT64) & _MASK64) + _MIN_INT64
 
 
 # ---- reading ----
@@ -194,8 +149,8 @@ def decode_records(
         )
         records.append(
             Record(
-                _wrapped(base_offset + offset_delta),
-                _wrapped(base_timestamp + delta) if append_time is None else append_time,
+                wrapped(base_offset + offset_delta),
+                wrapped(base_timestamp + delta) if append_time is None else append_time,
                 None if key_size < 0 else data[key_at : key_at + key_size],
                 None if value_size < 0 else data[value_at : value_at + value_size],
                 _headers(data, at, headers) if headers else (),
@@ -229,7 +184,7 @@ def check_records(
             raise ParseError(
                 f"record {index} is malformed: its offset is not its place in the batch"
             )
-        timestamp = _wrapped(base_timestamp + delta)
+        timestamp = wrapped(base_timestamp + delta)
         if timestamp > max_timestamp:
             max_timestamp = timestamp
         if need_keys and key_size < 0:
@@ -280,7 +235,7 @@ class Builder:
         record = self._record
         record.clear()
         record.append(0)
-        write_varint(record, _wrapped(timestamp - base))
+        write_varint(record, wrapped(timestamp - base))
         write_varint(record, self.count)
         _write_bytes(record, key)
         _write_bytes(record, value)
@@ -394,7 +349,7 @@ class OffsetMap:
         pos = 0
         for index in range(count):
             pos, _, offset_delta, key_at, key_size, *_ = _scan(data, pos, index)
-            offset = _wrapped(base_offset + offset_delta)
+            offset = wrapped(base_offset + offset_delta)
             if not 0 <= offset < _MAX_INT64:
                 raise ParseError(
                     f"record {index} is malformed: its offset is not its place in the batch"
@@ -431,13 +386,13 @@ class OffsetMap:
         for index in range(count):
             start = pos
             pos, delta, offset_delta, key_at, key_size, _, value_size, *_ = _scan(data, pos, index)
-            offset = _wrapped(base_offset + offset_delta)
+            offset = wrapped(base_offset + offset_delta)
             if offset <= latest_offset:
                 if key_size < 0 or (value_size < 0 and drop_tombstones):
                     continue
                 if offset < self.get(data[key_at : key_at + key_size]):
                     continue
-            timestamp = _wrapped(base_timestamp + delta)
+            timestamp = wrapped(base_timestamp + delta)
             max_timestamp = max(max_timestamp, timestamp)
             tombstones = tombstones or value_size < 0
             spans.append((start, pos, timestamp))
@@ -448,7 +403,7 @@ class OffsetMap:
         kept = bytearray(HEADER_SIZE)
         for start, end, timestamp in spans:
             if rebase:
-                _write_rebased(kept, data[start:end], _wrapped(timestamp - horizon))
+                _write_rebased(kept, data[start:end], wrapped(timestamp - horizon))
             else:
                 kept += data[start:end]
         return kept, len(spans), max_timestamp, rebase
@@ -507,7 +462,7 @@ def rebase(data: Buffer, count: int, base_timestamp: int, base: int, /) -> bytea
     for index in range(count):
         start = pos
         pos, delta, *_ = _scan(data, pos, index)
-        _write_rebased(rebased, data[start:pos], _wrapped(base_timestamp + delta - base))
+        _write_rebased(rebased, data[start:pos], wrapped(base_timestamp + delta - base))
     return rebased
 
 

@@ -13,7 +13,7 @@ from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from scriba.errors import ParseError
 from scriba.records import native
-from scriba.records.pure import read_varint, read_varlong, write_varint
+from scriba.records.numbers import read_varint, read_varlong, write_varint
 from scriba.records.record import Record
 
 pytestmark = pytest.mark.usefixtures("kit")
