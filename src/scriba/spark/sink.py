@@ -110,10 +110,20 @@ class Placing:
                 fix="name every topic that rows may go to in the option topics",
             ) from None
 
-    def check(self, topic: str, partition: int) -> int:
+    def places(self, topics: list[str], rows: Rows) -> list[int]:
+        """The same for whole rows, of which some or all name their partition."""
+        own = rows.plain("partition")
+        for topic, partition in set(zip(topics, own, strict=True)):
+            if partition is not None:
+                self.check(topic, partition)
+        if None not in own:
+            return own
+        chosen = self.partitions(topics, list(rows.bytes("key")))
+        return [one if mine is None else mine for one, mine in zip(chosen, own, strict=True)]
+
+    def check(self, topic: str, partition: int) -> None:
         if not 0 <= partition < self._counts.get(topic, 0):
             raise RecordError(f"a row names partition {partition} of {topic}, which there is not")
-        return partition
 
 
 def targets(link: Link, options: WriteOptions) -> dict[str, int]:
@@ -157,13 +167,7 @@ class BatchWriter(DataSourceArrowWriter):
         for batch in iterator:
             rows = Rows(batch)
             topics = [options.topic] * rows.count if options.topic else rows.plain("topic")
-            chosen = placing.partitions(topics, list(rows.bytes("key")))
-            own = rows.plain("partition")
-            places = [
-                one if mine is None else placing.check(topic, mine)
-                for topic, one, mine in zip(topics, chosen, own, strict=True)
-            ]
-            write_rows(writer, rows, topics, places)
+            write_rows(writer, rows, topics, placing.places(topics, rows))
         return TaskDone(writer.finish())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -205,10 +209,8 @@ class WriteTask:
         placing = Placing(self.counts, 0)
         for batch in batches:
             rows = Rows(batch)
-            topics, places = rows.plain("topic"), rows.plain("partition")
-            for topic, partition in set(zip(topics, places, strict=True)):
-                placing.check(topic, partition)
-            write_rows(writer, rows, topics, places)
+            topics = rows.plain("topic")
+            write_rows(writer, rows, topics, placing.places(topics, rows))
         done = writer.finish()
         yield pa.RecordBatch.from_arrays(
             [
@@ -281,12 +283,13 @@ class ExactlyOnceSink:
         sink_id = self.options.sink_id or query
         transactions = SinkTransactions(here, self.options.settings(), sink_id, place)
         marker = transactions.take_over()
-        lost = marker is None and batch_id > 0 and self.options.marker_missing == "fail"
-        if lost:
+        known = marker is not None and marker.query == query
+        if batch_id > 0 and not known and self.options.marker_missing == "fail":
             raise OptionError(
                 f"the sink has no record of earlier batches of this query, so batch {batch_id} may "
-                "be there already: its group's offsets expired, were deleted, or the query wrote "
-                "elsewhere before; look into the topic, then set markerMissing=write to go on"
+                "be there already: its group's offsets expired, were deleted, or belong to another "
+                "query, or this one wrote elsewhere before; look into the topic, then set "
+                "markerMissing=write to go on"
             )
         self._transactions, self._owner, self._marker = transactions, (query, run), marker
         return transactions
@@ -302,14 +305,16 @@ class ExactlyOnceSink:
             columns.append(F.col("headers"))
         own = F.col("partition") if "partition" in names else F.lit(None).cast("int")
         placed = rows.select(*columns, own.alias("partition"))
+        total = sum(counts.values())
+        parallel = rows.sparkSession.sparkContext.defaultParallelism
+        tasks = min(self.options.tasks or parallel, total)
+        if self.options.tasks == 1:
+            return placed.coalesce(1)  # one task writes everywhere, and places rows itself
         if set(counts.values()) == {1} and self.options.topic:
             chosen: Column = F.lit(0)
         else:
             chosen = _place_udf(counts)(F.col("topic"), F.col("key"))
         placed = placed.withColumn("partition", F.coalesce(F.col("partition"), chosen))
-        total = sum(counts.values())
-        parallel = rows.sparkSession.sparkContext.defaultParallelism
-        tasks = min(self.options.tasks or parallel, total)
         return placed.repartitionById(tasks, _task_of(counts, tasks))
 
     def _attempt(
