@@ -85,6 +85,31 @@ class Raw:
             for p in t.results_by_partition
         }
 
+    def add_as_broker(
+        self, producer: Producer, topics: dict[str, list[int]], verify: bool, version: int = 5
+    ) -> dict:
+        """As the leader of a partition asks for a client that writes to it."""
+        topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
+        request = AddPartitionsToTxnRequest(
+            transactions=[
+                AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+                    transactional_id=self.tid,
+                    producer_id=producer[0],
+                    producer_epoch=producer[1],
+                    verify_only=verify,
+                    topics=[topic(name=n, partitions=p) for n, p in topics.items()],
+                )
+            ]
+        )
+        answer = self.connection.call(request, version)
+        assert answer.error_code == 0
+        (result,) = answer.results_by_transaction
+        return {
+            (t.name, p.partition_index): p.partition_error_code
+            for t in result.topic_results
+            for p in t.results_by_partition
+        }
+
     def add_group(self, producer: Producer, group: str, version: int = 3) -> int:
         request = AddOffsetsToTxnRequest(
             transactional_id=self.tid,

@@ -114,6 +114,29 @@ def test_a_partition_that_is_deleted_does_not_hold_its_transaction_up(
     assert Reader(cluster, topic, 2).to_the_end()[0] == [b"stays", b"next"]
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_offsets_sent_with_a_transaction_count_only_if_it_commits(
+    cluster: Broker, topic: str, commit: bool
+) -> None:
+    make(cluster, topic)
+    member = confluent_kafka.Consumer(
+        {"bootstrap.servers": cluster.bootstrap, "group.id": topic, "enable.auto.commit": False}
+    )
+    place = confluent_kafka.TopicPartition(topic, 0)
+    with Confluent(cluster, topic) as producer:
+        producer.open(topic, [(1, b"made of it")])
+        offsets = [confluent_kafka.TopicPartition(topic, 0, 5)]
+        group = member.consumer_group_metadata()
+        producer.producer.send_offsets_to_transaction(offsets, group, 30)
+        if commit:
+            producer.producer.commit_transaction(30)
+        else:
+            producer.producer.abort_transaction(30)
+    (told,) = member.committed([place], 30)
+    assert told.offset == (5 if commit else confluent_kafka.OFFSET_INVALID)
+    member.close()
+
+
 # ---- crashes ----
 
 

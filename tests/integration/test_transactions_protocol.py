@@ -126,6 +126,24 @@ def test_the_offsets_of_a_group_join_like_a_partition(raw: Raw, version: int):
     raw.ended((pid, epoch), True, 3)
 
 
+@pytest.mark.parametrize("version", [4, 5])
+def test_a_leader_asks_whether_a_partition_is_part_of_a_transaction(
+    raw: Raw, topic: str, version: int
+):
+    producer = pid, epoch = raw.begin()
+    ask = {topic: [0, 1]}
+    abortable = dict.fromkeys([(topic, 0), (topic, 1)], TRANSACTION_ABORTABLE)
+    assert raw.add_as_broker(producer, ask, True, version) == abortable
+    assert raw.add_as_broker(producer, {topic: [0]}, False, version) == {(topic, 0): NONE}
+    half = {(topic, 0): NONE, (topic, 1): TRANSACTION_ABORTABLE}
+    assert raw.add_as_broker(producer, ask, True, version) == half
+    fenced = {(topic, 0): PRODUCER_FENCED}
+    assert raw.add_as_broker((pid, epoch + 1), {topic: [0]}, True, version) == fenced
+    assert raw.add_as_broker((pid, epoch + 1), {topic: [0]}, False, version) == fenced
+    unknown = {(topic, 9): UNKNOWN_TOPIC_OR_PARTITION}
+    assert raw.add_as_broker(producer, {topic: [9]}, True, version) == unknown
+
+
 # ---- EndTxn ----
 
 

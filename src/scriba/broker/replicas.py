@@ -266,6 +266,8 @@ class Replicas:
         return found
 
     def _watch(self, partition: Partition) -> None:
+        if partition.topic in self._node.internal_topics:
+            return  # no client writes there
         if partition.settings.compression_type != "producer" or (
             "compact" in partition.settings.cleanup_policy
         ):
