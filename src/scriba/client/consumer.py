@@ -314,24 +314,20 @@ class Consumer:
     async def _poll_in_group(
         self, group: Group, timeout_ms: int, most: int
     ) -> list[ConsumerRecord[Any, Any]]:
+        """The time limits waiting for records, not what the group wants of the application."""
         self._check_open()
+        mono_ms = self._ports.clock.mono_ms
+        deadline = mono_ms() + timeout_ms
         await group.turn()
-        records = self._take(most)
-        if records or timeout_ms <= 0:
-            await asyncio.sleep(0)
-            return records
-        group.waiting += 1
-        try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                while not records:
-                    await self._fetcher.arrived.wait()
-                    if group.due:
-                        await group.turn()
-                    records = self._take(most)
-        except TimeoutError:
-            return []
-        finally:
-            group.waiting -= 1
+        while not (records := self._take(most)) and (left := deadline - mono_ms()) > 0:
+            try:
+                async with asyncio.timeout(left / 1000):
+                    await self._arrived(group)
+            except TimeoutError:
+                return []
+            if group.due:
+                await group.turn()
+        await asyncio.sleep(0)  # fetches go on even if the caller never waits
         return records
 
     def __aiter__(self) -> Self:
@@ -348,20 +344,19 @@ class Consumer:
             await asyncio.sleep(0)
         while (record := fetcher.take_one()) is None:
             self._check_open()
-            await self._wait()
+            await self._arrived(group)
+            if group is not None and group.due:
+                await group.turn()
         return record
 
-    async def _wait(self) -> None:
-        """Until something has arrived, or the group wants something."""
-        group = self._group
+    async def _arrived(self, group: Group | None) -> None:
+        """Until there is something new; the group knows that the application waits for it."""
         if group is None:
             await self._fetcher.arrived.wait()
             return
         group.waiting += 1
         try:
             await self._fetcher.arrived.wait()
-            if group.due:
-                await group.turn()
         finally:
             group.waiting -= 1
 

@@ -135,6 +135,8 @@ class Group:
                 spawn(self._run(), name="scriba-group"),
                 spawn(self._follow_updates(), name="scriba-group-topics"),
             ]
+            for task in self._tasks:
+                task.add_done_callback(self._ended)
         if subscription.pattern is not None and isinstance(self._machine, Classic):
             internal_too = not self._settings.exclude_internal_topics
             self._cluster.want_matching(
@@ -195,6 +197,9 @@ class Group:
         machine = self._machine
         if asyncio.current_task() is self._changing:
             raise ClientError("a listener cannot poll", fix="poll after it has returned")
+        for task in self._tasks:
+            if task.done():
+                task.result()  # it ends only by a mistake, which must not go unnoticed
         machine.polled(self._clock.mono_ms())
         if self.offsets.due:
             self.offsets.commit_automatically()
@@ -393,6 +398,11 @@ class Group:
 
     # -- small things ----------------------------------------------------------------------------
 
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        if task in self._tasks:
+            self._turn_wanted = True
+            self._fetcher.arrived.wake()
+
     def _look(self) -> None:
         """Whether the application has to take a turn."""
         machine = self._machine
@@ -403,8 +413,8 @@ class Group:
             self._fetcher.arrived.wake()
         self._turn_wanted = wanted
 
-    def _commit_refused(self, code: ErrorCode) -> None:
-        if self.subscription is not None:
+    def _commit_refused(self, code: ErrorCode, generation: int) -> None:
+        if self.subscription is not None and generation == self._machine.generation:
             self._machine.commit_refused(code)
             self._wake.set()
             self._look()

@@ -28,8 +28,15 @@ log = logging.getLogger(__name__)
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Done = Callable[[Offsets, ClientError | None], object]
 
-_AGAIN: Final = frozenset({ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.UNSTABLE_OFFSET_COMMIT})
-"""Refusals that pass by themselves, besides the retriable ones."""
+_NOT_NOW: Final = frozenset(
+    {
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.STALE_MEMBER_EPOCH,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+    }
+)
+"""What a coordinator says to a member that it does not know as it was named."""
 
 
 class GroupOffsets:
@@ -45,8 +52,8 @@ class GroupOffsets:
         """Whether the next poll should commit."""
         self.member: Callable[[], ConsumerGroupMetadata] = lambda: ConsumerGroupMetadata(group_id)
         """Who commits; BrokerError when nobody may."""
-        self.refused: Callable[[ErrorCode], None] = lambda code: None
-        """Told what a refused commit may mean for the membership."""
+        self.refused: Callable[[ErrorCode, int], None] = lambda code, generation: None
+        """Told what a refusal may mean for the membership, and in which generation it came."""
         self.reader: Callable[[], ConsumerGroupMetadata] = lambda: ConsumerGroupMetadata(group_id)
         """Who reads."""
         self._cluster = cluster
@@ -77,11 +84,19 @@ class GroupOffsets:
             return
 
         async def attempt() -> None:
+            member = self.member()
             try:
-                await self._committed.commit(self.member(), offsets)
+                await self._committed.commit(member, offsets)
             except BrokerError as refusal:
-                self.refused(refusal.code)
-                raise _maybe_again(refusal) from None
+                stale = refusal.code is ErrorCode.STALE_MEMBER_EPOCH
+                if refusal.code in _NOT_NOW and not stale and self.member() != member:
+                    # It was meant for a generation that ended meanwhile; what is owned in the new
+                    # one only the next poll tells.
+                    about = f"group {member.group_id}"
+                    raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS, about=about) from None
+                self.refused(refusal.code, member.generation_id)
+                refusal.retriable |= stale
+                raise
 
         async def in_turn() -> None:
             async with self._turn:
@@ -141,11 +156,14 @@ class GroupOffsets:
     async def _fetch(
         self, wanted: list[TopicPartition]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        member = self.reader()
         try:
-            return await self._committed.fetch(self.reader(), wanted)
+            return await self._committed.fetch(member, wanted)
         except BrokerError as refusal:
-            self.refused(refusal.code)
-            raise _maybe_again(refusal) from None
+            self.refused(refusal.code, member.generation_id)
+            # Membership tells the application about itself: here it passes, one way or the other.
+            refusal.retriable |= refusal.code in _NOT_NOW
+            raise
 
     def restore(self, fresh: list[Assigned]) -> None:
         """Has partitions begin where the group left off, unless a seek comes first."""
@@ -188,9 +206,3 @@ class GroupOffsets:
             assigned.error = OffsetError(*assigned.where, -1)
         else:
             assigned.look_for(target)
-
-
-def _maybe_again(refusal: BrokerError) -> BrokerError:
-    if refusal.code in _AGAIN:
-        refusal.retriable = True
-    return refusal

@@ -334,6 +334,18 @@ def test_an_assignor_that_nobody_asked_for_is_an_error() -> None:
     assert "secret" in str(member.take_error())
 
 
+def test_an_assignment_that_makes_no_sense_is_told_and_asked_for_again() -> None:
+    member = machine()
+    member.want(WISH)
+    join(member)
+    request = member.next(0)
+    assert request is not None
+    member.answered(request, SyncGroupResponse(assignment=b"?"), 0)
+    assert "makes no sense" in str(member.take_error())
+    sync(member, T)
+    assert settle(member) == [Change(assign=tuple(T))]
+
+
 def test_an_assignment_of_no_bytes_is_empty_and_newer_versions_can_be_read() -> None:
     assert decode_assignment(b"") == ()
     newer = b"\x00\x63" + encode_assignment(T)[2:] + b"more"

@@ -35,7 +35,7 @@ from scriba.client.membership.payload import (
     encode_subscription,
 )
 from scriba.client.model import TopicPartition
-from scriba.errors import ErrorCode, error_code
+from scriba.errors import ErrorCode, ParseError, error_code
 from scriba.wire.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -398,7 +398,16 @@ class Classic:
         elif code:
             self._on_error(code)
         else:
-            self._target = decode_assignment(answer.assignment)
+            self._adopt(answer.assignment)
+
+    def _adopt(self, assignment: bytes) -> None:
+        try:
+            self._target = decode_assignment(assignment)
+        except ParseError as damage:
+            code = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+            message = f"what the leader assigned makes no sense: {damage}"
+            self.fail(BrokerError(code, message, about=f"group {self._identity.group_id}"))
+        else:
             self._go(Phase.ADOPTING)
 
     def _on_error(self, code: ErrorCode) -> None:
