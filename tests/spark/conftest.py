@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "kafka"))
 
 from broker_fixtures import cluster, new_topic, own_cluster, topic
 from brokers import Broker
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
@@ -126,15 +127,21 @@ def _text(row: Row) -> str:
     return value.decode()
 
 
+BUSY = "Python worker failed to connect back"
+"""Spark gives a new Python process ten seconds, whatever else the machine does."""
+
+
 def available_now(
     rows: DataFrame, checkpoint: str, sink: Callable[[DataFrame, int], None]
 ) -> StreamingQuery:
     """Runs a query over what there is now, to its end; raises what it ended with."""
-    query = (
-        rows.writeStream.foreachBatch(sink)
-        .option("checkpointLocation", checkpoint)
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
-    return query
+    writer = rows.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    while True:
+        query = writer.trigger(availableNow=True).start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as failure:
+            if BUSY not in str(failure):
+                raise
+        else:
+            return query

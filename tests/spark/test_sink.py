@@ -1,0 +1,234 @@
+"""Writing topics: at least once from a batch query, exactly once from a stream."""
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from scriba.client import SyncProducer, TopicPartition
+from scriba.client.errors import BrokerError, ProducerFenced
+from scriba.client.settings import ProducerSettings
+from scriba.spark import ExactlyOnceSink
+from scriba.spark.link import Link
+from scriba.spark.sink import WriteTask
+from scriba.spark.transaction import Marker, SinkTransactions
+from scriba.spark.writing import TaskRepeated, TaskWriter
+
+from .conftest import Desk, available_now
+
+STEPS = ("take over", "begin", "write", "mark", "commit", "committed")
+"""Where a driver may die."""
+
+
+class Crash(Exception):
+    pass
+
+
+def crash_at(fatal: str) -> Callable[[str], None]:
+    def watch(step: str) -> None:
+        if step == fatal:
+            raise Crash(step)
+
+    return watch
+
+
+def sink_of(desk: Desk, topic: str, **options: str) -> ExactlyOnceSink:
+    return ExactlyOnceSink({**desk.kafka, "topic": topic, **options})
+
+
+def committed(desk: Desk, topic: str) -> list[str]:
+    return desk.values(desk.read(topic, **{"kafka.isolation.level": "read_committed"}))
+
+
+def test_a_batch_query_writes_rows_where_a_producer_would(
+    desk: Desk, new_topic: Callable[[], str]
+) -> None:
+    ours, theirs = new_topic(), new_topic()
+    desk.create(ours, 3)
+    desk.create(theirs, 3)
+    keys = [f"key-{n}" for n in range(30)]
+    with SyncProducer(bootstrap_servers=desk.broker.bootstrap) as producer:
+        for key in keys:
+            producer.send_nowait(theirs, b"v", key=key.encode())
+        producer.flush()
+    rows = desk.spark.createDataFrame([(key, "v") for key in keys], "key string, value string")
+    rows.write.format("scriba").options(**desk.kafka, topic=ours).mode("append").save()
+
+    def places(topic: str) -> set[tuple[bytes, int]]:
+        return {(row.key, row.partition) for row in desk.read(topic).collect()}
+
+    assert places(ours) == places(theirs)
+
+
+def test_rows_name_their_topic_and_partition_and_carry_headers(
+    desk: Desk, new_topic: Callable[[], str]
+) -> None:
+    one, two = new_topic(), new_topic()
+    desk.create(one, 2)
+    desk.create(two, 2)
+    rows = desk.spark.createDataFrame(
+        [(one, 1, "a", [("h", bytearray(b"1"))]), (two, 0, "b", None)],
+        "topic string, partition int, value string, headers array<struct<key:string,value:binary>>",
+    )
+    rows.write.format("scriba").options(**desk.kafka, topics=f"{one},{two}").mode("append").save()
+    found = desk.read(f"{one},{two}", includeHeaders="true").orderBy("value").collect()
+    assert [(r.topic, r.partition, r.value) for r in found] == [(one, 1, b"a"), (two, 0, b"b")]
+    assert [(h.key, h.value) for h in found[0].headers] == [("h", b"1")]
+    wrong = rows.withColumn("partition", F.col("partition").cast("long"))
+    with pytest.raises(PySparkException, match="column partition is of type bigint"):
+        wrong.write.format("scriba").options(**desk.kafka, topic=one).mode("append").save()
+
+
+def test_a_stream_is_written_once_wherever_its_driver_dies(
+    desk: Desk, new_topic: Callable[[], str]
+) -> None:
+    source, target = new_topic(), new_topic()
+    desk.create(source, 2)
+    desk.create(target, 3)
+    checkpoint = desk.checkpoint()
+    values = [f"{n}" for n in range(8)]
+    desk.fill(source, {0: values[:4], 1: values[4:]})
+    for step in STEPS:
+        sink = ExactlyOnceSink({**desk.kafka, "topic": target}, watch=crash_at(step))
+        with pytest.raises(StreamingQueryException, match=step):
+            available_now(desk.stream(source), checkpoint, sink)
+    assert committed(desk, target) == values
+    desk.fill(source, {0: ["more"]})
+    sink, outcomes = sink_of(desk, target), []
+
+    def noting(rows: DataFrame, batch: int) -> None:
+        sink(rows, batch)
+        outcomes.append(sink.last)
+
+    available_now(desk.stream(source), checkpoint, noting)
+    assert [(done.rows, done.repeated) for done in outcomes] == [(0, True), (1, False)]
+    assert committed(desk, target) == [*values, "more"]
+
+
+def test_a_batch_whose_worker_is_killed_while_it_writes_begins_anew(
+    desk: Desk, new_topic: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = new_topic(), new_topic()
+    desk.create(source, 1)
+    desk.create(target, 2)
+    desk.fill(source, {0: [f"{n}" for n in range(20)]})
+    scar = desk.folder / "killed-before"
+
+    class Dying(WriteTask):
+        def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
+            yield from super().__call__(self.until_death(batches))
+
+        def until_death(self, batches: Iterator[Any]) -> Iterator[Any]:
+            yield from batches
+            if not scar.exists():
+                scar.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr("scriba.spark.sink.WriteTask", Dying)
+    sink = sink_of(desk, target, **{"kafka.batch.size": "1"})
+    available_now(desk.stream(source), desk.checkpoint(), sink)
+    assert scar.exists()
+    assert sink.last is not None
+    assert (sink.last.attempts, sink.last.rows) == (2, 20)
+    assert committed(desk, target) == sorted(f"{n}" for n in range(20))
+    assert len(desk.values(desk.read(target))) > 20  # what the killed worker wrote, aborted
+
+
+def test_a_driver_that_was_replaced_cannot_commit(desk: Desk, new_topic: Callable[[], str]) -> None:
+    source, target = new_topic(), new_topic()
+    desk.create(source, 1)
+    desk.create(target, 1)
+    desk.fill(source, {0: ["a"]})
+    settings = ProducerSettings.build({"bootstrap.servers": desk.broker.bootstrap}, {})
+    other = Link(settings)
+
+    def take_over(step: str) -> None:
+        if step == "mark":
+            SinkTransactions(other, settings, "shared", TopicPartition(target, 0)).take_over()
+
+    sink = ExactlyOnceSink({**desk.kafka, "topic": target, "sinkId": "shared"}, watch=take_over)
+    with pytest.raises(StreamingQueryException, match=r"(?i)fenced|epoch"):
+        available_now(desk.stream(source), desk.checkpoint(), sink)
+    other.close()
+    assert committed(desk, target) == []
+
+
+def test_a_sink_without_memory_of_its_query_asks_before_it_writes(
+    desk: Desk, new_topic: Callable[[], str]
+) -> None:
+    source, target = new_topic(), new_topic()
+    desk.create(source, 1)
+    desk.create(target, 1)
+    checkpoint = desk.checkpoint()
+    desk.fill(source, {0: ["a"]})
+    available_now(desk.stream(source), checkpoint, sink_of(desk, target))
+    desk.fill(source, {0: ["b"]})
+    moved = {"sinkId": f"moved-{target}"}
+    with pytest.raises(StreamingQueryException, match="markerMissing=write"):
+        available_now(desk.stream(source), checkpoint, sink_of(desk, target, **moved))
+    sink = sink_of(desk, target, markerMissing="write", **moved)
+    available_now(desk.stream(source), checkpoint, sink)
+    assert committed(desk, target) == ["a", "b"]
+
+
+def test_a_second_writer_under_one_identity_is_refused(desk: Desk, topic: str) -> None:
+    """As when Spark runs a task again after it lost an executor, without saying so."""
+    desk.create(topic, 1)
+    settings = ProducerSettings.build({"bootstrap.servers": desk.broker.bootstrap}, {})
+    link, where = Link(settings), TopicPartition(topic, 0)
+    transactions = SinkTransactions(link, settings, f"twice-{topic}", where)
+    assert transactions.take_over() is None
+    identity = transactions.begin([where])
+    first = TaskWriter(link, settings, identity)
+    first.add(where, 0, None, b"once", ())
+    assert [(w.partition, w.rows) for w in first.finish()] == [(0, 1)]
+    second = TaskWriter(link, settings, identity)
+    second.add(where, 0, None, b"twice", ())
+    with pytest.raises(TaskRepeated, match=f"{topic}-0"):
+        second.finish()
+    transactions.abort()
+    identity = transactions.begin([where])
+    third = TaskWriter(link, settings, identity)
+    third.add(where, 0, None, b"anew", ())
+    third.finish()
+    first.add(where, 0, None, b"late", ())
+    with pytest.raises(BrokerError, match=r"EPOCH|FENCED"):
+        first.finish()
+    transactions.mark(Marker("q", 7))
+    transactions.commit()
+    assert SinkTransactions(link, settings, f"twice-{topic}", where).take_over() == ("q", 7)
+    transactions.begin([where])
+    with pytest.raises(ProducerFenced):
+        transactions.mark(Marker("q", 8))
+    link.close()
+    assert committed(desk, topic) == ["anew"]
+
+
+def test_batches_too_large_for_a_topic_are_cut(desk: Desk, topic: str) -> None:
+    desk.create(topic, 1, max_message_bytes="4000")
+    rows = desk.spark.range(100).selectExpr("lpad(cast(id as string), 100, '0') as value")
+    rows.write.format("scriba").options(**desk.kafka, topic=topic).mode("append").save()
+    assert Counter(len(value) for value in desk.values(desk.read(topic))) == {100: 100}
+
+
+def test_progress_shows_as_the_offsets_of_a_group(desk: Desk, topic: str) -> None:
+    desk.create(topic, 2)
+    desk.fill(topic, {0: ["a", "b"], 1: ["c"]})
+    group = f"group-{topic}"
+
+    def nothing(rows: DataFrame, batch: int) -> None:
+        rows.count()
+
+    available_now(desk.stream(topic, groupId=group), desk.checkpoint(), nothing)
+    with desk.admin() as admin:
+        offsets = admin.list_group_offsets(group)
+    assert {where: place.offset for where, place in offsets.items()} == {
+        (topic, 0): 2,
+        (topic, 1): 1,
+    }
