@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat: joining, staying, leaving; and what a member's timers do."""
 
 from dataclasses import replace
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups import consumer_records as records
@@ -13,6 +13,7 @@ from scriba.groups.consumer_member import (
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
     ConsumerMember,
+    MemberState,
 )
 from scriba.groups.consumer_progress import (
     REBALANCE,
@@ -35,6 +36,8 @@ from scriba.wire.groups import (
     ConsumerGroupHeartbeatResponseTopicPartitions,
 )
 from scriba.wire.uuids import to_text
+
+SOON_MS: Final = 500
 
 
 def refuse(code: ErrorCode, text: str) -> NoReturn:
@@ -139,11 +142,19 @@ def _stay(
     response = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.epoch,
-        heartbeat_interval_ms=state.settings.of(request.group_id).consumer_heartbeat_interval_ms,
+        heartbeat_interval_ms=_interval_ms(state, draft.group, member),
     )
     if joining or full or member.assigned != before.assigned:
         response.assignment = _assignment(member)
     return response
+
+
+def _interval_ms(state: State, group: ConsumerGroup, member: ConsumerMember) -> int:
+    """Who waits for others or for the next target is asked to come again soon. Kafka lets it wait
+    a whole interval, which is most of the time that a rebalance takes there."""
+    interval = state.settings.of(group.group_id).consumer_heartbeat_interval_ms
+    waits = member.state is MemberState.UNRELEASED_PARTITIONS or group.epoch > group.target_epoch
+    return min(interval, SOON_MS) if waits else interval
 
 
 def _open(state: State, group_id: str, joining: bool) -> Draft:

@@ -105,6 +105,17 @@ def test_members_that_come_within_the_interval_share_one_target(shard: Shard) ->
     assert sorted(sum(map(len, each.share().values())) for each in (a, b, c)) == [1, 1, 2]
 
 
+def test_a_member_that_waits_is_asked_to_come_again_soon(shard: Shard) -> None:
+    a, b = Consumer(shard, "a", "t"), Consumer(shard, "b", "t")
+    a.join()
+    assert b.join().heartbeat_interval_ms == 500, "for the next target"
+    shard.pass_time(1_000)
+    assert b.beat().heartbeat_interval_ms == 500, "for what the other has"
+    assert a.beat().heartbeat_interval_ms == 5_000, "it does not wait, others wait for it"
+    a.beat()
+    assert b.beat().heartbeat_interval_ms == 5_000
+
+
 def test_a_wall_clock_set_back_does_not_hold_up_the_next_target(shard: Shard) -> None:
     a, b = Consumer(shard, "a", "t"), Consumer(shard, "b", "t")
     a.join()
