@@ -32,6 +32,7 @@ class Client:
     instance: str | None
     member_id: str = ""
     generation: int = -1
+    protocol: str = ""
     members: list[str] = field(default_factory=list)
     joining: int | None = None
     syncing: int | None = None
@@ -78,6 +79,7 @@ class Lives(RuleBasedStateMachine):
             assert answer.generation_id >= self.generation
             self.generation = answer.generation_id
             client.member_id, client.generation = answer.member_id, answer.generation_id
+            client.protocol = answer.protocol_name
             client.members = [m.member_id for m in answer.members]
             client.gone = False
             if client.members and answer.skip_assignment:
@@ -273,8 +275,10 @@ def client_as_joined(client: Client) -> Any:
     class Joined:
         member_id: str
         generation_id: int
+        protocol_type: str
+        protocol_name: str
 
-    return Joined(client.member_id, client.generation)
+    return Joined(client.member_id, client.generation, "consumer", client.protocol)
 
 
 TestLives = Lives.TestCase
