@@ -55,6 +55,7 @@ class TransactionRunner:
         self._drop_parked = drop_parked
         self._calls = TransactionCalls(cluster, settings, machine)
         self._row = asyncio.Lock()
+        self._telling: asyncio.Future[None] | None = None
 
     def start(self) -> None:
         self._cluster.tasks.spawn(self._tell_partitions(), name="scriba-transaction")
@@ -109,6 +110,9 @@ class TransactionRunner:
         machine = self.machine
         machine.abort()
         self._give_up_records()
+        if self._telling is not None:
+            # Asked once more behind the end, it would open the next transaction.
+            self._telling.cancel()
         async with self._row:
             if machine.state is not State.ABORTING:
                 self._raise_failure()
@@ -181,18 +185,25 @@ class TransactionRunner:
             while not machine.missing:
                 await self._sender.missing.wait()
             partitions = machine.telling()
+            self._telling = asyncio.ensure_future(self._calls.add_partitions(partitions))
             try:
-                await self._calls.add_partitions(partitions)
-            except TransactionError:
-                self._give_up_records()
-            except TimedOut as late:
-                told = f"{machine.transactional_id}: adding partitions: {late}"
-                machine.fail(AbortableTransactionError(told, cause=late))
-                self._give_up_records()
-            else:
+                await asyncio.wait([self._telling])
+            finally:
+                self._telling.cancel()
+            if self._telling.cancelled():
+                continue
+            failure = self._telling.exception()
+            if failure is None:
                 if machine.sending:
                     machine.told(partitions)
                     self._sender.ready_all()
+                continue
+            if isinstance(failure, TimedOut):
+                told = f"{machine.transactional_id}: adding partitions: {failure}"
+                machine.fail(AbortableTransactionError(told, cause=failure))
+            elif not isinstance(failure, TransactionError):
+                raise failure
+            self._give_up_records()
 
 
 class Transaction:

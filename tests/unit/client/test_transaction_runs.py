@@ -375,6 +375,33 @@ def test_partitions_are_told_once_each_and_an_empty_transaction_asks_nothing(
     assert len(cluster.committed) == 30
 
 
+def test_partitions_of_an_aborted_transaction_are_not_told_any_more() -> None:
+    cluster = FakeTransactions(generation=1)
+    cluster.topic("t")
+
+    def busy(broker: int, request: wire.AddPartitionsToTxnRequest) -> object:
+        code = ErrorCode.CONCURRENT_TRANSACTIONS
+        result = wire.AddPartitionsToTxnPartitionResult(partition_error_code=code)
+        topic = wire.AddPartitionsToTxnTopicResult(name="t", results_by_partition=[result])
+        return wire.AddPartitionsToTxnResponse(results_by_topic_v3_and_below=[topic])
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world) as p:
+            cluster.next(ApiKey.ADD_PARTITIONS_TO_TXN, *[busy] * 100)
+            await p.begin_transaction()
+            await p.enqueue("t", b"no")
+            await asyncio.sleep(0.1)
+            await p.abort_transaction()
+            cluster.hooks.clear()
+            await asyncio.sleep(5)
+            assert not cluster.ids["orders"].partitions
+            async with p.transaction():
+                await p.send("t", b"yes")
+
+    cluster.run(main)
+    assert cluster.committed == [b"yes"]
+
+
 def test_where_nobody_answers_starting_times_out() -> None:
     cluster = FakeTransactions()
     cluster.stop(1)
