@@ -1,6 +1,10 @@
 """What Spark asks of a stream reader, asked directly: a broker, and no Spark."""
 
+from pathlib import Path
+
 import pytest
+from broker_fixtures import eventually
+from brokers import ScribaBroker, running
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from scriba.client import SyncProducer
@@ -164,3 +168,33 @@ def test_offsets_are_asked_of_every_partition_and_no_other(topics: Topics, topic
     three = f'{{"{topic}": {{"0": 0, "1": -2, "2": 0}}}}'
     with pytest.raises(OptionError, match=f"{topic}-2 is not read"):
         reader_of(topics, topic, startingOffsets=three).initialOffset()
+
+
+def test_what_compaction_left_out_is_stepped_over(tmp_path: Path) -> None:
+    eager = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "segment_ms": "100"}
+    node = ScribaBroker(tmp_path, {"log.cleaner.backoff.ms": "50"})
+    with running(node) as broker:
+        topics, topic = Topics(broker), "compacted"
+        topics.create(topic, **eager)
+        address = broker.bootstrap
+        with SyncProducer(bootstrap_servers=address) as producer:
+            for n in range(20):
+                producer.send(topic, b"%d" % n, key=b"same")
+
+        reader, old = reader_of(topics, topic), {b"%d" % n for n in range(19)}
+        start = reader.initialOffset()
+
+        def rewritten() -> bool:
+            """Each record closes a segment when the one before it is old enough."""
+            with SyncProducer(bootstrap_servers=address) as producer:
+                producer.send(topic, b"last", key=b"other")
+            end = reader.latestOffset(start, ALL)
+            return not old & set(values(reader, start, end))
+
+        eventually(rewritten)
+        known = start["topics"][topic]["id"]
+        gap = RangePartition(Range(topic, known, 0, 3, 8))
+        assert [batch.num_rows for batch in reader.read(gap)] == []
+        end = reader.latestOffset(start, ALL)
+        found = values(reader, start, end)
+        assert (found[0], found[-1]) == (b"19", b"last")
