@@ -38,6 +38,7 @@ from scriba.wire.groups import (
 from scriba.wire.uuids import to_text
 
 SOON_MS: Final = 500
+BURST_MS: Final = 3_000
 
 
 def refuse(code: ErrorCode, text: str) -> NoReturn:
@@ -142,19 +143,23 @@ def _stay(
     response = ConsumerGroupHeartbeatResponse(
         member_id=member.member_id,
         member_epoch=member.epoch,
-        heartbeat_interval_ms=_interval_ms(state, draft.group, member),
+        heartbeat_interval_ms=_interval_ms(state, draft.group, member, now),
     )
     if joining or full or member.assigned != before.assigned:
         response.assignment = _assignment(member)
     return response
 
 
-def _interval_ms(state: State, group: ConsumerGroup, member: ConsumerMember) -> int:
-    """Who waits for others or for the next target is asked to come again soon. Kafka lets it wait
-    a whole interval, which is most of the time that a rebalance takes there."""
+def _interval_ms(state: State, group: ConsumerGroup, member: ConsumerMember, now: Instant) -> int:
+    """Who waits for others, or for the next target, is asked to come again soon. So is, for a
+    short time after each target, who holds something: members tend to come one after the other,
+    and the next ones wait for it. Kafka lets all of them wait a whole interval, which is most of
+    the time that a rebalance takes there."""
     interval = state.settings.of(group.group_id).consumer_heartbeat_interval_ms
     waits = member.state is MemberState.UNRELEASED_PARTITIONS or group.epoch > group.target_epoch
-    return min(interval, SOON_MS) if waits else interval
+    young = 0 <= now.wall_ms - group.target_wall_ms < BURST_MS
+    soon = waits or (young and bool(member.assigned))
+    return min(interval, SOON_MS) if soon else interval
 
 
 def _open(state: State, group_id: str, joining: bool) -> Draft:

@@ -35,7 +35,6 @@ def test_the_first_member_gets_everything_at_once(shard: Shard) -> None:
     answer = a.join()
     assert a.share() == {"t": {0, 1, 2, 3}, "u": {0, 1}}
     assert answer.member_epoch == 2, "a group begins at epoch 1"
-    assert answer.heartbeat_interval_ms == 5_000
     assert names(shard) == [
         "MemberMetadata",
         "Metadata",
@@ -108,12 +107,24 @@ def test_members_that_come_within_the_interval_share_one_target(shard: Shard) ->
 def test_a_member_that_waits_is_asked_to_come_again_soon(shard: Shard) -> None:
     a, b = Consumer(shard, "a", "t"), Consumer(shard, "b", "t")
     a.join()
-    assert b.join().heartbeat_interval_ms == 500, "for the next target"
-    shard.pass_time(1_000)
-    assert b.beat().heartbeat_interval_ms == 500, "for what the other has"
-    assert a.beat().heartbeat_interval_ms == 5_000, "it does not wait, others wait for it"
+    shard.pass_time(10_000)
+    assert a.beat().heartbeat_interval_ms == 5_000
+    assert b.join().heartbeat_interval_ms == 500, "it has nothing yet"
+    shard.pass_time(4_000)
+    assert b.beat().heartbeat_interval_ms == 500
+    a.beat()
     a.beat()
     assert b.beat().heartbeat_interval_ms == 5_000
+
+
+def test_after_a_target_its_holders_come_soon_for_others_may_be_joining(shard: Shard) -> None:
+    a, idle = Consumer(shard, "a", "t"), Consumer(shard, "b", "missing", group_id="other")
+    assert a.join().heartbeat_interval_ms == 500
+    assert idle.join().heartbeat_interval_ms == 5_000, "nobody waits for what it has"
+    shard.pass_time(2_999)
+    assert a.beat().heartbeat_interval_ms == 500
+    shard.pass_time(1)
+    assert a.beat().heartbeat_interval_ms == 5_000
 
 
 def test_a_wall_clock_set_back_does_not_hold_up_the_next_target(shard: Shard) -> None:
