@@ -5,7 +5,9 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import kafka_jars
 import pytest
 from brokers import Broker
 from members import Member, create, fill, member, numbers
@@ -49,9 +51,51 @@ def held():
     return sorted(p.partition for p in consumer.assignment())
 """
 
+JAVA = """
+import json, subprocess, tempfile
+from queue import Empty, SimpleQueue
+from threading import Thread
+import kafka_jars
+config = tempfile.NamedTemporaryFile("w", suffix=".properties")
+config.write("heartbeat.interval.ms=100\\nmetadata.max.age.ms=500\\n")
+config.flush()
+names = {"range": "RangeAssignor", "sticky": "StickyAssignor",
+         "cooperative-sticky": "CooperativeStickyAssignor"}
+line = kafka_jars.command("topics")
+java = [*line[:-1], "org.apache.kafka.tools.VerifiableConsumer", "--bootstrap-server", address,
+        "--topic", topic, "--group-id", group, "--reset-policy", "earliest", "--verbose",
+        "--command-config", config.name, "--session-timeout", "3000", "--assignment-strategy",
+        "org.apache.kafka.clients.consumer." + names[strategy]]
+process = subprocess.Popen(java, stdout=subprocess.PIPE, text=True)
+said = SimpleQueue()
+Thread(target=lambda: [said.put(json.loads(line)) for line in process.stdout], daemon=True).start()
+mine = set()
+def poll():
+    found = []
+    try:
+        while True:
+            event = said.get(timeout=0 if found else 0.05)
+            places = {p["partition"] for p in event.get("partitions", [])}
+            if event["name"] == "partitions_assigned":
+                mine.update(places)
+            elif event["name"] == "partitions_revoked":
+                mine.difference_update(places)
+            elif event["name"] == "record_data":
+                found.append(int(event["value"]))
+    except Empty:
+        return found
+def held():
+    return sorted(mine)
+class consumer:
+    def close():
+        process.terminate()
+        process.wait()
+"""
+
 FRAME = """
 import os, sys
-address, group, topic, strategy = sys.argv[1:5]
+address, group, topic, strategy, tools = sys.argv[1:6]
+sys.path.insert(0, tools)
 {client}
 os.set_blocking(0, False)
 told = None
@@ -106,7 +150,8 @@ async def stranger(
 ) -> AsyncIterator[Stranger]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-c", FRAME.format(client=client), broker.bootstrap, group, topic, strategy),
+        *("-c", FRAME.replace("{client}", client), broker.bootstrap, group, topic, strategy),
+        str(Path(kafka_jars.__file__).parent),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )
@@ -133,8 +178,11 @@ CASES = [
     (KAFKA_PYTHON, "range"),
     (KAFKA_PYTHON, "sticky"),
     (KAFKA_PYTHON, "cooperative-sticky"),
+    (JAVA, "range"),
+    (JAVA, "sticky"),
+    (JAVA, "cooperative-sticky"),
 ]
-NAMES = {CONFLUENT: "confluent", KAFKA_PYTHON: "kafka-python"}
+NAMES = {CONFLUENT: "confluent", KAFKA_PYTHON: "kafka-python", JAVA: "java"}
 
 
 def settings(strategy: str) -> dict[str, str]:
