@@ -36,13 +36,13 @@ from scriba.controller.image import BrokerImage, ClusterImage, Delta
 from scriba.controller.machine import effective_settings
 from scriba.controller.topics import check_name
 from scriba.errors import ErrorCode, KafkaError, error_code
+from scriba.instant import ClockWatch
 from scriba.runtime.ports import World
 from scriba.runtime.tasks import Tasks
 from scriba.settings import NodeSettings
 from scriba.storage.log import Log
 from scriba.storage.logdir import LogDir
 from scriba.storage.names import PartitionName
-from scriba.storage.retention import ClockWatch
 from scriba.wire import uuids
 from scriba.wire.brokers import (
     AllocateProducerIdsRequest,

@@ -3,7 +3,8 @@ offsets of topics that were deleted.
 
 A pass over all groups is made every `offsets.retention.check.interval.ms`, in bites: each tick
 looks at some groups and sets the timer for the next at once, so that a shard with many groups goes
-on answering in between.
+on answering in between. While the wall clock cannot be believed, nothing expires: offsets lost to
+a jump would make consumers start over.
 """
 
 from collections.abc import Iterable
@@ -12,7 +13,7 @@ from typing import Final
 from scriba.groups.facts import NO_TOPIC_ID, TopicFacts
 from scriba.groups.state import State, Timer
 from scriba.groups.store import Committed, Group, Place, offset_tombstone
-from scriba.instant import Instant
+from scriba.instant import ClockWatch, Instant
 from scriba.outcome import Event, Outcome
 
 EXPIRY: Final = "offsets-expiry"
@@ -20,14 +21,28 @@ PLACES_PER_TICK: Final = 500
 
 
 def begin_expiry(state: State, now: Instant) -> Outcome:
-    state.timers.set(
-        Timer(EXPIRY), now.mono_ms + state.settings.offsets_retention_check_interval_ms
-    )
+    state.clock_watch = ClockWatch(now)
+    _await_pass(state, now)
     return Outcome()
+
+
+def _await_pass(state: State, now: Instant) -> None:
+    deadline = now.mono_ms + state.settings.offsets_retention_check_interval_ms
+    state.timers.set(Timer(EXPIRY), deadline)
 
 
 def on_expiry_timer(state: State, timer: Timer, now: Instant) -> Outcome:
     out = Outcome(splittable=True)
+    watch = state.clock_watch
+    assert watch is not None
+    doubted = watch.jump_ms
+    if not watch.believes(now):
+        if not doubted:
+            text = f"jumped ahead by {watch.jump_ms} ms: offsets do not expire for now"
+            out.events.append(Event("clock", "group coordinator", text))
+        state.to_expire.clear()
+        _await_pass(state, now)
+        return out
     state.to_expire = state.to_expire or list(state.store.groups)
     looked_at = 0
     while state.to_expire and looked_at < PLACES_PER_TICK:
@@ -38,7 +53,7 @@ def on_expiry_timer(state: State, timer: Timer, now: Instant) -> Outcome:
     if state.to_expire:
         state.timers.set(timer, now.mono_ms)
     else:
-        begin_expiry(state, now)
+        _await_pass(state, now)
     return out
 
 

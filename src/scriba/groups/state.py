@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from scriba.groups.facts import GroupSettings, Topics
 from scriba.groups.store import Store
+from scriba.instant import ClockWatch
 from scriba.outcome import Caller, Outcome
 
 
@@ -69,6 +70,8 @@ class State:
         self.leading = False
         self.to_expire: list[str] = []
         """Groups that the expiry pass under way has yet to look at."""
+        self.clock_watch: ClockWatch | None = None
+        """From the load on."""
 
 
 def merge(into: Outcome, more: Outcome) -> Outcome:

@@ -2,20 +2,14 @@
 
 Whole segments go, oldest first, and only below the high watermark: those before the log's start,
 those over the size limit, and those whose newest record is too old. Age is told by the wall clock,
-which can jump; a jump must not wipe a log, so `ClockWatch` compares it with the monotonic clock.
+which can jump; a jump must not wipe a log, so a `ClockWatch` is asked first whether to believe it.
 """
 
 import enum
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from scriba.instant import Instant
-
-FAR_MS: Final = 3_600_000
-"""A clock is allowed to drift, to be corrected, or to be an hour wrong. More is a jump."""
-
-PAUSE_MS: Final = 86_400_000
-"""How long operators get to look at a clock that jumped before it is believed."""
 
 
 class Reason(enum.StrEnum):
@@ -54,28 +48,3 @@ def over_size(segments: Sequence[SegmentFacts], retention_bytes: int, high_water
 def expired(newest_ms: int, retention_ms: int, now: Instant) -> bool:
     """Whether a segment whose newest record has this timestamp is too old."""
     return retention_ms >= 0 and now.wall_ms - newest_ms > retention_ms
-
-
-class ClockWatch:
-    """Says when not to believe the wall clock. One per node, asked before each pass."""
-
-    def __init__(self, now: Instant) -> None:
-        self._ahead = now.wall_ms - now.mono_ms
-        self._until = 0
-        self.jump_ms = 0
-        """How far the clock jumped ahead, while that is not believed; 0 otherwise."""
-
-    def believes(self, now: Instant) -> bool:
-        """Whether age may be told by the wall clock now."""
-        jump = now.wall_ms - now.mono_ms - self._ahead
-        if jump <= FAR_MS:  # back again, or backwards, which only keeps more
-            self.jump_ms = 0
-            return True
-        if not self.jump_ms:
-            self._until = now.mono_ms + PAUSE_MS
-        elif now.mono_ms >= self._until:
-            self._ahead += jump
-            self.jump_ms = 0
-            return True
-        self.jump_ms = jump
-        return False

@@ -155,6 +155,16 @@ def test_offsets_under_an_open_transaction_do_not_expire(shard: Any) -> None:
     assert shard.fetch() == {}
 
 
+def test_a_clock_that_jumps_ahead_expires_nothing_until_it_is_believed(shard: Any) -> None:
+    shard.commit({T0: 1})
+    shard.pass_time(600_000, wall_ms=30 * DAY)
+    shard.pass_time(DAY - 600_000)
+    assert shard.fetch() == {T0: (1, 0)}
+    assert [event.kind for event in shard.events] == ["clock"]
+    shard.pass_time(DAY)
+    assert shard.fetch() == {}
+
+
 def test_a_group_that_was_only_asked_about_goes_with_the_next_pass(shard: Any) -> None:
     shard.do(shard.join_request())
     assert shard.list()
@@ -165,12 +175,13 @@ def test_a_group_that_was_only_asked_about_goes_with_the_next_pass(shard: Any) -
 def test_a_pass_over_many_groups_is_made_in_bites(shard: Any) -> None:
     for number in range(1_200):
         shard.commit({T0: 1}, group_id=f"g{number}")
-    shard.now = shard.now._replace(wall_ms=shard.now.wall_ms + 8 * DAY)
+    shard.configure(offsets_retention_ms=600_000)
     shard.pass_time(599_999)
     bites = []
     while shard.list():
         deadline = shard.machine.next_deadline()
-        shard.now = shard.now._replace(mono_ms=deadline)
+        gone = deadline - shard.now.mono_ms
+        shard.now = shard.now._replace(mono_ms=deadline, wall_ms=shard.now.wall_ms + gone)
         shard.carry_out(shard.machine.tick(shard.now))
         bites.append(len(shard.written))
     assert sum(bites) == 2 * 1_200

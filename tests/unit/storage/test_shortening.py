@@ -8,13 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.instant import Instant
+from scriba.instant import FAR_MS, PAUSE_MS, ClockWatch, Instant
 from scriba.settings import TopicSettings
 from scriba.storage.log import EMPTY
 from scriba.storage.retention import (
-    FAR_MS,
-    PAUSE_MS,
-    ClockWatch,
     Reason,
     SegmentFacts,
     before_start,
