@@ -13,7 +13,7 @@ PROGRAMS := .cache/programs.ready
 JARS := .cache/jars.ready
 KAFKAJS := .cache/kafkajs.ready
 
-.PHONY: help setup run test lint format unit sim integration conformance faults spark bench golden docs clean
+.PHONY: help setup run test lint format unit sim integration conformance faults spark bench clients soak golden docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +53,12 @@ spark: setup ## the data source and the sink, on a local Spark
 
 bench: setup ## side by side with Apache Kafka, into bench/RESULTS.md; ARGS=--quick
 	@$(PY) bench/run.py $(ARGS)
+
+clients: setup ## client libraries beside each other, into bench/CLIENTS.md; ARGS=--quick
+	@$(PY) bench/clients.py $(ARGS)
+
+soak: $(READY) ## a node under mixed work, flat in memory and descriptors; MINUTES=20
+	@$(PY) bench/soak.py --minutes $(or $(MINUTES),20)
 
 golden: setup ## record again what Apache Kafka's jars encode and declare
 	@tests/golden/make.sh

@@ -1,0 +1,49 @@
+"""A short soak: the whole mix of work runs, and what it takes is watched rightly."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from brokers import ScribaBroker, running
+
+sys.path.append(str(Path(__file__).parents[2] / "bench"))
+
+import soak
+
+MB = 1 << 20
+
+
+def test_every_kind_of_work_gets_done(tmp_path: Path):
+    node = ScribaBroker(tmp_path, soak.SETTINGS)
+    with running(node):
+        seen = soak.Soak(node)
+        asyncio.run(soak.run(seen, seconds=6, every=1, say=lambda line: None))
+        assert node.stop() == 0
+    assert set(seen.done) == {
+        "records written",
+        "records read",
+        "transactions",
+        "committed records read",
+        "topics",
+        "members",
+        "connections",
+    }
+    assert all(seen.done.values())
+    assert len(seen.memory) == len(seen.files) >= 5
+
+
+@pytest.mark.parametrize(
+    ("memory", "files", "told"),
+    [
+        ([90 * MB] * 10 + [100 * MB] * 30, [50, 60, 70, 60] * 10, 0),
+        ([(90 + n) * MB for n in range(40)], [50] * 40, 1),
+        ([90 * MB] * 40, [50 + 3 * n for n in range(40)], 1),
+        ([90 * MB + n * 20_000 for n in range(40)], [50 + n % 7 for n in range(40)], 0),
+    ],
+    ids=["warms up", "memory leaks", "descriptors leak", "within the allowance"],
+)
+def test_growth_is_noticed_and_warming_up_is_not_growth(
+    memory: list[int], files: list[int], told: int
+):
+    assert len(soak.complaints(memory, files)) == told
