@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from broker_fixtures import eventually
 from brokers import Broker
 
 from scriba.client import NewTopic, SyncAdmin, SyncConsumer, SyncProducer
@@ -57,11 +58,11 @@ class Fate(NamedTuple):
     doubled: int
 
 
-def fill(cluster: Broker, source: str, target: str) -> None:
+def fill(cluster: Broker, source: str, target: str, records: int = RECORDS) -> None:
     with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
         admin.create_topics([NewTopic(source, 1), NewTopic(target, 1)])
     with SyncProducer(bootstrap_servers=cluster.bootstrap) as producer:
-        for n in range(RECORDS):
+        for n in range(records):
             producer.send_nowait(source, b"value %d" % n)
         producer.send_nowait(source, b"last")
 
@@ -80,9 +81,9 @@ def arrived(cluster: Broker, target: str) -> list[bytes]:
     return values
 
 
-def counted(values: list[bytes]) -> Fate:
+def counted(values: list[bytes], records: int = RECORDS) -> Fate:
     counts = Counter(values)
-    wanted = [b"VALUE %d" % n for n in range(RECORDS)]
+    wanted = [b"VALUE %d" % n for n in range(records)]
     lost = sum(not counts[value] for value in wanted)
     return Fate(lost, sum(counts[value] - 1 for value in wanted if counts[value]))
 
@@ -108,6 +109,35 @@ def test_what_a_crash_loses_and_doubles(
         assert victim.wait(PATIENCE) == -signal.SIGKILL
     with started(script, *words):
         assert counted(arrived(cluster, target)) == fate
+
+
+def test_exactly_once_holds_though_broker_and_program_die_in_turn(
+    own_cluster: Broker, topic: str
+) -> None:
+    """Each time it has done some more, one of the two is killed and started again."""
+    many = 10_000
+    source, target = f"{topic}-in", f"{topic}-out"
+    fill(own_cluster, source, target, many)
+    words = [str(EXAMPLES / "exactly_once.py"), own_cluster.bootstrap, source, target]
+
+    def done() -> int:
+        with SyncAdmin(bootstrap_servers=own_cluster.bootstrap) as admin:
+            offsets = admin.list_group_offsets("exactly-once")
+        return sum(place.offset for place in offsets.values())
+
+    before = 0
+    for _ in range(2):
+        with started(*words) as program:
+            eventually(lambda: done() > before, timeout=PATIENCE)  # noqa: B023
+            own_cluster.kill()
+            own_cluster.start()
+            before = done()
+            eventually(lambda: done() > before, timeout=PATIENCE)  # noqa: B023
+            assert program.poll() is None, "it goes on, whatever the broker does"
+        before = done()
+        assert before < many, "there was work left when each was killed"
+    with started(*words):
+        assert counted(arrived(own_cluster, target), many) == Fate(0, 0)
 
 
 def test_transform_in_ten_lines(cluster: Broker, topic: str) -> None:
