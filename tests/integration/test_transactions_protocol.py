@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from brokers import Broker
-from rawkafka import create_topic
+from rawkafka import LATEST, create_topic, list_offset
 from tests.integration.raw_txn import Producer, Raw
 
 NONE = 0
@@ -266,6 +266,18 @@ def test_what_was_aborted_is_told_to_who_reads_committed(raw: Raw, topic: str):
     assert told == [(producer[0], 0), (producer[0], 4)]
     (later,) = raw.read(topic, offset=2).aborted_transactions
     assert later.first_offset == 4
+
+
+def test_a_transaction_over_many_partitions_reaches_every_one_of_them(raw: Raw, topic: str):
+    wide = topic + "-wide"
+    create_topic(raw.connection, wide, 40)
+    producer = raw.begin()
+    assert set(raw.add(producer, {wide: list(range(40))}).values()) == {NONE}
+    for partition in (0, 17, 39):
+        assert raw.write(wide, producer, 0, 9, partition) == NONE
+    raw.ended(producer, True, 3)
+    ends = [list_offset(raw.connection, wide, p, LATEST).offset for p in range(40)]
+    assert ends == [2 if p in (0, 17, 39) else 1 for p in range(40)]
 
 
 # ---- by hand ----

@@ -1,0 +1,176 @@
+"""Transactions inside one node on simulated time: settings, markers that have to wait, and time."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scriba.broker.node import Node
+from scriba.errors import ErrorCode, KafkaError
+from scriba.records.batch import Record, encode_batch
+from scriba.storage.names import PartitionName
+from scriba.testing.peer import Peer
+from scriba.testing.sim_world import ProcessWorld
+from scriba.wire.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from scriba.wire.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from scriba.wire.schema import Message
+from scriba.wire.txn import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
+
+TOPIC, TID = "orders", "shop"
+InANode = Callable[..., None]
+
+
+class Producer:
+    def __init__(self, peer: Peer, world: ProcessWorld) -> None:
+        self.peer = peer
+        self.now_ms = world.clock.wall_ms()
+        self.id, self.epoch = -1, -1
+
+    async def begin(self, timeout_ms: int = 60_000) -> None:
+        await self.peer.call(
+            FindCoordinatorRequest(key=TID, key_type=1), 2, FindCoordinatorResponse
+        )
+        request = InitProducerIdRequest(transactional_id=TID, transaction_timeout_ms=timeout_ms)
+        loading = True
+        while loading:
+            answer = await self.peer.call(request, 4, InitProducerIdResponse)
+            loading = answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            await asyncio.sleep(0.01)
+        assert answer.error_code == 0
+        self.id, self.epoch = answer.producer_id, answer.producer_epoch
+
+    async def write(self, version: int) -> int:
+        records = encode_batch(
+            [Record(timestamp=self.now_ms, value=b"v")],
+            producer_id=self.id,
+            producer_epoch=self.epoch,
+            base_sequence=0,
+            transactional=True,
+        )
+        entry = PartitionProduceData(index=0, records=records)
+        request = ProduceRequest(
+            transactional_id=TID,
+            acks=-1,
+            timeout_ms=5_000,
+            topic_data=[TopicProduceData(name=TOPIC, partition_data=[entry])],
+        )
+        answer = await self.peer.call(request, version, ProduceResponse)
+        return answer.responses[0].partition_responses[0].error_code
+
+    async def end(self, commit: bool) -> EndTxnResponse:
+        return await self.ask(
+            EndTxnRequest(
+                transactional_id=TID,
+                producer_id=self.id,
+                producer_epoch=self.epoch,
+                committed=commit,
+            ),
+            5,
+            EndTxnResponse,
+        )
+
+    async def state(self) -> str:
+        request = DescribeTransactionsRequest(transactional_ids=[TID])
+        answer = await self.ask(request, 0, DescribeTransactionsResponse)
+        return str(answer.transaction_states[0].transaction_state)
+
+    async def ask(self, request: Message, version: int, answer: type[Any]) -> Any:
+        return await self.peer.call(request, version, answer)
+
+
+async def producer(world: ProcessWorld) -> Producer:
+    peer = await Peer.connect(world.net, "127.0.0.1", 9092)
+    topic = CreatableTopic(name=TOPIC, num_partitions=1, replication_factor=1)
+    answer = await peer.call(CreateTopicsRequest(topics=[topic]), 7, CreateTopicsResponse)
+    assert answer.topics[0].error_code == 0
+    return Producer(peer, world)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_writes_are_verified_unless_that_is_switched_off(in_a_node: InANode, enabled: bool) -> None:
+    async def play(node: Node, world: ProcessWorld) -> None:
+        client = await producer(world)
+        await client.begin()
+        code = await client.write(9)
+        assert code == (ErrorCode.INVALID_TXN_STATE if enabled else 0)
+
+    in_a_node(play, transaction_partition_verification_enable=str(enabled).lower())
+
+
+def test_a_marker_waits_until_its_partition_is_there_again(in_a_node: InANode) -> None:
+    async def play(node: Node, world: ProcessWorld) -> None:
+        client = await producer(world)
+        await client.begin()
+        assert await client.write(12) == 0
+        name = PartitionName(TOPIC, 0)
+        partition = node.replicas.get(*name)
+        node.replicas.offline(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "away"))
+        answer = await client.end(commit=True)
+        assert (answer.error_code, answer.producer_epoch) == (0, client.epoch + 1)
+        await asyncio.sleep(5)
+        assert await client.state() == "PrepareCommit"
+        assert (await client.end(commit=True)).error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+        client.epoch += 1
+        assert await client.write(12) in (
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            ErrorCode.CONCURRENT_TRANSACTIONS,
+        )
+        assert partition is not None
+        topic = node.image.topics_by_name[TOPIC]
+        await node.replicas._place([(TOPIC, topic.id, [(0, topic.partitions[0])])])
+        await asyncio.sleep(5)
+        assert await client.state() == "CompleteCommit"
+
+    in_a_node(play)
+
+
+def test_a_transaction_is_aborted_when_its_time_is_up(in_a_node: InANode) -> None:
+    async def play(node: Node, world: ProcessWorld) -> None:
+        client = await producer(world)
+        await client.begin(timeout_ms=5_000)
+        assert await client.write(12) == 0
+        await asyncio.sleep(4.9)
+        assert await client.state() == "Ongoing"
+        await asyncio.sleep(0.2)
+        assert await client.state() == "CompleteAbort"
+        noted = [event for event in node.events.since() if event.about == TID]
+        assert [event.kind for event in noted] == ["transaction timed out"]
+
+    in_a_node(play)
+
+
+def test_transactions_are_listed_by_pattern(in_a_node: InANode) -> None:
+    async def play(node: Node, world: ProcessWorld) -> None:
+        client = await producer(world)
+        await client.begin()
+
+        async def listed(pattern: str) -> list[str]:
+            request = ListTransactionsRequest(transactional_id_pattern=pattern)
+            answer = await client.ask(request, 2, ListTransactionsResponse)
+            assert answer.error_code == 0
+            return [state.transactional_id for state in answer.transaction_states]
+
+        assert await listed("sh.p") == [TID]
+        assert await listed("sh") == []
+        assert await listed("") == [TID]
+        bad = ListTransactionsRequest(transactional_id_pattern="(")
+        answer = await client.ask(bad, 2, ListTransactionsResponse)
+        assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
+
+    in_a_node(play)
