@@ -9,16 +9,6 @@ from brokers import KINDS, Broker, running
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-GROUPS = {
-    "group.initial.rebalance.delay.ms": "0",
-    "group.min.session.timeout.ms": "500",
-    "group.consumer.min.heartbeat.interval.ms": "200",
-    "group.consumer.heartbeat.interval.ms": "200",
-    "group.consumer.min.session.timeout.ms": "1000",
-    "group.consumer.session.timeout.ms": "2000",
-}
-"""Groups that do not keep a test waiting."""
-
 
 @pytest.fixture(scope="session", params=["scriba", "kafka"])
 def broker(
@@ -33,6 +23,8 @@ def quick_broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
     """One whose groups come together at once and miss a member soon."""
+    from members import GROUPS  # a neighbour that only this folder's path has
+
     where = tmp_path_factory.mktemp(f"groups-{request.param}")
     with running(KINDS[request.param](where, GROUPS)) as node:
         yield node

@@ -9,6 +9,16 @@ from brokers import Broker
 
 from scriba.client import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
 
+GROUPS = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "200",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "2000",
+}
+"""Groups that do not keep a test waiting."""
+
 QUICK: dict[str, Any] = {
     "heartbeat_interval_ms": 100,
     "session_timeout_ms": 3000,
@@ -65,6 +75,9 @@ class Member:
     async def has_some(self, count: int) -> None:
         """Until there are this many partitions here."""
         await self.until(lambda: len(self.consumer.assignment()) == count)
+
+    async def has_seen(self, count: int) -> None:
+        await self.until(lambda: len(self.seen) >= count)
 
     async def stop(self) -> None:
         """No longer polls; the consumer lives on."""

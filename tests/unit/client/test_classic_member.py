@@ -334,6 +334,15 @@ def test_an_assignor_that_nobody_asked_for_is_an_error() -> None:
     assert "secret" in str(member.take_error())
 
 
+def test_a_refused_commit_tells_of_the_member_only_what_is_about_it() -> None:
+    member = stable()
+    for code in (ErrorCode.NOT_COORDINATOR, ErrorCode.OFFSET_METADATA_TOO_LARGE):
+        member.commit_refused(code)
+        assert (member.take_error(), member.change()) == (None, None)
+    member.commit_refused(ErrorCode.ILLEGAL_GENERATION)
+    assert member.change() == Change(release=tuple(T), lost=True)
+
+
 def test_an_assignment_that_makes_no_sense_is_told_and_asked_for_again() -> None:
     member = machine()
     member.want(WISH)

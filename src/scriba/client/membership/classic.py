@@ -79,6 +79,10 @@ VALID: Final[Mapping[Phase, frozenset[Phase]]] = {
 
 _BEATING: Final = frozenset({_P.PREPARING, _P.ASSIGNING, _P.ADOPTING, _P.STABLE})
 _UNKNOWN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION})
+_ABOUT_MEMBER: Final = _UNKNOWN | {
+    ErrorCode.REBALANCE_IN_PROGRESS,
+    ErrorCode.FENCED_INSTANCE_ID,
+}
 
 
 class Classic:
@@ -350,6 +354,9 @@ class Classic:
         return error
 
     def commit_refused(self, code: ErrorCode) -> None:
+        """Of what a coordinator says to a commit, some is about the member."""
+        if code not in _ABOUT_MEMBER:
+            return
         if self.generation != NO_GENERATION and self.phase in _BEATING:
             self._on_error(code)
 

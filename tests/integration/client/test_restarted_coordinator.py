@@ -1,0 +1,37 @@
+"""A group whose coordinator is killed and comes back."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from brokers import KINDS, Broker, running
+from members import GROUPS, create, fill, member, numbers
+
+
+@pytest.fixture(params=["scriba", "kafka"])
+def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    with running(KINDS[request.param](tmp_path / request.param, GROUPS)) as node:
+        yield node
+
+
+async def test_members_go_on_where_they_were(own_broker: Broker, topic: str) -> None:
+    await create(own_broker, topic, 2)
+    await fill(own_broker, topic, 2, 20)
+    async with (
+        member(own_broker, f"{topic}-c", topic, auto_commit_interval_ms=100) as classic,
+        member(own_broker, f"{topic}-m", topic, group_protocol="consumer") as modern,
+    ):
+        for reader in (classic, modern):
+            await reader.has_seen(20)
+        await asyncio.to_thread(own_broker.kill)
+        await asyncio.to_thread(own_broker.start)
+        await fill(own_broker, topic, 2, 20, first=20)
+        for reader in (classic, modern):
+            await reader.has_seen(40)
+            assert sorted(set(numbers(reader))) == list(range(40))
+        await classic.consumer.commit()
+        await modern.consumer.commit()
+    async with member(own_broker, f"{topic}-c", topic) as again:
+        await again.has(0, 1)
+        assert [await again.consumer.position((topic, n)) for n in (0, 1)] == [20, 20]
