@@ -178,9 +178,15 @@ class Dispatch:
 
     def _encode(self, served: Served, ctx: Context, answer: Message, correlation_id: int) -> Parts:
         self._node.throttle(ctx, answer)
-        return served.encode(
-            self._node, answer, _head(served, ctx.version, correlation_id), ctx.version
-        )
+        try:
+            return served.encode(
+                self._node, answer, _head(served, ctx.version, correlation_id), ctx.version
+            )
+        except ValueError as error:
+            # A bug of the handler; without an answer the client would wait for ever.
+            served.errors += 1
+            log.error("%s %d: no such answer: %s", served.name, ctx.version, error)
+            raise HangUp(f"the answer to {served.name} cannot be told") from error
 
     async def _finish(
         self,

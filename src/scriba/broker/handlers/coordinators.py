@@ -6,6 +6,7 @@ and lets the client ask again; here the topic is waited for, which takes less ti
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.broker.access import Operation, Resource
@@ -49,7 +50,8 @@ async def _make_and_answer(
 ) -> FindCoordinatorResponse:
     keys = _keys(ctx, request)
     if any(_allowed(node, ctx, request.key_type, key) is ErrorCode.NONE for key in keys):
-        await make_internal_topic(node, shards.topic)
+        with suppress(KafkaError):  # noted where it failed; the answer says that there is none yet
+            await make_internal_topic(node, shards.topic)
     return _answer(node, ctx, request, shards)
 
 
@@ -60,8 +62,6 @@ def _keys(ctx: Context, request: FindCoordinatorRequest) -> list[str]:
 def _answer(
     node: Node, ctx: Context, request: FindCoordinatorRequest, shards: Shards | None
 ) -> FindCoordinatorResponse:
-    if shards is None:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "there is no coordinator of that type")
     answers = [(key, _find(node, ctx, request, shards, key)) for key in _keys(ctx, request)]
     if ctx.version >= FIRST_FOR_SEVERAL:
         return FindCoordinatorResponse(
@@ -98,8 +98,10 @@ def _allowed(node: Node, ctx: Context, key_type: int, key: str) -> ErrorCode:
 
 
 def _find(
-    node: Node, ctx: Context, request: FindCoordinatorRequest, shards: Shards, key: str
+    node: Node, ctx: Context, request: FindCoordinatorRequest, shards: Shards | None, key: str
 ) -> Found:
+    if shards is None:
+        return Found(ErrorCode.INVALID_REQUEST)
     refusal = _allowed(node, ctx, request.key_type, key)
     if refusal is not ErrorCode.NONE:
         return Found(refusal)
@@ -115,14 +117,12 @@ def _find(
 def refuse_find_coordinator(
     request: FindCoordinatorRequest, code: ErrorCode, text: str
 ) -> FindCoordinatorResponse:
-    """In both shapes: which of them is sent depends on the version alone."""
-    return FindCoordinatorResponse(
-        error_code=code,
-        error_message=text,
-        node_id=-1,
-        port=-1,
-        coordinators=[
-            Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=text)
-            for key in request.coordinator_keys
-        ],
-    )
+    """Who names several is told of each; the others have one answer."""
+    if request.coordinator_keys:
+        return FindCoordinatorResponse(
+            coordinators=[
+                Coordinator(key=key, node_id=-1, port=-1, error_code=code, error_message=text)
+                for key in request.coordinator_keys
+            ]
+        )
+    return FindCoordinatorResponse(error_code=code, error_message=text, node_id=-1, port=-1)

@@ -145,7 +145,7 @@ async def _describe_groups(
     if request.include_authorized_operations:
         for group in found.values():
             group.authorized_operations = _operations(node, ctx, group)
-    return wire.DescribeGroupsResponse(groups=[found[group_id] for group_id in may])
+    return wire.DescribeGroupsResponse(groups=[found[group_id] for group_id in request.groups])
 
 
 def _operations(node: Node, ctx: Context, group: Any) -> int:
@@ -169,20 +169,27 @@ async def _consumer_group_describe(
     answers = await _by_shard(
         node,
         ctx,
-        (group_id for group_id, allowed in may.items() if allowed),
+        (group_id for group_id, allowed in may.items() if allowed and group_id),
         lambda share: wire.ConsumerGroupDescribeRequest(group_ids=share),
     )
     found = {group.group_id: group for answer in answers for group in answer.groups}
-    for group_id, allowed in may.items():
-        if not allowed:
+    for group_id in may:
+        if group_id not in found:
+            code = (
+                ErrorCode.INVALID_GROUP_ID
+                if may[group_id]
+                else ErrorCode.GROUP_AUTHORIZATION_FAILED
+            )
             found[group_id] = wire.ConsumerGroupDescribeResponseDescribedGroup(
-                group_id=group_id, error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED
+                group_id=group_id, error_code=code
             )
     for group in found.values():
         _hide_topics(node, ctx, group)
         if request.include_authorized_operations:
             group.authorized_operations = _operations(node, ctx, group)
-    return wire.ConsumerGroupDescribeResponse(groups=[found[group_id] for group_id in may])
+    return wire.ConsumerGroupDescribeResponse(
+        groups=[found[group_id] for group_id in request.group_ids]
+    )
 
 
 def _hide_topics(

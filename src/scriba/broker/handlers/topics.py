@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.context import Context, Later
+from scriba.broker.coordination import internal_topic
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.wire.admin import (
     CreatableTopic,
@@ -87,11 +88,7 @@ async def auto_create(node: Node, ctx: Context, names: list[str]) -> dict[str, E
         elif not anywhere and not node.access.allowed(ctx, Operation.CREATE, Resource.TOPIC, name):
             failed[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         else:
-            wanted.topics.append(
-                CreatableTopic(
-                    name=name, num_partitions=USE_DEFAULT, replication_factor=USE_DEFAULT
-                )
-            )
+            wanted.topics.append(_by_default(node, name))
     if wanted.topics:
         response = await node.controller.call(wanted)
         await node.replicas.settled()
@@ -99,6 +96,13 @@ async def auto_create(node: Node, ctx: Context, names: list[str]) -> dict[str, E
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 failed[result.name] = error_code(result.error_code)
     return failed
+
+
+def _by_default(node: Node, name: str) -> CreatableTopic:
+    if name in node.internal_topics:
+        # Whoever asks first, it is to be fit for its coordinators.
+        return internal_topic(name, node.settings, alone=len(node.image.brokers) == 1)
+    return CreatableTopic(name=name, num_partitions=USE_DEFAULT, replication_factor=USE_DEFAULT)
 
 
 def refuse_create_topics(
