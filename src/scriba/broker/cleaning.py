@@ -238,8 +238,3 @@ def means_of(settings: NodeSettings) -> Means:
         buffer_bytes=settings.log_cleaner_io_buffer_size // threads,
         step_bytes=int(min(rate / 4, MOST_STEP_BYTES)),
     )
-
-
-async def cleaning_pass(node: Node, now: Instant) -> None:
-    if node.settings.log_cleaner_enable:
-        await node.cleaning.run(now)

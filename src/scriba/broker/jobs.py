@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.cleaning import cleaning_pass
 from scriba.broker.replicas import Pace
 from scriba.errors import KafkaError
 from scriba.instant import Instant
@@ -37,18 +36,24 @@ async def heartbeat_pass(node: Node, now: Instant) -> None:
     await node.heartbeat()
 
 
+def trusts_clock(node: Node, now: Instant) -> bool:
+    """Whether anything may go because of its age. Says so when that changes."""
+    watch = node.clock_watch
+    doubted = watch.jump_ms
+    trusted = watch.believes(now)
+    if watch.jump_ms and not doubted:
+        text = f"jumped ahead by {watch.jump_ms} ms: retention by age and compaction wait"
+        node.note("clock", "wall clock", text)
+    return trusted
+
+
 async def retention_pass(node: Node, now: Instant) -> None:
     """Drops what retention no longer covers, a partition at a time; idle logs close their files.
 
     Retention by age trusts the wall clock. While that has run far ahead of the monotonic one it is
     not believed, and says so: a wrong date must not wipe a log.
     """
-    watch = node.clock_watch
-    doubted = watch.jump_ms
-    by_age = watch.believes(now)
-    if watch.jump_ms and not doubted:
-        text = f"jumped ahead by {watch.jump_ms} ms: retention by age waits"
-        node.note("clock", "wall clock", text)
+    by_age = trusts_clock(node, now)
     pace = Pace(node.world.clock)
     for partition in node.replicas:
         await pace()
@@ -60,6 +65,12 @@ async def retention_pass(node: Node, now: Instant) -> None:
                 node.note("retention", repr(partition), f"dropped {len(gone)} segments")
         except KafkaError as error:
             node.note("retention", repr(partition), str(error))
+
+
+async def cleaning_pass(node: Node, now: Instant) -> None:
+    """Compacts what is due. Tombstones go by the wall clock, so that has to be right."""
+    if node.settings.log_cleaner_enable and trusts_clock(node, now):
+        await node.cleaning.run(now)
 
 
 async def flush_pass(node: Node, now: Instant) -> None:
