@@ -93,7 +93,10 @@ def group_request(key: int, version: int, topic_id: bytes) -> Message:
             member = groups.MemberIdentity(member_id="nobody")
             return groups.LeaveGroupRequest(group_id=GROUP, members=[member])
         case ApiKey.SYNC_GROUP:
-            return groups.SyncGroupRequest(group_id=GROUP, member_id="nobody")
+            protocol = (
+                {"protocol_type": "consumer", "protocol_name": "range"} if version >= 5 else {}
+            )
+            return groups.SyncGroupRequest(group_id=GROUP, member_id="nobody", **protocol)
         case ApiKey.DESCRIBE_GROUPS:
             return groups.DescribeGroupsRequest(groups=[GROUP])
         case ApiKey.DELETE_GROUPS:
