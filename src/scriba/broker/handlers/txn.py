@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
@@ -15,6 +15,7 @@ from scriba.groups.regex import Expression
 from scriba.records.batch import EndTxnMarker
 from scriba.txn.messages import EndTxnWith, ProducerIdNeeded, TopicPartition
 from scriba.txn.states import BY_LABEL
+from scriba.wire.schema import Message
 from scriba.wire.txn import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -61,44 +62,64 @@ def fenced_as(code: int, known: bool) -> int:
 
 def add_partitions_to_txn(
     node: Node, ctx: Context, request: AddPartitionsToTxnRequest
-) -> Later[AddPartitionsToTxnResponse]:
-    return Later(_add_partitions(node, ctx, request))
-
-
-async def _add_partitions(
-    node: Node, ctx: Context, request: AddPartitionsToTxnRequest
-) -> AddPartitionsToTxnResponse:
+) -> AddPartitionsToTxnResponse | Later[AddPartitionsToTxnResponse]:
     if ctx.version >= FIRST_FROM_BROKERS:
         if not node.access.allowed(ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME):
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        asked = request.transactions
-    else:
-        asked = [
-            AddPartitionsToTxnTransaction(
-                transactional_id=request.v3_and_below_transactional_id,
-                producer_id=request.v3_and_below_producer_id,
-                producer_epoch=request.v3_and_below_producer_epoch,
-                topics=request.v3_and_below_topics,
-            )
-        ]
-    results = await asyncio.gather(*(_add_to_one(node, ctx, each) for each in asked))
-    if ctx.version >= FIRST_FROM_BROKERS:
-        return AddPartitionsToTxnResponse(results_by_transaction=list(results))
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=results[0].topic_results)
+        return Later(_add_to_several(node, ctx, request.transactions))
+    asked = AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        topics=request.v3_and_below_topics,
+    )
+    result = _add_to_one(node, ctx, asked)
+    if isinstance(result, AddPartitionsToTxnResult):
+        return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
+    return Later(_add_later(result))
 
 
-async def _add_to_one(
+async def _add_later(adding: Awaitable[AddPartitionsToTxnResult]) -> AddPartitionsToTxnResponse:
+    result = await adding
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
+
+
+async def _add_to_several(
+    node: Node, ctx: Context, asked: list[AddPartitionsToTxnTransaction]
+) -> AddPartitionsToTxnResponse:
+    results = []
+    for each in asked:
+        result = _add_to_one(node, ctx, each)
+        results.append(result if isinstance(result, AddPartitionsToTxnResult) else await result)
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
+
+
+def _add_to_one(
     node: Node, ctx: Context, asked: AddPartitionsToTxnTransaction
-) -> AddPartitionsToTxnResult:
+) -> AddPartitionsToTxnResult | Awaitable[AddPartitionsToTxnResult]:
     refused = _refuse_partitions(node, ctx, asked)
     if refused:
         return _result(asked, refused)
+    request = AddPartitionsToTxnRequest(transactions=[asked])
     try:
-        answer = await node.txns.ask(
-            asked.transactional_id, AddPartitionsToTxnRequest(transactions=[asked]), ctx
-        )
+        answer = node.txns.begin(node.txns.partition_of(asked.transactional_id), request, ctx)
     except KafkaError as error:
         return _result(asked, dict.fromkeys(_partitions(asked.topics), error.code))
+    if isinstance(answer, Message):
+        return _added(ctx, answer)
+    return _added_later(ctx, asked, answer)
+
+
+async def _added_later(
+    ctx: Context, asked: AddPartitionsToTxnTransaction, answer: Awaitable[Message]
+) -> AddPartitionsToTxnResult:
+    try:
+        return _added(ctx, await answer)
+    except KafkaError as error:
+        return _result(asked, dict.fromkeys(_partitions(asked.topics), error.code))
+
+
+def _added(ctx: Context, answer: Message) -> AddPartitionsToTxnResult:
     assert isinstance(answer, AddPartitionsToTxnResponse)
     (result,) = answer.results_by_transaction
     for topic in result.topic_results:
@@ -220,21 +241,36 @@ async def _add_offsets(
 def end_txn(
     node: Node, ctx: Context, request: EndTxnRequest
 ) -> EndTxnResponse | Later[EndTxnResponse]:
-    if not node.access.allowed(
-        ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id
-    ):
-        return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    return Later(_end_txn(node, ctx, request))
-
-
-async def _end_txn(node: Node, ctx: Context, request: EndTxnRequest) -> EndTxnResponse:
     tid = request.transactional_id
+    if not node.access.allowed(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, tid):
+        return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    index = node.txns.partition_of(tid)
     try:
-        answer = await node.txns.ask(tid, request, ctx)
+        answer = node.txns.begin(index, request, ctx)
     except ProducerIdNeeded:
-        fresh = await node.producer_ids.next()
-        again = EndTxnWith(request=request, fresh_producer_id=fresh)
-        answer = await node.txns.ask(tid, again, ctx)
+        return Later(_end_with_id(node, ctx, request, index))
+    if isinstance(answer, Message):
+        return _ended(ctx, answer)
+    return Later(_end_later(node, ctx, request, index, answer))
+
+
+async def _end_later(
+    node: Node, ctx: Context, request: EndTxnRequest, index: int, answer: Awaitable[Message]
+) -> EndTxnResponse:
+    try:
+        return _ended(ctx, await answer)
+    except ProducerIdNeeded:
+        return await _end_with_id(node, ctx, request, index)
+
+
+async def _end_with_id(
+    node: Node, ctx: Context, request: EndTxnRequest, index: int
+) -> EndTxnResponse:
+    again = EndTxnWith(request=request, fresh_producer_id=await node.producer_ids.next())
+    return _ended(ctx, await node.txns.ask_partition(index, again, ctx))
+
+
+def _ended(ctx: Context, answer: Message) -> EndTxnResponse:
     assert isinstance(answer, EndTxnResponse)
     answer.error_code = fenced_as(answer.error_code, ctx.version >= FIRST_WITH_FENCED)
     return answer
