@@ -31,7 +31,7 @@ from scriba.storage.names import (
     file_name,
     parse_file,
 )
-from scriba.storage.segment import Limits, Segment
+from scriba.storage.segment import UNKNOWN, Limits, Segment
 from scriba.storage.segments import Segments
 from scriba.storage.snapshots import Snapshots
 
@@ -84,7 +84,8 @@ class Compaction:
         for segment in self._sealed():
             if by_age:
                 await segment.load_times()
-            if overdue:
+            if overdue and segment.first_timestamp == UNKNOWN:
+                self._segments.touch(segment)
                 await segment.load_first_time()
         return LogFacts(
             tuple(map(_facts_of, self._sealed())),

@@ -303,3 +303,19 @@ async def test_indexes_of_a_compacted_segment_find_every_record(shelf, log):
     found = await log.offset_for_timestamp(start_ms + 305)
     assert found is not None
     assert found.offset == 31
+
+
+async def test_age_is_looked_up_only_where_a_rule_asks_and_leaves_few_files_open(shelf):
+    shelf.settings = COMPACTED.replace(max_compaction_lag_ms=5000, min_compaction_lag_ms=10)
+    log = shelf.open()
+    for n in range(12):
+        append(log, [(f"k{n}", "v")], shelf.now)
+        log.roll(shelf.now)
+    await log.close()
+    log = shelf.open(recovery_point=log.end_offset, clean=True)
+    assert (await look(log, shelf.now)).first_uncleanable == 0
+    shelf.later(5001)
+    dirt = await look(log, shelf.now)
+    assert (dirt.first_uncleanable, dirt.overdue_ms) == (12, 1)
+    awake = [segment for segment in log._segments if segment.file is not None]
+    assert len(awake) <= 5
