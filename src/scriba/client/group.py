@@ -179,11 +179,14 @@ class Group:
 
     async def _say(self, farewell: Message, timeout_ms: int) -> None:
         """A member that cannot say that it leaves is missed when its session ends."""
-        # Its own connection: on the other one a JoinGroup may be waiting.
-        coordinator = Coordinator(
-            self._cluster, CoordinatorKind.GROUP, self._identity.group_id, "farewell"
-        )
-        coordinator.node = self._coordinator.node
+        coordinator = self._coordinator
+        if isinstance(farewell, LeaveGroupRequest):
+            # A connection of its own: on the other one a JoinGroup may be waiting. Heartbeats do
+            # not wait, and a last one must not overtake the first.
+            coordinator = Coordinator(
+                self._cluster, CoordinatorKind.GROUP, self._identity.group_id, "farewell"
+            )
+            coordinator.node = self._coordinator.node
         try:
             work = self._ask(coordinator, farewell)
             await self._cluster.within(work, max(0, timeout_ms), "the farewell")

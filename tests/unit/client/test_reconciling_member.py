@@ -192,6 +192,12 @@ def test_leaving_is_a_last_heartbeat(instance: str | None, epoch: int) -> None:
     assert (farewell.member_epoch, farewell.instance_id) == (epoch, instance)
     assert (member.phase, member.owned) == (Phase.OUT, ())
     assert machine().leave("closed") is None
+    joining = machine(instance_id=instance)
+    joining.want(WISH)
+    assert joining.next(0) is not None
+    last = joining.leave("closed")
+    assert last is not None, "the first heartbeat may have arrived"
+    assert last.member_epoch == epoch
 
 
 def test_a_commit_with_an_old_epoch_brings_the_next_heartbeat_forward() -> None:

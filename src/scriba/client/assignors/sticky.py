@@ -111,23 +111,23 @@ def _plan_unlike(partitions: Partitions, members: Sequence[Member], kept: Plan) 
     # What few can take is given first: the others can still make up for it.
     for where in sorted(free, key=lambda w: (len(takers[w.topic]), w)):
         plan[min(takers[where.topic], key=lambda member_id: len(plan[member_id]))].append(where)
-    while _move_one(plan, takers):
+    while _even_out(plan, takers):
         pass
     return plan
 
 
-def _move_one(plan: Plan, takers: dict[str, list[str]]) -> bool:
-    """Moves a partition to a member with at least two fewer; whether there was one to move."""
-    by_size = sorted(plan, key=lambda member_id: -len(plan[member_id]))
-    for giver in by_size:
-        size = len(plan[giver])
-        for where in reversed(plan[giver]):
+def _even_out(plan: Plan, takers: dict[str, list[str]]) -> bool:
+    """Moves partitions to members with at least two fewer, the largest shares first; whether any
+    was moved. Every move makes the shares more even, so that there is a last one."""
+    moved = False
+    for giver in sorted(plan, key=lambda member_id: -len(plan[member_id])):
+        for where in reversed(list(plan[giver])):
             taker = min(takers[where.topic], key=lambda member_id: len(plan[member_id]))
-            if len(plan[taker]) + 1 < size:
+            if len(plan[taker]) + 1 < len(plan[giver]):
                 plan[giver].remove(where)
                 plan[taker].append(where)
-                return True
-    return False
+                moved = True
+    return moved
 
 
 # -- what members say of themselves -------------------------------------------------------------

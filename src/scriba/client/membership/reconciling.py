@@ -101,8 +101,10 @@ class Reconciling:
             self._released()
 
     def leave(self, reason: str) -> ConsumerGroupHeartbeatRequest | None:
-        joined = self.phase is Phase.MEMBER
-        request = self._farewell() if joined else None
+        # A first heartbeat that was sent may have arrived, answered or not.
+        joined = self.phase is Phase.JOINING and self._said is not None
+        known = joined or self.phase is Phase.MEMBER
+        request = self._farewell() if known else None
         if self.phase is not Phase.OUT:
             self._go(Phase.OUT)
         self._reset()
