@@ -35,7 +35,7 @@ def join(
 ) -> Outcome:
     """Answers at once, or when the generation that the member joins is formed."""
     out = Outcome()
-    error = _malformed(state, request)
+    error = malformed(state, request)
     if error is not None:
         out.replies.append((token, refused_join(caller.version, request.member_id, error)))
         return out
@@ -54,7 +54,7 @@ def join(
     return out
 
 
-def _malformed(state: State, request: JoinGroupRequest) -> ErrorCode | None:
+def malformed(state: State, request: JoinGroupRequest) -> ErrorCode | None:
     settings = state.settings
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID

@@ -72,6 +72,9 @@ def join(
         return _join_anew(state, group, request, token, caller, now)
     out = Outcome()
     try:
+        error = classic_join.malformed(state, request)
+        if error is not None:
+            raise KafkaError(error)
         response = _join(state, group, request, caller, out, now)
     except KafkaError as e:
         response = refused_join(caller.version, request.member_id, e.code)

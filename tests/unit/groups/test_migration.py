@@ -381,6 +381,8 @@ def test_requests_of_the_wrong_member_or_generation_are_refused(shard: Shard) ->
     assert a.beat() == ErrorCode.UNKNOWN_MEMBER_ID, "it does not speak this protocol"
     odd = shard.join_request(names=["other"], protocol_type="consumer")
     assert shard.do(odd).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    odd = shard.join_request(session_timeout_ms=1)
+    assert shard.do(odd).error_code == ErrorCode.INVALID_SESSION_TIMEOUT
     odd = shard.join_request(protocol_type="connect")
     assert shard.do(odd).error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
