@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -157,6 +158,28 @@ def test_a_driver_that_was_replaced_cannot_commit(desk: Desk, new_topic: Callabl
         available_now(desk.stream(source), desk.checkpoint(), sink)
     other.close()
     assert committed(desk, target) == []
+
+
+def test_two_queries_write_at_the_same_time(desk: Desk, new_topic: Callable[[], str]) -> None:
+    source, one, two = new_topic(), new_topic(), new_topic()
+    for topic in (source, one, two):
+        desk.create(topic, 2)
+    desk.fill(source, {0: ["a", "b"], 1: ["c"]})
+    stream, failures = desk.stream(source, maxOffsetsPerTrigger="1"), []
+
+    def copy(target: str) -> None:
+        try:
+            available_now(stream, desk.checkpoint(), sink_of(desk, target, tasks="1"))
+        except Exception as failure:
+            failures.append(failure)
+
+    threads = [threading.Thread(target=copy, args=(target,)) for target in (one, two)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert committed(desk, one) == committed(desk, two) == ["a", "b", "c"]
 
 
 def test_a_sink_without_memory_of_its_query_asks_before_it_writes(

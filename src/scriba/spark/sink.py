@@ -247,6 +247,8 @@ class ExactlyOnceSink:
         self.options = write_options(options, exactly_once=True)
         self.last: Outcome | None = None
         self._watch = watch
+        self._link: Link | None = None
+        """Its own: queries of one driver run at the same time, a loop only for one of them."""
         self._owner: tuple[str, str | None] | None = None
         self._transactions: SinkTransactions | None = None
         self._marker: Marker | None = None
@@ -256,7 +258,7 @@ class ExactlyOnceSink:
         query, run = context.getLocalProperty(QUERY), context.getLocalProperty(RUN)
         if query is None:
             raise OptionError("the exactly-once sink works only in writeStream.foreachBatch(sink)")
-        here = link(self.options.client, ProducerSettings)
+        here = self._link = self._link or Link(self.options.settings())
         counts = targets(here, self.options)
         transactions = self._own(here, query, run, batch_id)
         marker = self._marker

@@ -1,0 +1,45 @@
+"""kill -9 of the whole driver, JVM and workers included: the same rows in, the same rows out."""
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scriba.spark import ExactlyOnceSink
+
+from .conftest import Desk, available_now
+
+DRIVER = Path(__file__).parent / "crash_driver.py"
+
+STEPS = ("write", "commit", "committed")
+"""Before anything is written; when all but the commit is done; when all is, and Spark not told."""
+
+
+def die(desk: Desk, source: str, target: str, checkpoint: str, step: str) -> None:
+    """Runs a driver that kills itself before this step."""
+    names = [desk.broker.bootstrap, source, target, checkpoint, step]
+    child = subprocess.Popen([sys.executable, str(DRIVER), *names], start_new_session=True)
+    try:
+        assert child.wait(300) == -signal.SIGKILL
+    finally:
+        child.kill()
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_killed_driver_neither_loses_nor_repeats_a_row(
+    desk: Desk, new_topic: Callable[[], str], step: str
+) -> None:
+    source, target = new_topic(), new_topic()
+    desk.create(source, 2)
+    desk.create(target, 2)
+    values = [f"{n:03}" for n in range(120)]
+    desk.fill(source, {0: values[::2], 1: values[1::2]})
+    checkpoint = desk.checkpoint()
+    die(desk, source, target, checkpoint, step)
+    sink = ExactlyOnceSink({**desk.kafka, "topic": target})
+    available_now(desk.stream(source, maxOffsetsPerTrigger="50"), checkpoint, sink)
+    written = desk.read(target, **{"kafka.isolation.level": "read_committed"})
+    assert desk.values(written) == values
