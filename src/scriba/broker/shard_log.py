@@ -112,9 +112,9 @@ async def read_back(log: Log, machine: Machine, chunk_bytes: int, pace: Pace) ->
                 batch = chunk[position : position + header.size]
                 await _replay(log.topic, machine, batch, header, pace)
                 offset = header.next_offset
+                await pace()
         if offset == begun:
             raise ParseError(f"{log!r} holds no whole batch at {offset}")
-        await pace()
 
 
 async def _chunk(log: Log, offset: int, chunk_bytes: int) -> memoryview | None:

@@ -7,6 +7,7 @@ release may have written kinds that are not known here: those are passed over, i
 
 from collections.abc import Iterable, Mapping
 from struct import Struct
+from struct import error as StructError
 from typing import Final
 
 from scriba.errors import ParseError
@@ -86,26 +87,25 @@ def decode_change(
     topic: str, key: Buffer, value: Buffer | None
 ) -> tuple[Message, Message | None] | None:
     """The record, or None for a kind unknown here; ParseError for bytes that are neither."""
-    kind, start = _short(key, topic)
+    try:
+        (kind,) = _SHORT.unpack_from(key)
+        version = None if value is None else _SHORT.unpack_from(value)[0]
+    except StructError as error:
+        raise ParseError(f"a record of {topic} that does not begin with an int16") from error
     classes = KINDS[topic].get(kind)
     if classes is None:
         return None
     key_class, value_class = classes
     # As in Kafka, what follows the known fields is left alone.
-    found, _ = key_class.decode_from(key, start, _KEY_VERSION)
-    if value is None:
-        return _modern(found), None
-    version, start = _short(value, topic)
-    if version not in value_class.VERSIONS:
-        raise ParseError(f"{value_class.__name__} has no version {version}")
-    content, _ = value_class.decode_from(value, start, version)
-    return _modern(found), _modern(content)
-
-
-def _short(buf: Buffer, topic: str) -> tuple[int, int]:
-    if len(buf) < _SHORT.size:
-        raise ParseError(f"a record of {topic} with {len(buf)} bytes where an int16 begins")
-    return _SHORT.unpack_from(buf)[0], _SHORT.size
+    found: Message = key_class.decode_from(key, _SHORT.size, _KEY_VERSION)[0]
+    content: Message | None = None
+    if value is not None and version is not None:
+        if version not in value_class.VERSIONS:
+            raise ParseError(f"{value_class.__name__} has no version {version}")
+        content = value_class.decode_from(value, _SHORT.size, version)[0]
+    if key_class is groups.LegacyOffsetCommitKey:
+        return _modern(found), None if content is None else _modern(content)
+    return found, content
 
 
 def _modern(message: Message) -> Message:

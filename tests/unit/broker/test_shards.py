@@ -15,6 +15,8 @@ import pytest
 from scriba.broker.context import Context
 from scriba.broker.coordination import make_internal_topic
 from scriba.broker.node import Node
+from scriba.broker.replicas import Pace
+from scriba.broker.shard_log import read_back
 from scriba.broker.shards import Kind, Shards, partition_for
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
@@ -445,5 +447,47 @@ def test_machines_hear_of_topics_and_lose_their_own(in_a_node: InANode) -> None:
         assert await refusal(waiting) is ErrorCode.NOT_COORDINATOR
         assert await refusal(ask(shards, "read")) is ErrorCode.NOT_COORDINATOR
         assert shards.partitions_led() == []
+
+    in_a_node(script)
+
+
+class Hurried:
+    """A clock on which every look takes ten milliseconds."""
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def mono_ms(self) -> int:
+        self.looks += 1
+        return 10 * self.looks
+
+    def wall_ms(self) -> int:
+        return self.mono_ms()
+
+    def now(self) -> Instant:
+        return Instant(self.mono_ms(), self.wall_ms())
+
+
+def test_loading_gives_way_between_batches(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        shards = await with_toys(node)
+        await ready(shards)
+        for _ in range(50):
+            await ask(shards, "add")
+        partition = node.replicas.find(OFFSETS_TOPIC, shards.partition_of("g"))
+        turns = 0
+
+        async def bystander() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        watching = asyncio.get_running_loop().create_task(bystander())
+        machine = Toy(0)
+        await read_back(partition.log, machine, 1 << 20, Pace(Hurried()))
+        watching.cancel()
+        assert machine.numbers == {"g": 50}
+        assert turns >= 50
 
     in_a_node(script)
