@@ -138,6 +138,22 @@ def test_a_crash_brings_nothing_back_and_what_was_compacted_is_known(broker: Bro
     read_until(broker, "crashed", [(3, "K3", "D"), (5, "K1", "F"), (6, "K2", "H")])
 
 
+def test_transactions_are_compacted_by_what_became_of_them(broker: Broker) -> None:
+    create(broker, "txns")
+    producer = Producer(
+        {"bootstrap.servers": broker.bootstrap, "transactional.id": "t", "linger.ms": 0}
+    )
+    producer.init_transactions(PATIENCE_S)
+    for value, commit in (("kept", True), ("dropped", False), ("newer", True), ("gone", False)):
+        producer.begin_transaction()
+        producer.produce("txns", key="a" if commit else "b", value=value)
+        if value == "kept":
+            producer.produce("txns", key="b", value="stays")
+        assert producer.flush(PATIENCE_S) == 0
+        producer.commit_transaction() if commit else producer.abort_transaction()
+    read_until(broker, "txns", [(1, "b", "stays"), (5, "a", "newer")])
+
+
 def keys_left(broker: Broker, topic: str) -> list[str]:
     return [key for _, key, _ in read(broker, topic) if key and key.startswith("key")]
 

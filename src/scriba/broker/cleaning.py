@@ -193,7 +193,7 @@ class Cleaning:
         means = means_of(node.settings)
         seed = node.world.rng.bytes(16)
         work = work_on(log, first_dirty, dirt.first_uncleanable, means, seed, now)
-        async with aclosing(worker.run(TASK, work)) as steps:  # type: ignore[type-var]
+        async with aclosing(worker.run(TASK, work)) as steps:
             async for step in steps:
                 if not self._may_clean(partition) or generation != log.compaction.generation:
                     raise Stale

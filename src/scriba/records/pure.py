@@ -9,7 +9,7 @@ wrap as Java's `long` does. What they read may be any buffer and is never writte
 import hashlib
 from array import array
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from scriba.errors import ParseError
 from scriba.records.header import HEADER_SIZE, NO_TIMESTAMP, Buffer
@@ -293,6 +293,26 @@ def murmur2(key: Buffer, /) -> int:
     return h ^ h >> 15
 
 
+class Walk(NamedTuple):
+    """How far `retain_plain` came."""
+
+    at: int
+    next_offset: int
+    used: int
+    read: int
+    """Records gone over."""
+    kept: int
+    changed: bool
+    """Whether anything went."""
+    full: bool
+    """Whether it stopped for lack of room."""
+    since_index: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    entries: "list[IndexEntry]"
+    """Of the indexes, that became due."""
+
+
 IndexEntry = tuple[int, int, int, int, int]
 """Base offset, last offset and place of a batch; the largest timestamp so far and its offset."""
 
@@ -436,16 +456,14 @@ class OffsetMap:
         max_timestamp: int,
         max_timestamp_offset: int,
         /,
-    ) -> tuple[int, int, int, int, int, bool, bool, int, int, int, list[IndexEntry]]:
+    ) -> tuple[Any, ...]:
         """Writes into `out`, from `used` on, what stays of the plain batches at `at`.
 
         It also stops before a batch of which nothing would stay, if that ends at `last_end` or its
         last offset is among `needed` (in rising order), and where `out` has no room. An entry of
         the indexes is due when more than `interval` bytes were written since the last one.
 
-        Returns where it stopped in `data`, the offset that follows, where it stopped in `out`,
-        how many records it read and kept, whether anything went, whether `out` is full, the three
-        numbers about the indexes as they are now, and entries for them. This twin stops at once.
+        Returns the fields of a `Walk`. This twin stops at once.
         """
         state = (since_index, max_timestamp, max_timestamp_offset)
         return at, next_offset, used, 0, 0, False, False, *state, []

@@ -5,7 +5,7 @@ A node is given one `World`. The real one lives beside this file, the simulated 
 """
 
 import builtins
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from scriba.instant import Instant
@@ -52,7 +52,7 @@ class Offload(Protocol):
 class Worker(Protocol):
     """Runs long tasks one after the other, outside the loop's process."""
 
-    def run(self, task: str, *values: Any) -> AsyncIterator[Any]:
+    def run(self, task: str, *values: Any) -> AsyncGenerator[Any, None]:
         """What the generator function `module:function` yields, given a disk and `values`.
 
         It goes on only as its items are taken; closing the iterator early ends the task.

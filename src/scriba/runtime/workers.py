@@ -9,7 +9,7 @@ import asyncio
 import pickle
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ class ChildWorker:
     def __init__(self) -> None:
         self._process: Process | None = None
 
-    async def run(self, task: str, *values: Any) -> AsyncIterator[Any]:
+    async def run(self, task: str, *values: Any) -> AsyncGenerator[Any, None]:
         process = await self._started()
         ended = False
         try:

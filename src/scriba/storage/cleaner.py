@@ -41,7 +41,7 @@ from scriba.records.header import (
     BatchHeader,
     Buffer,
 )
-from scriba.records.pure import OffsetMap, rebase
+from scriba.records.pure import OffsetMap, Walk, rebase
 from scriba.runtime.ports import Disk
 from scriba.storage.cleaner_output import Output
 from scriba.storage.cleaner_source import LEAST_WINDOW, Damage, Source, Window
@@ -274,26 +274,29 @@ class _Cleaner:
         work, output = self._work, self._output
         full = True
         while full:
-            (window.at, window.next_offset, used, read, kept, changed, full, since_index,
-             *latest, entries) = self._map.retain_plain(
-                window.view,
-                window.at,
-                window.next_offset,
-                last_end,
-                output.buffer,
-                output.used,
-                self._latest,
-                work.now_ms,
-                work.now_ms + work.delete_retention_ms,
-                output.interval,
-                self._needed,
-                output.since_index,
-                *output.latest,
-            )  # fmt: skip
-            output.added(used, since_index, (latest[0], latest[1]), entries)
-            self._records_read += read
-            self._records_kept += kept
-            self._changed = self._changed or changed
+            walk = Walk._make(
+                self._map.retain_plain(
+                    window.view,
+                    window.at,
+                    window.next_offset,
+                    last_end,
+                    output.buffer,
+                    output.used,
+                    self._latest,
+                    work.now_ms,
+                    work.now_ms + work.delete_retention_ms,
+                    output.interval,
+                    self._needed,
+                    output.since_index,
+                    *output.latest,
+                )
+            )
+            window.at, window.next_offset = walk.at, walk.next_offset
+            output.added(walk)
+            self._records_read += walk.read
+            self._records_kept += walk.kept
+            self._changed = self._changed or walk.changed
+            full = walk.full
             if full:
                 if not output.used:
                     return  # larger than the buffer: it is written by itself

@@ -1,7 +1,7 @@
 """A compacted segment in the making: its files, under names that no start takes for a segment."""
 
 from scriba.records.header import NO_TIMESTAMP, Buffer
-from scriba.records.pure import IndexEntry
+from scriba.records.pure import Walk
 from scriba.runtime.ports import Disk, File
 from scriba.storage.aborted import AbortedTxns
 from scriba.storage.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
@@ -58,14 +58,13 @@ class Output:
             self.buffer[self.used : self.used + size] = batch
             self.used += size
 
-    def added(
-        self, used: int, since_index: int, latest: tuple[int, int], entries: list[IndexEntry]
-    ) -> None:
-        """Takes note of batches that someone has put into the buffer."""
-        for base_offset, last_offset, place, timestamp, offset in entries:
+    def added(self, walk: Walk) -> None:
+        """Takes note of batches that a walk has put into the buffer."""
+        for base_offset, last_offset, place, timestamp, offset in walk.entries:
             self.offsets.append(base_offset, last_offset, self._written + place)
             self.times.append(timestamp, offset)
-        self.used, self.since_index, self.latest = used, since_index, latest
+        self.used, self.since_index = walk.used, walk.since_index
+        self.latest = (walk.max_timestamp, walk.max_timestamp_offset)
 
     def note_aborted(self, txn: AbortedTxn) -> None:
         self.aborted.append(txn)

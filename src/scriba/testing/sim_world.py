@@ -20,7 +20,7 @@ trace, on every machine and whatever PYTHONHASHSEED says.
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Final, ParamSpec, TypeVar
 
 from scriba.instant import Instant
@@ -107,7 +107,7 @@ class SimWorkers:
     def start(self) -> "SimWorkers":
         return self
 
-    async def run(self, task: str, *values: Any) -> AsyncIterator[Any]:
+    async def run(self, task: str, *values: Any) -> AsyncGenerator[Any, None]:
         for item in find_task(task)(self._disk, *values):
             await asyncio.sleep(self._rng.between(0.02, 2.0) / 1000)
             yield item
