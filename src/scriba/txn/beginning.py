@@ -8,7 +8,7 @@ from typing import Final
 
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
-from scriba.outcome import Caller, Outcome, Token
+from scriba.outcome import Caller, Event, Outcome, Token
 from scriba.txn.ending import fence
 from scriba.txn.messages import InitProducerIdWith, ProducerIdNeeded
 from scriba.txn.state import NEVER_TIMES_OUT, State
@@ -59,6 +59,10 @@ def _init(
     if txn.state is ONGOING:
         outcome = fence(state, tid, txn, now, fresh)
         outcome.replies.append((token, _response(ErrorCode.CONCURRENT_TRANSACTIONS)))
+        text = (
+            f"epoch {txn.producer_epoch} of producer {txn.producer_id}: its open transaction ends"
+        )
+        outcome.events.append(Event("producer fenced", tid, text))
         return outcome
     return _next_epoch(state, tid, txn, timeout_ms, expected, token, now, fresh)
 

@@ -38,7 +38,7 @@ from scriba.txn.listing import describe, list_transactions
 from scriba.txn.messages import EndTxnWith, InitProducerIdWith, MarkersWritten, WriteMarkers
 from scriba.txn.partitions import add_partitions
 from scriba.txn.state import State
-from scriba.txn.states import DEAD, ENDED, PREPARED, VALID, read, tombstone
+from scriba.txn.states import DEAD, ENDED, ONGOING, PREPARED, VALID, read, tombstone
 from scriba.wire.schema import Message
 from scriba.wire.stored import TransactionLogKey, TransactionLogValue
 from scriba.wire.txn import (
@@ -102,8 +102,9 @@ class Transactions:
         state.next_expiry_ms = now.mono_ms + state.settings.expiry_interval_ms
         outcome = Outcome()
         for transactional_id, txn in state.txns.items():
-            state.restart_clock(transactional_id, txn, now)
-            if txn.state in PREPARED:
+            if txn.state is ONGOING:
+                state.restart_clock(transactional_id, txn, now)
+            elif txn.state in PREPARED:
                 outcome.sends.append(state.markers(transactional_id, txn))
         return outcome
 

@@ -6,7 +6,7 @@ from typing import Final
 from scriba.instant import Instant
 from scriba.txn.facts import TxnSettings
 from scriba.txn.messages import WriteMarkers
-from scriba.txn.states import COMPLETE_COMMIT, ONGOING, PREPARE_COMMIT, Txn
+from scriba.txn.states import COMPLETE_COMMIT, PREPARE_COMMIT, Txn
 
 NEVER_TIMES_OUT: Final = 2**31 - 1
 """The time-out of a transaction that an outside coordinator ends (two-phase commit)."""
@@ -69,9 +69,8 @@ class State:
 
     def restart_clock(self, transactional_id: str, txn: Txn, now: Instant) -> None:
         """After a load: what has passed is known only by the wall clock, which may have jumped."""
-        if txn.state is ONGOING:
-            passed = min(max(now.wall_ms - txn.started_ms, 0), txn.timeout_ms)
-            self.began(transactional_id, txn.timeout_ms, now.mono_ms - passed)
+        passed = min(max(now.wall_ms - txn.started_ms, 0), txn.timeout_ms)
+        self.began(transactional_id, txn.timeout_ms, now.mono_ms - passed)
 
     def markers(self, transactional_id: str, txn: Txn) -> WriteMarkers:
         return WriteMarkers(

@@ -143,6 +143,7 @@ def test_an_open_transaction_is_aborted_before_its_id_is_taken_over(level):
     pid, epoch = shard.producer()
     shard.add((pid, epoch), 0)
     assert shard.init().error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert [event.kind for event in shard.events] == ["producer fenced"]
     assert shard.state() == "PrepareAbort"
     assert shard.init().error_code == ErrorCode.CONCURRENT_TRANSACTIONS
     (markers,) = shard.write_markers()
