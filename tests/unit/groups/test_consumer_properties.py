@@ -200,6 +200,17 @@ class Groups(RuleBasedStateMachine):
     def the_log_gives_what_is_stored(self) -> None:
         assert picture(self.shard) == picture(self.shard, self.shard.reloaded())
 
+    @invariant()
+    def the_compacted_log_gives_it_too(self) -> None:
+        last = {entry[1]: entry for entry in self.shard.log}
+        whole, self.shard.log = (
+            self.shard.log,
+            [entry for entry in self.shard.log if last[entry[1]] is entry and entry[2] is not None],
+        )
+        reloaded = self.shard.reloaded()
+        self.shard.log = whole
+        assert picture(self.shard) == picture(self.shard, reloaded)
+
     def teardown(self) -> None:
         """Everybody heartbeats in time: all come to rest at their targets."""
         for _ in range(30):
