@@ -7,8 +7,9 @@ is held to `log.cleaner.io.max.bytes.per.second`, and each segment that it compl
 here. How far a log is compacted is written down after the last of them.
 
 A log that is deleted, truncated or shortened meanwhile makes the work stale: it is dropped, and
-the next pass looks again. A log in which the worker finds damage is marked as uncleanable, with an
-event and in `uncleanable`: it is served as before and only grows.
+the next pass looks again. A log in which the worker finds damage, or at which it fails in any other
+way that would come again, is marked as uncleanable, with an event and in `uncleanable`: it is
+served as before and only grows. One log must not stop the node, nor the compaction of others.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from scriba.storage.cleaner import Finished, Means, Progress, Rewritten
 from scriba.storage.cleaner_source import Damage
 from scriba.storage.cleaning import Dirt, dirtiest
 from scriba.storage.compaction import Stale, dirt_of, work_on
+from scriba.storage.logdir import FULL
 from scriba.storage.names import PartitionName
 
 if TYPE_CHECKING:
@@ -157,14 +159,8 @@ class Cleaning:
             return
         except Stale:
             why = "given up: the log has changed meanwhile"
-        except Damage as damage:
-            why = f"uncleanable: {damage}"
-            self.uncleanable[partition] = why
-            self.gauges.uncleanable_partitions_count = len(self.uncleanable)
-            logger.error("%r is %s", partition, why)
-        except (KafkaError, OSError) as error:
-            # No room, or a worker that was ended: the next pass may fare better.
-            why = "given up: the log is gone" if log.failure else f"put off: {error}"
+        except Exception as error:
+            why = self._judge(partition, error)
         finally:
             self.gauges.in_progress -= 1
             took_ms = node.world.clock.mono_ms() - started
@@ -174,6 +170,21 @@ class Cleaning:
         if log.failure is None:
             with suppress(OSError):
                 log.compaction.discard()
+
+    def _judge(self, partition: Partition, error: Exception) -> str:
+        """What a failed compaction means for its partition, and for no other."""
+        if partition.log.failure is not None:
+            return "given up: the log is gone"
+        full = isinstance(error, OSError) and error.errno in FULL
+        if full or isinstance(error, KafkaError | ChildProcessError):
+            # No room, or a worker that was ended: the next pass may fare better.
+            return f"put off: {error}"
+        expected = isinstance(error, Damage | OSError)
+        why = f"uncleanable: {error}" if expected else f"uncleanable: {error!r}"
+        self.uncleanable[partition] = why
+        self.gauges.uncleanable_partitions_count = len(self.uncleanable)
+        logger.error("%r is %s", partition, why, exc_info=None if expected else error)
+        return why
 
     async def _compact(self, worker: Worker, candidate: _Candidate) -> None:
         partition, home, dirt = candidate

@@ -47,7 +47,12 @@ class ChildWorker:
         process = self._process
         if process is None or process.returncode is not None:
             process = self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "scriba.runtime.worker_process", stdin=PIPE, stdout=PIPE
+                sys.executable,
+                "-m",
+                "scriba.runtime.worker_process",
+                stdin=PIPE,
+                stdout=PIPE,
+                start_new_session=True,  # a Ctrl-C at the terminal is for the node alone
             )
         return process
 
