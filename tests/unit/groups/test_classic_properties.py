@@ -104,8 +104,8 @@ class Lives(RuleBasedStateMachine):
     @rule(who=clients, names=st.sampled_from([["range"], ["range", "sticky"], ["sticky", "range"]]))
     def join(self, who: int, names: list[str]) -> None:
         client = self.clients[who]
-        for _ in range(2):
-            if client.joining is None:
+        for again in (False, True):
+            if client.joining is None and not (again and client.generation >= 0):
                 request = self.shard.join_request(
                     client.member_id, names=names, group_instance_id=client.instance
                 )
@@ -130,6 +130,14 @@ class Lives(RuleBasedStateMachine):
         }
         client.syncing = self.shard.sync(client_as_joined(client), shares)
         self.listen()
+
+    @rule(who=clients)
+    def sync_late(self, who: int) -> None:
+        client = self.clients[who]
+        if client.generation >= 0:
+            late = self.shard.sync(client_as_joined(client), generation_id=client.generation - 1)
+            assert self.shard.answers.pop(late).error_code, "assigned in another generation"
+            self.listen()
 
     @rule(who=st.sets(clients, min_size=1))
     def settle(self, who: set[int]) -> None:
@@ -162,6 +170,21 @@ class Lives(RuleBasedStateMachine):
             self.listen()
             client.joining = client.syncing = None
             self.forget(client)
+
+    @rule(who=clients)
+    def change_of_mind(self, who: int) -> None:
+        self.join(who, ["range"])
+        self.leave(who)
+
+    @rule(who=clients, others=st.sets(clients), crash=st.booleans())
+    def bounce(self, who: int, others: set[int], crash: bool) -> None:
+        """A process restarts at once, perhaps together with its coordinator."""
+        if others:
+            self.settle({who, *others})
+        self.restart(who)
+        self.join(who, ["range"])
+        if crash:
+            self.crash()
 
     # --- offsets ---
 
@@ -198,6 +221,11 @@ class Lives(RuleBasedStateMachine):
         if self.shard.commit_in_txn(producer, {place: offset})[place] == 0:
             self.order += 1
             self.pending.setdefault(producer, {})[place] = (offset, self.order)
+
+    @rule(producer=producers, place=places, offset=offsets)
+    def commit_both_ways(self, producer: int, place: tuple[str, int], offset: int) -> None:
+        self.commit_alone(place, offset)
+        self.commit_in_txn(producer, place, offset + 1)
 
     @rule(producer=producers, commit=st.booleans())
     def end_txn(self, producer: int, commit: bool) -> None:
