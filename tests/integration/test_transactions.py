@@ -211,7 +211,7 @@ def test_the_broker_dies_at_any_write_and_every_transaction_is_all_or_nothing(
         make(broker, topic)
         with Confluent(broker, topic):
             pass  # the topics of the coordinators are there
-        for write in range(2, 10):
+        for write in range(4, 9):
             with fatal_write(broker.pid, write):
                 run.until_it_dies(broker)
             broker.kill()
