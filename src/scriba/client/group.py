@@ -329,7 +329,13 @@ class Group:
             [me] = request.members
             request = LeaveGroupRequest(group_id=request.group_id, member_id=me.member_id)
         kind = _ANSWERS[type(request)]
-        answer = await connection.request(request, kind, version=version, timeout_ms=timeout_ms)
+        try:
+            coming = connection.post(request, kind, version=version, timeout_ms=timeout_ms)
+        except ValueError as unknown:
+            # Something that was asked for, such as a static member, is newer than the broker.
+            code = ErrorCode.UNSUPPORTED_VERSION
+            raise BrokerError(code, str(unknown), about=connection.address) from unknown
+        answer = await coming
         code = error_code(getattr(answer, "error_code", 0))
         if code.retriable:
             raise BrokerError(code, about=f"group {self._identity.group_id}")
