@@ -259,6 +259,25 @@ def test_the_java_producer_has_an_epoch_for_every_transaction(cluster: Broker, t
     assert sum(map(len, held.values())) == 4000
 
 
+def test_the_java_producer_keeps_its_epoch_where_the_feature_is_lower(
+    own_cluster: Broker, topic: str
+) -> None:
+    make(own_cluster, topic)
+    to = ["--bootstrap-server", own_cluster.bootstrap]
+    tool("features", *to, "downgrade", "--feature", "transaction.version=1").ok()
+    tool(
+        "producer-perf-test",
+        *("--topic", topic, "--num-records", "1000", "--record-size", "20"),
+        *("--throughput", "2000", "--transactional-id", topic, "--transaction-duration-ms", "100"),
+        *to,
+    ).ok()
+    with Raw(own_cluster.port, topic) as raw:
+        raw.complete()
+        assert raw.describe().producer_epoch == 0
+    held = Reader(own_cluster, topic, 2).to_the_end()
+    assert sum(map(len, held.values())) == 1000
+
+
 def test_kafkas_tools_find_describe_and_end_transactions(cluster: Broker, topic: str) -> None:
     make(cluster, topic, 1)
     to = ["--bootstrap-server", cluster.bootstrap]

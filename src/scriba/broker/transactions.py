@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -38,7 +39,8 @@ if TYPE_CHECKING:
     from scriba.broker.node import Node
 
 AT_ONCE: Final = 16
-"""Markers written in one go; what is more than that gives way in between."""
+"""Markers of one transaction, and transactions, that are taken up in one go; what is more than that
+gives way in between."""
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
 ADD_PARTITIONS_VERSION: Final = 5
@@ -84,14 +86,44 @@ class TransactionRunner:
         self._node = node
         self._ending: dict[str, asyncio.Future[None]] = {}
         """Transactional ids whose markers are being written; done when the next may begin."""
+        self._this_turn = 0
+        """Transactions taken up in this turn of the loop."""
+        self._queue: deque[tuple[WriteMarkers, int, asyncio.Future[None]]] = deque()
+        self._worker: asyncio.Task[None] | None = None
         node.txns.on_send = self.carry_out
 
     # ---- markers ----
 
     def carry_out(self, send: WriteMarkers, epoch: int) -> None:
         """Writes the markers of a transaction, for the coordinator of this leader epoch."""
-        ending: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        ending: asyncio.Future[None] = loop.create_future()
         self._ending[send.transactional_id] = ending
+        self._this_turn += 1
+        if self._this_turn == 1:
+            loop.call_soon(self._next_turn)
+        if self._this_turn <= AT_ONCE and not self._queue:
+            self._begin(send, epoch, ending)
+            return
+        # A shard that was loaded may have thousands to end: they take their turn with the rest.
+        self._queue.append((send, epoch, ending))
+        if self._worker is None or self._worker.done():
+            self._worker = self._node.tasks.spawn(self._work(), name="markers")
+
+    def _next_turn(self) -> None:
+        self._this_turn = 0
+
+    async def _work(self) -> None:
+        pace = Pace(self._node.world.clock)
+        while self._queue:
+            await pace()
+            send, epoch, ending = self._queue.popleft()
+            if self._is_current(send.partition, epoch):
+                self._begin(send, epoch, ending)
+            else:
+                self._over(send, ending)
+
+    def _begin(self, send: WriteMarkers, epoch: int, ending: asyncio.Future[None]) -> None:
         if len(send.partitions) <= AT_ONCE:
             waits, again = self._append(send, epoch, send.partitions)
             if not waits and not again:

@@ -12,6 +12,7 @@ from scriba.records.batch import Record, encode_batch
 from scriba.storage.names import PartitionName
 from scriba.testing.peer import Peer
 from scriba.testing.sim_world import ProcessWorld
+from scriba.txn.messages import WriteMarkers
 from scriba.wire.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from scriba.wire.produce import (
@@ -136,6 +137,26 @@ def test_a_marker_waits_until_its_partition_is_there_again(in_a_node: InANode) -
         await node.replicas._place([(TOPIC, topic.id, [(0, topic.partitions[0])])])
         await asyncio.sleep(5)
         assert await client.state() == "CompleteCommit"
+
+    in_a_node(play)
+
+
+def test_many_transactions_that_end_at_once_all_end(in_a_node: InANode) -> None:
+    async def play(node: Node, world: ProcessWorld) -> None:
+        client = await producer(world)
+        await client.begin()
+        partition = node.replicas.get(TOPIC, 0)
+        index = node.txns.partition_of(TID)
+        shard = node.replicas.get(node.txns.topic, index)
+        assert partition is not None
+        assert shard is not None
+        for number in range(100):
+            send = WriteMarkers(index, f"t{number}", 5_000 + number, 1, True, ((TOPIC, 0),), 2)
+            node.transactions.carry_out(send, shard.leader_epoch)
+        assert partition.log.end_offset < 100
+        await asyncio.sleep(0.1)
+        assert partition.log.end_offset == 100
+        assert not node.transactions._ending
 
     in_a_node(play)
 
