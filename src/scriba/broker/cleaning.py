@@ -246,6 +246,6 @@ def means_of(settings: NodeSettings) -> Means:
     return Means(
         map_bytes=settings.log_cleaner_dedupe_buffer_size // threads,
         map_load=settings.log_cleaner_io_buffer_load_factor,
-        buffer_bytes=settings.log_cleaner_io_buffer_size // threads,
+        buffer_bytes=settings.log_cleaner_io_buffer_size // threads // 2,
         step_bytes=int(min(rate / 4, MOST_STEP_BYTES)),
     )

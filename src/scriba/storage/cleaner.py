@@ -72,6 +72,7 @@ class Means(NamedTuple):
     map_bytes: int
     map_load: float
     buffer_bytes: int
+    """For reading, and as much for writing."""
     step_bytes: int
     """After how much reading and writing to report."""
 
