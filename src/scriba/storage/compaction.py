@@ -131,6 +131,7 @@ class Compaction:
             created_ms=old[-1].created_ms,
             limits=self._limits(rewritten.base_offset),
         )
+        self._remove_strays(rewritten)
         for suffix in _suffixes(rewritten):
             disk.rename(stem + suffix + CLEANED, stem + suffix + SWAP)
         for segment in old:
@@ -149,6 +150,15 @@ class Compaction:
         if generation != self.generation or any(base not in by_base for base in rewritten.replaced):
             raise Stale
         return [by_base[base] for base in rewritten.replaced]
+
+    def _remove_strays(self, rewritten: Rewritten) -> None:
+        """Files of attempts that were given up: a start that found them would undo the swap."""
+        own = {file_name(rewritten.base_offset, each + CLEANED) for each in _suffixes(rewritten)}
+        for name in self._disk.list(self._segments.directory):
+            if name.endswith(CLEANED) and name not in own:
+                found = parse_file(name)
+                if found is not None and found[0] <= rewritten.base_offset:
+                    self._disk.unlink(f"{self._segments.directory}/{name}")
 
     async def sync_names(self) -> None:
         await self._disk.sync_dir(self._segments.directory)

@@ -319,3 +319,16 @@ async def test_age_is_looked_up_only_where_a_rule_asks_and_leaves_few_files_open
     assert (dirt.first_uncleanable, dirt.overdue_ms) == (12, 1)
     awake = [segment for segment in log._segments if segment.file is not None]
     assert len(awake) <= 5
+
+
+async def test_what_an_abandoned_attempt_left_cannot_undo_a_swap(shelf, log):
+    for n in range(8):
+        append(log, [(f"k{n % 2}", "x" * 900)], shelf.now)
+        log.roll(shelf.now)
+    await log.flush()
+    left = ["00000000000000000000.txnindex.cleaned", "00000000000000000001.log.cleaned"]
+    for name in left:
+        (shelf.directory / name).write_bytes(b"of an earlier attempt")
+    await compact(shelf.disk, log, shelf.now)
+    assert shelf.files(".cleaned") == []
+    assert [offset for offset, *_ in await pairs(shelf, log)] == [6, 7]
