@@ -332,3 +332,45 @@ async def test_what_an_abandoned_attempt_left_cannot_undo_a_swap(shelf, log):
     await compact(shelf.disk, log, shelf.now)
     assert shelf.files(".cleaned") == []
     assert [offset for offset, *_ in await pairs(shelf, log)] == [6, 7]
+
+
+async def stopped_log(shelf, log: Log) -> list[tuple[int, str, str | None]]:
+    """Three closed segments, on disk; what they say."""
+    for n in range(3):
+        append(log, [("a", f"{n}"), (f"k{n}", "v")], shelf.now)
+        log.roll(shelf.now)
+    said = await pairs(shelf, log)
+    await log.close()
+    return said
+
+
+async def test_a_start_gives_the_last_files_of_a_swap_their_names(shelf, log):
+    said = await stopped_log(shelf, log)
+    for suffix in (".index", ".timeindex"):
+        path = shelf.directory / f"00000000000000000000{suffix}"
+        path.rename(f"{path}.swap")
+    log = shelf.open(recovery_point=6)
+    assert await pairs(shelf, log) == said
+    assert shelf.files(".swap") == []
+    assert len(shelf.files(".timeindex")) == len(shelf.files(".log"))
+
+
+async def test_a_start_takes_back_a_segment_of_which_parts_are_unfinished(shelf, log):
+    said = await stopped_log(shelf, log)
+    for name, content in [("2.log.swap", b""), ("2.index.cleaned", b""), ("4.log.cleaned", b"?")]:
+        (shelf.directory / name.rjust(19 + len(name), "0")).write_bytes(content)
+    assert shelf.files(".swap") == ["00000000000000000002.log.swap"]
+    log = shelf.open(recovery_point=6)
+    assert await pairs(shelf, log) == said
+    assert shelf.files(".swap") == shelf.files(".cleaned") == []
+
+
+async def test_a_start_puts_a_finished_segment_in_the_place_of_its_sources(shelf, log):
+    await stopped_log(shelf, log)
+    second = shelf.directory / "00000000000000000002.log"
+    swap = shelf.directory / "00000000000000000000.log.swap"
+    swap.write_bytes(second.read_bytes())
+    log = shelf.open(recovery_point=6)
+    assert [offset for offset, *_ in await pairs(shelf, log)] == [2, 3, 4, 5]
+    assert len(shelf.files(".log")) == 3
+    assert "00000000000000000002.log" not in shelf.files(".log")
