@@ -213,7 +213,11 @@ def work_on(
         first_dirty=first_dirty,
         end_offset=end_offset,
         aborted=tuple(log.aborted_transactions(log.first_segment_offset, end_offset)),
-        producers={each: LastOf(*last) for each, last in log.producers.last_written().items()},
+        producers={
+            producer_id: LastOf(*last)
+            for producer_id, last in log.producers.last_written().items()
+            if last[0] < end_offset
+        },
         limits=GroupLimits(settings.segment_bytes, settings.segment_index_bytes),
         index_interval=settings.index_interval_bytes,
         delete_retention_ms=settings.delete_retention_ms,
