@@ -78,7 +78,7 @@ $(READY): pyproject.toml constraints.txt $(wildcard setup.py src/scriba/*.c src/
 	@tools/setup.sh python
 	@touch $@
 
-$(JARS): tools/kafka/pom.xml tools/spark/pom.xml $(READY) $(PROGRAMS)
+$(JARS): tools/kafka/pom.xml tools/streams/pom.xml tools/spark/pom.xml $(READY) $(PROGRAMS)
 	@tools/setup.sh jars
 	@mkdir -p $(@D) && touch $@
 

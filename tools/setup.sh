@@ -3,7 +3,8 @@
 #
 #   tools/setup.sh programs   kcat, strace, a C compiler, JDK and Maven, Node, by apt where missing
 #   tools/setup.sh python     .venv with scriba and all extras, at the pinned versions
-#   tools/setup.sh jars       Apache Kafka's released jars, and Spark's connector to it, for tests
+#   tools/setup.sh jars       Apache Kafka's released jars (Streams and Connect, too), and Spark's
+#                             connector to it, for tests
 #   tools/setup.sh kafkajs    kafkajs at its pinned version, for the tests that use it
 set -eu
 cd "$(dirname "$0")/.."

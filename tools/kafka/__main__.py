@@ -1,6 +1,6 @@
 """Apache Kafka from the command line: `python tools/kafka WHAT [ARGS]`.
 
-`jars` brings the jars, `broker [--data DIR] [--port N] [key=value ...]` runs one broker until
+`jars` brings all jars, `broker [--data DIR] [--port N] [key=value ...]` runs one broker until
 Ctrl-C, and the name of a tool (`topics`, `configs`, `dump-log`, ...) runs that tool.
 """
 
@@ -34,6 +34,7 @@ def broker(arguments: list[str]) -> None:
 def main() -> None:
     match sys.argv[1:]:
         case ["jars"]:
+            kafka_jars.jars(kafka_jars.STREAMS)
             sys.stdout.write(f"{kafka_jars.jars()}\n")
         case ["broker", *arguments]:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})

@@ -1,21 +1,28 @@
 """Apache Kafka's released jars and the command-line tools in them.
 
-The jars come from Maven by `pom.xml` into `.cache/kafka/lib`, outside git, on first use. A tool
-runs in a JVM tuned for a short life (one compiler tier, serial collector, an archive of loaded
-classes), because its start costs more than what it does.
+The jars come from Maven by `pom.xml` into `.cache/kafka/lib`, outside git, on first use; those of
+Streams and Connect likewise by `tools/streams/pom.xml`. A tool runs in a JVM tuned for a short
+life (one compiler tier, serial collector, an archive of loaded classes), because its start costs
+more than what it does; a test that needs many of them keeps one JVM for all (`Tools`).
 """
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 HERE = Path(__file__).resolve().parent
-CACHE = HERE.parent.parent / ".cache" / "kafka"
+CACHES = HERE.parent.parent / ".cache"
+CACHE = CACHES / "kafka"
+KAFKA, STREAMS = "kafka", "streams"
+"""Sets of jars, each with its list in tools/NAME/pom.xml."""
 
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 
@@ -37,6 +44,7 @@ TOOLS: Mapping[str, str] = {
     "storage": "kafka.tools.StorageTool",
     "topics": "org.apache.kafka.tools.TopicCommand",
     "transactions": "org.apache.kafka.tools.TransactionsCommand",
+    "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
 }
 
 ARCHIVE_MAKER = "configs"
@@ -62,10 +70,11 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def jars() -> Path:
-    """The folder of jars, brought from Maven when it is missing or the list has changed."""
-    library, pom, stamp = CACHE / "lib", HERE / "pom.xml", CACHE / "lib.pom"
-    with locked(CACHE / "lib.lock"):
+def jars(name: str = KAFKA) -> Path:
+    """A folder of jars, brought from Maven when it is missing or its list has changed."""
+    cache, pom = CACHES / name, HERE.parent / name / "pom.xml"
+    library, stamp = cache / "lib", cache / "lib.pom"
+    with locked(cache / "lib.lock"):
         if stamp.exists() and stamp.read_bytes() == pom.read_bytes():
             return library
         for program in ("java", "mvn"):
@@ -81,13 +90,26 @@ def jars() -> Path:
     return library
 
 
+def compiled(source: Path, name: str = KAFKA) -> Path:
+    """The folder with the classes of one source file, compiled when it has changed."""
+    folder = CACHES / name / "classes" / source.stem
+    stamp = folder / source.name
+    with locked(CACHES / name / "classes.lock"):
+        if not stamp.exists() or stamp.read_bytes() != source.read_bytes():
+            shutil.rmtree(folder, ignore_errors=True)
+            options = ["-cp", classpath(name), "-d", str(folder), "-proc:none"]
+            subprocess.run(["javac", *options, str(source)], check=True)
+            stamp.write_bytes(source.read_bytes())
+    return folder
+
+
 def version() -> str:
     (clients,) = jars().glob("kafka-clients-*.jar")
     return clients.stem.removeprefix("kafka-clients-")
 
 
-def classpath() -> str:
-    return ":".join(str(jar) for jar in sorted(jars().glob("*.jar")))
+def classpath(name: str = KAFKA) -> str:
+    return ":".join(str(jar) for jar in sorted(jars(name).glob("*.jar")))
 
 
 def logging_option(name: str) -> str:
@@ -132,6 +154,40 @@ def tool(name: str, *args: str, stdin: str = "", timeout: float = 60) -> Outcome
     if fresh is not None and fresh.exists():
         fresh.replace(_archive())
     return Outcome(name, done.returncode, done.stdout, done.stderr)
+
+
+class Tools:
+    """Kafka's tools in one JVM, one after the other, for tests that use many."""
+
+    def __init__(self) -> None:
+        path = f"{compiled(HERE / 'ToolServer.java')}:{classpath()}"
+        logging = logging_option("tools-log4j2.properties")
+        self._process = subprocess.Popen(
+            ["java", *TOOL_JVM, logging, "-cp", path, "ToolServer"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def run(self, name: str, *args: str) -> Outcome:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps([TOOLS[name], *args]) + "\n")
+        self._process.stdin.flush()
+        told = json.loads(self._process.stdout.readline())
+        return Outcome(name, told["code"], told["out"], told["err"])
 
 
 def _archive() -> Path:
