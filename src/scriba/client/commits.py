@@ -46,7 +46,7 @@ class CommittedOffsets:
         try:
             await self._commit(member, offsets)
         except ClientError as failure:
-            self._coordinator.failed(failure)
+            self._failed(failure)
             raise
 
     async def _commit(self, member: ConsumerGroupMetadata, offsets: Offsets) -> None:
@@ -83,7 +83,7 @@ class CommittedOffsets:
         try:
             return await self._fetch(member, list(partitions))
         except ClientError as failure:
-            self._coordinator.failed(failure)
+            self._failed(failure)
             raise
 
     async def _fetch(
@@ -140,6 +140,11 @@ class CommittedOffsets:
                 name = self._name(said.topic_id) if version >= _BY_ID else said.name
                 for p in said.partitions:
                     yield name, p
+
+    def _failed(self, failure: ClientError) -> None:
+        self._coordinator.failed(failure)
+        if isinstance(failure, BrokerError) and failure.code is ErrorCode.UNKNOWN_TOPIC_ID:
+            self._cluster.stale()  # deleted, or made anew under another id
 
     def _id(self, topic: str) -> bytes:
         known = self._cluster.topics.get(topic)

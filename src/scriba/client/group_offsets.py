@@ -37,6 +37,7 @@ _NOT_NOW: Final = frozenset(
     }
 )
 """What a coordinator says to a member that it does not know as it was named."""
+_MISSING: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 class GroupOffsets:
@@ -79,7 +80,7 @@ class GroupOffsets:
             if assigned.position >= 0
         }
 
-    async def commit(self, offsets: Offsets, timeout_ms: int) -> None:
+    async def commit(self, offsets: Offsets, timeout_ms: int, *, parting: bool = False) -> None:
         if not offsets:
             return
 
@@ -96,6 +97,8 @@ class GroupOffsets:
                     raise BrokerError(ErrorCode.REBALANCE_IN_PROGRESS, about=about) from None
                 self.refused(refusal.code, member.generation_id)
                 refusal.retriable |= stale
+                if parting and refusal.code in _MISSING:
+                    refusal.retriable = False  # a deleted topic must not hold up the others
                 raise
 
         async def in_turn() -> None:
@@ -130,7 +133,9 @@ class GroupOffsets:
         """Commits what is about to be given up; that it is given up does not depend on it."""
         if self._settings.enable_auto_commit:
             try:
-                await self.commit(self.consumed(), timeout_ms)
+                known = self._cluster.partition
+                offsets = {w: place for w, place in self.consumed().items() if known(w)}
+                await self.commit(offsets, timeout_ms, parting=True)
             except ClientError as failure:
                 log.warning("the commit before giving up partitions failed: %s", failure)
 

@@ -394,3 +394,22 @@ async def test_a_listener_that_fails_is_told_by_poll_and_the_rebalance_goes_on(
         consumer.subscribe(topic, on_assigned=polls)
         with pytest.raises(ClientError, match="cannot poll"):
             await asyncio.wait_for(anext(consumer), 60)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_a_topic_that_is_deleted_and_made_anew_is_read_from_its_beginning(
+    quick_broker: Broker, topic: str, protocol: str
+) -> None:
+    await create(quick_broker, topic, 1)
+    await fill(quick_broker, topic, 1, 10)
+    async with member(
+        quick_broker, topic, topic, group_protocol=protocol, allow_auto_create_topics=False
+    ) as reader:
+        await reader.has_seen(10)
+        async with Admin(bootstrap_servers=quick_broker.bootstrap) as admin:
+            await admin.delete_topics([topic])
+        await reader.has()
+        await create(quick_broker, topic, 1)
+        await fill(quick_broker, topic, 1, 3, first=100)
+        await reader.has_seen(13)
+        assert [int(record.value) for record in reader.seen[10:]] == [100, 101, 102]

@@ -113,6 +113,18 @@ def test_partitions_of_a_topic_without_a_name_are_taken_when_it_has_one() -> Non
     assert [p.topic_id for p in ack.topic_partitions] == [ID, OTHER]
 
 
+def test_a_topic_that_was_made_anew_is_given_up_and_taken_again() -> None:
+    member = stable()
+    member.learn({OTHER: "t"})
+    answer = target(u=[0, 1])  # the id is another, the name the same
+    beat(member, now=5_000, member_epoch=2, assignment=answer)
+    both = (T[0], T[1])
+    assert settle(member) == [Change(release=both, assign=both)]
+    ack = beat(member, now=5_001, member_epoch=2)
+    assert ack.topic_partitions is not None
+    assert [(p.topic_id, p.partitions) for p in ack.topic_partitions] == [(OTHER, [0, 1])]
+
+
 def test_a_changed_subscription_is_told_at_once_and_an_expression_is_taken_back() -> None:
     member = stable()
     member.want(Wish(regex="a.*"))

@@ -65,11 +65,14 @@ class Reconciling:
         self._error: ClientError | None = None
         self._target: dict[bytes, tuple[int, ...]] = {}
         self._names: dict[bytes, str] = {}
-        self._ids: dict[str, bytes] = {}
-        self._said: tuple[Wish, tuple[TopicPartition, ...]] | None = None
-        """What the broker has been told; None when it has to be told everything."""
+        self._owned_ids: dict[str, bytes] = {}
+        """Which topic of its name each owned partition belongs to."""
+        self._said: tuple[Wish, tuple[TopicPartition, ...] | None] | None = None
+        """What the broker has been told; None when it has to be told everything, or all that is
+        owned."""
         self._at_once = False
         self._changing = False
+        self._changing_to: dict[str, bytes] = {}
         self._beat_at = 0
         self._interval_ms = identity.heartbeat_interval_ms
         self._last_poll: int | None = None
@@ -138,27 +141,37 @@ class Reconciling:
 
     def learn(self, names: Mapping[bytes, str]) -> None:
         self._names.update(names)
-        self._ids.update({name: topic_id for topic_id, name in names.items()})
 
     def change(self) -> Change | None:
         if self.phase is Phase.FENCED:
             return Change(self.owned, lost=True) if self.owned else None
         if self.phase is not Phase.MEMBER:
             return None
+        ids = self._target_ids()
         reachable = tuple(
             TopicPartition(name, index)
-            for topic_id, indexes in self._target.items()
-            if (name := self._names.get(topic_id)) is not None
-            for index in indexes
+            for name, topic_id in ids.items()
+            for index in self._target[topic_id]
         )
-        wanted, have = set(reachable), set(self.owned)
-        if wanted == have:
+        wanted = set(reachable)
+        # A topic that was deleted and made anew has the same name and nothing else in common.
+        release = tuple(
+            where
+            for where in self.owned
+            if where not in wanted or ids[where.topic] != self._owned_ids[where.topic]
+        )
+        if not release and len(wanted) == len(self.owned):
             return None
-        return Change(tuple(w for w in self.owned if w not in wanted), assign=reachable)
+        return Change(release, assign=reachable)
+
+    def _target_ids(self) -> dict[str, bytes]:
+        """The topics of the target whose names are known."""
+        return {self._names[i]: i for i in self._target if i in self._names}
 
     def begin(self, change: Change) -> None:
         """The application has begun with it; until `changed` it may have either."""
         self._changing = True
+        self._changing_to = self._target_ids()
 
     def changed(self, change: Change) -> None:
         self._changing = False
@@ -166,6 +179,9 @@ class Reconciling:
         self.owned = tuple(where for where in self.owned if where not in gone)
         if change.assign is not None:
             self.owned = change.assign
+            self._owned_ids = self._changing_to
+        if self._said is not None:
+            self._said = (self._said[0], None)
         self._at_once = True
         self._released()
 
@@ -226,7 +242,7 @@ class Reconciling:
         if said is None or said[1] != self.owned:
             request.topic_partitions = [
                 ConsumerGroupHeartbeatRequestTopicPartitions(
-                    topic_id=self._ids[topic], partitions=indexes
+                    topic_id=self._owned_ids[topic], partitions=indexes
                 )
                 for topic, indexes in by_topic(self.owned).items()
             ]
