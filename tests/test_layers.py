@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "broker": IDEAS | MACHINES | {"runtime", "storage"},
     "client": IDEAS | {"runtime"},
     "testing": IDEAS | {"runtime", "storage", "broker", "client"},
-    "cli": BASE | {"client", "runtime", "broker", "spark"},
+    "cli": BASE | {"client", "runtime", "broker", "spark", "pipelines"},
     "console": BASE | {"client"},
     "spark": BASE | {"client"},
     "pipelines": BASE | {"client", "spark"},
