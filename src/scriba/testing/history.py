@@ -1,15 +1,43 @@
-"""What clients did and saw in a simulated run, and what must hold of the log in the end.
+"""What clients did and saw in a run under faults, and what must hold of it: for any such run, on
+simulated time or against processes.
 
-Every record's value is unique, so a value names a record. The promises that the history keeps are
-`(partition, offset) -> value`: this record is at this offset for good. An acknowledgement is a
-promise, what a consumer read is one, and so is what the disk had synced when the power went. With
-`flush.messages=1` all of them hold for ever. Under the default policy a power cut takes back all
-but what was synced, which includes all that was there at a clean stop; a killed process takes back
-nothing.
+    History       records of a log: acknowledged, refused or unknown; read; synced
+    Transactions  all or nothing over partitions and offsets, and who may see what
+    Groups        who owned which partition, and which offsets were committed and found
+    Table         a compacted topic
+
+Whoever drives a run tells these what it asked, what it was told and what it read, in the order in
+which that happened, and asks for `violations` in the end. What got no answer is unknown: it may
+have happened or not, and no check holds either against the broker.
+
+`History` itself is about plain records. Every record's value is unique, so a value names a record.
+The promises that the history keeps are `(partition, offset) -> value`: this record is at this
+offset for good. An acknowledgement is a promise, what a consumer read is one, and so is what the
+disk had synced when the power went. With `flush.messages=1` all of them hold for ever. Under the
+default policy a power cut takes back all but what was synced, which includes all that was there at
+a clean stop; a killed process takes back nothing.
 """
 
 from dataclasses import dataclass, field
 from enum import Enum
+
+from scriba.testing.findings import Findings, Where
+from scriba.testing.findings import short as _short
+from scriba.testing.history_groups import Groups
+from scriba.testing.history_table import Table
+from scriba.testing.history_txn import Fate, Transactions, check_copied
+
+__all__ = [
+    "Fate",
+    "Findings",
+    "Groups",
+    "History",
+    "Outcome",
+    "Table",
+    "Transactions",
+    "Where",
+    "check_copied",
+]
 
 Place = tuple[int, int]
 """(partition, offset)"""
@@ -140,7 +168,3 @@ class History:
 
 def _at(place: Place) -> str:
     return f"partition {place[0]} offset {place[1]}"
-
-
-def _short(value: bytes | None) -> str:
-    return "nothing" if value is None else value[:24].decode("ascii", "backslashreplace")

@@ -1,0 +1,98 @@
+"""What was written to a compacted topic, and what has to be left of it.
+
+Every value is unique, so a value names a write; tombstones of one key are all alike. However much
+was compacted, the log read from its start and folded by key gives each key's last value, or one of
+a write after it whose end nobody knows. What is there stands where it was written, in the order of
+offsets. What was compacted away does not come back, and neither does what an aborted transaction
+wrote.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scriba.testing.findings import Findings, Where, place, short
+
+Row = tuple[int, bytes, bytes | None]
+"""(offset, key, value); no value is a tombstone."""
+
+
+class Known(enum.Enum):
+    MAYBE = "nobody knows"
+    WRITTEN = "written"
+    NEVER = "never written"
+
+
+@dataclass(slots=True)
+class Write:
+    where: Where
+    key: bytes
+    value: bytes | None
+    number: int
+    known: Known = Known.MAYBE
+    offset: int = -1
+
+
+@dataclass(slots=True)
+class Table(Findings):
+    writes: list[Write] = field(default_factory=list)
+    _gone: dict[Where, set[int]] = field(default_factory=dict)
+    _found: dict[Where, set[int]] = field(default_factory=dict)
+
+    def write(self, where: Where, key: bytes, value: bytes | None) -> Write:
+        write = Write(where, key, value, len(self.writes))
+        self.writes.append(write)
+        return write
+
+    def written(self, write: Write, offset: int) -> None:
+        write.known, write.offset = Known.WRITTEN, offset
+
+    def never(self, write: Write) -> None:
+        """It was refused, or its transaction aborted."""
+        write.known = Known.NEVER
+
+    def read(self, where: Where, rows: Sequence[Row]) -> None:
+        """All that a reader of committed records was given, from the start of the log on."""
+        sent = {(each.key, each.value): each for each in self.writes if each.where == where}
+        placed = {each.offset: each for each in self.writes if each.where == where}
+        last = -1
+        for offset, key, value in rows:
+            write = sent.get((key, value))
+            if offset <= last:
+                self.violation(f"{place(where)}: offset {offset} follows {last}")
+            last = offset
+            if write is None:
+                self.violation(f"{place(where)} {offset}: nobody wrote {short(value)}")
+            elif value is not None and write.known is Known.NEVER:
+                self.violation(f"{place(where)} {offset}: {short(value)} was never committed")
+            expected = placed.get(offset)
+            if expected is not None and (expected.key, expected.value) != (key, value):
+                self.violation(
+                    f"{place(where)} {offset}: {short(expected.value)} was written, "
+                    f"is {short(value)}"
+                )
+        self._check_gone(where, {offset for offset, _, _ in rows})
+        self._check_latest(where, rows)
+
+    def _check_gone(self, where: Where, offsets: set[int]) -> None:
+        gone, found = self._gone.setdefault(where, set()), self._found.setdefault(where, set())
+        for offset in sorted(gone & offsets):
+            self.violation(f"{place(where)} {offset}: was gone, and is back")
+        gone |= found - offsets
+        found |= offsets
+
+    def _check_latest(self, where: Where, rows: Sequence[Row]) -> None:
+        latest = {key: (offset, value) for offset, key, value in rows}
+        expected: dict[bytes, Write] = {}
+        for write in self.writes:
+            if write.where == where and write.known is Known.WRITTEN:
+                known = expected.get(write.key)
+                if known is None or known.offset < write.offset:
+                    expected[write.key] = write
+        for key, write in expected.items():
+            offset, value = latest.get(key, (-1, None))
+            if offset < write.offset and not (offset == -1 and write.value is None):
+                self.violation(
+                    f"{place(where)}: the last value of {short(key)} is {short(write.value)} at "
+                    f"{write.offset}, found {short(value)} at {offset}"
+                )
