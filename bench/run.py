@@ -23,9 +23,13 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "tools" / "kafka")]
 
 import report  # noqa: E402
 from brokers import KINDS, Broker, running  # noqa: E402
+from coordination import COORDINATED  # noqa: E402
 from report import KAFKA, SCRIBA  # noqa: E402
 from rows import ALONE, SERVED, Bench, Row  # noqa: E402
 from scale import SCALE  # noqa: E402
+
+BOTH_UP = (*SERVED, *COORDINATED)
+"""Rows on brokers that stay up from the warm-up to the last round."""
 
 LATER = (*ALONE, *SCALE)
 """Rows that start nodes of their own."""
@@ -39,7 +43,7 @@ Samples = dict[str, dict[str, dict[str, list[float]]]]
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    keys = [row.key for row in (*SERVED, *LATER)]
+    keys = [row.key for row in (*BOTH_UP, *LATER)]
     parser.add_argument("--rows", default=",".join(keys), help="keys of rows, by comma")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
@@ -147,12 +151,12 @@ def main() -> None:
     samples: Samples = json.loads(kept.read_text()) if wanted.keep and kept.exists() else {}
     for key in wanted.rows:
         samples.pop(key, None)
-    served = [row for row in SERVED if row.key in wanted.rows]
+    served = [row for row in BOTH_UP if row.key in wanted.rows]
     alone = [row for row in LATER if row.key in wanted.rows]
     began = time.monotonic()
 
     def save() -> None:
-        lines = report.judge([r for r in (*SERVED, *LATER) if r.key in samples], samples)
+        lines = report.judge([r for r in (*BOTH_UP, *LATER) if r.key in samples], samples)
         explained = report.read_explained(HERE / "explained.md")
         report.write(wanted.out / "RESULTS.md", lines, configurations, facts, explained)
         (wanted.out / "results.json").write_text(json.dumps(samples, indent=1) + "\n")
