@@ -179,8 +179,8 @@ class Groups(Findings):
 
     # ---- in the end ----
 
-    def check(self, ends: Mapping[Register, int] | None = None) -> None:
-        """Looks at all claims together; `ends` are offsets below which each group was given all."""
+    def check(self, due: Mapping[Register, Iterable[int]] | None = None) -> None:
+        """Looks at all claims together; `due` are offsets of records that a group has passed."""
         for (group, where), claims in self.claims.items():
             for old in claims:
                 for new in claims:
@@ -194,10 +194,10 @@ class Groups(Findings):
                             f"{group} at {place(where)}: {new.member} had it in generation "
                             f"{new.generation} before {old.member} of {old.generation} gave it up"
                         )
-        for (group, where), end in (ends or {}).items():
-            missed = set(range(end)) - self.polled.get((group, where), set())
+        for (group, where), offsets in (due or {}).items():
+            missed = set(offsets) - self.polled.get((group, where), set())
             if missed:
                 self.violation(
-                    f"{group} at {place(where)}: {len(missed)} records below {end} were given to "
+                    f"{group} at {place(where)}: {len(missed)} records were passed and given to "
                     f"nobody, the first at {min(missed)}"
                 )

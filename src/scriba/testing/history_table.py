@@ -8,7 +8,7 @@ wrote.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scriba.testing.findings import Findings, Where, place, short
@@ -51,8 +51,21 @@ class Table(Findings):
         """It was refused, or its transaction aborted."""
         write.known = Known.NEVER
 
-    def read(self, where: Where, rows: Sequence[Row]) -> None:
-        """All that a reader of committed records was given, from the start of the log on."""
+    def latest(self, where: Where) -> dict[bytes, Write]:
+        """The last write of each key, of those that are known to be there."""
+        latest: dict[bytes, Write] = {}
+        for write in self.writes:
+            if write.where == where and write.known is Known.WRITTEN:
+                known = latest.get(write.key)
+                if known is None or known.offset < write.offset:
+                    latest[write.key] = write
+        return latest
+
+    def read(
+        self, where: Where, rows: Sequence[Row], expected: Mapping[bytes, Write] | None = None
+    ) -> None:
+        """All that a reader of committed records was given, from the start of the log to its end;
+        `expected` is what `latest` said when it began, if others have written since."""
         sent = {(each.key, each.value): each for each in self.writes if each.where == where}
         placed = {each.offset: each for each in self.writes if each.where == where}
         last = -1
@@ -65,14 +78,13 @@ class Table(Findings):
                 self.violation(f"{place(where)} {offset}: nobody wrote {short(value)}")
             elif value is not None and write.known is Known.NEVER:
                 self.violation(f"{place(where)} {offset}: {short(value)} was never committed")
-            expected = placed.get(offset)
-            if expected is not None and (expected.key, expected.value) != (key, value):
+            known = placed.get(offset)
+            if known is not None and (known.key, known.value) != (key, value):
                 self.violation(
-                    f"{place(where)} {offset}: {short(expected.value)} was written, "
-                    f"is {short(value)}"
+                    f"{place(where)} {offset}: {short(known.value)} was written, is {short(value)}"
                 )
         self._check_gone(where, {offset for offset, _, _ in rows})
-        self._check_latest(where, rows)
+        self._check_latest(where, rows, self.latest(where) if expected is None else expected)
 
     def _check_gone(self, where: Where, offsets: set[int]) -> None:
         gone, found = self._gone.setdefault(where, set()), self._found.setdefault(where, set())
@@ -81,18 +93,25 @@ class Table(Findings):
         gone |= found - offsets
         found |= offsets
 
-    def _check_latest(self, where: Where, rows: Sequence[Row]) -> None:
+    def _check_latest(
+        self, where: Where, rows: Sequence[Row], expected: Mapping[bytes, Write]
+    ) -> None:
         latest = {key: (offset, value) for offset, key, value in rows}
-        expected: dict[bytes, Write] = {}
-        for write in self.writes:
-            if write.where == where and write.known is Known.WRITTEN:
-                known = expected.get(write.key)
-                if known is None or known.offset < write.offset:
-                    expected[write.key] = write
         for key, write in expected.items():
             offset, value = latest.get(key, (-1, None))
-            if offset < write.offset and not (offset == -1 and write.value is None):
+            if offset < write.offset and not (offset == -1 and self._may_be_removed(write)):
                 self.violation(
                     f"{place(where)}: the last value of {short(key)} is {short(write.value)} at "
                     f"{write.offset}, found {short(value)} at {offset}"
                 )
+
+    def _may_be_removed(self, write: Write) -> bool:
+        """By itself, being a tombstone, or by one that came, or may have come, after it."""
+        return write.value is None or any(
+            each.where == write.where
+            and each.key == write.key
+            and each.value is None
+            and each.known is not Known.NEVER
+            and (each.offset == -1 or each.offset > write.offset)
+            for each in self.writes
+        )

@@ -11,14 +11,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from scriba.broker.node import Node
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.settings import NodeSettings
 from scriba.testing.history import History
 from scriba.testing.peer import Peer
 from scriba.testing.sim_net import NetFaults
+from scriba.testing.sim_node import START_TIMEOUT_S, SimNode
 from scriba.testing.sim_volume import DiskFaults
-from scriba.testing.sim_world import ProcessWorld, SimProcess, SimWorld
+from scriba.testing.sim_world import ProcessWorld, SimWorld
 from scriba.testing.synced import synced_records
 from scriba.testing.workload import Client, consume, produce, produce_idempotently, read_all
 from scriba.wire.admin import (
@@ -33,7 +33,6 @@ PARTITIONS: Final = 2
 ADDRESS: Final = ("broker", 9092)
 DATA: Final = "/data"
 DAY_MS: Final = 86_400_000
-START_TIMEOUT_S: Final = 120
 MISFORTUNES: Final = ("reset", "cut", "kill", "power", "power", "full", "sick", "clock", "stop")
 
 
@@ -88,9 +87,7 @@ class _Scene:
         self.host = self.sim.host(ADDRESS[0])
         self.history = History(synced_only=draw.chance(0.6))
         self.segment_bytes = (3_000, 25_000, 1 << 20)[draw.below(3)]
-        self.process: SimProcess
-        self._up: asyncio.Event
-        self._asked_to_stop: asyncio.Event
+        self.node = SimNode(self.host, node_settings, self.history.violation)
 
     def topic_settings(self) -> dict[str, str]:
         draw = self.draw
@@ -109,7 +106,7 @@ class _Scene:
     # ---- the play ----
 
     async def play(self) -> None:
-        await self.start_node()
+        await self.node.start()
         await self.in_a_process("setup", self.create_topic)
         clients = [self.client(name) for name in ("plain", "idempotent", "consumer")]
         works = (produce, produce_idempotently, consume)
@@ -132,7 +129,7 @@ class _Scene:
             if task in done:
                 task.result()
         await self.in_a_process("reader", self.check)
-        self.note_failure()
+        self.node.note_failure()
 
     async def misfortune(self) -> None:
         """One thing that goes wrong, and what is needed to go on."""
@@ -152,44 +149,41 @@ class _Scene:
         elif kind == "clock":
             self.host.clock.jump(int(draw.between(-7_200_000, 7_200_000)))
         elif kind == "stop":
-            self._asked_to_stop.set()
-            await asyncio.wait([self.process.task], timeout=START_TIMEOUT_S)
-            self.note_failure(stopped=True)
-            self.process.kill()
+            await self.node.stop()
             self.history.clean_stop()
-            await self.start_node()
+            await self.node.start()
         else:
             self.fell(kind)
             while draw.chance(0.25):  # again, somewhere on the way up
-                self.boot()
+                self.node.boot()
                 await asyncio.sleep(draw.between(0, 0.2))
                 self.fell(("kill", "power")[draw.below(2)])
             await asyncio.sleep(draw.between(0, 2))
-            await self.start_node()
+            await self.node.start()
 
     async def fill_the_disk(self) -> None:
         """A node that cannot write goes on serving; with room again it writes again."""
-        faults, process = self.sim.disk_faults, self.process
+        faults, process = self.sim.disk_faults, self.node.process
         before, faults.capacity = faults.capacity, self.host.volume.used + self.draw.below(5_000)
         await asyncio.wait([process.task], timeout=self.draw.between(0.1, 3))
         faults.capacity = before
-        self.note_failure()
+        self.node.note_failure()
 
     async def sicken_the_disk(self) -> None:
         """Syncs fail for a while. Nothing may be acknowledged by them, then or later: what the
         page cache still shows may never have arrived, so the host is started anew."""
-        faults, process = self.sim.disk_faults, self.process
+        faults, process = self.sim.disk_faults, self.node.process
         faults.fail_sync = self.draw.between(0.1, 1)
         await asyncio.wait([process.task], timeout=self.draw.between(0.1, 3))
         faults.fail_sync = 0.0
-        self.note_failure(excused=ErrorCode.KAFKA_STORAGE_ERROR)
+        self.node.note_failure(excused=ErrorCode.KAFKA_STORAGE_ERROR)
         self.lose_power()
-        await self.start_node()
+        await self.node.start()
 
     def fell(self, kind: str) -> None:
-        self.note_failure()
+        self.node.note_failure()
         if kind == "kill":
-            self.process.kill()
+            self.node.process.kill()
         else:
             self.lose_power()
 
@@ -199,51 +193,6 @@ class _Scene:
             {at: synced_records(files, f"{DATA}/{TOPIC}-{at}") for at in range(PARTITIONS)}
         )
         self.host.power_cut()
-
-    # ---- the node ----
-
-    def boot(self) -> None:
-        self._up, self._asked_to_stop = asyncio.Event(), asyncio.Event()
-        up, asked = self._up, self._asked_to_stop
-
-        async def serve(world: ProcessWorld) -> None:
-            node = Node(node_settings(), world)
-            await node.start()
-            up.set()
-            watching = asyncio.ensure_future(node.wait_stopped())
-            asking = asyncio.ensure_future(asked.wait())
-            await asyncio.wait([watching, asking], return_when=asyncio.FIRST_COMPLETED)
-            if watching.done():
-                await watching
-            watching.cancel()
-            await node.stop()
-
-        self.process = self.host.start(serve)
-
-    async def start_node(self) -> None:
-        self.boot()
-        waiting = asyncio.ensure_future(self._up.wait())
-        await asyncio.wait(
-            [waiting, self.process.task],
-            timeout=START_TIMEOUT_S,
-            return_when=asyncio.FIRST_COMPLETED,
-        )
-        waiting.cancel()
-        if not self._up.is_set():
-            self.note_failure()
-            raise RuntimeError("the node did not come up")
-
-    def note_failure(self, stopped: bool = False, excused: ErrorCode | None = None) -> None:
-        """A node ends only when it is told to, and then without an error."""
-        task = self.process.task
-        failure = task.exception() if task.done() and not task.cancelled() else None
-        if failure is not None:
-            if excused is not None and getattr(failure, "code", None) == excused:
-                return
-            self.history.violation(f"the node failed: {failure!r}")
-            raise RuntimeError("the node failed") from failure
-        if task.done() != stopped:
-            self.history.violation("the node did not stop" if stopped else "the node just ended")
 
     # ---- clients ----
 

@@ -1,0 +1,81 @@
+"""A node on a simulated host: started, stopped, killed, and watched.
+
+A node ends only when it is told to, and then without an error; anything else is a finding.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from scriba.broker.node import Node
+from scriba.errors import ErrorCode
+from scriba.settings import NodeSettings
+from scriba.testing.sim_world import ProcessWorld, SimHost, SimProcess
+
+START_TIMEOUT_S: Final = 120
+
+
+class SimNode:
+    def __init__(
+        self,
+        host: SimHost,
+        settings: Callable[[], NodeSettings],
+        complain: Callable[[str], None],
+    ) -> None:
+        self._host = host
+        self._settings = settings
+        self._complain = complain
+        self.process: SimProcess
+        self.node: Node | None = None
+        """What runs now, to be looked at."""
+        self._up: asyncio.Event
+        self._asked_to_stop: asyncio.Event
+
+    def boot(self) -> None:
+        self._up, self._asked_to_stop = asyncio.Event(), asyncio.Event()
+        up, asked = self._up, self._asked_to_stop
+
+        async def serve(world: ProcessWorld) -> None:
+            node = self.node = Node(self._settings(), world)
+            await node.start()
+            up.set()
+            watching = asyncio.ensure_future(node.wait_stopped())
+            asking = asyncio.ensure_future(asked.wait())
+            await asyncio.wait([watching, asking], return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                await watching
+            watching.cancel()
+            await node.stop()
+
+        self.process = self._host.start(serve)
+
+    async def start(self) -> None:
+        self.boot()
+        waiting = asyncio.ensure_future(self._up.wait())
+        await asyncio.wait(
+            [waiting, self.process.task],
+            timeout=START_TIMEOUT_S,
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        waiting.cancel()
+        if not self._up.is_set():
+            self.note_failure()
+            raise RuntimeError("the node did not come up")
+
+    async def stop(self) -> None:
+        """As SIGTERM: in good order, or it is a finding."""
+        self._asked_to_stop.set()
+        await asyncio.wait([self.process.task], timeout=START_TIMEOUT_S)
+        self.note_failure(stopped=True)
+        self.process.kill()
+
+    def note_failure(self, stopped: bool = False, excused: ErrorCode | None = None) -> None:
+        task = self.process.task
+        failure = task.exception() if task.done() and not task.cancelled() else None
+        if failure is not None:
+            if excused is not None and getattr(failure, "code", None) == excused:
+                return
+            self._complain(f"the node failed: {failure!r}")
+            raise RuntimeError("the node failed") from failure
+        if task.done() != stopped:
+            self._complain("the node did not stop" if stopped else "the node just ended")
