@@ -1,5 +1,8 @@
 """Options, positions and places: plain values, no Spark and no broker."""
 
+from pathlib import Path
+
+import pyspark
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,6 +26,7 @@ from scriba.spark.positions import (
     total,
     without_place,
 )
+from scriba.spark.sessions import official, session
 from scriba.spark.sink import Placing, check_disjoint
 from scriba.spark.writing import TaskRepeated, Written
 
@@ -169,3 +173,16 @@ def test_two_tasks_in_one_partition_are_noticed() -> None:
     check_disjoint([Written("a", 0, 1, 0), Written("a", 1, 1, 0)])
     with pytest.raises(TaskRepeated):
         check_disjoint([Written("a", 0, 1, 0), Written("a", 0, 2, 0)])
+
+
+def test_the_official_connector_comes_from_a_folder_or_from_maven(tmp_path: Path) -> None:
+    (packages,) = official(None).values()
+    assert packages == f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+    with pytest.raises(FileNotFoundError, match="no spark-sql-kafka jar"):
+        official(tmp_path)
+    jars = [tmp_path / "kafka-clients-3.9.1.jar", tmp_path / "spark-sql-kafka-0-10_2.13-4.2.0.jar"]
+    for jar in jars:
+        jar.touch()
+    assert official(tmp_path) == {"spark.jars": ",".join(str(jar) for jar in jars)}
+    with pytest.raises(ValueError, match="scriba, official"):
+        session(connector="kafka")

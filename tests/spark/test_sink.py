@@ -96,7 +96,8 @@ def test_a_stream_is_written_once_wherever_its_driver_dies(
     values = [f"{n}" for n in range(8)]
     desk.fill(source, {0: values[:4], 1: values[4:]})
     for step in STEPS:
-        sink = ExactlyOnceSink({**desk.kafka, "topic": target}, watch=crash_at(step))
+        options = {**desk.kafka, "topic": target, "tasks": "2"}
+        sink = ExactlyOnceSink(options, watch=crash_at(step))
         with pytest.raises(StreamingQueryException, match=step):
             available_now(desk.stream(source), checkpoint, sink)
     assert committed(desk, target) == values

@@ -56,6 +56,10 @@ QUERY: Final = "sql.streaming.queryId"
 RUN: Final = "spark.jobGroup.id"
 """Local properties in which Spark tells who runs a batch; the run's id is its job group."""
 
+CORES_A_TASK: Final = 2
+"""A task that writes keeps the JVM and its Python worker busy. A single one places rows itself and
+saves the pass that hashes their keys, so two tasks on two cores would be slower than one."""
+
 _WRITTEN: Final = "topic string, partition int, rows long, first long"
 
 TAKEN: Final[Mapping[str, tuple[type[DataType], ...]]] = {
@@ -307,11 +311,13 @@ class ExactlyOnceSink:
             columns.append(F.col("headers"))
         own = F.col("partition") if "partition" in names else F.lit(None).cast("int")
         placed = rows.select(*columns, own.alias("partition"))
-        total = sum(counts.values())
-        parallel = rows.sparkSession.sparkContext.defaultParallelism
-        tasks = min(self.options.tasks or parallel, total)
+        cores = rows.sparkSession.sparkContext.defaultParallelism
+        tasks = self.options.tasks or max(1, cores // CORES_A_TASK)
+        tasks = min(tasks, sum(counts.values()))
         if self.options.tasks == 1:
-            return placed.coalesce(1)  # one task writes everywhere, and places rows itself
+            return placed.coalesce(1)
+        if tasks == 1:
+            return placed.repartition(1)  # what comes before goes on in parallel
         if set(counts.values()) == {1} and self.options.topic:
             chosen: Column = F.lit(0)
         else:

@@ -312,8 +312,7 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
     # -- batches ---------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        since = end.get(SINCE)
-        first = since if since is not None and self._starts(start) else start["topics"]
+        first = end.get(SINCE, start["topics"]) if INITIAL in start else start["topics"]
         begin, stop = from_json(first), from_json(end["topics"])
         new = without_place(begin, stop)
         if new:
@@ -322,9 +321,6 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
             )
             begin = settle(begin, stop, self._link().run(find))
         return self._cut(ranges(begin, stop))
-
-    def _starts(self, start: dict[str, Any]) -> bool:
-        return INITIAL in start
 
     def _publish(self, known: Positions) -> None:
         group = self.options.group
