@@ -26,6 +26,7 @@ SWIFT = {
     "group.consumer.regex.refresh.interval.ms": "10000",
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.num.partitions": "5",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }
 """Members of the consumer protocol act when they send a heartbeat, else every five seconds."""
 
