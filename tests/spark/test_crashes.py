@@ -1,5 +1,6 @@
 """kill -9 of the whole driver, JVM and workers included: the same rows in, the same rows out."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,8 +15,10 @@ from .conftest import Desk, available_now
 
 DRIVER = Path(__file__).parent / "crash_driver.py"
 
-STEPS = ("write", "commit", "committed")
+FEW = ("write", "commit", "committed")
 """Before anything is written; when all but the commit is done; when all is, and Spark not told."""
+
+STEPS = ("take over", "begin", "mark", *FEW) if os.environ.get("SCRIBA_CHAOS") else FEW
 
 
 def die(desk: Desk, source: str, target: str, checkpoint: str, step: str) -> None:
