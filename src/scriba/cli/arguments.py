@@ -8,6 +8,7 @@ import argparse
 
 from scriba import __version__
 from scriba.cli.coordinator_arguments import groups, transactions
+from scriba.cli.dashboard_arguments import dashboard
 from scriba.cli.words import (
     Commands,
     asks,
@@ -41,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     _cluster(group(commands, "cluster", "look at brokers and the metadata quorum"))
     _log(group(commands, "log", "look into the files of a log; no broker is needed"))
     _spark(group(commands, "spark", "pipelines on Spark: what they need here"))
+    dashboard(group(commands, "shop", "a shop in real time: its figures, live"))
     return top
 
 

@@ -41,8 +41,20 @@ def of_what(parser: argparse.ArgumentParser) -> None:
 
 
 def asks(parser: argparse.ArgumentParser, json: str = "write JSON") -> None:
-    """Options of every command that talks to a cluster."""
+    """Options of every command that asks a cluster something."""
     parser.add_argument("--json", action="store_true", help=json)
+    connects(parser)
+    parser.add_argument(
+        "--timeout",
+        type=positive,
+        default=TIMEOUT_SECONDS,
+        metavar="SECONDS",
+        help=f"how long to wait for an answer (default: {TIMEOUT_SECONDS:.0f})",
+    )
+
+
+def connects(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that talks to a cluster, for a moment or for good."""
     parser.add_argument(
         "-b",
         "--bootstrap",
@@ -59,13 +71,6 @@ def asks(parser: argparse.ArgumentParser, json: str = "write JSON") -> None:
         dest="properties",
         metavar="KEY=VALUE",
         help="a setting of the client; may be repeated",
-    )
-    parser.add_argument(
-        "--timeout",
-        type=positive,
-        default=TIMEOUT_SECONDS,
-        metavar="SECONDS",
-        help=f"how long to wait for an answer (default: {TIMEOUT_SECONDS:.0f})",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="log what the client does")
 

@@ -1,0 +1,194 @@
+// Listens to the server and puts each picture on the page. A picture is whole: nothing is kept
+// here but the last one, so that it does not matter when a page joins or how often it comes back.
+
+import { salesChart, sessionsChart, spark } from "./charts.js";
+import * as lists from "./lists.js";
+import * as words from "./words.js";
+
+const SILENT_MS = 4000;
+const $ = (id) => document.getElementById(id);
+
+let picture = null;
+let heard = 0;
+let series = "revenue";
+let pointed = { sales: null, sessions: null };
+const charts = {};
+
+// -- the stream ---------------------------------------------------------------------------------
+
+function listen() {
+  const source = new EventSource("/events");
+  source.addEventListener("picture", (event) => {
+    picture = JSON.parse(event.data);
+    heard = performance.now();
+    show();
+  });
+  source.addEventListener("error", () => {
+    // A browser gives up for good on an answer that is no stream, such as a proxy's error page.
+    if (source.readyState === EventSource.CLOSED) setTimeout(listen, 1000);
+    judge();
+  });
+}
+
+// -- the badge ----------------------------------------------------------------------------------
+
+/** What can be said of the figures: a state, its words, and a sentence when something is wrong. */
+function judgement() {
+  const silent = performance.now() - heard;
+  if (!picture) return ["connecting", "Connecting", ""];
+  if (silent > SILENT_MS) {
+    return ["down", "Not connected", `The page lost its server ${words.ago(silent / 1000)} and tries to come back. What it shows is from then.`];
+  }
+  const { reading, settings, at } = picture;
+  if (!reading.connected) {
+    if (!reading.trouble) return ["connecting", "Connecting", ""];
+    return ["down", "Broker unreachable", `No answer from ${settings.cluster}. Reading goes on where it stopped as soon as the broker is back.`];
+  }
+  if (picture.figures_at == null) return ["connecting", "Waiting for figures", ""];
+  const age = (at - picture.figures_at + silent) / 1000;
+  if (age <= settings.stale_seconds) return ["live", "Live", ""];
+  const runs = picture.progress_at != null && (at - picture.progress_at) / 1000 <= settings.stale_seconds;
+  const why = runs ? "The pipeline runs, but no new events come in." : "The pipeline is silent.";
+  return ["stale", `Stale · ${words.ago(age)}`, `${why} The newest figures are from ${words.moment(picture.figures_at)}.`];
+}
+
+function judge() {
+  const [state, text, sentence] = judgement();
+  document.body.dataset.state = $("badge").dataset.state = state;
+  if ($("badge-text").textContent !== text) $("badge-text").textContent = text;
+  const notice = $("notice");
+  notice.hidden = !sentence;
+  notice.dataset.tone = state;
+  if (notice.textContent !== sentence) notice.textContent = sentence;
+}
+
+// -- the page -----------------------------------------------------------------------------------
+
+function show() {
+  words.useCurrency(picture.settings.currency);
+  judge();
+  tiles();
+  time();
+  lists.top(picture.top);
+  lists.funnel(picture.hour);
+  lists.health(picture.hour, picture.letters);
+  lists.pipeline(picture.queries, picture.at);
+  foot();
+}
+
+function last(column) {
+  return column.findLast((value) => value != null) ?? null;
+}
+
+function tiles() {
+  const { minutes, hour } = picture;
+  const some = picture.figures_at != null;
+  put("revenue", some ? words.money(hour.revenue_cents) : "–");
+  put("revenue-aside", some ? `${words.money(last(minutes.revenue))} this minute` : "last 60 minutes");
+  put("orders", some ? words.compact(hour.orders) : "–");
+  put("orders-aside", hour.orders ? `${words.money(hour.revenue_cents / hour.orders)} a basket` : "last 60 minutes");
+  put("sessions", words.compact(last(minutes.sessions)));
+  put("sessions-aside", "with an event this minute");
+  const rates = picture.queries.map((query) => query.rows_per_second);
+  put("events", hour.events ? words.compact(hour.events) : "–");
+  put("events-aside", rates.length ? `${words.compact(Math.round(Math.max(...rates)))} a second now` : "last 60 minutes");
+  for (const name of ["revenue", "orders", "sessions", "events"]) spark($(`${name}-spark`), minutes[name]);
+}
+
+function put(id, text) {
+  const place = $(id);
+  if (place.textContent !== text) place.textContent = text;
+}
+
+function times() {
+  return picture.minutes.revenue.map((_, i) => picture.first + i * 60);
+}
+
+function time() {
+  const { minutes } = picture;
+  const sold = minutes.revenue.some((value) => value != null);
+  const active = minutes.sessions.some((value) => value != null);
+  reveal("sales", sold);
+  reveal("sessions", active);
+  if (sold) {
+    charts.sales ??= salesChart($("sales-chart"), (index) => { pointed.sales = index; readouts(); });
+    charts.sales.show(times(), minutes[series], minutes.average, series);
+    const total = series === "revenue" ? words.money(picture.hour.revenue_cents) : `${words.count(picture.hour.orders)} orders`;
+    $("sales-chart").setAttribute("aria-label", `${series} per minute over the last hour, ${total} in all; the figures are in the table below`);
+    table();
+  }
+  if (active) {
+    charts.sessions ??= sessionsChart($("sessions-chart"), (index) => { pointed.sessions = index; readouts(); });
+    charts.sessions.show(times(), minutes.sessions);
+    $("sessions-chart").setAttribute("aria-label", `Active sessions per minute over the last hour, ${words.count(last(minutes.sessions))} in the newest minute`);
+  }
+  readouts();
+}
+
+function reveal(name, there) {
+  $(`${name}-chart`).hidden = !there;
+  $(`${name}-empty`).hidden = there;
+}
+
+/** The minute under the pointer; without a pointer, what the lines mean. */
+function readouts() {
+  const { minutes } = picture;
+  const at = (index) => words.minute(picture.first + index * 60);
+  const i = pointed.sales;
+  put("sales-readout", i == null || minutes.revenue[i] == null
+    ? (series === "revenue" ? "bars: minutes · line: 5-minute average" : "")
+    : `${at(i)} · ${words.money(minutes.revenue[i])} · ${words.count(minutes.orders[i])} orders`);
+  const j = pointed.sessions;
+  put("sessions-readout", j == null || minutes.sessions[j] == null ? "per minute" : `${at(j)} · ${words.count(minutes.sessions[j])}`);
+}
+
+function table() {
+  if (!document.querySelector(".as-table").open) return;
+  const { revenue, orders, sessions } = picture.minutes;
+  const rows = times().map((t, i) => [words.minute(t), words.money(revenue[i]), words.count(orders[i]), words.count(sessions[i])]);
+  lists.rows($("sales-table"), rows.filter((_, i) => revenue[i] != null).slice(-15).reverse());
+}
+
+function foot() {
+  const { reading, settings, at } = picture;
+  const parts = [`Reads committed figures from ${settings.cluster}`, `picture of ${words.moment(at)}`];
+  if (reading.missing.length) parts.push(`topics not there yet: ${reading.missing.join(", ")}`);
+  if (reading.strange) parts.push(`${words.count(reading.strange)} records were not understood`);
+  put("foot", `${parts.join(" · ")}.`);
+}
+
+// -- what a reader can do -----------------------------------------------------------------------
+
+const THEMES = ["", "light", "dark"];
+const THEME_WORDS = { "": "as the system", light: "light", dark: "dark" };
+
+function chooseTheme(theme) {
+  if (theme) document.documentElement.dataset.theme = theme;
+  else delete document.documentElement.dataset.theme;
+  $("theme").setAttribute("aria-label", `Colours: ${THEME_WORDS[theme]}`);
+  $("theme").title = `Colours: ${THEME_WORDS[theme]}`;
+  try { localStorage.setItem("theme", theme); } catch { /* a private window keeps nothing */ }
+  repaint();
+}
+
+function repaint() {
+  for (const chart of Object.values(charts)) chart.repaint();
+}
+
+$("theme").addEventListener("click", () => {
+  const now = document.documentElement.dataset.theme ?? "";
+  chooseTheme(THEMES[(THEMES.indexOf(now) + 1) % THEMES.length]);
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", repaint);
+for (const button of document.querySelectorAll("[data-series]")) {
+  button.addEventListener("click", () => {
+    series = button.dataset.series;
+    for (const each of document.querySelectorAll("[data-series]")) each.setAttribute("aria-pressed", String(each === button));
+    if (picture) time();
+  });
+}
+document.querySelector(".as-table").addEventListener("toggle", () => picture && table());
+
+chooseTheme(document.documentElement.dataset.theme ?? "");
+setInterval(judge, 1000);
+listen();
