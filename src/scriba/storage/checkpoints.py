@@ -53,9 +53,11 @@ def parse_offsets(data: bytes) -> dict[PartitionName, int]:
 
 
 def read_offsets(disk: Disk, path: str) -> dict[PartitionName, int]:
-    """What the checkpoint says; nothing when it is missing or damaged."""
+    """What the checkpoint says; nothing when it is missing, damaged or, as Apache Kafka makes
+    them before it has anything to say, empty."""
     try:
-        return parse_offsets(disk.read(path))
+        data = disk.read(path)
+        return parse_offsets(data) if data else {}
     except FileNotFoundError:
         return {}
     except (ValueError, IndexError) as error:

@@ -83,11 +83,17 @@ def test_checkpoints_come_back_in_kafkas_format(offsets):
     assert data.startswith(f"0\n{len(offsets)}\n".encode())
 
 
+async def test_a_checkpoint_that_kafka_has_not_written_yet_is_nothing_to_complain_of(shelf, caplog):
+    path = shelf.root / "checkpoint"
+    path.write_bytes(b"")
+    assert read_offsets(shelf.disk, str(path)) == {}
+    assert not caplog.records
+
+
 async def test_damaged_checkpoints_say_nothing(shelf):
     path = shelf.root / "checkpoint"
     assert read_offsets(shelf.disk, str(path)) == {}
     for text in (
-        "",
         "1\n0\n",
         "0\n2\na 0 1\n",
         "0\nx\n",

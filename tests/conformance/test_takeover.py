@@ -1,0 +1,129 @@
+"""A data directory changes hands: Scriba writes it, Apache Kafka takes it over, and gives it back.
+
+Nothing is exported: the next broker starts on the files as the last one left them, metadata log,
+groups, transactions and compacted segments included.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from broker_fixtures import eventually
+from brokers import Broker, KafkaBroker, ScribaBroker, running
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+from rawkafka import Connection, create_topic
+
+RECORDS = "records"
+TABLE = "table"
+KEYS = 4
+GROUPS = {"of-the-classic-protocol": "classic", "of-the-consumer-protocol": "consumer"}
+SETTINGS = {
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.cleaner.backoff.ms": "100",
+}
+
+
+class KafkaInPlace(KafkaBroker):
+    """Apache Kafka on the log directory that `scriba up --data` uses."""
+
+    @property
+    def log_dir(self) -> Path:
+        return self.data / "data"
+
+
+def write(broker: Broker, name: str) -> None:
+    """One committed and one aborted transaction, and a table's values twice over."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "writer"})
+    producer.init_transactions(60)
+    for ending in ("committed", "aborted"):
+        producer.begin_transaction()
+        for n in range(5):
+            producer.produce(RECORDS, f"{ending} by {name} {n}".encode(), partition=0)
+        if ending == "committed":
+            producer.commit_transaction(60)
+        else:
+            assert producer.flush(60) == 0
+            producer.abort_transaction(60)
+    plain = Producer({"bootstrap.servers": broker.bootstrap})
+    for round_ in range(2):
+        for key in range(KEYS):
+            plain.produce(TABLE, f"{name} {round_}".encode(), key=b"%d" % key, partition=0)
+            assert plain.flush(60) == 0
+
+
+def go_on(broker: Broker, group: str, protocol: str, count: int) -> list[str]:
+    """A member reads `count` records where its group has been and commits, once by itself and
+    the last one by a transaction."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": group,
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    consumer.subscribe([RECORDS])
+    found: list[Any] = []
+    while len(found) < count:
+        found += (message for message in consumer.consume(count - len(found), 60))
+        assert found
+        assert all(message.error() is None for message in found)
+    before_last = TopicPartition(RECORDS, 0, found[-1].offset(), metadata=f"by {broker.name}")
+    consumer.commit(offsets=[before_last], asynchronous=False)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": group})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    place = TopicPartition(RECORDS, 0, found[-1].offset() + 1)
+    producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), 60)
+    producer.commit_transaction(60)
+    consumer.close()
+    return [message.value().decode() for message in found]
+
+
+def table(broker: Broker) -> list[tuple[bytes, bytes]]:
+    """Every record of the compacted topic."""
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": "none", "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition(TABLE, 0, OFFSET_BEGINNING)])
+    found: list[Any] = []
+    while not found or found[-1].error() is None:
+        found.append(consumer.poll(60))
+        assert found[-1] is not None
+    assert found[-1].error().code() == KafkaError._PARTITION_EOF
+    consumer.close()
+    return [(message.key(), message.value()) for message in found[:-1]]
+
+
+def visit(broker: Broker, name: str) -> None:
+    """What was written since the last visit is read, and the table has been compacted."""
+    write(broker, name)
+    for group, protocol in GROUPS.items():
+        found = go_on(broker, group, protocol, 5)
+        assert found == [f"committed by {name} {n}" for n in range(5)]
+
+
+def test_kafka_goes_on_where_scriba_stopped_and_back(tmp_path: Path) -> None:
+    scriba = ScribaBroker(tmp_path, SETTINGS)
+    with running(scriba):
+        with Connection(scriba.port) as connection:
+            create_topic(connection, RECORDS)
+            eager = {"min_cleanable_dirty_ratio": "0.01", "segment_ms": "100"}
+            create_topic(connection, TABLE, 1, cleanup_policy="compact", **eager)
+        visit(scriba, "scriba")
+        eventually(lambda: len(table(scriba)) < 2 * KEYS)
+        before = table(scriba)
+    kafka = KafkaInPlace(tmp_path, SETTINGS)
+    with running(kafka):
+        assert dict(table(kafka)) == dict(before)
+        visit(kafka, "kafka")
+        eventually(lambda: len(table(kafka)) <= 2 * KEYS)
+        before = table(kafka)
+    assert " ERROR " not in kafka.output.read_text()
+    with running(scriba):
+        assert dict(table(scriba)) == dict(before)
+        visit(scriba, "scriba again")
+    assert "damaged" not in scriba.output.read_text()
