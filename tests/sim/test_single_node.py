@@ -1,7 +1,7 @@
 """One whole node and its clients, seed by seed: nothing promised is ever lost.
 
 SEEDS=n plays more of them. A seed that fails is replayed with
-`python -m scriba.testing.sim_run SEED`.
+`python -m scriba.testing.sim_run -p records SEED`.
 """
 
 import os

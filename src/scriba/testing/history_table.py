@@ -8,7 +8,7 @@ wrote.
 """
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from scriba.testing.findings import Findings, Where, place, short
@@ -51,40 +51,44 @@ class Table(Findings):
         """It was refused, or its transaction aborted."""
         write.known = Known.NEVER
 
-    def latest(self, where: Where) -> dict[bytes, Write]:
-        """The last write of each key, of those that are known to be there."""
-        latest: dict[bytes, Write] = {}
-        for write in self.writes:
-            if write.where == where and write.known is Known.WRITTEN:
-                known = latest.get(write.key)
-                if known is None or known.offset < write.offset:
-                    latest[write.key] = write
-        return latest
+    def known(self, where: Where) -> list[Write]:
+        """Writes that are known to be there by now."""
+        return [w for w in self.writes if w.where == where and w.known is Known.WRITTEN]
 
     def read(
-        self, where: Where, rows: Sequence[Row], expected: Mapping[bytes, Write] | None = None
+        self,
+        where: Where,
+        rows: Sequence[Row],
+        end: int | None = None,
+        known: Iterable[Write] | None = None,
     ) -> None:
-        """All that a reader of committed records was given, from the start of the log to its end;
-        `expected` is what `latest` said when it began, if others have written since."""
+        """All that a reader of committed records was given, from the start of the log up to `end`,
+        which was its end as far as it was stable; `known` as it was when the reader began."""
         sent = {(each.key, each.value): each for each in self.writes if each.where == where}
         placed = {each.offset: each for each in self.writes if each.where == where}
         last = -1
         for offset, key, value in rows:
-            write = sent.get((key, value))
+            sender = sent.get((key, value))
             if offset <= last:
                 self.violation(f"{place(where)}: offset {offset} follows {last}")
             last = offset
-            if write is None:
+            if sender is None:
                 self.violation(f"{place(where)} {offset}: nobody wrote {short(value)}")
-            elif value is not None and write.known is Known.NEVER:
+            elif value is not None and sender.known is Known.NEVER:
                 self.violation(f"{place(where)} {offset}: {short(value)} was never committed")
-            known = placed.get(offset)
-            if known is not None and (known.key, known.value) != (key, value):
+            put = placed.get(offset)
+            if put is not None and (put.key, put.value) != (key, value):
                 self.violation(
-                    f"{place(where)} {offset}: {short(known.value)} was written, is {short(value)}"
+                    f"{place(where)} {offset}: {short(put.value)} was written, is {short(value)}"
                 )
         self._check_gone(where, {offset for offset, _, _ in rows})
-        self._check_latest(where, rows, self.latest(where) if expected is None else expected)
+        expected: dict[bytes, Write] = {}
+        for write in self.known(where) if known is None else known:
+            last_known = expected.get(write.key)
+            below = end is None or write.offset < end
+            if below and (last_known is None or last_known.offset < write.offset):
+                expected[write.key] = write
+        self._check_latest(where, rows, expected)
 
     def _check_gone(self, where: Where, offsets: set[int]) -> None:
         gone, found = self._gone.setdefault(where, set()), self._found.setdefault(where, set())

@@ -14,8 +14,7 @@ import asyncio
 import contextvars
 import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
 T = TypeVar("T")
@@ -23,6 +22,8 @@ Ts = TypeVarTuple("Ts")
 
 _PASSES_WITHOUT_TIME: Final = 200_000
 _SWEEP_FROM: Final = 1024
+_LAST_WORDS: Final = 100
+"""Waits inside `finally` that a killed coroutine may have, one within the other."""
 
 
 class SimStuck(Exception):
@@ -186,6 +187,9 @@ class SimLoop(asyncio.BaseEventLoop):
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Cancelled timers leave when they come up, or when the heap has doubled."""
 
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        """Its process is gone: nothing of it runs any more. The living close theirs."""
+
     def _sweep_timers(self) -> None:
         self._scheduled[:] = [timer for timer in self._scheduled if not timer.cancelled()]
         heapq.heapify(self._scheduled)
@@ -203,8 +207,15 @@ def _bury(task: "asyncio.Task[Any]", context: contextvars.Context) -> None:
         return
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coroutine = task.get_coro()
-    with suppress(Exception):
-        context.run(coroutine.close)
+    for _ in range(_LAST_WORDS):
+        try:
+            context.run(coroutine.close)
+        except RuntimeError:
+            continue  # it waits for something in a `finally`: that ends, too
+        except Exception:
+            return
+        else:
+            return
 
 
 def _note_error(loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:

@@ -45,6 +45,10 @@ class Report:
     acked: int
     seen: int
 
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"acknowledged": self.acked, "read": self.seen}
+
 
 def run(seed: int) -> Report:
     """Plays one seed. Equal seeds give equal digests."""
