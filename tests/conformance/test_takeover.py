@@ -33,7 +33,7 @@ class KafkaInPlace(KafkaBroker):
 
 
 def write(broker: Broker, name: str) -> None:
-    """One committed and one aborted transaction, and a table's values twice over."""
+    """One committed and one aborted transaction, and a value for every key of the table."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "writer"})
     producer.init_transactions(60)
     for ending in ("committed", "aborted"):
@@ -45,11 +45,14 @@ def write(broker: Broker, name: str) -> None:
         else:
             assert producer.flush(60) == 0
             producer.abort_transaction(60)
-    plain = Producer({"bootstrap.servers": broker.bootstrap})
-    for round_ in range(2):
-        for key in range(KEYS):
-            plain.produce(TABLE, f"{name} {round_}".encode(), key=b"%d" % key, partition=0)
-            assert plain.flush(60) == 0
+    change(broker, name)
+
+
+def change(broker: Broker, name: str) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for key in range(KEYS):
+        producer.produce(TABLE, name.encode(), key=b"%d" % key, partition=0)
+    assert producer.flush(60) == 0
 
 
 def go_on(broker: Broker, group: str, protocol: str, count: int) -> list[str]:
@@ -84,9 +87,14 @@ def go_on(broker: Broker, group: str, protocol: str, count: int) -> list[str]:
 
 
 def table(broker: Broker) -> list[tuple[bytes, bytes]]:
-    """Every record of the compacted topic."""
+    """Every record of the compacted topic, keys and values."""
     consumer = Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "none", "enable.partition.eof": True}
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "none",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 10,
+        }
     )
     consumer.assign([TopicPartition(TABLE, 0, OFFSET_BEGINNING)])
     found: list[Any] = []
@@ -99,11 +107,24 @@ def table(broker: Broker) -> list[tuple[bytes, bytes]]:
 
 
 def visit(broker: Broker, name: str) -> None:
-    """What was written since the last visit is read, and the table has been compacted."""
+    """What is written is read by groups that go on where they were."""
     write(broker, name)
     for group, protocol in GROUPS.items():
         found = go_on(broker, group, protocol, 5)
         assert found == [f"committed by {name} {n}" for n in range(5)]
+
+
+def compacted(broker: Broker, name: str) -> None:
+    """Writes until old values are gone: segments end with the first record after their time."""
+    written = len(table(broker))
+
+    def gone() -> bool:
+        nonlocal written
+        change(broker, name)
+        written += KEYS
+        return len(table(broker)) < written
+
+    eventually(gone)
 
 
 def test_kafka_goes_on_where_scriba_stopped_and_back(tmp_path: Path) -> None:
@@ -114,16 +135,16 @@ def test_kafka_goes_on_where_scriba_stopped_and_back(tmp_path: Path) -> None:
             eager = {"min_cleanable_dirty_ratio": "0.01", "segment_ms": "100"}
             create_topic(connection, TABLE, 1, cleanup_policy="compact", **eager)
         visit(scriba, "scriba")
-        eventually(lambda: len(table(scriba)) < 2 * KEYS)
-        before = table(scriba)
+        compacted(scriba, "last by scriba")
+    latest = {b"%d" % key: b"last by scriba" for key in range(KEYS)}
     kafka = KafkaInPlace(tmp_path, SETTINGS)
     with running(kafka):
-        assert dict(table(kafka)) == dict(before)
+        assert dict(table(kafka)) == latest
         visit(kafka, "kafka")
-        eventually(lambda: len(table(kafka)) <= 2 * KEYS)
-        before = table(kafka)
+        compacted(kafka, "last by kafka")
     assert " ERROR " not in kafka.output.read_text()
+    latest = {b"%d" % key: b"last by kafka" for key in range(KEYS)}
     with running(scriba):
-        assert dict(table(scriba)) == dict(before)
+        assert dict(table(scriba)) == latest
         visit(scriba, "scriba again")
     assert "damaged" not in scriba.output.read_text()
