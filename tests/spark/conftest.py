@@ -21,6 +21,9 @@ from scriba.spark import session
 __all__ = ["cluster", "new_topic", "own_cluster", "topic"]
 
 ROOT = Path(__file__).resolve().parents[2]
+KEPT = {"retention_ms": "-1"}
+"""For topics with records of long ago, which a running node would delete."""
+
 JARS = ROOT / ".cache" / "spark" / "lib"
 
 

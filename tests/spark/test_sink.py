@@ -21,7 +21,7 @@ from scriba.spark.sink import WriteTask
 from scriba.spark.transaction import Marker, SinkTransactions
 from scriba.spark.writing import TaskRepeated, TaskWriter
 
-from .conftest import Desk, available_now
+from .conftest import KEPT, Desk, available_now
 
 STEPS = ("take over", "begin", "write", "mark", "commit", "committed")
 """Where a driver may die."""
@@ -203,7 +203,7 @@ def test_a_sink_without_memory_of_its_query_asks_before_it_writes(
 
 def test_a_second_writer_under_one_identity_is_refused(desk: Desk, topic: str) -> None:
     """As when Spark runs a task again after it lost an executor, without saying so."""
-    desk.create(topic, 1)
+    desk.create(topic, 1, **KEPT)
     settings = ProducerSettings.build({"bootstrap.servers": desk.broker.bootstrap}, {})
     link, where = Link(settings), TopicPartition(topic, 0)
     transactions = SinkTransactions(link, settings, f"twice-{topic}", where)

@@ -9,7 +9,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from scriba.client import SyncProducer
 from scriba.spark.source import arrow_schema, columns
 
-from .conftest import Batches, Desk, available_now
+from .conftest import KEPT, Batches, Desk, available_now
 
 
 @pytest.mark.parametrize("headers", [False, True])
@@ -18,7 +18,7 @@ def test_arrow_batches_have_the_types_that_spark_expects(headers: bool) -> None:
 
 
 def test_a_batch_query_gives_the_columns_of_the_kafka_connector(desk: Desk, topic: str) -> None:
-    desk.create(topic, 2)
+    desk.create(topic, 2, **KEPT)
     with SyncProducer(bootstrap_servers=desk.broker.bootstrap) as producer:
         producer.send(
             topic, b"v", key=b"k", partition=1, timestamp=1_700_000_000_123, headers=[("a", b"1")]
@@ -43,7 +43,7 @@ def test_a_batch_query_gives_the_columns_of_the_kafka_connector(desk: Desk, topi
 
 
 def test_places_to_start_and_end_are_offsets_or_times(desk: Desk, topic: str) -> None:
-    desk.create(topic, 1)
+    desk.create(topic, 1, **KEPT)
     with SyncProducer(bootstrap_servers=desk.broker.bootstrap) as producer:
         for n in range(6):
             producer.send(topic, b"%d" % n, timestamp=1_700_000_000_000 + n * 1000)
