@@ -13,7 +13,7 @@ PROGRAMS := .cache/programs.ready
 JARS := .cache/jars.ready
 KAFKAJS := .cache/kafkajs.ready
 
-.PHONY: help setup run test lint format unit sim integration conformance faults spark chaos bench clients soak golden docs clean
+.PHONY: help setup run test lint format unit sim integration conformance faults spark browser chaos bench clients soak golden docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +53,9 @@ spark: setup ## the data source and the sink, on a local Spark
 
 chaos: setup ## drivers of Spark killed at every step of the sink
 	@SCRIBA_CHAOS=1 $(PY) -m pytest tests/spark/test_crashes.py
+
+browser: setup ## the shop's page in headless Chromium
+	@$(PY) -m pytest tests/browser
 
 bench: setup ## side by side with Apache Kafka, into bench/RESULTS.md; ARGS=--quick
 	@$(PY) bench/run.py $(ARGS)

@@ -14,7 +14,17 @@ hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
 TESTS = Path(__file__).parent
-STAGES = ("layers", "unit", "golden", "sim", "integration", "conformance", "faults", "spark")
+STAGES = (
+    "layers",
+    "unit",
+    "golden",
+    "sim",
+    "integration",
+    "conformance",
+    "faults",
+    "spark",
+    "browser",
+)
 ALLOWED_SKIPS = TESTS / "allowed_skips.txt"
 
 

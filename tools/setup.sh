@@ -1,7 +1,8 @@
 #!/bin/sh
 # Brings a fresh machine to where `make test` runs: the programs, the virtual environment, the jars.
 #
-#   tools/setup.sh programs   kcat, strace, a C compiler, JDK and Maven, Node, by apt where missing
+#   tools/setup.sh programs   kcat, strace, a C compiler, JDK and Maven, Node, Chromium, by apt where
+#                             missing
 #   tools/setup.sh python     .venv with scriba and all extras, at the pinned versions
 #   tools/setup.sh jars       Apache Kafka's released jars (Streams and Connect, too), and Spark's
 #                             connector to it, for tests
@@ -17,7 +18,7 @@ fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 programs() {
     missing=""
     for pair in kcat:kcat strace:strace cc:build-essential javac:openjdk-17-jdk-headless mvn:maven \
-        node:nodejs npm:npm; do
+        node:nodejs npm:npm chromium:chromium chromedriver:chromium-driver; do
         command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
     done
     [ -n "$missing" ] || return 0

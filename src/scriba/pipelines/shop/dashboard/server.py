@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import anyio
 import uvicorn
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.applications import Starlette
@@ -31,7 +32,7 @@ GAP_SECONDS: Final = 0.25
 PULSE_SECONDS: Final = 1.0
 SLOW_SECONDS: Final = 10.0
 """A browser that takes nothing for so long is let go; it comes back by itself."""
-FAREWELL_SECONDS: Final = 2
+FAREWELL_SECONDS: Final = 3
 
 POLICY: Final = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'"
 HEADERS: Final = (
@@ -73,9 +74,9 @@ class Board:
             self._shows = shows
         return self._text
 
-    async def events(self) -> AsyncIterator[ServerSentEvent]:
+    async def events(self, leaving: anyio.Event) -> AsyncIterator[ServerSentEvent]:
         bell = self._follower.bell
-        while True:
+        while not leaving.is_set():
             heard = bell.rung
             yield ServerSentEvent(self.text(), event="picture", retry=1000)
             await asyncio.sleep(GAP_SECONDS)  # what comes meanwhile is told together
@@ -92,7 +93,13 @@ def make_app(follower: Follower, settings: PageSettings) -> Starlette:
         return JSONResponse(board.document())
 
     async def events(_: Request) -> Response:
-        return EventSourceResponse(board.events(), send_timeout=SLOW_SECONDS)
+        leaving = anyio.Event()
+        return EventSourceResponse(
+            board.events(leaving),
+            send_timeout=SLOW_SECONDS,
+            shutdown_event=leaving,
+            shutdown_grace_period=2 * PULSE_SECONDS,
+        )
 
     async def health(_: Request) -> Response:
         reading = follower.reading

@@ -1,15 +1,17 @@
 // Listens to the server and puts each picture on the page. A picture is whole: nothing is kept
 // here but the last one, so that it does not matter when a page joins or how often it comes back.
 
-import { salesChart, sessionsChart, spark } from "./charts.js";
+import { salesChart, sessionsChart, settled, spark } from "./charts.js";
 import * as lists from "./lists.js";
 import * as words from "./words.js";
 
 const SILENT_MS = 4000;
+const LOST_MS = 1000;
 const $ = (id) => document.getElementById(id);
 
 let picture = null;
 let heard = 0;
+let lost = false;
 let series = "revenue";
 let pointed = { sales: null, sessions: null };
 const charts = {};
@@ -21,9 +23,11 @@ function listen() {
   source.addEventListener("picture", (event) => {
     picture = JSON.parse(event.data);
     heard = performance.now();
+    lost = false;
     show();
   });
   source.addEventListener("error", () => {
+    lost = true;
     // A browser gives up for good on an answer that is no stream, such as a proxy's error page.
     if (source.readyState === EventSource.CLOSED) setTimeout(listen, 1000);
     judge();
@@ -36,7 +40,7 @@ function listen() {
 function judgement() {
   const silent = performance.now() - heard;
   if (!picture) return ["connecting", "Connecting", ""];
-  if (silent > SILENT_MS) {
+  if (silent > (lost ? LOST_MS : SILENT_MS)) {
     return ["down", "Not connected", `The page lost its server ${words.ago(silent / 1000)} and tries to come back. What it shows is from then.`];
   }
   const { reading, settings, at } = picture;
@@ -76,6 +80,11 @@ function show() {
   foot();
 }
 
+/** Whether the last minute of the picture is not over yet. */
+function running() {
+  return picture.at / 1000 < picture.first + picture.minutes.revenue.length * 60;
+}
+
 function last(column) {
   return column.findLast((value) => value != null) ?? null;
 }
@@ -87,12 +96,13 @@ function tiles() {
   put("revenue-aside", some ? `${words.money(last(minutes.revenue))} this minute` : "last 60 minutes");
   put("orders", some ? words.compact(hour.orders) : "–");
   put("orders-aside", hour.orders ? `${words.money(hour.revenue_cents / hour.orders)} a basket` : "last 60 minutes");
-  put("sessions", words.compact(last(minutes.sessions)));
-  put("sessions-aside", "with an event this minute");
+  const active = settled(minutes.sessions, running());
+  put("sessions", words.compact(last(active)));
+  put("sessions-aside", active === minutes.sessions ? "in this minute so far" : "in the last full minute");
   const rates = picture.queries.map((query) => query.rows_per_second);
   put("events", hour.events ? words.compact(hour.events) : "–");
   put("events-aside", rates.length ? `${words.compact(Math.round(Math.max(...rates)))} a second now` : "last 60 minutes");
-  for (const name of ["revenue", "orders", "sessions", "events"]) spark($(`${name}-spark`), minutes[name]);
+  for (const name of ["revenue", "orders", "sessions", "events"]) spark($(`${name}-spark`), settled(minutes[name], running()));
 }
 
 function put(id, text) {
@@ -119,7 +129,7 @@ function time() {
   }
   if (active) {
     charts.sessions ??= sessionsChart($("sessions-chart"), (index) => { pointed.sessions = index; readouts(); });
-    charts.sessions.show(times(), minutes.sessions);
+    charts.sessions.show(times(), settled(minutes.sessions, running()));
     $("sessions-chart").setAttribute("aria-label", `Active sessions per minute over the last hour, ${words.count(last(minutes.sessions))} in the newest minute`);
   }
   readouts();
@@ -135,11 +145,13 @@ function readouts() {
   const { minutes } = picture;
   const at = (index) => words.minute(picture.first + index * 60);
   const i = pointed.sales;
-  put("sales-readout", i == null || minutes.revenue[i] == null
-    ? (series === "revenue" ? "bars: minutes · line: 5-minute average" : "")
-    : `${at(i)} · ${words.money(minutes.revenue[i])} · ${words.count(minutes.orders[i])} orders`);
+  const pointing = i != null && minutes.revenue[i] != null;
+  $("sales-legend").hidden = pointing || series !== "revenue";
+  put("sales-readout", pointing ? `${at(i)} · ${words.money(minutes.revenue[i])} · ${words.count(minutes.orders[i])} orders` : "");
   const j = pointed.sessions;
-  put("sessions-readout", j == null || minutes.sessions[j] == null ? "per minute" : `${at(j)} · ${words.count(minutes.sessions[j])}`);
+  const there = j != null && minutes.sessions[j] != null;
+  $("sessions-legend").hidden = there;
+  put("sessions-readout", there ? `${at(j)} · ${words.count(minutes.sessions[j])}` : "");
 }
 
 function table() {

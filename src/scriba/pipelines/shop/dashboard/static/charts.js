@@ -20,8 +20,8 @@ function axes(format) {
   const soft = () => colour("soft");
   const quiet = { stroke: soft, font, ticks: { show: false } };
   return [
-    { ...quiet, grid: { show: false }, space: 64, values: (_, ticks) => ticks.map(words.minute) },
-    { ...quiet, grid: { stroke: () => colour("grid"), width: 1 }, size: 58, space: 44, values: (_, ticks) => ticks.map(format) },
+    { ...quiet, grid: { show: false }, size: 30, space: 56, values: (_, ticks) => ticks.map(words.minute) },
+    { ...quiet, grid: { stroke: () => colour("grid"), width: 1 }, size: 54, space: 44, values: (_, ticks) => ticks.map(format) },
   ];
 }
 
@@ -34,7 +34,7 @@ class TimeChart {
     this.plot = new uPlot({
       width: Math.max(box.clientWidth, 100),
       height,
-      padding: [10, 8, 0, 0],
+      padding: [10, 14, 0, 0],
       legend: { show: false },
       cursor: { y: false, drag: { x: false, y: false }, points: { size: 7 } },
       scales: { x: { time: true, range: (_, min, max) => [min - 30, max + 30] }, y: { range: top } },
@@ -91,6 +91,12 @@ export function sessionsChart(box, point) {
     { stroke: () => colour("plum"), fill: () => colour("plum", 0.13), width: 2.2, paths: smooth, points: { show: false } },
   ], words.axisCount, point);
   return { show: (times, values) => chart.show([times, values]), repaint: () => chart.repaint() };
+}
+
+/** A column without the running minute, which would look like a fall; unless it is all there is. */
+export function settled(values, running) {
+  const known = values.filter((value) => value != null).length;
+  return known > 2 && running ? [...values.slice(0, -1), null] : values;
 }
 
 /** A line without axes under a number; the unknown is left out. */

@@ -125,11 +125,11 @@ export function health(hour, letters) {
 export function pipeline(queries, now) {
   empty("queries", !queries.length);
   $("queries-scroll").hidden = !queries.length;
-  const known = (name) => queries.map((query) => query[name]).filter((value) => value != null);
-  const lags = known("lag");
-  const delays = known("delay");
-  $("lag").textContent = lags.length ? words.compact(Math.max(...lags)) : "–";
-  $("delay").textContent = delays.length ? words.span(Math.max(...delays)) : "–";
+  // The figures of this page come from one of them; the others may take their time.
+  const main = queries.find((query) => query.query === "figures") ?? queries[0];
+  $("lag").textContent = words.compact(main?.lag);
+  $("delay").textContent = words.span(main?.delay);
+  $("lag-aside").textContent = main ? `records still to read by ${main.query}` : "records still to read";
   $("pipeline-hint").textContent = queries.length ? `${queries.length} ${queries.length === 1 ? "query" : "queries"}` : "";
   rows($("queries"), queries.map((query) => [
     query.query,

@@ -1,0 +1,78 @@
+"""One broker and one browser for all tests, which keep apart by the prefix of their topics."""
+
+import contextlib
+import itertools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "kafka"))
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from broker_fixtures import cluster, own_cluster
+from brokers import Broker
+from dashboards import Dashboard
+from shop_figures import Figures
+from webdriver import Browser, browser
+
+__all__ = ["cluster", "own_cluster"]
+
+_prefixes = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    with browser() as made:
+        yield made
+
+
+@pytest.fixture
+def screen(chromium: Browser) -> Iterator[Browser]:
+    """The browser with a desk's window and light colours; the page must not have complained."""
+    chromium.size(1320, 1100)
+    chromium.prefer("light")
+    chromium.open("about:blank")
+    chromium.complaints()
+    chromium.requested()
+    yield chromium
+    chromium.open("about:blank")
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Dashboard]]:
+    """Starts dashboards, which end with the test."""
+    with contextlib.ExitStack() as stack:
+
+        def started(bootstrap: str, *arguments: str, port: int = 0) -> Dashboard:
+            made = Dashboard(bootstrap, *arguments, port=port)
+            stack.callback(made.kill)
+            return made
+
+        yield started
+
+
+@pytest.fixture(scope="session")
+def busy(cluster: Broker) -> Iterator[Dashboard]:
+    """The dashboard of a shop with an hour of figures, which no test changes."""
+    shop = Figures(cluster.bootstrap, "busy-")
+    shop.hour()
+    shop.close()
+    made = Dashboard(cluster.bootstrap, "--prefix", "busy-", "--stale-after", "3600")
+    yield made
+    made.kill()
+
+
+@pytest.fixture
+def shop(cluster: Broker) -> Iterator[Figures]:
+    """The figures of a shop of one's own."""
+    made = Figures(cluster.bootstrap, f"browser{next(_prefixes)}-")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def dashboard(cluster: Broker, shop: Figures, start: Callable[..., Dashboard]) -> Dashboard:
+    """Its dashboard."""
+    return start(cluster.bootstrap, "--prefix", shop.names.prefix)
