@@ -83,10 +83,16 @@ class Verification:
         """Whether every transaction of it has an epoch of its own: transaction version 2."""
         self.since_ms = now_ms
 
-    def also(self, epoch: int, sequence: int) -> None:
-        if epoch > self.epoch or (epoch == self.epoch and sequence < self.lowest_sequence):
+    def also(self, epoch: int, sequence: int, bumps: bool) -> None:
+        """Another batch is asked about meanwhile, perhaps of a producer that took over."""
+        if epoch > self.epoch:
             self.epoch = epoch
             self.lowest_sequence = sequence
+            self.bumps = bumps
+        elif epoch == self.epoch:
+            self.lowest_sequence = min(sequence, self.lowest_sequence)
+            # In doubt the next marker strikes it out: that costs one more question.
+            self.bumps = bumps and self.bumps
 
 
 class _Producer:
@@ -207,7 +213,7 @@ class Producers:
             pending = Verification(epoch, sequence, bumps, now_ms)
             self._verifying[producer_id] = pending
         else:
-            pending.also(epoch, sequence)
+            pending.also(epoch, sequence, bumps)
         return pending
 
     def admit(self, header: BatchHeader, verification: Verification | None) -> None:

@@ -163,3 +163,13 @@ def test_a_verification_that_leads_to_nothing_is_forgotten():
     state.admit(header(), verification)
     state.expire(NOW + 501, 501)
     assert code(state.admit, header(), verification) is ErrorCode.INVALID_TXN_STATE
+
+
+@pytest.mark.parametrize("first", [0, 4])
+def test_what_a_newer_client_left_unanswered_does_not_spare_an_older_one_its_marker(first: int):
+    state = Producers()
+    verify(state, epoch=first)  # of version 2; its coordinator never agreed
+    verification = verify(state, epoch=4, bumps=False)
+    end(state, 0, epoch=4, version=0, commit=False)
+    late = header(epoch=4)
+    assert code(state.admit, late, verification) is ErrorCode.INVALID_TXN_STATE
