@@ -27,10 +27,13 @@ class ClockWatch:
         self._until = 0
         self.jump_ms = 0
         """How far the clock jumped ahead, while that is not believed; 0 otherwise."""
+        self.surprised = False
+        """Whether the last look was the one that found the jump: time to tell of it."""
 
     def believes(self, now: Instant) -> bool:
         """Whether age may be told by the wall clock now."""
         jump = now.wall_ms - now.mono_ms - self._ahead
+        self.surprised = jump > FAR_MS and not self.jump_ms
         if jump <= FAR_MS:  # back again, or backwards, which only keeps more
             self.jump_ms = 0
             return True

@@ -39,10 +39,9 @@ async def heartbeat_pass(node: Node, now: Instant) -> None:
 def trusts_clock(node: Node, now: Instant) -> bool:
     """Whether anything may go because of its age. Says so when that changes."""
     watch = node.clock_watch
-    doubted = watch.jump_ms
     trusted = watch.believes(now)
-    if watch.jump_ms and not doubted:
-        text = f"jumped ahead by {watch.jump_ms} ms: retention by age and compaction wait"
+    if watch.surprised:
+        text = f"jumped ahead by {watch.jump_ms} ms: what goes by its age stays until it is right"
         node.note("clock", "wall clock", text)
     return trusted
 
@@ -99,6 +98,9 @@ async def _or_note(node: Node, checkpoint: Awaitable[None]) -> None:
 
 
 async def producer_expiry_pass(node: Node, now: Instant) -> None:
+    """Forgets idle producers. One forgotten too early could write a batch twice."""
+    if not trusts_clock(node, now):
+        return
     pace = Pace(node.world.clock)
     for partition in node.replicas:
         await pace()

@@ -35,10 +35,9 @@ def on_expiry_timer(state: State, timer: Timer, now: Instant) -> Outcome:
     out = Outcome(splittable=True)
     watch = state.clock_watch
     assert watch is not None
-    doubted = watch.jump_ms
     if not watch.believes(now):
-        if not doubted:
-            text = f"jumped ahead by {watch.jump_ms} ms: offsets do not expire for now"
+        if watch.surprised:
+            text = f"jumped ahead by {watch.jump_ms} ms: no offset expires until it is right"
             out.events.append(Event("clock", "group coordinator", text))
         state.to_expire.clear()
         _await_pass(state, now)

@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.instant import Instant
+from scriba.instant import ClockWatch, Instant
 from scriba.outcome import Caller, Event, Origin, Outcome, Token
 from scriba.txn.beginning import init_producer_id, init_with_id
 from scriba.txn.ending import end_txn, end_with_id, markers_written, time_out
@@ -98,6 +98,7 @@ class Transactions:
     def loaded(self, now: Instant) -> Outcome:
         """Open transactions run on, and those whose outcome stands are brought to their end."""
         state = self.state
+        state.clock_watch = ClockWatch(now)
         state.next_abort_ms = now.mono_ms
         state.next_expiry_ms = now.mono_ms + state.settings.expiry_interval_ms
         outcome = Outcome()
@@ -136,7 +137,16 @@ class Transactions:
 
     def _expire(self, outcome: Outcome, now: Instant) -> None:
         state = self.state
-        if state.next_expiry_ms is None or now.mono_ms < state.next_expiry_ms:
+        watch = state.clock_watch
+        if watch is None or state.next_expiry_ms is None or now.mono_ms < state.next_expiry_ms:
+            return
+        if not watch.believes(now):
+            # Whoever is forgotten comes back with a producer id that fences nobody.
+            if watch.surprised:
+                text = f"jumped ahead by {watch.jump_ms} ms: no id is forgotten until it is right"
+                outcome.events.append(Event("clock", "transaction coordinator", text))
+            state.expiring.clear()
+            state.next_expiry_ms = now.mono_ms + state.settings.expiry_interval_ms
             return
         if not state.expiring:
             state.expiring = list(state.txns)

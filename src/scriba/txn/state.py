@@ -3,7 +3,7 @@
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from scriba.instant import Instant
+from scriba.instant import ClockWatch, Instant
 from scriba.txn.facts import TxnSettings
 from scriba.txn.messages import WriteMarkers
 from scriba.txn.states import COMPLETE_COMMIT, PREPARE_COMMIT, Txn
@@ -18,6 +18,7 @@ class State:
     __slots__ = (
         "_due",
         "_heap",
+        "clock_watch",
         "expiring",
         "last_epochs",
         "next_abort_ms",
@@ -35,6 +36,8 @@ class State:
         self.last_epochs: dict[str, int] = {}
         """The epoch before the current one, where its producer may still ask with it (KIP-360).
         Kafka's record has no room for it, so it does not outlive the shard."""
+        self.clock_watch: ClockWatch | None = None
+        """Whether to believe the wall clock when ids are forgotten; from the end of a load on."""
         self.next_abort_ms = 0
         self.next_expiry_ms: int | None = None
         self.expiring: list[str] = []

@@ -3,15 +3,17 @@
 import asyncio
 from collections.abc import Callable
 
-from scriba.broker.jobs import retention_pass
+from scriba.broker.jobs import producer_expiry_pass, retention_pass
 from scriba.broker.node import Node
-from scriba.records.batch import Record, encode_batch
+from scriba.instant import Instant
+from scriba.records.batch import Record, encode_batch, read_header
 from scriba.testing.peer import Peer
 from scriba.testing.sim_world import ProcessWorld
 from scriba.wire import admin, produce
 
 InANode = Callable[..., None]
 HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
 
 
 async def with_one_old_segment(node: Node, world: ProcessWorld) -> None:
@@ -59,5 +61,22 @@ def test_a_clock_that_jumps_ahead_deletes_nothing_and_is_noted(in_a_node: InANod
         log = node.replicas.find("t", 0).log
         assert (log.start_offset, log.end_offset) == (0, 4)
         assert [event.kind for event in node.events.since()].count("clock") == 1
+
+    in_a_node(script)
+
+
+def test_a_clock_that_jumps_ahead_forgets_no_producer(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await with_one_old_segment(node, world)
+        partition = node.replicas.find("t", 0)
+        now = world.clock.now()
+        batch = encode_batch(
+            [Record(0, now.wall_ms, None, b"x", ())], producer_id=7, producer_epoch=0
+        )
+        partition.append(memoryview(batch), read_header(batch), now)
+        await producer_expiry_pass(node, now._replace(wall_ms=now.wall_ms + 1000 * HOUR_MS))
+        assert len(partition.log.producers) == 1
+        await producer_expiry_pass(node, Instant(now.mono_ms + DAY_MS, now.wall_ms + DAY_MS))
+        assert len(partition.log.producers) == 0
 
     in_a_node(script)

@@ -195,3 +195,9 @@ class Shard:
 
     def list(self, **filters: Any) -> Any:
         return self.handle(ListTransactionsRequest(**filters), 2)
+
+
+def pair(answer: Any) -> tuple[int, int]:
+    """The identity that a good answer gives."""
+    assert answer.error_code == 0
+    return answer.producer_id, answer.producer_epoch
