@@ -75,9 +75,9 @@ class LogDir:
         self.broker_epoch = -1
         """The broker's epoch at that shutdown, -1 if unknown (KIP-966)."""
         self.high_watermarks: dict[PartitionName, int] = {}
+        """As of the last checkpoint."""
         self.compacted: dict[PartitionName, int] = {}
         """How far each log is compacted, as of its last compaction."""
-        """As of the last checkpoint."""
         self.failure: str | None = None
         self._disk = disk
         self._lock = lock
