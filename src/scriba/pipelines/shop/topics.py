@@ -184,6 +184,8 @@ class Health(TypedDict):
     bots: int
     late: int
     dead_letters: int
+    query: str
+    """Spark's id of the query that counted."""
 
 
 class Progress(TypedDict):
@@ -333,6 +335,7 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
             "bots": 54,
             "late": 1,
             "dead_letters": 1,
+            "query": "6b1b4b7c-58b7-4c5e-9d3f-0c2f6e0a7f11",
         },
     ),
     PROGRESS: Contract(Progress, "figures", _PROGRESS),

@@ -1,0 +1,235 @@
+"""The figures: from events that count to what the aggregate topics say.
+
+`by_minute` is one aggregation for all figures that are kept by the minute, so that two cores keep
+up: an event is spread into the measures it belongs to, and one group is one measure of one window.
+
+*Windows.* Every window is five minutes long and ends with a minute. Sales are put into all five
+windows they belong to; summed over all of a window they are the sliding sales, summed over its last
+minute those of that minute. Everything else counts only in the window whose last minute it is.
+
+*Duplicates.* An event is known by its id. A session that is active in a minute is known by its name
+and the minute: dropping duplicates of both kinds of names at once removes repeated events and
+leaves one row for each active session, which then only need counting.
+"""
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.rules import (
+    LOOKED_BEFORE,
+    SESSION_GAP,
+    SLIDE,
+    SLIDING,
+    WATERMARK,
+    interval,
+)
+from scriba.pipelines.shop.topics import Names
+
+SALES: Final = "sales"
+FUNNEL: Final = "funnel"
+VIEWS: Final = "views"
+ACTIVE: Final = "active"
+
+_EVENT: Final = "e"
+_SESSION: Final = "s"
+"""What names begin with."""
+
+_TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
+_WINDOW: Final = "yyyy-MM-dd'T'HH:mm:ss'Z'"
+
+
+def once(events: DataFrame) -> DataFrame:
+    """Without the copies of events that were sent again."""
+    marked = events.withWatermark("event_time", interval(WATERMARK))
+    return marked.dropDuplicatesWithinWatermark(["event_id"])
+
+
+def by_minute(events: DataFrame) -> DataFrame:
+    """Measures by window; in update mode, every row that changed with its new sums."""
+    minute = F.unix_timestamp(F.date_trunc("minute", "event_time"))
+    session = F.concat_ws("@", F.concat(F.lit(_SESSION), "session_id"), minute)
+    event = F.concat(F.lit(_EVENT), "event_id")
+    named = events.withColumn("name", F.explode(F.array(event, session)))
+    marked = named.withWatermark("event_time", interval(WATERMARK))
+    known = marked.dropDuplicatesWithinWatermark(["name"])
+    spread = known.withColumn("of", F.explode(_measures()))
+    windowed = spread.select(
+        F.window("event_time", interval(SLIDING), interval(SLIDE)).alias("window"),
+        "event_time",
+        "topic",
+        "units",
+        "total_cents",
+        F.col("of.measure").alias("measure"),
+        F.col("of.about").alias("about"),
+    )
+    last = F.col("event_time") >= F.col("window.end") - F.expr(f"INTERVAL {interval(SLIDE)}")
+    counted = windowed.withColumn("last", last).where(F.col("last") | (F.col("measure") == SALES))
+    return counted.groupBy("window", "measure", "about").agg(
+        F.count("*").alias("rows"),
+        F.sum("units").alias("units"),
+        F.sum("total_cents").alias("cents"),
+        F.count_if("last").alias("last_rows"),
+        F.sum(F.when(F.col("last"), F.col("units"))).alias("last_units"),
+        F.sum(F.when(F.col("last"), F.col("total_cents"))).alias("last_cents"),
+        *(
+            F.count_if(F.col("topic") == topic).alias(step)
+            for topic, step in zip(topics.INPUTS, ("views", "carts", "purchases"), strict=True)
+        ),
+    )
+
+
+def _measures() -> Column:
+    def one(measure: str, about: Column) -> Column:
+        return F.struct(F.lit(measure).alias("measure"), about.alias("about"))
+
+    nothing, topic = F.lit(""), F.col("topic")
+    funnel = one(FUNNEL, nothing)
+    return (
+        F.when(F.col("name").startswith(_SESSION), F.array(one(ACTIVE, nothing)))
+        .when(topic == topics.PRODUCT_VIEWED, F.array(funnel, one(VIEWS, F.col("product_id"))))
+        .when(topic == topics.PURCHASE_COMPLETED, F.array(funnel, one(SALES, nothing)))
+        .otherwise(F.array(funnel))
+    )
+
+
+def minute_records(changed: DataFrame, names: Names) -> DataFrame:
+    """What `by_minute` found, as records for the topics."""
+    measure = F.col("measure")
+    end = F.date_format("window.end", _WINDOW).alias("window_end")
+    minute = F.date_format(F.col("window.end") - F.expr(f"INTERVAL {interval(SLIDE)}"), _WINDOW)
+    start = F.date_format("window.start", _WINDOW)
+
+    def record(topic: str, key: Column, first: Column, *fields: Column) -> Column:
+        value = F.to_json(F.struct(first.alias("window_start"), end, *fields))
+        return F.struct(F.lit(names(topic)).alias("topic"), key.alias("key"), value.alias("value"))
+
+    def sales(topic: str, first: Column, prefix: str) -> Column:
+        sums = ("rows", "orders"), ("units", "units"), ("cents", "revenue_cents")
+        fields = [F.col(prefix + column).alias(name) for column, name in sums]
+        return record(topic, first, first, *fields)
+
+    views = F.concat_ws("/", minute, "about")
+    product = F.col("about").alias("product_id")
+    minute_sales = sales(topics.SALES_PER_MINUTE, minute, "last_")
+    sliding = sales(topics.SALES_SLIDING, start, "")
+    made = (
+        F.when(
+            measure == VIEWS,
+            F.array(record(topics.PRODUCT_VIEWS, views, minute, product, F.col("views"))),
+        )
+        .when(
+            measure == FUNNEL,
+            F.array(record(topics.FUNNEL, minute, minute, *map(F.col, _STEPS))),
+        )
+        .when(
+            measure == ACTIVE,
+            F.array(
+                record(topics.ACTIVE_SESSIONS, minute, minute, F.col("rows").alias("sessions"))
+            ),
+        )
+        .when(F.col("last_rows") > 0, F.array(sliding, minute_sales))
+        .otherwise(F.array(sliding))
+    )
+    return changed.select(F.explode(made).alias("record")).select("record.*")
+
+
+_STEPS: Final = ("views", "carts", "purchases")
+
+
+def sessions(events: DataFrame) -> DataFrame:
+    """Sessions of users; in append mode, each when nothing can be added to it any more."""
+    topic = F.col("topic")
+    gap = F.session_window("event_time", interval(SESSION_GAP))
+    return (
+        once(events)
+        .groupBy("user_id", gap.alias("session"))
+        .agg(
+            F.min("event_time").alias("started"),
+            F.max("event_time").alias("ended"),
+            *(
+                F.count_if(topic == name).alias(step)
+                for name, step in zip(topics.INPUTS, _STEPS, strict=True)
+            ),
+            F.coalesce(F.sum("total_cents"), F.lit(0)).alias("revenue_cents"),
+        )
+    )
+
+
+def session_records(ended: DataFrame, names: Names) -> DataFrame:
+    started = F.date_format("started", _TIME)
+    value = F.struct(
+        "user_id",
+        started.alias("started"),
+        F.date_format("ended", _TIME).alias("ended"),
+        *_STEPS,
+        "revenue_cents",
+    )
+    return ended.select(
+        F.lit(names(topics.USER_SESSIONS)).alias("topic"),
+        F.concat_ws("/", "user_id", started).alias("key"),
+        F.to_json(value).alias("value"),
+    )
+
+
+def joined(views: DataFrame, purchases: DataFrame) -> DataFrame:
+    """Bought products with the views before; copies of events give the same rows again."""
+    looked = views.withWatermark("event_time", interval(WATERMARK)).select(
+        F.col("user_id").alias("viewer"),
+        F.col("product_id").alias("viewed_product"),
+        F.col("event_id").alias("view_id"),
+        F.col("event_time").alias("viewed"),
+    )
+    bought = (
+        purchases.withWatermark("event_time", interval(WATERMARK))
+        .withColumn("item", F.explode("items"))
+        .select("order_id", "user_id", F.col("event_time").alias("purchased"), "item.*")
+    )
+    before = F.expr(f"INTERVAL {interval(LOOKED_BEFORE)}")
+    same = (
+        (F.col("viewer") == F.col("user_id"))
+        & (F.col("viewed_product") == F.col("product_id"))
+        & (F.col("viewed") <= F.col("purchased"))
+        & (F.col("viewed") >= F.col("purchased") - before)
+    )
+    return bought.join(looked, same, "left_outer")
+
+
+def joined_records(pairs: DataFrame, names: Names) -> DataFrame:
+    took = F.unix_millis("purchased") - F.unix_millis("viewed")
+    value = F.struct(
+        "order_id",
+        "user_id",
+        "product_id",
+        F.date_format("purchased", _TIME).alias("purchased"),
+        "quantity",
+        "price_cents",
+        "view_id",
+        F.date_format("viewed", _TIME).alias("viewed"),
+        (took / 1000).alias("seconds"),
+    )
+    view = F.coalesce(F.col("view_id"), F.lit("-"))
+    return pairs.select(
+        F.lit(names(topics.JOINED_PURCHASES)).alias("topic"),
+        F.concat_ws("/", "order_id", "product_id", view).alias("key"),
+        F.to_json(value, {"ignoreNullFields": "false"}).alias("value"),
+    )
+
+
+def rejected_records(rows: DataFrame, names: Names) -> DataFrame:
+    """Late events and dead letters, keyed by where they came from, so that each is there once."""
+    arrived = F.date_format("arrived", _TIME).alias("arrived")
+    place = [F.col("topic"), F.col("partition"), F.col("offset"), arrived]
+    seconds = (F.unix_millis("arrived") - F.unix_millis("event_time")) / 1000
+    head = F.to_json(F.struct(*place, seconds.alias("seconds")))
+    late = F.concat(F.substring_index(head, "}", 1), F.lit(',"event":'), F.col("value"), F.lit("}"))
+    dead = F.to_json(F.struct(*place, "reason", "value"), {"ignoreNullFields": "false"})
+    is_late = F.col("outcome") == "late"
+    target = F.when(is_late, names(topics.LATE_EVENTS)).otherwise(names(topics.DEAD_LETTERS))
+    return rows.where(F.col("outcome").isin("late", "dead_letters")).select(
+        target.alias("topic"),
+        F.concat_ws("-", "topic", "partition", "offset").alias("key"),
+        F.when(is_late, late).otherwise(dead).alias("value"),
+    )

@@ -1,0 +1,277 @@
+"""The streaming queries of the shop, each with its own checkpoint, transactional id and group.
+
+    intake     every record is judged; dead letters and late events go to their topics, all are
+               counted by minute (shop_health)
+    figures    all figures by the minute, and from the views of products the most viewed ones
+    sessions   sessions of users, when they have ended
+    joined     bought products with the views that led to them
+
+All of them read the input topics themselves: what is computed depends only on the topics, so a
+checkpoint that is lost is made anew by reading from the beginning. Results are keyed, and the
+second time they are the same.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.query import StreamingQuery
+
+from scriba.pipelines.shop import events, figures, topics
+from scriba.pipelines.shop.ranking import Ranking
+from scriba.pipelines.shop.rules import time_ms
+from scriba.pipelines.shop.tally import Tally
+from scriba.pipelines.shop.topics import Names
+from scriba.spark.sink import QUERY, ExactlyOnceSink
+
+FORMATS: Final = {"scriba": "scriba", "official": "kafka"}
+
+STATE: Final[Mapping[str, str]] = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    "spark.sql.streaming.multipleWatermarkPolicy": "min",
+}
+
+RECORD: Final = "topic string, key string, value string"
+
+Batch = Callable[[DataFrame, int], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    bootstrap: str
+    checkpoints: str
+    """A folder for all queries, anywhere Spark can write."""
+    names: Names = field(default_factory=Names)
+    connector: str = "scriba"
+    trigger_seconds: float = 1.0
+    """How often figures are brought up to date."""
+    slow_trigger_seconds: float = 10.0
+    """The same for sessions and joins, which take their time anyway."""
+    max_offsets: int = 200_000
+    """Records in a micro-batch: what a backlog is cut into."""
+    to_the_end: bool = False
+    """Whether to stop when everything that is there now was read."""
+
+    @property
+    def broker(self) -> dict[str, str]:
+        return {"kafka.bootstrap.servers": self.bootstrap}
+
+
+class Shop:
+    """Starts queries, in a session that knows the connector."""
+
+    def __init__(self, spark: SparkSession, settings: Settings) -> None:
+        self.spark = spark
+        self.settings = settings
+        for key, value in STATE.items():
+            spark.conf.set(key, value)
+
+    def start(self, name: str) -> StreamingQuery:
+        return _QUERIES[name](self)
+
+    # -- queries -----------------------------------------------------------------------------------
+
+    def intake(self) -> StreamingQuery:
+        rows = events.judged(self.read("intake", topics.INPUTS), self.settings.names)
+        targets = (topics.HEALTH, topics.LATE_EVENTS, topics.DEAD_LETTERS)
+        return self._write("intake", rows, "append", Intake(self, self.sink("intake", targets)))
+
+    def figures(self) -> StreamingQuery:
+        good = events.accepted(self.read("figures", topics.INPUTS), self.settings.names)
+        targets = (
+            topics.SALES_PER_MINUTE,
+            topics.SALES_SLIDING,
+            topics.FUNNEL,
+            topics.ACTIVE_SESSIONS,
+            topics.PRODUCT_VIEWS,
+            topics.TOP_VIEWED_PRODUCTS,
+        )
+        batch = Figures(self, self.sink("figures", targets))
+        return self._write("figures", figures.by_minute(good), "update", batch)
+
+    def sessions(self) -> StreamingQuery:
+        good = events.accepted(self.read("sessions", topics.INPUTS), self.settings.names)
+        ended = figures.session_records(figures.sessions(good), self.settings.names)
+        sink = self.sink("sessions", (topics.USER_SESSIONS,))
+        return self._write("sessions", ended, "append", sink)
+
+    def joined(self) -> StreamingQuery:
+        names = self.settings.names
+        views = events.accepted(self.read("joined", (topics.PRODUCT_VIEWED,)), names)
+        bought = events.accepted(self.read("joined-purchases", (topics.PURCHASE_COMPLETED,)), names)
+        pairs = figures.joined_records(figures.joined(views, bought), names)
+        sink = self.sink("joined", (topics.JOINED_PURCHASES,))
+        return self._write("joined", pairs, "append", sink)
+
+    # -- what they share ---------------------------------------------------------------------------
+
+    def read(self, name: str, inputs: Iterable[str]) -> DataFrame:
+        settings = self.settings
+        reader = self.spark.readStream.format(FORMATS[settings.connector]).options(
+            **settings.broker,
+            subscribe=",".join(settings.names.all(inputs)),
+            startingOffsets="earliest",
+            maxOffsetsPerTrigger=str(settings.max_offsets),
+        )
+        reader = reader.option("kafka.isolation.level", "read_committed")
+        if settings.connector == "scriba":
+            reader = reader.option("groupId", self.group(name))
+        return reader.load()
+
+    def group(self, name: str) -> str:
+        """Under which the progress of a query shows as committed offsets."""
+        return f"{self.settings.names('shop')}-{name}"
+
+    def sink(self, name: str, targets: Iterable[str]) -> Batch:
+        settings = self.settings
+        if settings.connector == "official":
+            return _official(settings.broker)
+        written = ",".join(settings.names.all(targets))
+        return ExactlyOnceSink(
+            {**settings.broker, "topics": written, "sinkId": self.group(name), "tasks": "1"}
+        )
+
+    def table(self, session: SparkSession, topic: str) -> list[dict[str, Any]]:
+        """What a compacted topic says now: the last value of each key."""
+        settings = self.settings
+        records = (
+            session.read.format(FORMATS[settings.connector])
+            .options(**settings.broker, subscribe=settings.names(topic))
+            .option("kafka.isolation.level", "read_committed")
+            .load()
+        )
+        last = records.groupBy("key").agg(F.max_by("value", "offset").alias("value"))
+        return [json.loads(row.value) for row in last.collect()]
+
+    def _write(self, name: str, rows: DataFrame, mode: str, batch: Batch) -> StreamingQuery:
+        settings = self.settings
+        slow = name in SLOW
+        writer = (
+            rows.writeStream.queryName(self.group(name))
+            .outputMode(mode)
+            .option("checkpointLocation", f"{settings.checkpoints}/{name}")
+            .foreachBatch(batch)
+        )
+        if settings.to_the_end:
+            return writer.trigger(availableNow=True).start()
+        seconds = settings.slow_trigger_seconds if slow else settings.trigger_seconds
+        return writer.trigger(processingTime=f"{round(seconds * 1000)} milliseconds").start()
+
+
+SLOW: Final = ("sessions", "joined")
+NAMES: Final = ("intake", "figures", "sessions", "joined")
+_QUERIES: Final[Mapping[str, Callable[[Shop], StreamingQuery]]] = {
+    "intake": Shop.intake,
+    "figures": Shop.figures,
+    "sessions": Shop.sessions,
+    "joined": Shop.joined,
+}
+
+
+def _official(broker: Mapping[str, str]) -> Batch:
+    """Spark's own sink, which may write a batch twice: upserts bear it."""
+
+    def write(records: DataFrame, batch: int) -> None:
+        records.write.format("kafka").options(**broker).save()
+
+    return write
+
+
+def query_id(rows: DataFrame) -> str:
+    """Of the query whose batch this is."""
+    found = rows.sparkSession.sparkContext.getLocalProperty(QUERY)
+    assert found is not None
+    return str(found)
+
+
+class Figures:
+    """Writes what changed in a batch, and the most viewed products that follow from it."""
+
+    def __init__(self, shop: Shop, sink: Batch) -> None:
+        self._shop = shop
+        self._sink = sink
+        self._ranking: Ranking | None = None
+
+    def __call__(self, changed: DataFrame, batch: int) -> None:
+        ranking = self._ranking or self._restored(changed.sparkSession, batch)
+        self._ranking = ranking
+        names = self._shop.settings.names
+        changed = changed.persist()
+        try:
+            minute = F.unix_millis("window.end") - F.lit(60_000)
+            views = changed.where(F.col("measure") == figures.VIEWS)
+            for row in views.select(minute.alias("minute"), "about", "views").collect():
+                ranking.put(row.minute, row.about, row.views)
+            tops = [
+                (names(topics.TOP_VIEWED_PRODUCTS), key, json.dumps(value))
+                for key, value in ranking.changed()
+            ]
+            made = changed.sparkSession.createDataFrame(tops, RECORD)
+            records = figures.minute_records(changed, names).unionByName(made)
+            self._sink(records, batch)
+        finally:
+            changed.unpersist()
+
+    def _restored(self, session: SparkSession, batch: int) -> Ranking:
+        ranking = Ranking()
+        if batch > 0:
+            for row in self._shop.table(session, topics.PRODUCT_VIEWS):
+                ranking.put(time_ms(row["window_start"]), row["product_id"], row["views"])
+            ranking.restored()
+        return ranking
+
+
+class Intake:
+    """Writes what was rejected in a batch, and counts all of it."""
+
+    def __init__(self, shop: Shop, sink: Batch) -> None:
+        self._shop = shop
+        self._sink = sink
+        self._tally: Tally | None = None
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        tally = self._tally or self._restored(rows, batch)
+        self._tally = tally
+        names = self._shop.settings.names
+        kept = rows.select(
+            "topic",
+            "partition",
+            "offset",
+            "arrived",
+            "event_time",
+            "outcome",
+            "reason",
+            F.when(F.col("outcome").isin(events.LATE, events.DEAD_LETTER), F.col("value")).alias(
+                "value"
+            ),
+        ).persist()
+        try:
+            minute = F.unix_millis(F.date_trunc("minute", "arrived")).alias("minute")
+            found = kept.groupBy(minute, "outcome").count().collect()
+            counts = {(row[0], row[1]): row[2] for row in found}
+            health = [
+                (names(topics.HEALTH), row["minute"], json.dumps(row))
+                for row in tally.with_batch(counts)
+            ]
+            made = rows.sparkSession.createDataFrame(health, RECORD)
+            self._sink(figures.rejected_records(kept, names).unionByName(made), batch)
+        finally:
+            kept.unpersist()
+        if not self._was_repeated():
+            tally.add(counts)
+
+    def _was_repeated(self) -> bool:
+        sink = self._sink
+        return isinstance(sink, ExactlyOnceSink) and sink.last is not None and sink.last.repeated
+
+    def _restored(self, rows: DataFrame, batch: int) -> Tally:
+        tally = Tally(query_id(rows))
+        if batch > 0:
+            tally.restore(self._shop.table(rows.sparkSession, topics.HEALTH))  # type: ignore[arg-type]
+        return tally
