@@ -19,7 +19,13 @@ async def test_members_go_on_where_they_were(own_broker: Broker, topic: str) -> 
     await create(own_broker, topic, 2)
     await fill(own_broker, topic, 2, 20)
     async with (
-        member(own_broker, f"{topic}-c", topic, auto_commit_interval_ms=100) as classic,
+        member(
+            own_broker,
+            f"{topic}-c",
+            topic,
+            auto_commit_interval_ms=100,
+            session_timeout_ms=120_000,  # a start of Kafka takes its time on a busy machine
+        ) as classic,
         member(own_broker, f"{topic}-m", topic, group_protocol="consumer") as modern,
     ):
         for reader in (classic, modern):

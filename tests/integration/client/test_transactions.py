@@ -195,22 +195,25 @@ async def test_offsets_go_with_the_transaction(
         Admin(bootstrap_servers=broker.bootstrap) as admin,
     ):
 
-        async def offsets() -> dict[TopicPartition, OffsetAndMetadata]:
-            return await admin.list_group_offsets(group, require_stable=True)
+        async def settle_at(wanted: dict[tuple[str, int], OffsetAndMetadata]) -> None:
+            """Kafka answers the end of a transaction before its offsets show in a full list."""
+            async with asyncio.timeout(60):
+                while await admin.list_group_offsets(group, require_stable=True) != wanted:
+                    await asyncio.sleep(0.02)
 
         async with p.transaction() as transaction:
             await transaction.send_offsets({(partitioned, 0): 3}, group)
-        assert await offsets() == {(partitioned, 0): OffsetAndMetadata(3)}
+        await settle_at({(partitioned, 0): OffsetAndMetadata(3)})
         both: Offsets = {(partitioned, 0): 9, (partitioned, 1): 9}
         with pytest.raises(Regret):
             await regretted(p, partitioned, b"no", 1, offsets=both)
-        assert await offsets() == {(partitioned, 0): OffsetAndMetadata(3)}
+        await settle_at({(partitioned, 0): OffsetAndMetadata(3)})
         place = OffsetAndMetadata(7, "remark", 0)
         async with p.transaction() as transaction:
             await p.send(partitioned, b"y", partition=1)
             await transaction.send_offsets({(partitioned, 0): 5}, ConsumerGroupMetadata(group))
             await transaction.send_offsets({(partitioned, 1): place}, group)
-        assert await offsets() == {(partitioned, 0): OffsetAndMetadata(5), (partitioned, 1): place}
+        await settle_at({(partitioned, 0): OffsetAndMetadata(5), (partitioned, 1): place})
     assert await committed(broker, partitioned) == [b"y"]
 
 
