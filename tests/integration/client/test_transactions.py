@@ -198,7 +198,9 @@ async def test_offsets_go_with_the_transaction(
         async def settle_at(wanted: dict[tuple[str, int], OffsetAndMetadata]) -> None:
             """Kafka answers the end of a transaction before its offsets show in a full list."""
             async with asyncio.timeout(60):
-                while await admin.list_group_offsets(group, require_stable=True) != wanted:
+                while True:
+                    if await admin.list_group_offsets(group, require_stable=True) == wanted:
+                        return
                     await asyncio.sleep(0.02)
 
         async with p.transaction() as transaction:
