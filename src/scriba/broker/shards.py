@@ -7,13 +7,9 @@ await: its records are appended, replayed into it, and its replies are given to 
 caller gets a reply, a refusal too, only once the high watermark covers all that was in the log when
 it was computed: nobody hears of what may yet be lost.
 
-    LOADING -> ACTIVE             everything has been replayed
-    LOADING -> RESTING            the log could not be replayed
-    ACTIVE  -> RESTING -> LOADING an append failed: what the machine believes is no longer true
-
 A shard whose append failed is thrown away, its callers come back later, and it is built again from
 the log, after a rest that grows while failures repeat. The same happens to one whose machine failed
-in a way nobody expected. Lost leadership ends a shard at once.
+in a way nobody expected. Lost leadership ends a shard at once. `shard.VALID` has its states.
 
 Invariants: the machine has replayed exactly what is in the log of its partition, as far as it is
 ACTIVE; a shard belongs to one leader epoch, and what comes late from an earlier one is dropped.
@@ -23,7 +19,6 @@ Never: an await between `handle`, append and replay; a reply that is not covered
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import math
 from collections import deque
@@ -33,6 +28,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
 from scriba.broker.replicas import Pace
+from scriba.broker.shard import FIRST_REST_MS, REFUSALS, Settled, Shard, State
 from scriba.broker.shard_log import batches, read_back
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
@@ -48,31 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-FIRST_REST_MS: Final = 100
-LONGEST_REST_MS: Final = 60_000
 TICKS_AT_ONCE: Final = 1_000
 """Deadlines of one shard that are met before the next shard has its turn."""
-
-
-class State(enum.Enum):
-    LOADING = "loading"
-    ACTIVE = "active"
-    RESTING = "resting"
-
-
-VALID: Final = {
-    State.LOADING: {State.ACTIVE, State.RESTING},
-    State.ACTIVE: {State.RESTING},
-    State.RESTING: {State.LOADING},
-}
-
-REFUSALS: Final = {
-    State.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-    State.RESTING: ErrorCode.COORDINATOR_NOT_AVAILABLE,
-}
-
-Settled = tuple[Message | KafkaError, int]
-"""A reply, and the end of the log when it was computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,40 +69,6 @@ class Counts:
     records_appended: int = 0
     failures: int = 0
     last_load_ms: int = 0
-
-
-class Shard:
-    __slots__ = ("due_ms", "epoch", "index", "machine", "partition", "rest_ms", "state", "waiting")
-
-    def __init__(self, partition: Partition, machine: Machine) -> None:
-        self.partition = partition
-        self.index = partition.index
-        self.epoch = partition.leader_epoch
-        self.machine = machine
-        self.state = State.LOADING
-        self.waiting: dict[Token, asyncio.Future[Settled]] = {}
-        self.rest_ms = FIRST_REST_MS
-        self.due_ms = 0
-        """While RESTING: when to load again."""
-
-    def __repr__(self) -> str:
-        return f"{self.partition!r} in epoch {self.epoch}"
-
-    def move(self, state: State) -> None:
-        assert state in VALID[self.state], f"{self!r}: {self.state} -> {state}"
-        self.state = state
-
-    def reply(self, token: Token, answer: Message | KafkaError) -> None:
-        waiter = self.waiting.pop(token, None)
-        if waiter is not None and not waiter.done():  # else its caller has gone
-            waiter.set_result((answer, self.partition.log.end_offset))
-
-    def let_go(self, error: KafkaError) -> None:
-        """Ends every wait: nobody will answer these any more."""
-        waiting, self.waiting = self.waiting, {}
-        for waiter in waiting.values():
-            if not waiter.done():
-                waiter.set_result((error, 0))
 
 
 class Shards:
@@ -280,6 +219,9 @@ class Shards:
             except KafkaError as error:
                 self._not_appended(shard, outcome, error)
                 return
+            except Exception:
+                self._surprised(shard)
+                return
         for token, answer in outcome.replies:
             shard.reply(token, answer)
         for event in outcome.events:
@@ -317,10 +259,12 @@ class Shards:
             self.unload(shard.index)
             return
         if error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_REQUEST):
-            # Kafka's answer, too: the client cannot mend it, and must not try again.
+            # Kafka's answer, too: the client cannot mend it, and must not try again. The log is
+            # well, so those who share the shard need not wait for it.
             told = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message)
             for token, _ in outcome.replies:
                 shard.reply(token, told)
+            shard.rest_ms = 0
         self._rest(shard, f"cannot append: {error}")
 
     def _send(self, shard: Shard, sends: list[Any]) -> None:
@@ -357,7 +301,10 @@ class Shards:
         """
         shard = self._shards.get(index)
         if shard is not None and shard.state is State.ACTIVE:
-            shard.machine.replay_marker(producer_id, producer_epoch, commit)
+            try:
+                shard.machine.replay_marker(producer_id, producer_epoch, commit)
+            except Exception:
+                self._surprised(shard)
             self._news.set()
 
     # ---- loading ----
@@ -400,11 +347,13 @@ class Shards:
         """Throws away what the machine believes; the log will tell, after a while."""
         self.counts.failures += 1
         self._node.note("coordinator", repr(shard.partition), why)
-        shard.move(State.RESTING)
-        shard.let_go(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why))
-        shard.due_ms = self._node.world.clock.mono_ms() + shard.rest_ms
-        shard.rest_ms = min(2 * shard.rest_ms, LONGEST_REST_MS)
+        shard.rest(self._mono_ms(), why)
         self._news.set()
+
+    def _surprised(self, shard: Shard) -> None:
+        """A bug in its machine costs this shard and no other; called where it was caught."""
+        log.exception("%r failed", shard)
+        self._rest(shard, "failed, see the log")
 
     def _wake(self, shard: Shard) -> None:
         shard.machine = self._kind.make(shard.index)
@@ -476,13 +425,12 @@ class Shards:
         return self._node.world.clock.mono_ms()
 
     def _step(self, shard: Shard, step: Callable[[Instant], Outcome]) -> None:
-        """What a machine does by itself; a surprise in it costs this shard and no other."""
+        """What a machine does by itself."""
         now = self._node.world.clock.now()
         try:
             outcome = step(now)
         except Exception:
-            log.exception("%r failed", shard)
-            self._rest(shard, "failed, see the log")
+            self._surprised(shard)
         else:
             self._carry_out(shard, outcome, now)
 

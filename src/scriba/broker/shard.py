@@ -1,0 +1,85 @@
+"""One shard: a coordinator's machine over its partition, what state it is in, and who waits for it.
+
+LOADING -> ACTIVE             everything has been replayed
+LOADING -> RESTING            the log could not be replayed
+ACTIVE  -> RESTING -> LOADING an append failed: what the machine believes is no longer true
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from typing import TYPE_CHECKING, Final
+
+from scriba.errors import ErrorCode, KafkaError
+from scriba.outcome import Machine, Token
+from scriba.wire.schema import Message
+
+if TYPE_CHECKING:
+    from scriba.broker.partition import Partition
+
+FIRST_REST_MS: Final = 100
+LONGEST_REST_MS: Final = 60_000
+
+
+class State(enum.Enum):
+    LOADING = "loading"
+    ACTIVE = "active"
+    RESTING = "resting"
+
+
+VALID: Final = {
+    State.LOADING: {State.ACTIVE, State.RESTING},
+    State.ACTIVE: {State.RESTING},
+    State.RESTING: {State.LOADING},
+}
+
+REFUSALS: Final = {
+    State.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    State.RESTING: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+Settled = tuple[Message | KafkaError, int]
+"""A reply, and the end of the log when it was computed."""
+
+
+class Shard:
+    __slots__ = ("due_ms", "epoch", "index", "machine", "partition", "rest_ms", "state", "waiting")
+
+    def __init__(self, partition: Partition, machine: Machine) -> None:
+        self.partition = partition
+        self.index = partition.index
+        self.epoch = partition.leader_epoch
+        self.machine = machine
+        self.state = State.LOADING
+        self.waiting: dict[Token, asyncio.Future[Settled]] = {}
+        self.rest_ms = FIRST_REST_MS
+        """How long the next rest is."""
+        self.due_ms = 0
+        """While RESTING: when to load again."""
+
+    def __repr__(self) -> str:
+        return f"{self.partition!r} in epoch {self.epoch}"
+
+    def move(self, state: State) -> None:
+        assert state in VALID[self.state], f"{self!r}: {self.state} -> {state}"
+        self.state = state
+
+    def rest(self, now_ms: int, why: str) -> None:
+        """Lets go of everyone; the log is read again, after a longer while each time."""
+        self.move(State.RESTING)
+        self.let_go(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why))
+        self.due_ms = now_ms + self.rest_ms
+        self.rest_ms = min(max(2 * self.rest_ms, FIRST_REST_MS), LONGEST_REST_MS)
+
+    def reply(self, token: Token, answer: Message | KafkaError) -> None:
+        waiter = self.waiting.pop(token, None)
+        if waiter is not None and not waiter.done():  # else its caller has gone
+            waiter.set_result((answer, self.partition.log.end_offset))
+
+    def let_go(self, error: KafkaError) -> None:
+        """Ends every wait: nobody will answer these any more."""
+        waiting, self.waiting = self.waiting, {}
+        for waiter in waiting.values():
+            if not waiter.done():
+                waiter.set_result((error, 0))
