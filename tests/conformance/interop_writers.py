@@ -160,5 +160,3 @@ WRITERS: Mapping[str, tuple[Writer, tuple[str, ...]]] = {
     "java": (java, CODECS),
 }
 """Each with the codecs that it has as it is installed."""
-
-LIBRDKAFKA = ("confluent-kafka", "kcat")

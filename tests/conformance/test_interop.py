@@ -9,13 +9,10 @@ import pytest
 from brokers import Broker
 from interop_model import CODECS, Record, Seen, seen
 from interop_readers import READERS, WITHOUT_SNAPPY
-from interop_writers import LIBRDKAFKA, WRITERS
-from kafka.protocol.metadata import ApiVersionsRequest  # type: ignore[import-untyped]
+from interop_writers import WRITERS
 from rawkafka import Codec, Connection, create_topic, fetch, fetched, walk
 
 TOPICS = {codec: "interop-snappy" if codec == "snappy" else "interop" for codec in CODECS}
-
-FIND_COORDINATOR = 10
 
 Origin = tuple[str, str]
 """Writer and codec."""
@@ -65,7 +62,6 @@ def test_every_writer_used_its_codec(cluster: Broker, written: Written) -> None:
         (name, codec): set() for name, (_, codecs) in WRITERS.items() for codec in codecs
     }
     with Connection(cluster.port) as connection:
-        plain = left_plain(connection)
         for topic, log in written.items():
             offset = 0
             while offset < len(log):
@@ -74,14 +70,5 @@ def test_every_writer_used_its_codec(cluster: Broker, written: Written) -> None:
                     used[log[base][0]].add(Codec(batch[22] & 7).name.lower())
                     offset = following
     for origin, found in used.items():
-        codec = "none" if origin in plain else origin[1]
-        assert codec in found, origin
-        assert found <= {codec, "none"}, origin
-
-
-def left_plain(connection: Connection) -> set[Origin]:
-    """librdkafka takes it that a broker without group coordinators is too old to know lz4."""
-    told = connection.call(ApiVersionsRequest(), 0)
-    if any(api.api_key == FIND_COORDINATOR for api in told.api_keys):
-        return set()
-    return {(name, "lz4") for name in LIBRDKAFKA}
+        assert origin[1] in found, origin
+        assert found <= {origin[1], "none"}, origin
