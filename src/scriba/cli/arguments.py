@@ -8,7 +8,8 @@ import argparse
 
 from scriba import __version__
 from scriba.cli.coordinator_arguments import groups, transactions
-from scriba.cli.dashboard_arguments import dashboard
+from scriba.cli.dashboard_arguments import dashboard, demo
+from scriba.cli.inventory_arguments import inventory
 from scriba.cli.words import (
     Commands,
     asks,
@@ -33,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"scriba {__version__}")
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _up(commands)
+    demo(commands)
     _topic(group(commands, "topic", "create, look at, change and delete topics"))
     _config(group(commands, "config", "read and change settings while the cluster runs"))
     _produce(commands)
@@ -42,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     _cluster(group(commands, "cluster", "look at brokers and the metadata quorum"))
     _log(group(commands, "log", "look into the files of a log; no broker is needed"))
     _spark(group(commands, "spark", "pipelines on Spark: what they need here"))
+    inventory(group(commands, "inventory", "stock that is decided once and never lies"))
     dashboard(group(commands, "shop", "a shop in real time: its figures, live"))
     return top
 

@@ -1,6 +1,6 @@
-"""The words of `scriba shop dashboard`."""
+"""The words of `scriba shop dashboard` and `scriba demo`."""
 
-from scriba.cli.words import Commands, command, connects, port, positive
+from scriba.cli.words import Commands, at_least, command, connects, port, positive
 
 DASHBOARD_PORT = 8080
 
@@ -38,3 +38,42 @@ def dashboard(commands: Commands) -> None:
         "--prefix", default="", metavar="TEXT", help="what the names of the topics begin with"
     )
     connects(made)
+
+
+def demo(commands: Commands) -> None:
+    made = command(
+        commands,
+        "demo",
+        "scriba.cli.demo:run",
+        "start a shop in real time: broker, events, pipeline, live page",
+        "Starts a broker, a stream of a shop's events, a pipeline on Spark that turns them into "
+        "figures, and a page that shows these live. Ctrl-C ends all of it. What was written stays, "
+        "and the next start goes on with it. Where Spark cannot run, only the broker is started.",
+    )
+    made.add_argument(
+        "--dir",
+        default="scriba-data/demo",
+        metavar="DIR",
+        help="for data, checkpoints and what the parts say (default: scriba-data/demo)",
+    )
+    made.add_argument(
+        "--port",
+        type=port,
+        default=9092,
+        metavar="N",
+        help="of the broker (default: 9092; 0: any free one)",
+    )
+    made.add_argument(
+        "--page-port",
+        type=port,
+        default=DASHBOARD_PORT,
+        metavar="N",
+        help=f"of the page (default: {DASHBOARD_PORT}; 0: any free one)",
+    )
+    made.add_argument(
+        "--rate",
+        type=at_least(int, 1),
+        default=100,
+        metavar="N",
+        help="events a second (default: 100)",
+    )

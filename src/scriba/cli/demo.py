@@ -1,0 +1,200 @@
+"""`scriba demo`: a shop in real time on this machine, all of its parts started and ended together.
+
+    broker ──▶ generator, pipeline, dashboard ──▶ first figures on the page ──▶ Ctrl-C
+
+Each part is a child in a process group of its own, so that Ctrl-C reaches only this process, which
+then ends the parts in their order: those that write first, the broker last. What parts say goes to
+a file each. A part that ends by itself ends the demo. Without what Spark needs, the broker runs
+alone.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from scriba.cli.problems import CommandError
+from scriba.runtime.loop import run as run_loop
+from scriba.spark.doctor import examine
+
+START_SECONDS: Final = 60.0
+STOP_SECONDS: Final = 15.0
+LOOK_SECONDS: Final = 0.5
+LAST_LINES: Final = 12
+
+
+class Part:
+    """One child: its process, what it said, and the words by which it is known to be ready."""
+
+    def __init__(self, name: str, folder: Path, ready: str) -> None:
+        self.name = name
+        self.log = folder / "logs" / f"{name}.log"
+        self._pattern = re.compile(ready)
+        self._said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._process: asyncio.subprocess.Process | None = None
+        self._pump: asyncio.Task[None] | None = None
+
+    async def launch(self, *words: str) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.log.unlink(missing_ok=True)
+        self._process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "scriba", *words),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        self._pump = asyncio.create_task(self._keep(self._said))
+
+    async def ready(self) -> str:
+        """What it said when it was ready."""
+        try:
+            return await asyncio.wait_for(asyncio.shield(self._said), START_SECONDS)
+        except TimeoutError:
+            told = f"the {self.name} did not start in time"
+            raise CommandError(told, f"see {self.log}") from None
+
+    async def _keep(self, said: "asyncio.Future[str]") -> None:
+        """Copies what it says to its file; ends when it has ended."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        with self.log.open("ab") as out:
+            async for line in self._process.stdout:
+                out.write(line)
+                out.flush()
+                found = self._pattern.search(line.decode(errors="replace"))
+                if found and not said.done():
+                    said.set_result(found[1] if found.lastindex else found[0])
+        if not said.done():
+            said.set_exception(self.ended())
+
+    def ended(self) -> CommandError:
+        lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        for line in lines:
+            print(f"  | {line}", file=sys.stderr)
+        return CommandError(f"the {self.name} has ended", f"see {self.log}")
+
+    async def wait(self) -> None:
+        assert self._pump is not None
+        await self._pump
+
+    async def stop(self) -> None:
+        """Asks it to end, and after a while does not ask; nothing of its group stays behind."""
+        if self._process is None:
+            return
+        if self._process.returncode is None:
+            self._process.terminate()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._process.wait(), STOP_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
+        if self._pump is not None:
+            await self._pump
+
+
+def run(options: argparse.Namespace) -> int:
+    folder = Path(options.dir).resolve()
+    # While these are looked at, nothing runs yet, so that a fix is read before it scrolls away.
+    missing = [f for f in examine("local[*]", False, False) if not f.well and not f.optional]
+    return run_loop(_demo(options, folder, [f"{f.subject}: {f.found}; {f.fix}" for f in missing]))
+
+
+async def _demo(options: argparse.Namespace, folder: Path, missing: Sequence[str]) -> int:
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, asked.set)
+    parts: list[Part] = []
+    work = asyncio.create_task(_start(options, folder, missing, parts))
+    waiting = asyncio.create_task(asked.wait())
+    try:
+        await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            work.result()
+    finally:
+        work.cancel()
+        waiting.cancel()
+        await asyncio.gather(work, waiting, return_exceptions=True)
+        say("stopping", ", ".join(part.name for part in reversed(parts)))
+        # Those that write together, then the broker, which has then nothing left to refuse.
+        await asyncio.gather(*(part.stop() for part in parts[1:]))
+        for part in parts[:1]:
+            await part.stop()
+    return 0
+
+
+async def _start(
+    options: argparse.Namespace, folder: Path, missing: Sequence[str], parts: list[Part]
+) -> None:
+    """Starts everything, tells how far it is, and goes on until a part ends by itself."""
+    began = time.monotonic()
+
+    async def launch(name: str, ready: str, *words: str) -> Part:
+        part = Part(name, folder, ready)
+        parts.append(part)
+        await part.launch(*words)
+        return part
+
+    data = str(folder / "data")
+    up = ("up", "--demo", "--data", data, "--port", str(options.port))
+    broker = await launch("broker", r"listening on (\S+)", *up)
+    address = await broker.ready()
+    say("broker", f"{address}, data in {data}")
+    if missing:
+        for each in missing:
+            say("pipeline", f"cannot run here: {each}")
+        say("stop", "Ctrl-C; the broker runs alone")
+        await broker.wait()
+        raise broker.ended()
+    places = ("-b", address, "--checkpoints", str(folder / "checkpoints"))
+    pipeline = await launch("pipeline", "running", "shop", "run", *places)
+    page = ("-b", address, "--port", str(options.page_port))
+    dashboard = await launch("dashboard", r"dashboard on (\S+)", "shop", "dashboard", *page)
+    stream = ("-b", address, "--rate", str(options.rate))
+    generator = await launch("generator", ".", "shop", "generate", *stream)
+    say("dashboard", link := await dashboard.ready())
+    await generator.ready()
+    say("generator", f"{options.rate} events a second")
+    say("pipeline", "Spark is starting")
+    await pipeline.ready()
+    say("stop", f"Ctrl-C; what the parts say is in {folder / 'logs'}")
+    ends = [asyncio.create_task(part.wait()) for part in parts]
+    figures = asyncio.create_task(_told(link, began))
+    try:
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in (figures, *ends):
+            task.cancel()
+    raise next(part for part, end in zip(parts, ends, strict=True) if end.done()).ended()
+
+
+async def _told(link: str, began: float) -> None:
+    """Says when the page shows its first figures."""
+
+    def there() -> bool:
+        try:
+            with urllib.request.urlopen(f"{link}/picture", timeout=10) as answer:
+                return json.load(answer)["figures_at"] is not None
+        except (OSError, ValueError):
+            return False
+
+    while True:
+        if await asyncio.to_thread(there):
+            break
+        await asyncio.sleep(LOOK_SECONDS)
+    say("figures", f"on the page, {time.monotonic() - began:.0f} s after the start")
+
+
+def say(part: str, text: str) -> None:
+    print(f"  {part:<10} {text}", flush=True)
