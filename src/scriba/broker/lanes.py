@@ -119,11 +119,14 @@ class ProduceLanes:
             self._lanes.clear()
             self._count = 0
             self._topology = node.topology
-        self._lanes.setdefault(version, {})[bytes(frame[_PREFIX:at])] = Lane(
-            partition, request, version
-        )
-        self._count += 1
         connection.repeats = at
+        lanes = self._lanes.setdefault(version, {})
+        prefix = bytes(frame[_PREFIX:at])
+        known = lanes.get(prefix)
+        if known is not None and known.settings is partition.settings:
+            return  # only this batch was not for it
+        lanes[prefix] = Lane(partition, request, version)
+        self._count += known is None
 
     def take(
         self, connection: Connection, frame: memoryview, version: int, correlation_id: int
@@ -131,7 +134,7 @@ class ProduceLanes:
         """The answer; None where the request has to go the ordinary way."""
         node = self._node
         lanes = self._lanes.get(version)
-        if lanes is None or self._topology != node.topology:
+        if lanes is None or self._topology != node.topology or not node.access.open:
             return None
         at = connection.repeats
         lane = lanes.get(bytes(frame[_PREFIX:at]))

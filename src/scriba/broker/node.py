@@ -345,7 +345,10 @@ class Node:
         )
 
     def throttle(self, ctx: Context, response: Any) -> None:
-        """The one place that fills `throttle_time_ms`; without quotas it stays at zero."""
+        """The one place that fills `throttle_time_ms`; without quotas it stays at zero.
+
+        Two short ways pass it by: `lanes`, and answers to Metadata that are kept.
+        """
 
     def note(self, kind: str, about: str, text: str) -> None:
         self.events.note(self.world.clock.wall_ms(), kind, about, text)

@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from scriba.broker import lanes
+from scriba.broker.access import Operation, Resource
+from scriba.broker.context import Context
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
@@ -125,11 +128,51 @@ def test_what_is_not_plain_goes_the_ordinary_way(in_a_node: InANode):
         assert await writer.took_the_short_way(plain)
         assert not await writer.took_the_short_way(writer.batch(codec=Codec.ZSTD))
         assert not await writer.took_the_short_way(plain, partitions=(0, 1))
+        in_txn = writer.batch(producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
+        (refused,) = await writer.send(in_txn)
+        assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         torn = bytearray(plain)
         torn[-1] ^= 1
         (refused,) = await writer.send(torn)
         assert refused.error_code == ErrorCode.CORRUPT_MESSAGE
         assert await writer.took_the_short_way(plain)
+
+    in_a_node(script)
+
+
+def test_batches_that_are_not_plain_push_nobody_out_of_a_lane(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(lanes, "MOST_LANES", 4)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open()
+        await writer.create("packed")
+        await writer.send(writer.batch())
+        for _ in range(10):
+            await writer.send(writer.batch(codec=Codec.LZ4), topic="packed")
+        assert await writer.took_the_short_way(writer.batch())
+
+    in_a_node(script)
+
+
+class Nobody:
+    """An authoriser that came later."""
+
+    open = False
+
+    def allowed(self, ctx: Context, operation: Operation, resource: Resource, name: str) -> bool:
+        return False
+
+
+def test_a_lane_is_not_taken_past_an_authoriser(in_a_node: InANode):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open()
+        await writer.send(writer.batch())
+        assert await writer.took_the_short_way(writer.batch())
+        node.access = Nobody()
+        (refused,) = await writer.send(writer.batch())
+        assert refused.error_code == ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
     in_a_node(script)
 
