@@ -85,8 +85,9 @@ class Part:
         return CommandError(f"the {self.name} has ended", f"see {self.log}")
 
     async def wait(self) -> None:
+        """Until it has ended by itself."""
         assert self._pump is not None
-        await self._pump
+        await asyncio.wait({self._pump})
 
     async def stop(self) -> None:
         """Asks it to end, and after a while does not ask; nothing of its group stays behind."""
