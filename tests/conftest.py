@@ -25,6 +25,7 @@ STAGES = (
     "spark",
     "browser",
 )
+HEAVY = ("spark", "browser")
 ALLOWED_SKIPS = TESTS / "allowed_skips.txt"
 
 
@@ -33,10 +34,18 @@ def stage_of(nodeid: str) -> str:
     return path.split("/")[0] if "/" in path else "layers"
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The cheapest tests first, so that a mistake shows early."""
+    """The cheapest tests first, so that a mistake shows early.
+
+    Where tests run side by side, those of a file stay together, as they share what they start;
+    and so do all that start a Spark or a browser.
+    """
     order = {stage: place for place, stage in enumerate(STAGES)}
     items.sort(key=lambda item: order.get(stage_of(item.nodeid), len(STAGES)))
+    for item in items:
+        stage, file = stage_of(item.nodeid), item.nodeid.partition("::")[0]
+        item.add_marker(pytest.mark.xdist_group(stage if stage in HEAVY else file))
 
 
 class Tally:
@@ -56,8 +65,9 @@ class Tally:
             self.note(report.nodeid)
 
     def note(self, nodeid: str) -> None:
-        if not any(fnmatch(nodeid, pattern) for pattern in allowed_skips()):
-            self.skipped.append(nodeid)
+        name = nodeid.partition("@tests/")[0]  # side by side, it ends with what it belongs to
+        if not any(fnmatch(name, pattern) for pattern in allowed_skips()):
+            self.skipped.append(name)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

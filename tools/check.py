@@ -14,6 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 CODE = [name for name in ("src", "tests", "tools", "bench", "examples") if (ROOT / name).is_dir()]
 
+MOST_WORKERS = 4
+"""Tests start brokers, which want processors too."""
+
 LINT = {
     "ruff check": [str(BIN / "ruff"), "check", "--quiet", *CODE],
     "ruff format": [str(BIN / "ruff"), "format", "--check", "--quiet", *CODE],
@@ -39,7 +42,9 @@ def main() -> None:
         return
     os.environ["SCRIBA_SPENT"] = ",".join(f"{name}={took:.1f}" for name, took in spent.items())
     os.chdir(ROOT)
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", "tests", *sys.argv[1:]])
+    side_by_side = ["-n", str(min(os.cpu_count() or 1, MOST_WORKERS)), "--dist", "loadgroup"]
+    command = [sys.executable, "-m", "pytest", "tests", *side_by_side, *sys.argv[1:]]
+    os.execv(sys.executable, command)
 
 
 if __name__ == "__main__":
