@@ -8,8 +8,9 @@ import argparse
 
 from scriba import __version__
 from scriba.cli.coordinator_arguments import groups, transactions
-from scriba.cli.dashboard_arguments import dashboard, demo
+from scriba.cli.dashboard_arguments import demo
 from scriba.cli.inventory_arguments import inventory
+from scriba.cli.shop_arguments import shop
 from scriba.cli.words import (
     Commands,
     asks,
@@ -45,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     _log(group(commands, "log", "look into the files of a log; no broker is needed"))
     _spark(group(commands, "spark", "pipelines on Spark: what they need here"))
     inventory(group(commands, "inventory", "stock that is decided once and never lies"))
-    dashboard(group(commands, "shop", "a shop in real time: its figures, live"))
+    shop(group(commands, "shop", "a shop in real time: events, figures, a live page"))
     return top
 
 

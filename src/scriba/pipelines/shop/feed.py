@@ -1,0 +1,68 @@
+"""Sends what the generator makes: the past as fast as it goes, then each event when it arrives."""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from scriba.client import ClientError, Delivery, Producer
+from scriba.pipelines.shop import generator, truth
+from scriba.pipelines.shop.topics import Names
+
+TICK_SECONDS = 0.05
+"""How often what has become due is sent."""
+
+
+@dataclass
+class Sent:
+    events: int = 0
+    failed: int = 0
+
+
+class Feed:
+    """Ends with the first delivery that arrives after `until_ms`; the truth knows those before."""
+
+    def __init__(
+        self,
+        producer: Producer,
+        names: Names,
+        deliveries: Iterator[generator.Delivery],
+        until_ms: int | None,
+        known: truth.Truth | None = None,
+    ) -> None:
+        self.sent = Sent()
+        self._producer = producer
+        self._names = names
+        self._deliveries = deliveries
+        self._until_ms = until_ms
+        self._known = known
+
+    async def run(self, told: Callable[[Sent], None] = lambda sent: None) -> Sent:
+        for delivery in self._deliveries:
+            if self._until_ms is not None and delivery.arrival_ms > self._until_ms:
+                break
+            while delivery.arrival_ms > time.time() * 1000:
+                told(self.sent)
+                await asyncio.sleep(TICK_SECONDS)
+            await self._send(delivery)
+            if self.sent.events % 10_000 == 0:
+                told(self.sent)
+        await self._producer.flush()
+        return self.sent
+
+    async def _send(self, delivery: generator.Delivery) -> None:
+        event = delivery.event
+        on_its_way = await self._producer.enqueue(
+            self._names(event.topic),
+            delivery.value,
+            event.user.encode(),
+            timestamp=delivery.arrival_ms,
+        )
+        on_its_way.add_done_callback(self._settled)
+        self.sent.events += 1
+        if self._known is not None:
+            self._known.add(delivery)
+
+    def _settled(self, delivery: Delivery) -> None:
+        if isinstance(delivery.exception(), ClientError):
+            self.sent.failed += 1
