@@ -1,6 +1,6 @@
 """kafkajs, which speaks versions some years old: Produce 7, Metadata 6, CreateTopics 3.
 
-Its consumers know no way around a group, so what it wrote is read back by kcat.
+Its consumers know no way around a group: outside of these, what it wrote is read back by kcat.
 """
 
 import subprocess
@@ -160,3 +160,55 @@ def test_refusals_carry_their_names(cluster: Broker, topic: str) -> None:
         ["refused", admin("createTopics", topics=[bad_name])],
         ["refused", admin("createTopics", topics=[too_many])],
     ) == ["MESSAGE_TOO_LARGE", "INVALID_TOPIC_EXCEPTION", "INVALID_REPLICATION_FACTOR"]
+
+
+def test_members_share_a_topic_commit_and_go_on(swift: Broker, topic: str) -> None:
+    with Connection(swift.port) as connection:
+        create_topic(connection, topic, 4)
+    records = [message(b"%d" % n, partition=n % 4) for n in range(40)]
+    places = [{"partition": p, "offset": str(p + 1), "metadata": f"remark {p}"} for p in range(4)]
+    _, first, offsets, second, groups, _, remaining = kafkajs(
+        swift,
+        send(topic, records),
+        ["consume", {"groupId": topic},
+         {"topic": topic, "members": 2, "count": 40, "commit": places}],
+        admin("fetchOffsets", groupId=topic, topics=[topic]),
+        ["consume", {"groupId": topic}, {"topic": topic, "members": 1, "count": 30}],
+        ["admin", "listGroups"],
+        ["admin", "deleteGroups", [topic]],
+        ["admin", "listGroups"],
+    )  # fmt: skip
+    assert {(part, offset) for part, offset, _ in first["read"]} == {
+        (p, n) for p in range(4) for n in range(10)
+    }
+    assert sorted(len(parts) for parts in first["held"]) == [2, 2]
+    assert sorted(first["held"][0] + first["held"][1]) == [0, 1, 2, 3]
+    (found,) = offsets
+    assert sorted(found["partitions"], key=lambda part: part["partition"]) == places
+    assert {(part, offset) for part, offset, _ in second["read"]} == {
+        (p, n) for p in range(4) for n in range(p + 1, 10)
+    }
+    assert {"groupId": topic, "protocolType": "consumer"} in groups["groups"]
+    assert topic not in {one["groupId"] for one in remaining["groups"]}
+
+
+def test_transactions_commit_abort_carry_offsets_and_fence(swift: Broker, topic: str) -> None:
+    create(swift, topic)
+
+    def transaction(values: list[str], ending: str, offset: int) -> dict[str, Any]:
+        parts = [{"partition": 0, "offset": str(offset)}]
+        offsets = {"consumerGroupId": topic, "topics": [{"topic": topic, "partitions": parts}]}
+        return {"topic": topic, "values": values, "offsets": offsets, "ending": ending}
+
+    both = [transaction(["a", "b"], "commit", 1), transaction(["c"], "abort", 2)]
+    _, fenced, offsets, read = kafkajs(
+        swift,
+        ["transact", topic, both],
+        ["twins", topic, topic],
+        admin("fetchOffsets", groupId=topic, topics=[topic]),
+        ["consume", {"groupId": f"{topic}-reader"}, {"topic": topic, "members": 1, "count": 2}],
+    )
+    assert fenced in ("INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
+    assert offsets[0]["partitions"][0]["offset"] == "1"
+    assert [value for _, _, value in read["read"]] == ["a", "b"]
+    assert kcat(swift, topic, "%s") == ["a", "b"]
