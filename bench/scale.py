@@ -15,7 +15,10 @@ from pathlib import Path
 import kafka_jars
 from brokers import Broker, KafkaBroker
 from kafka.protocol.admin import CreateTopicsRequest  # type: ignore[import-untyped]
-from kafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
+from kafka.protocol.metadata import (  # type: ignore[import-untyped]
+    ApiVersionsRequest,
+    MetadataRequest,
+)
 from rawkafka import Closed, Connection, encode
 from rows import Bench, Figures, Metric, Row, acknowledge_one
 
@@ -23,6 +26,7 @@ TOPICS = 1000
 WIDE_TOPICS, WIDE = 10, 999
 """A request may make at most ten thousand metadata records, in Kafka and here."""
 
+CONNECTIONS = 5000
 IDLE_SECONDS = 15.0
 WAIT_SECONDS = 300.0
 
@@ -117,6 +121,30 @@ def many_partitions(bench: Bench) -> Figures:
     return figures
 
 
+def idle_connections(bench: Bench) -> Figures:
+    """Clients that asked once for the versions of the APIs and then say nothing."""
+    count = bench.amount(CONNECTIONS)
+    asked = encode(ApiVersionsRequest(), 0)
+    with fresh(bench) as node, contextlib.ExitStack() as opened:
+        acknowledge_one(node, "first")
+        memory, before = node.resident_bytes(), node.cpu_seconds()
+        for _ in range(count):
+            connection = opened.enter_context(Connection(node.port, timeout=60))
+            connection.send(asked)
+            connection.receive()
+        cpu = node.cpu_seconds() - before
+        time.sleep(1)
+        grown = node.resident_bytes() - memory
+        before = node.cpu_seconds()
+        time.sleep(IDLE_SECONDS)
+        idle = node.cpu_seconds() - before
+    return {
+        "open": cpu / count * 1e6,
+        "memory": grown / count / 1000,
+        "idle": idle / IDLE_SECONDS * 100,
+    }
+
+
 def command_start(bench: Bench) -> Figures:
     """The list of topics, from the start of the command to its end."""
     with fresh(bench) as node:
@@ -152,6 +180,17 @@ SCALE = (
             Metric("restart", "s to restart"),
         ),
         many_partitions,
+        warms=False,
+    ),
+    Row(
+        "connections",
+        "5,000 connections that say nothing",
+        (
+            Metric("open", "CPU us to open one"),
+            Metric("memory", "KB each"),
+            Metric("idle", "% CPU for all"),
+        ),
+        idle_connections,
         warms=False,
     ),
     Row("command", "a command that lists topics", (Metric("seconds", "s"),), command_start, False),
