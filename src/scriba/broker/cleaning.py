@@ -21,9 +21,9 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from scriba.broker.replicas import Pace
 from scriba.errors import KafkaError
 from scriba.instant import Instant
+from scriba.runtime.pace import Pace
 from scriba.runtime.ports import Clock, Worker
 from scriba.settings import NodeSettings
 from scriba.storage.cleaner import Finished, Means, Progress, Rewritten

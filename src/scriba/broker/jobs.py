@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.replicas import Pace
 from scriba.errors import KafkaError
 from scriba.instant import Instant
+from scriba.runtime.pace import Pace
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node

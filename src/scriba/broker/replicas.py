@@ -13,12 +13,12 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from scriba.broker.partition import Partition
 from scriba.controller.image import BROKER, TOPIC, ClusterImage, Delta, PartitionImage
 from scriba.errors import ErrorCode, KafkaError
-from scriba.runtime.ports import Clock
+from scriba.runtime.pace import Pace
 from scriba.settings import TopicSettings
 from scriba.storage.log import Log
 from scriba.storage.logdir import LogDir
@@ -29,23 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-SLICE_MS: Final = 8
-
 Placement = tuple[str, bytes, list[tuple[int, PartitionImage]]]
 """A topic's name and id, and those of its partitions that are to be looked at."""
-
-
-class Pace:
-    """Gives way to the rest of the loop whenever a slice of work has lasted long enough."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._started = clock.mono_ms()
-
-    async def __call__(self) -> None:
-        if self._clock.mono_ms() - self._started >= SLICE_MS:
-            await asyncio.sleep(0)
-            self._started = self._clock.mono_ms()
 
 
 class Replicas:

@@ -25,7 +25,7 @@ from scriba.storage.log import Cold, Slice
 from scriba.wire.coordinators import decode_change, encode_change
 
 if TYPE_CHECKING:
-    from scriba.broker.replicas import Pace
+    from scriba.runtime.pace import Pace
     from scriba.storage.log import Log
 
 NO_PRODUCER: Final = (-1, -1)

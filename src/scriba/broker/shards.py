@@ -27,13 +27,13 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from scriba.broker.replicas import Pace
 from scriba.broker.shard import FIRST_REST_MS, REFUSALS, Settled, Shard, State
 from scriba.broker.shard_log import batches, read_back
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.outcome import Caller, Machine, Origin, Outcome, Token
 from scriba.records.compression import Codec
+from scriba.runtime.pace import Pace
 from scriba.settings import NodeSettings
 from scriba.wire.schema import Message
 

@@ -20,13 +20,13 @@ from tests.unit.broker.toy_shards import (
 )
 
 from scriba.broker.node import Node
-from scriba.broker.replicas import Pace
 from scriba.broker.shard_log import read_back
 from scriba.broker.shards import partition_for
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
 from scriba.records.compression import Codec
+from scriba.runtime.pace import Pace
 from scriba.settings import NodeSettings
 from scriba.storage.log import Slice
 from scriba.testing.sim_world import ProcessWorld, SimWorld

@@ -13,6 +13,7 @@ from scriba.broker.transactions import Covered, append_marker
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.regex import Expression
 from scriba.records.batch import EndTxnMarker
+from scriba.runtime.pace import Pace
 from scriba.txn.messages import EndTxnWith, ProducerIdNeeded, TopicPartition
 from scriba.txn.states import BY_LABEL
 from scriba.wire.schema import Message
@@ -288,11 +289,18 @@ def write_txn_markers(
         for operation in (Operation.ALTER, Operation.CLUSTER_ACTION)
     ):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    return Later(_write_markers(node, request.markers))
+
+
+async def _write_markers(node: Node, markers: list[WritableTxnMarker]) -> WriteTxnMarkersResponse:
+    """A coordinator that was away may have thousands: they give way to others in between."""
     results: dict[int, dict[TopicPartition, ErrorCode]] = {}
     waits: list[tuple[int, TopicPartition, Covered]] = []
-    for marker in request.markers:
+    pace = Pace(node.world.clock)
+    for marker in markers:
         codes = results.setdefault(marker.producer_id, {})
         for where in ((t.name, index) for t in marker.topics for index in t.partition_indexes):
+            await pace()
             try:
                 covered = append_marker(node, where, *_ending(marker))
             except KafkaError as error:
@@ -300,7 +308,7 @@ def write_txn_markers(
             else:
                 codes[where] = ErrorCode.NONE
                 waits.append((marker.producer_id, where, covered))
-    return Later(_await_markers(node, results, waits))
+    return await _await_markers(node, results, waits)
 
 
 def _ending(marker: WritableTxnMarker) -> tuple[tuple[int, int], EndTxnMarker, int]:
