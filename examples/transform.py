@@ -8,9 +8,15 @@ import sys
 
 from scriba.client import Consumer, Producer
 
+READING = {
+    "auto.offset.reset": "earliest",
+    "enable.auto.commit": False,  # the transaction commits them
+    "isolation.level": "read_committed",
+}
+
 
 async def main(at: str, source: str, target: str) -> None:
-    consumer = Consumer(bootstrap_servers=at, group_id="transform", auto_offset_reset="earliest")
+    consumer = Consumer(READING, bootstrap_servers=at, group_id=f"transform-{source}")
     producer = Producer(bootstrap_servers=at, transactional_id=f"transform-{source}")
     async with consumer, producer:
         consumer.subscribe(source)

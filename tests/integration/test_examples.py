@@ -162,3 +162,19 @@ def test_orders_reach_two_services_in_order_though_one_process_dies(cluster: Bro
     assert done.returncode == 0, done.stderr.decode()
     assert said[-1].startswith("all seen by both services, in order; idle: ['notify-")
     assert sum("was killed after" in line for line in said) == 1
+
+
+def test_what_transform_could_not_write_is_not_committed(cluster: Broker, topic: str) -> None:
+    source, target = f"{topic}-in", f"{topic}-out"
+    with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic(source, 1), NewTopic(target, 1)])
+        with SyncProducer(bootstrap_servers=cluster.bootstrap) as producer:
+            producer.send(source, None)  # has no upper case
+        done = subprocess.run(
+            [sys.executable, str(EXAMPLES / "transform.py"), cluster.bootstrap, source, target],
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert b"AttributeError" in done.stderr
+        assert (source, 0) not in admin.list_group_offsets(f"transform-{source}")
