@@ -3,9 +3,13 @@
 `flushed_offset` moves only after a sync that covers everything before it: the sealed segments with
 their indexes, the active one if someone waits for it, leader epochs, producer snapshots, and the
 directories that name all these files. A sync that fails is the last one.
+
+A device without room is another matter: what indexes and checkpoints say is in memory as well, so
+they are written when there is room again, and what waits for the sync waits until then.
 """
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
@@ -14,12 +18,16 @@ from scriba.errors import KafkaError
 from scriba.runtime.ports import Disk
 from scriba.storage.epochs import Epochs
 from scriba.storage.group_commit import GroupCommit
+from scriba.storage.indexes import Write
 from scriba.storage.names import LEADER_EPOCHS, PARTITION_METADATA
 from scriba.storage.segment import Segment
 from scriba.storage.segments import Segments
 from scriba.storage.snapshots import Snapshots
 
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
 _NOBODY: Final = -1
+_UNTIL_ROOM_S: Final = 0.2
 
 
 class Durability:
@@ -139,9 +147,9 @@ class Durability:
             await self._write_epochs()
             for segment in sealed:
                 self._segments.touch(segment)
-                await segment.sync(complete=True)
+                await segment.sync(True, self._with_room)
             if wanted:
-                await active.sync(complete=self.closing)
+                await active.sync(self.closing, self._with_room)
             await self._snapshots.sync()
             if files_new:
                 await self._disk.sync_dir(self._segments.directory)
@@ -170,5 +178,20 @@ class Durability:
     async def _write_epochs(self) -> None:
         if self._epochs.dirty:
             self._epochs.dirty = False
-            path = f"{self._segments.directory}/{LEADER_EPOCHS}"
-            await self._disk.write_atomic(path, self._epochs.encode())
+            await self._with_room(
+                lambda: self._disk.write_atomic(
+                    f"{self._segments.directory}/{LEADER_EPOCHS}", self._epochs.encode()
+                )
+            )
+
+    async def _with_room(self, write: Write) -> None:
+        """Writes what memory has, too, as soon as it fits; a log that closes does not wait."""
+        while True:
+            try:
+                if (writing := write()) is not None:
+                    await writing
+                return
+            except OSError as error:
+                if error.errno not in FULL or self.closing:
+                    raise
+            await asyncio.sleep(_UNTIL_ROOM_S)

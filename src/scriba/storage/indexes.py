@@ -4,6 +4,7 @@ They are written in strides, and rarely synced. So that recovery still knows wha
 most UNSURE_ENTRIES of them are ever less durable than the batches they name: those it reads anew.
 """
 
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
@@ -11,6 +12,10 @@ from scriba.runtime.ports import WOULD_BLOCK, Disk
 from scriba.storage.cold import Cold, Window
 from scriba.storage.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 from scriba.storage.names import INDEX, TIME_INDEX
+
+Write = Callable[[], Awaitable[None] | None]
+WithRoom = Callable[[Write], Awaitable[None]]
+"""Has something written, if need be later, when the device has room for it."""
 
 UNSURE_ENTRIES: Final = 256
 """Entries before the recovery point that a crash may have torn."""
@@ -78,11 +83,13 @@ class Indexes:
         finally:
             file.close()
 
-    async def sync(self, complete: bool) -> None:
+    async def sync(self, complete: bool, with_room: WithRoom) -> None:
         """Makes durable what has to be: all if `complete`, else what must not fall behind."""
+        full = complete or len(self.offsets) - self._durable >= UNSURE_ENTRIES
+        if full:
+            await with_room(self.write)
         suffixes, self._unsynced = self._unsynced, set()
-        if complete or len(self.offsets) - self._durable >= UNSURE_ENTRIES:
-            self.write()
+        if full:
             self._durable = len(self.offsets)
             if len(self.offsets):
                 suffixes.add(INDEX)

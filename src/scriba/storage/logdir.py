@@ -12,7 +12,6 @@ A device that fails takes all its logs with it.
 """
 
 import asyncio
-import errno
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -33,6 +32,7 @@ from scriba.storage.checkpoints import (
     read_offsets,
 )
 from scriba.storage.cleaner import Rewritten
+from scriba.storage.durability import FULL as FULL
 from scriba.storage.group_commit import GroupCommit
 from scriba.storage.log import DAY_MS, Failure, Log
 from scriba.storage.meta_properties import FILE_NAME as META_PROPERTIES
@@ -50,7 +50,6 @@ from scriba.storage.results import storage_error
 
 logger = logging.getLogger(__name__)
 
-FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 """No room is no damage: appends fail, reads go on, and all is well when there is room again."""
 
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"

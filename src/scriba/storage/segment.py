@@ -25,7 +25,7 @@ from scriba.runtime.ports import WOULD_BLOCK, Buffer, Disk, File, Offload
 from scriba.storage.aborted import AbortedTxns
 from scriba.storage.cold import Cold, Window, settled
 from scriba.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
-from scriba.storage.indexes import Indexes
+from scriba.storage.indexes import Indexes, WithRoom
 from scriba.storage.names import LOG, TXN_INDEX, file_name
 from scriba.storage.producers import AbortedTxn
 from scriba.storage.rebuild import rebuild_indexes
@@ -298,13 +298,15 @@ class Segment:
             self.indexes.times.append(self.max_timestamp, self.max_timestamp_offset)
             self.indexes.write()
 
-    async def sync(self, complete: bool) -> None:
+    async def sync(self, complete: bool, with_room: WithRoom) -> None:
         """Makes the batches durable, and of the rest what must not fall behind them, or all."""
         await self.open_file().datasync()
-        await self.indexes.sync(complete)
+        await self.indexes.sync(complete, with_room)
         if self.aborted_dirty:
             self.aborted_dirty = False
-            await self._disk.write_atomic(self.path(TXN_INDEX), self.aborted.encode())
+            await with_room(
+                lambda: self._disk.write_atomic(self.path(TXN_INDEX), self.aborted.encode())
+            )
 
     # ---- reading ----
 

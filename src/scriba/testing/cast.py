@@ -14,8 +14,8 @@ read. The scene kills them, lets them leave, and starts them again.
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self, TypeVar
 
 from scriba.client import (
     AbortableTransactionError,
@@ -75,6 +75,8 @@ class Actor:
     bootstrap: str
     protocol: Mapping[str, Any] = field(default_factory=dict)
     """Settings that make a consumer a member under one protocol."""
+    transactional_id: str = ""
+    """Of a writer whose transactions these are; a twin has another name and the same id."""
     stopping: bool = False
     """Set from outside: finish what is under way and return."""
     lives: int = 0
@@ -95,6 +97,10 @@ class Actor:
 
     def died(self) -> None:
         """The process was killed."""
+
+    def twin(self, rng: SeededRng) -> Self:
+        """Another one with the same transactional id, started because this one seems dead."""
+        return replace(self, name=f"{self.name}-{rng.below(1 << 30)}", rng=rng, lives=0, steps=0)
 
     @asynccontextmanager
     async def using(self, client: Client) -> AsyncIterator[Client]:
@@ -119,6 +125,7 @@ class Actor:
             "auto.offset.reset": "earliest",
             "default.api.timeout.ms": 3_000,
             "fetch.max.wait.ms": 100,
+            "max.poll.interval.ms": 4_000,  # and how long a JoinGroup is waited for
             **PATIENCE,
         }
         return Consumer(config, ports=world, **more)
@@ -264,7 +271,9 @@ class Copier(Member):
     group, topic = COPIERS, SOURCE
 
     async def live(self, world: ProcessWorld) -> None:
-        producer = self.producer(world, transactional_id=self.name, transaction_timeout_ms=2_500)
+        producer = self.producer(
+            world, transactional_id=self.transactional_id, transaction_timeout_ms=2_500
+        )
         async with self.using(producer):
             await producer.init_transactions()
             async with self.membership(world) as consumer:
@@ -329,7 +338,7 @@ class Keeper(Actor):
     transactional = False
 
     async def live(self, world: ProcessWorld) -> None:
-        more = {"transactional_id": self.name, "transaction_timeout_ms": 2_500}
+        more = {"transactional_id": self.transactional_id, "transaction_timeout_ms": 2_500}
         async with self.using(
             self.producer(world, **(more if self.transactional else {}))
         ) as producer:

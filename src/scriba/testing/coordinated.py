@@ -11,7 +11,7 @@ held against what is left.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
@@ -58,7 +58,21 @@ PROTOCOLS: Final[tuple[dict[str, Any], ...]] = (
     {"group_protocol": "consumer"},
 )
 MEMBERS: Final = ("die", "leave", "isolate")
-MISFORTUNES: Final = (*MEMBERS, *MEMBERS, "reset", "cut", "kill", "kill", "full", "clock", "stop")
+MISFORTUNES: Final = (
+    *MEMBERS,
+    *MEMBERS,
+    "twin",
+    "twin",
+    "reset",
+    "cut",
+    "kill",
+    "kill",
+    "full",
+    "clock",
+    "stop",
+)
+HANGING: Final = ("", "__consumer_offsets", "__transaction_state", SINK)
+"""What a disk hangs at."""
 WITH_POWER: Final = (*MISFORTUNES, "power", "power", "sick")
 
 
@@ -164,6 +178,7 @@ class Scene:
                 partitions=PARTITIONS,
                 bootstrap=f"{BROKER}:9092",
                 protocol=protocol,
+                transactional_id=name,
             )
             for kind, name, protocol in parts
         ]
@@ -252,6 +267,10 @@ class Scene:
             network.cut(BROKER, member.name)
             await asyncio.sleep(draw.between(0.5, 4))
             network.heal()
+        elif kind == "twin":
+            await self.replace_prematurely(
+                [each for each in self.actors if isinstance(each, Copier | SlowKeeper)]
+            )
         elif kind in ("die", "leave"):
             await self.part(member if draw.chance(0.7) else actor, kind)
         elif kind == "clock":
@@ -277,6 +296,24 @@ class Scene:
             process.task.result()
         self.enter(actor)
 
+    async def replace_prematurely(self, writers: Sequence[Actor]) -> None:
+        """One that is not heard of gets a successor, and comes back while that is at work."""
+        draw, network = self.draw, self.sim.network
+        writer = writers[draw.below(len(writers))]
+        twin = writer.twin(self.sim.rng.fork(f"twin/{draw.below(1 << 30)}"))
+        network.cut(BROKER, writer.name)
+        process = self.sim.host(twin.name).start(twin.main)
+        await asyncio.sleep(draw.between(0.5, 3))
+        network.heal()
+        await asyncio.sleep(draw.between(0, 1))
+        twin.stopping = True
+        done, _ = await asyncio.wait([process.task], timeout=draw.between(0.1, 20))
+        for task in done:
+            task.result()
+        if process.alive:
+            process.kill()
+            twin.died()
+
     async def fill_the_disk(self) -> None:
         faults, process = self.sim.disk_faults, self.node.process
         before, faults.capacity = faults.capacity, self.host.volume.used + self.draw.below(5_000)
@@ -297,6 +334,8 @@ class Scene:
             self.node.note_failure(excused=ErrorCode.KAFKA_STORAGE_ERROR)
             self.host.power_cut()
         else:
+            if kind == "power":
+                await self.hang_the_disk()
             self.node.note_failure()
             self.end_node(kind)
             while draw.chance(0.25):  # again, somewhere on the way up
@@ -306,6 +345,14 @@ class Scene:
                 self.end_node(kind)
             await asyncio.sleep(draw.between(0, 1))
         await self.node.start()
+
+    async def hang_the_disk(self) -> None:
+        """For some files, before the power goes: what is written there is not safe for long."""
+        draw, faults = self.draw, self.sim.disk_faults
+        before = faults.stall
+        faults.stall, faults.stall_in = 1.0, HANGING[draw.below(len(HANGING))]
+        await asyncio.wait([self.node.process.task], timeout=draw.between(0, 0.6))
+        faults.stall, faults.stall_in = before, ""
 
     def end_node(self, kind: str) -> None:
         if kind == "kill":

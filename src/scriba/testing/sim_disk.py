@@ -69,7 +69,7 @@ class SimFile:
         return self._warm()
 
     async def load(self, offset: int, n: int) -> None:
-        await self._disk.pause()
+        await self._disk.pause(self.path)
         self._check()
         self._node.cold = False
 
@@ -226,7 +226,7 @@ class SimDisk:
         if not isinstance(node, Dir):
             raise _fail(errno.ENOTDIR, path)
         turn = self.volume.turn
-        await self.pause()
+        await self.pause(path)
         node.sync(turn)
         self.volume.note("sync_dir", path)
 
@@ -246,7 +246,7 @@ class SimDisk:
         """Makes durable what was written to the file before this call."""
         volume = self.volume
         turn = volume.turn
-        await self.pause()
+        await self.pause(path)
         if volume.rng.chance(volume.faults.fail_sync):
             node.settle(turn, Fate(volume.rng).of)
             volume.note("sync failed", path)
@@ -254,10 +254,11 @@ class SimDisk:
         node.sync(turn)
         volume.note("sync", path)
 
-    async def pause(self) -> None:
+    async def pause(self, path: str) -> None:
         """The time the device takes."""
         rng, faults = self.volume.rng, self.volume.faults
-        ms = rng.between(*faults.sync_ms) * (100 if rng.chance(faults.stall) else 1)
+        stalls = rng.chance(faults.stall) and faults.stall_in in path
+        ms = rng.between(*faults.sync_ms) * (100 if stalls else 1)
         await asyncio.sleep(ms / 1000)
 
     async def _replace_after(
