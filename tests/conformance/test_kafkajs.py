@@ -171,9 +171,10 @@ def test_members_share_a_topic_commit_and_go_on(swift: Broker, topic: str) -> No
         swift,
         send(topic, records),
         ["consume", {"groupId": topic},
-         {"topic": topic, "members": 2, "count": 40, "commit": places}],
+         {"topic": topic, "partitions": 4, "members": 2, "count": 40, "commit": places}],
         admin("fetchOffsets", groupId=topic, topics=[topic]),
-        ["consume", {"groupId": topic}, {"topic": topic, "members": 1, "count": 30}],
+        ["consume", {"groupId": topic},
+         {"topic": topic, "partitions": 4, "members": 1, "count": 30}],
         ["admin", "listGroups"],
         ["admin", "deleteGroups", [topic]],
         ["admin", "listGroups"],
@@ -206,8 +207,9 @@ def test_transactions_commit_abort_carry_offsets_and_fence(swift: Broker, topic:
         ["transact", topic, both],
         ["twins", topic, topic],
         admin("fetchOffsets", groupId=topic, topics=[topic]),
-        ["consume", {"groupId": f"{topic}-reader"}, {"topic": topic, "members": 1, "count": 2}],
-    )
+        ["consume", {"groupId": f"{topic}-reader"},
+         {"topic": topic, "partitions": 1, "members": 1, "count": 2}],
+    )  # fmt: skip
     assert fenced in ("INVALID_PRODUCER_EPOCH", "PRODUCER_FENCED")
     assert offsets[0]["partitions"][0]["offset"] == "1"
     assert [value for _, _, value in read["read"]] == ["a", "b"]

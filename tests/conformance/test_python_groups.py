@@ -59,6 +59,8 @@ def join(swift: Broker) -> Iterator[Callable[..., Any]]:
             "enable_auto_commit": False,
             "heartbeat_interval_ms": 100,
             "session_timeout_ms": 6000,
+            # A leader that has not heard of a new topic yet shares out nothing until it asks again.
+            "metadata_max_age_ms": 500,
             **settings,
         }
         made.append(KafkaConsumer(topic, bootstrap_servers=swift.bootstrap, **chosen))

@@ -37,18 +37,19 @@ async function send(kafka, settings, { topic, acks, codec, messages }) {
 }
 
 /** Reads so many messages as members of a group that share the topic, and commits by hand. */
-async function consume(kafka, settings, { topic, members, count, commit }) {
+async function consume(kafka, settings, { topic, partitions, members, count, commit }) {
   const read = [];
   const held = {};
   const consumers = [];
   let finish;
   const finished = new Promise((resolve) => (finish = resolve));
   const check = () => {
-    const shared = Object.values(held).filter((parts) => parts.length > 0).length;
-    if (read.length >= count && shared === members) finish();
+    const all = Object.values(held).flat();
+    const shared = all.length === partitions && new Set(all).size === partitions;
+    if (read.length >= count && shared && Object.keys(held).length === members) finish();
   };
   for (let number = 0; number < members; number++) {
-    const consumer = kafka.consumer({ heartbeatInterval: 100, ...settings });
+    const consumer = kafka.consumer({ heartbeatInterval: 100, maxWaitTimeInMs: 100, ...settings });
     consumers.push(consumer);
     consumer.on(consumer.events.GROUP_JOIN, ({ payload }) => {
       held[number] = payload.memberAssignment[topic] ?? [];
@@ -65,9 +66,10 @@ async function consume(kafka, settings, { topic, members, count, commit }) {
     });
   }
   await finished;
+  const told = { read, held: Object.values(held) };
   if (commit) await consumers[0].commitOffsets(commit.map((one) => ({ topic, ...one })));
   for (const consumer of consumers) await consumer.disconnect();
-  return { read, held: Object.values(held) };
+  return told;
 }
 
 /** Each transaction sends values to a topic, and offsets of a group, then ends as it says. */
