@@ -100,6 +100,7 @@ class Directory:
 
     def __init__(self, client: Mapping[str, Any], names: Names) -> None:
         self.url: str | None = None
+        self._changed = asyncio.Event()
         settings = {"isolation.level": "read_committed", "auto.offset.reset": "earliest"}
         self._settings = {**client, **settings}
         self._where = TopicPartition(names.writer, 0)
@@ -113,7 +114,13 @@ class Directory:
 
     def _read(self, value: bytes | None) -> None:
         try:
-            said = json.loads(value or b"null")
-            self.url = str(said["url"])
+            self.url = str(json.loads(value or b"null")["url"])
         except (ValueError, TypeError, KeyError):
             log.warning("%s: not the place of a writer: %r", self._where, value)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def left(self, url: str) -> None:
+        """Returns once another writer is active than the one at this place."""
+        while self.url == url:
+            await self._changed.wait()

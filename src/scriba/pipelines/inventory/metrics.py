@@ -22,6 +22,9 @@ def _lines(service: Service, requests: Mapping[tuple[str, int], int]) -> Iterato
         "faulty", "gauge", "1 when the books are damaged", {(): int(follower.fault is not None)}
     )
     yield from _metric("lag_records", "gauge", "records not read yet", {(): follower.lag()})
+    yield from _metric(
+        "records_read_total", "counter", "records read since the start", {(): follower.records}
+    )
     yield from _metric("items", "gauge", "items in the books", {(): counts["items"]})
     yield from _metric("events", "gauge", "events in the books", {(): counts["events"]})
     yield from _metric(

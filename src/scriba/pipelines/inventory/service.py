@@ -14,7 +14,7 @@ from typing import Any, Final, Self
 
 from scriba.client import Admin, TopicPartition
 from scriba.client.partitioner import by_key
-from scriba.pipelines.inventory.asking import NoAnswer, call
+from scriba.pipelines.inventory.asking import NoAnswer, forward
 from scriba.pipelines.inventory.decide import Accepted, Decision
 from scriba.pipelines.inventory.follower import Faulty, Follower
 from scriba.pipelines.inventory.lead import Directory, Lead
@@ -130,8 +130,11 @@ class Service:
         """Everything that is committed now will be shown."""
         try:
             await self.follower.catch_up(FRESH_SECONDS)
-        except (Faulty, TimeoutError) as failure:
-            raise NotCaughtUp(f"not caught up: {failure or 'it takes too long'}") from failure
+        except Faulty as fault:
+            self.check()
+            raise NotCaughtUp(f"not caught up: {fault}") from fault
+        except TimeoutError as late:
+            raise NotCaughtUp(f"not caught up within {FRESH_SECONDS:.0f} s") from late
 
     def place(self, topic: str, item: str) -> TopicPartition:
         return TopicPartition(topic, by_key(item.encode(), self.partitions))
@@ -154,12 +157,18 @@ class Service:
         url = self.directory.url
         if url is None or url == self.settings.url:
             raise Unavailable("no writer is active at the moment")
+        asking = asyncio.ensure_future(forward(url, f"/{kind}", document))
+        leaving = asyncio.ensure_future(self.directory.left(url))
         try:
-            return await asyncio.to_thread(
-                call, url, f"/{kind}", document, seconds=FORWARD_SECONDS, forwarded=True
+            await asyncio.wait(
+                [asking, leaving], timeout=FORWARD_SECONDS, return_when=asyncio.FIRST_COMPLETED
             )
-        except NoAnswer as failure:
-            raise NoAnswer(f"the active writer: {failure}") from failure
+            if not asking.done():
+                raise NoAnswer("the active writer did not answer, or is another one by now")
+            return asking.result()
+        finally:
+            asking.cancel()
+            leaving.cancel()
 
 
 def _check_partitions(found: Mapping[str, str], wanted: Mapping[str, str]) -> None:
