@@ -1,4 +1,4 @@
-"""The pages on groups and transactions: their examples run, their diagram is the table."""
+"""README, groups and transactions: their examples run, their diagram is the table."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from brokers import Broker
 
-from scriba.client import NewTopic, SyncAdmin, SyncProducer
+from scriba.client import NewTopic, SyncAdmin, SyncConsumer, SyncProducer
 from scriba.client.transactions import VALID
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -45,6 +45,23 @@ def test_the_examples_of_transactions_run(broker: Broker, topic: str) -> None:
     names = ("accounts", "shouted", "shouting", "shouting-1", "transfers-1")
     for source in found:
         run(source, broker, topic, names)
+
+
+def test_the_example_of_the_readme_makes_invoices_of_orders(broker: Broker, topic: str) -> None:
+    orders, invoices = f"{topic}-orders", f"{topic}-invoices"
+    with SyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic(orders, 1), NewTopic(invoices, 1)])
+    with SyncProducer(bootstrap_servers=broker.bootstrap) as producer:
+        producer.send(orders, b"7 pencils")
+    (source,) = examples("../README.md")
+    run(source, broker, topic, ("orders", "invoices", "billing", "billing-1"))
+    with SyncConsumer(
+        bootstrap_servers=broker.bootstrap,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    ) as consumer:
+        consumer.assign([(invoices, 0)])
+        assert [record.value for record in consumer.poll(10_000)] == [b"invoice for 7 pencils"]
 
 
 def test_the_diagram_of_states_is_the_table_of_transitions() -> None:
