@@ -77,3 +77,9 @@ def demo(commands: Commands) -> None:
         metavar="N",
         help="events a second (default: 100)",
     )
+    made.add_argument(
+        "--backfill",
+        default="10m",
+        metavar="TIME",
+        help="how much has happened before the first start (default: 10m)",
+    )

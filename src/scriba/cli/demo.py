@@ -26,10 +26,14 @@ from scriba.cli.problems import CommandError
 from scriba.runtime.loop import run as run_loop
 from scriba.spark.doctor import examine
 
-START_SECONDS: Final = 60.0
+START_SECONDS: Final = 240.0
 STOP_SECONDS: Final = 15.0
 LOOK_SECONDS: Final = 0.5
 LAST_LINES: Final = 12
+ARCHIVE_VARIABLE: Final = "SCRIBA_SPARK_CLASSES"
+"""Names a class data archive of Spark (see `java -XX:SharedArchiveFile`), if there is one."""
+NEVER: Final = r"(?!)"
+"""For a part that has nothing to say."""
 
 
 class Part:
@@ -39,7 +43,7 @@ class Part:
         self.name = name
         self.log = folder / "logs" / f"{name}.log"
         self._pattern = re.compile(ready)
-        self._said: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._said: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._process: asyncio.subprocess.Process | None = None
         self._pump: asyncio.Task[None] | None = None
 
@@ -59,12 +63,15 @@ class Part:
     async def ready(self) -> str:
         """What it said when it was ready."""
         try:
-            return await asyncio.wait_for(asyncio.shield(self._said), START_SECONDS)
+            said = await asyncio.wait_for(asyncio.shield(self._said), START_SECONDS)
         except TimeoutError:
             told = f"the {self.name} did not start in time"
             raise CommandError(told, f"see {self.log}") from None
+        if said is None:
+            raise self.ended()
+        return said
 
-    async def _keep(self, said: "asyncio.Future[str]") -> None:
+    async def _keep(self, said: "asyncio.Future[str | None]") -> None:
         """Copies what it says to its file; ends when it has ended."""
         assert self._process is not None
         assert self._process.stdout is not None
@@ -76,7 +83,7 @@ class Part:
                 if found and not said.done():
                     said.set_result(found[1] if found.lastindex else found[0])
         if not said.done():
-            said.set_exception(self.ended())
+            said.set_result(None)
 
     def ended(self) -> CommandError:
         lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
@@ -140,6 +147,7 @@ async def _start(
 ) -> None:
     """Starts everything, tells how far it is, and goes on until a part ends by itself."""
     began = time.monotonic()
+    fresh = not (folder / "checkpoints").exists()
 
     async def launch(name: str, ready: str, *words: str) -> Part:
         part = Part(name, folder, ready)
@@ -158,18 +166,18 @@ async def _start(
         say("stop", "Ctrl-C; the broker runs alone")
         await broker.wait()
         raise broker.ended()
-    places = ("-b", address, "--checkpoints", str(folder / "checkpoints"))
-    pipeline = await launch("pipeline", "running", "shop", "run", *places)
+    java = f"spark.driver.extraJavaOptions={' '.join(_java())}"
+    places = ("-b", address, "--checkpoints", str(folder / "checkpoints"), "--spark", java)
+    pipeline = await launch("pipeline", r"^intake, .* on (\S+)", "shop", "run", *places)
     page = ("-b", address, "--port", str(options.page_port))
     dashboard = await launch("dashboard", r"dashboard on (\S+)", "shop", "dashboard", *page)
-    stream = ("-b", address, "--rate", str(options.rate))
-    generator = await launch("generator", ".", "shop", "generate", *stream)
-    say("dashboard", link := await dashboard.ready())
-    await generator.ready()
+    past = ("--backfill", options.backfill) if fresh else ()
+    stream = ("-b", address, "--rate", str(options.rate), *past)
+    await launch("generator", NEVER, "shop", "generate", *stream)
     say("generator", f"{options.rate} events a second")
-    say("pipeline", "Spark is starting")
-    await pipeline.ready()
+    say("dashboard", link := await dashboard.ready())
     say("stop", f"Ctrl-C; what the parts say is in {folder / 'logs'}")
+    say("pipeline", f"Spark runs on {await pipeline.ready()}")
     ends = [asyncio.create_task(part.wait()) for part in parts]
     figures = asyncio.create_task(_told(link, began))
     try:
@@ -178,6 +186,13 @@ async def _start(
         for task in (figures, *ends):
             task.cancel()
     raise next(part for part, end in zip(parts, ends, strict=True) if end.done()).ended()
+
+
+def _java() -> list[str]:
+    """Makes for a quick start: figures soon matter more here than many of them later."""
+    archive = os.environ.get(ARCHIVE_VARIABLE)
+    shared = [f"-XX:SharedArchiveFile={archive}"] if archive and os.path.exists(archive) else []
+    return ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *shared]
 
 
 async def _told(link: str, began: float) -> None:

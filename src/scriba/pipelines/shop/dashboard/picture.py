@@ -235,7 +235,8 @@ class Picture:
         yield "events", self._minutes[topics.HEALTH].column("events", minutes, arrivals)
         back = SLIDING_MINUTES - 1
         earlier = range(minutes.start - back, minutes.stop - back)
-        sums = self._minutes[topics.SALES_SLIDING].column("revenue_cents", earlier, known)
+        full = range(known.start, known.stop - back)
+        sums = self._minutes[topics.SALES_SLIDING].column("revenue_cents", earlier, full)
         # The window that ends with the running minute is not full yet.
         means = [None if cents is None else round(cents / SLIDING_MINUTES) for cents in sums[:-1]]
         yield "average", [*means, None]

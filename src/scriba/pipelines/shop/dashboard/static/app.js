@@ -93,7 +93,9 @@ function tiles() {
   const { minutes, hour } = picture;
   const some = picture.figures_at != null;
   put("revenue", some ? words.money(hour.revenue_cents) : "–");
-  put("revenue-aside", some ? `${words.money(last(minutes.revenue))} this minute` : "last 60 minutes");
+  const newest = minutes.revenue.findLastIndex((value) => value != null);
+  const when = newest === minutes.revenue.length - 1 && running() ? "this minute" : `at ${words.minute(picture.first + newest * 60)}`;
+  put("revenue-aside", newest < 0 ? "last 60 minutes" : `${words.money(minutes.revenue[newest])} ${when}`);
   put("orders", some ? words.compact(hour.orders) : "–");
   put("orders-aside", hour.orders ? `${words.money(hour.revenue_cents / hour.orders)} a basket` : "last 60 minutes");
   const active = settled(minutes.sessions, running());
@@ -101,7 +103,7 @@ function tiles() {
   put("sessions-aside", active === minutes.sessions ? "in this minute so far" : "in the last full minute");
   const rates = picture.queries.map((query) => query.rows_per_second);
   put("events", hour.events ? words.compact(hour.events) : "–");
-  put("events-aside", rates.length ? `${words.compact(Math.round(Math.max(...rates)))} a second now` : "last 60 minutes");
+  put("events-aside", rates.length && document.body.dataset.state === "live" ? `${words.compact(Math.round(Math.max(...rates)))} a second now` : "last 60 minutes");
   for (const name of ["revenue", "orders", "sessions", "events"]) spark($(`${name}-spark`), settled(minutes[name], running()));
 }
 
@@ -119,6 +121,7 @@ function time() {
   const sold = minutes.revenue.some((value) => value != null);
   const active = minutes.sessions.some((value) => value != null);
   reveal("sales", sold);
+  document.querySelector(".as-table").hidden = !sold;
   reveal("sessions", active);
   if (sold) {
     charts.sales ??= salesChart($("sales-chart"), (index) => { pointed.sales = index; readouts(); });
@@ -146,7 +149,7 @@ function readouts() {
   const at = (index) => words.minute(picture.first + index * 60);
   const i = pointed.sales;
   const pointing = i != null && minutes.revenue[i] != null;
-  $("sales-legend").hidden = pointing || series !== "revenue";
+  $("sales-legend").hidden = pointing || series !== "revenue" || !charts.sales;
   put("sales-readout", pointing ? `${at(i)} · ${words.money(minutes.revenue[i])} · ${words.count(minutes.orders[i])} orders` : "");
   const j = pointed.sessions;
   const there = j != null && minutes.sessions[j] != null;

@@ -47,4 +47,11 @@ export function span(seconds) {
   if (s < 86_400) return `${Math.floor(s / 3600)} h ${Math.round((s % 3600) / 60)} min`;
   return `${Math.round(s / 86_400)} days`;
 }
-export const ago = (seconds) => (seconds < 2 ? "just now" : `${span(Math.round(seconds)).replace(".0", "")} ago`);
+/** The same in one unit, since it grows while it is read. */
+export function ago(seconds) {
+  const s = Math.round(seconds);
+  if (s < 2) return "just now";
+  if (s < 100) return `${s} s ago`;
+  if (s < 6000) return `${Math.round(s / 60)} min ago`;
+  return s < 129_600 ? `${Math.round(s / 3600)} h ago` : `${Math.round(s / 86_400)} days ago`;
+}
