@@ -12,16 +12,17 @@ READY := .venv/.ready
 PROGRAMS := .cache/programs.ready
 JARS := .cache/jars.ready
 KAFKAJS := .cache/kafkajs.ready
+CLASSES := .cache/spark/classes.jsa
 
 .PHONY: help setup run test lint format unit sim integration conformance faults spark browser chaos bench clients soak golden docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: $(PROGRAMS) $(READY) $(JARS) $(KAFKAJS) ## everything a fresh machine needs, in .venv and .cache
+setup: $(PROGRAMS) $(READY) $(JARS) $(KAFKAJS) $(CLASSES) ## everything a fresh machine needs, in .venv and .cache
 
-run: $(READY) ## start a broker with a demo topic
-	@exec .venv/bin/scriba up --demo
+run: $(READY) $(CLASSES) ## a shop in real time: broker, events, pipeline on Spark, live page
+	@SCRIBA_SPARK_CLASSES=$(CURDIR)/$(CLASSES) exec .venv/bin/scriba demo
 
 test: setup ## lint, types and all tests; the bar for a change
 	@$(PY) tools/check.py
@@ -87,6 +88,10 @@ $(READY): pyproject.toml constraints.txt $(wildcard setup.py src/scriba/*.c src/
 $(JARS): tools/kafka/pom.xml tools/streams/pom.xml tools/spark/pom.xml $(READY) $(PROGRAMS)
 	@tools/setup.sh jars
 	@mkdir -p $(@D) && touch $@
+
+# Depends on the versions alone: Java does without an archive that does not fit.
+$(CLASSES): constraints.txt | $(READY)
+	@tools/setup.sh classes
 
 $(KAFKAJS): tests/conformance/js/package.json $(PROGRAMS)
 	@tools/setup.sh kafkajs

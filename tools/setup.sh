@@ -6,6 +6,7 @@
 #   tools/setup.sh python     .venv with scriba and all extras, at the pinned versions
 #   tools/setup.sh jars       Apache Kafka's released jars (Streams and Connect, too), and Spark's
 #                             connector to it, for tests
+#   tools/setup.sh classes    an archive of Spark's classes, so that the demo starts quickly
 #   tools/setup.sh kafkajs    kafkajs at its pinned version, for the tests that use it
 set -eu
 cd "$(dirname "$0")/.."
@@ -74,4 +75,12 @@ kafkajs() {
         --no-audit --no-fund --loglevel=error >/dev/null
 }
 
-"${1:?programs, python, jars or kafkajs}"
+classes() {
+    command -v java >/dev/null || return 0
+    say "keeping what Spark loads at each start"
+    mkdir -p .cache/spark
+    .venv/bin/python tools/demo/classes.py .cache/spark/classes.jsa >.cache/spark/classes.log 2>&1 ||
+        say "no archive of classes, so Spark starts slower; see .cache/spark/classes.log"
+}
+
+"${1:?programs, python, jars, kafkajs or classes}"
