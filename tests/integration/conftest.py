@@ -19,8 +19,9 @@ from rawkafka import (
     produce,
     produced,
 )
+from tests.integration.commands import scriba
 
-__all__ = ["cluster", "new_topic", "own_cluster", "topic"]
+__all__ = ["cluster", "new_topic", "own_cluster", "scriba", "topic"]
 
 MAX_GROWTH = 96 << 20
 """What one misbehaving client may cost in memory; the JVM's heap is its own bound."""

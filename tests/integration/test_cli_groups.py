@@ -1,57 +1,20 @@
 """`scriba group` and `scriba txn` as a person types them, and `scriba consume --group`."""
 
-import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
 
 import pytest
 from broker_fixtures import eventually
 from brokers import Broker
+from tests.integration.commands import Scriba
 
 from scriba.cli.main import main
 from scriba.client import SyncProducer
 
 PATIENCE = 60
-
-
-class Done(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-    @property
-    def line(self) -> str:
-        """The one line of a command that failed."""
-        assert (self.code, self.out) == (1, "")
-        (line,) = self.err.splitlines()
-        return line.removeprefix("scriba: ")
-
-    @property
-    def text(self) -> str:
-        assert (self.code, self.err) == (0, "")
-        return self.out
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.text)
-
-
-Scriba = Callable[..., Done]
-
-
-@pytest.fixture
-def scriba(cluster: Broker, capfd: pytest.CaptureFixture[str]) -> Scriba:
-    """Runs a command in this process."""
-
-    def run(*words: str) -> Done:
-        code = main([*words, "-b", cluster.bootstrap])
-        return Done(code, *capfd.readouterr())
-
-    return run
 
 
 @pytest.fixture

@@ -36,14 +36,14 @@ def add_partitions(
         wanted = frozenset((t.name, index) for t in asked.topics for index in t.partitions)
         txn = changed.get(asked.transactional_id) or state.txns.get(asked.transactional_id)
         if asked.verify_only:
-            results.append(_result(asked, _verify(txn, asked, wanted)))
+            results.append(result_of(asked, _verify(txn, asked, wanted)))
             continue
         code = _refuse(txn, asked)
         if code is None and txn is not None and not _has(txn, wanted):
             following = _add(state, asked.transactional_id, txn, wanted, version, now)
             changed[asked.transactional_id] = following
             outcome.records.append(stored(asked.transactional_id, following))
-        results.append(_result(asked, dict.fromkeys(wanted, code or ErrorCode.NONE)))
+        results.append(result_of(asked, dict.fromkeys(wanted, code or ErrorCode.NONE)))
     outcome.replies.append((token, AddPartitionsToTxnResponse(results_by_transaction=results)))
     return outcome
 
@@ -106,9 +106,10 @@ def _verify(
     }
 
 
-def _result(
+def result_of(
     asked: AddPartitionsToTxnTransaction, codes: dict[TopicPartition, ErrorCode]
 ) -> AddPartitionsToTxnResult:
+    """The answer for one transaction: a code for each partition that it named."""
     return AddPartitionsToTxnResult(
         transactional_id=asked.transactional_id,
         topic_results=[

@@ -15,17 +15,16 @@ from scriba.groups.regex import Expression
 from scriba.records.batch import EndTxnMarker
 from scriba.runtime.pace import Pace
 from scriba.txn.messages import EndTxnWith, ProducerIdNeeded, TopicPartition
+from scriba.txn.partitions import result_of
 from scriba.txn.states import BY_LABEL
 from scriba.wire.schema import Message
 from scriba.wire.txn import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
-    AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
     AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
@@ -100,12 +99,12 @@ def _add_to_one(
 ) -> AddPartitionsToTxnResult | Awaitable[AddPartitionsToTxnResult]:
     refused = _refuse_partitions(node, ctx, asked)
     if refused:
-        return _result(asked, refused)
+        return result_of(asked, refused)
     request = AddPartitionsToTxnRequest(transactions=[asked])
     try:
         answer = node.txns.begin(node.txns.partition_of(asked.transactional_id), request, ctx)
     except KafkaError as error:
-        return _result(asked, dict.fromkeys(_partitions(asked.topics), error.code))
+        return result_of(asked, dict.fromkeys(_partitions(asked.topics), error.code))
     if isinstance(answer, Message):
         return _added(ctx, answer)
     return _added_later(ctx, asked, answer)
@@ -117,7 +116,7 @@ async def _added_later(
     try:
         return _added(ctx, await answer)
     except KafkaError as error:
-        return _result(asked, dict.fromkeys(_partitions(asked.topics), error.code))
+        return result_of(asked, dict.fromkeys(_partitions(asked.topics), error.code))
 
 
 def _added(ctx: Context, answer: Message) -> AddPartitionsToTxnResult:
@@ -161,33 +160,13 @@ def _partitions(topics: Iterable[AddPartitionsToTxnTopic]) -> Iterable[TopicPart
     return ((topic.name, index) for topic in topics for index in topic.partitions)
 
 
-def _result(
-    asked: AddPartitionsToTxnTransaction, codes: dict[TopicPartition, ErrorCode]
-) -> AddPartitionsToTxnResult:
-    return AddPartitionsToTxnResult(
-        transactional_id=asked.transactional_id,
-        topic_results=[
-            AddPartitionsToTxnTopicResult(
-                name=topic.name,
-                results_by_partition=[
-                    AddPartitionsToTxnPartitionResult(
-                        partition_index=index, partition_error_code=codes[topic.name, index]
-                    )
-                    for index in topic.partitions
-                ],
-            )
-            for topic in asked.topics
-        ],
-    )
-
-
 def refuse_add_partitions(
     request: AddPartitionsToTxnRequest, code: ErrorCode, text: str
 ) -> AddPartitionsToTxnResponse:
     older = AddPartitionsToTxnTransaction(topics=request.v3_and_below_topics)
     return AddPartitionsToTxnResponse(
         error_code=code,
-        results_by_topic_v3_and_below=_result(
+        results_by_topic_v3_and_below=result_of(
             older, dict.fromkeys(_partitions(older.topics), code)
         ).topic_results,
     )
