@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from broker_fixtures import TARGETS
 from brokers import KINDS, Broker, running
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from kafka_jars import tool
+from kafka_jars import Tools
 
 TOPIC = "read"
 SETTINGS = {"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}
@@ -65,10 +64,10 @@ def used(
         yield broker
 
 
-def _dump(broker: Broker, topic: str, decoder: str) -> str:
+def _dump(tools: Tools, broker: Broker, topic: str, decoder: str) -> str:
     logs = sorted(path for path in broker.log_dir.glob(f"{topic}-*/*.log") if path.stat().st_size)
     assert logs
-    return tool("dump-log", decoder, "--files", ",".join(map(str, logs))).ok()
+    return tools.run("dump-log", decoder, "--files", ",".join(map(str, logs))).ok()
 
 
 def _records(dumped: str) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
@@ -80,8 +79,8 @@ def _records(dumped: str) -> list[tuple[dict[str, Any], dict[str, Any] | None]]:
     return found
 
 
-def test_offsets_and_groups_are_read_by_kafkas_decoder(used: Broker) -> None:
-    dumped = _dump(used, "__consumer_offsets", "--offsets-decoder")
+def test_offsets_and_groups_are_read_by_kafkas_decoder(used: Broker, tools: Tools) -> None:
+    dumped = _dump(tools, used, "__consumer_offsets", "--offsets-decoder")
     assert "isvalid: false" not in dumped
     records = _records(dumped)
     commits = {
@@ -108,8 +107,8 @@ def test_offsets_and_groups_are_read_by_kafkas_decoder(used: Broker) -> None:
     assert "endTxnMarker: COMMIT" in dumped
 
 
-def test_transactions_are_read_by_kafkas_decoder(used: Broker) -> None:
-    dumped = _dump(used, "__transaction_state", "--transaction-log-decoder")
+def test_transactions_are_read_by_kafkas_decoder(used: Broker, tools: Tools) -> None:
+    dumped = _dump(tools, used, "__transaction_state", "--transaction-log-decoder")
     assert "isvalid: false" not in dumped
     states = [
         (int(value["version"]), value["data"]["transactionStatus"])
@@ -122,10 +121,10 @@ def test_transactions_are_read_by_kafkas_decoder(used: Broker) -> None:
     assert statuses[-1] == 4, "CompleteCommit"
 
 
-def test_kafkas_tool_lists_and_describes_groups(used: Broker, tmp_path: Path) -> None:
-    listed = tool("consumer-groups", "--bootstrap-server", used.bootstrap, "--list").ok()
+def test_kafkas_tool_lists_and_describes_groups(used: Broker, tools: Tools) -> None:
+    listed = tools.run("consumer-groups", "--bootstrap-server", used.bootstrap, "--list").ok()
     assert sorted(listed.split()) == ["classic", "consumer", "in-a-transaction"]
-    described = tool(
+    described = tools.run(
         "consumer-groups",
         "--bootstrap-server",
         used.bootstrap,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from broker_fixtures import TARGETS
 from brokers import KINDS, Broker, running
-from kafka_jars import tool
+from kafka_jars import Tools
 from rawkafka import (
     T0,
     Codec,
@@ -60,10 +60,10 @@ def joined(paths: list[Path]) -> str:
     return ",".join(map(str, paths))
 
 
-def test_every_batch_and_record_is_readable(written: Broker) -> None:
+def test_every_batch_and_record_is_readable(written: Broker, tools: Tools) -> None:
     logs = files(written, ".log")
     assert len(logs) >= 3
-    dumped = tool("dump-log", "--print-data-log", "--files", joined(logs)).ok()
+    dumped = tools.run("dump-log", "--print-data-log", "--files", joined(logs)).ok()
     found = re.findall(
         r"baseOffset: (\d+) lastOffset: (\d+) count: (\d+) .* partitionLeaderEpoch: 0 .*"
         r" (?:CreateTime): (\d+) .* compresscodec: (\w+) .* isvalid: true",
@@ -78,29 +78,29 @@ def test_every_batch_and_record_is_readable(written: Broker) -> None:
     assert "isvalid: false" not in dumped
 
 
-def test_indexes_agree_with_the_log(written: Broker) -> None:
+def test_indexes_agree_with_the_log(written: Broker, tools: Tools) -> None:
     offsets, times = files(written, ".index"), files(written, ".timeindex")
     assert len(offsets) == len(times) == len(files(written, ".log"))
-    verified = tool("dump-log", "--verify-index-only", "--files", joined(offsets + times)).ok()
+    verified = tools.run("dump-log", "--verify-index-only", "--files", joined(offsets + times)).ok()
     for complaint in ("Mismatches", "Found timestamp mismatch", "out of order", "Non-consecutive"):
         assert complaint not in verified
-    sane = tool("dump-log", "--index-sanity-check", "--files", joined(offsets + times)).ok()
+    sane = tools.run("dump-log", "--index-sanity-check", "--files", joined(offsets + times)).ok()
     assert sane.count("passed sanity check.") == len(offsets) + len(times)
-    entries = tool("dump-log", "--files", joined(offsets)).ok()
+    entries = tools.run("dump-log", "--files", joined(offsets)).ok()
     assert len(re.findall(r"^offset: \d+ position: \d+$", entries, re.MULTILINE)) > BATCHES / 4
 
 
-def test_producer_snapshots_hold_the_last_sequence(written: Broker) -> None:
+def test_producer_snapshots_hold_the_last_sequence(written: Broker, tools: Tools) -> None:
     snapshots = files(written, ".snapshot")
-    dumped = tool("dump-log", "--files", str(snapshots[-1])).ok()
+    dumped = tools.run("dump-log", "--files", str(snapshots[-1])).ok()
     plain = [n for n in range(BATCHES) if n % 2 == 0 or n % 5 == 0]
     assert snapshots[-1].stem == f"{BATCHES * 10:020}"
     assert f"lastSequence: {len(plain) * 10 - 1} lastOffset: {plain[-1] * 10 + 9}" in dumped
 
 
-def test_the_metadata_log_is_kafkas(written: Broker) -> None:
+def test_the_metadata_log_is_kafkas(written: Broker, tools: Tools) -> None:
     logs = sorted((written.log_dir / "__cluster_metadata-0").glob("*[0-9].log"))
-    dumped = tool("dump-log", "--cluster-metadata-decoder", "--files", joined(logs)).ok()
+    dumped = tools.run("dump-log", "--cluster-metadata-decoder", "--files", joined(logs)).ok()
     assert "isvalid: false" not in dumped
     assert "Could not decode" not in dumped
     records = [
@@ -119,7 +119,7 @@ def test_the_metadata_log_is_kafkas(written: Broker) -> None:
     assert "LeaderChange" in dumped
 
 
-def test_small_files_hold_what_kafka_writes(written: Broker) -> None:
+def test_small_files_hold_what_kafka_writes(written: Broker, tools: Tools) -> None:
     folder = written.log_dir
     meta = dict(
         line.split("=", 1)
@@ -142,7 +142,9 @@ def test_small_files_hold_what_kafka_writes(written: Broker) -> None:
         assert f"{TOPIC} 0 {BATCHES * 10}" in rows
 
 
-def test_the_metadata_shell_builds_its_image_from_the_log(written: Broker) -> None:
+def test_the_metadata_shell_builds_its_image_from_the_log(written: Broker, tools: Tools) -> None:
     log = str(written.log_dir / "__cluster_metadata-0" / f"{0:020}.log")
-    found = tool("metadata-shell", "--snapshot", log, "cat", "/image/topics/byName/settled/2").ok()
+    found = tools.run(
+        "metadata-shell", "--snapshot", log, "cat", "/image/topics/byName/settled/2"
+    ).ok()
     assert re.search(r"PartitionRegistration\(replicas=\[\d+\], directories=\[\S{22}\]", found)

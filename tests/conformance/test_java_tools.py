@@ -1,6 +1,6 @@
 """Kafka's own command-line tools, as an operator would use them.
 
-A JVM costs more than what a tool does, so a test tells one story with few starts.
+A JVM costs more than what a tool does, so all of them share one.
 """
 
 import re
@@ -11,18 +11,18 @@ import pytest
 from broker_fixtures import eventually
 from brokers import Broker
 from kafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
-from kafka_jars import Outcome, tool
+from kafka_jars import Outcome, Tools
 from rawkafka import Connection, batch, create_topic, produce, produced
 
 Tool = Callable[..., Outcome]
 
 
 @pytest.fixture
-def run(cluster: Broker) -> Tool:
+def run(cluster: Broker, tools: Tools) -> Tool:
     """Runs a tool against the broker."""
 
     def against(name: str, *args: str, stdin: str = "") -> Outcome:
-        return tool(name, "--bootstrap-server", cluster.bootstrap, *args, stdin=stdin)
+        return tools.run(name, "--bootstrap-server", cluster.bootstrap, *args, stdin=stdin)
 
     return against
 
@@ -180,7 +180,7 @@ def test_offsets_are_listed_and_records_deleted(
     assert offsets("earliest") == [f"{topic}:0:6", f"{topic}:1:4"]
 
 
-def test_the_cluster_is_described(cluster: Broker, run: Tool, topic: str) -> None:
+def test_the_cluster_is_described(cluster: Broker, run: Tool, tools: Tools, topic: str) -> None:
     create(cluster, topic)
     fill(cluster, topic, 100)
     status = run("metadata-quorum", "describe", "--status").ok()
@@ -196,7 +196,7 @@ def test_the_cluster_is_described(cluster: Broker, run: Tool, topic: str) -> Non
     assert '"error":null' in folders
     versions = run("broker-api-versions").ok()
     assert "UNSUPPORTED" not in versions.split("Produce(0)")[1].splitlines()[0]
-    identity = tool("cluster", "cluster-id", "--bootstrap-server", cluster.bootstrap).ok()
+    identity = tools.run("cluster", "cluster-id", "--bootstrap-server", cluster.bootstrap).ok()
     assert re.search(r"Cluster ID: \S{22}", identity)
 
 

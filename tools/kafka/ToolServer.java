@@ -1,9 +1,11 @@
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
+import java.io.ByteArrayInputStream;
 import java.io.ByteArrayOutputStream;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 import org.apache.kafka.common.utils.Exit;
@@ -11,8 +13,8 @@ import org.apache.kafka.common.utils.Exit;
 /**
  * Runs Kafka's tools one after the other in one JVM, whose start costs more than what they do.
  *
- * <p>A line of standard input is a JSON list: the class and its arguments. A line of standard output
- * tells the exit code and what the tool said.
+ * <p>A line of standard input is a JSON list: the class, what it is to read from its own standard
+ * input, and its arguments. A line of standard output tells the exit code and what the tool said.
  */
 public final class ToolServer {
     /** Thrown where a tool would have ended the process. */
@@ -22,6 +24,9 @@ public final class ToolServer {
         }
     }
 
+    /** What a tool leaves to the end of its process, such as sending its last records. */
+    private static final List<Runnable> HOOKS = new ArrayList<>();
+
     private static Integer code;
 
     public static void main(String[] none) throws Exception {
@@ -29,11 +34,14 @@ public final class ToolServer {
         PrintStream answers = System.out;
         Exit.setExitProcedure(ToolServer::end);
         Exit.setHaltProcedure(ToolServer::end);
+        Exit.setShutdownHookAdder((name, hook) -> HOOKS.add(hook));
         BufferedReader lines =
                 new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         for (String line = lines.readLine(); line != null; line = lines.readLine()) {
             List<?> asked = json.readValue(line, List.class);
-            String[] arguments = asked.stream().skip(1).toArray(String[]::new);
+            byte[] input = ((String) asked.get(1)).getBytes(StandardCharsets.UTF_8);
+            String[] arguments = asked.stream().skip(2).toArray(String[]::new);
+            System.setIn(new ByteArrayInputStream(input));
             answers.println(json.writeValueAsString(run((String) asked.get(0), arguments)));
             answers.flush();
         }
@@ -55,6 +63,8 @@ public final class ToolServer {
                 code = 1;
             }
         } finally {
+            HOOKS.forEach(Runnable::run);
+            HOOKS.clear();
             System.setOut(realOut);
             System.setErr(realErr);
         }

@@ -181,10 +181,10 @@ class Tools:
         self._process.kill()
         self._process.communicate()
 
-    def run(self, name: str, *args: str) -> Outcome:
+    def run(self, name: str, *args: str, stdin: str = "") -> Outcome:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([TOOLS[name], *args]) + "\n")
+        self._process.stdin.write(json.dumps([TOOLS[name], stdin, *args]) + "\n")
         self._process.stdin.flush()
         told = json.loads(self._process.stdout.readline())
         return Outcome(name, told["code"], told["out"], told["err"])
