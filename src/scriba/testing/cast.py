@@ -1,4 +1,5 @@
-"""Programs that use groups and transactions, played by our own client library on simulated time.
+"""Programs that use groups and transactions, played by our own client library, on simulated time or
+against a broker's process.
 
     Feeder    writes numbered records to SOURCE, idempotently
     Copier    a member of a group: reads SOURCE, writes a copy to SINK and commits its offsets, all
@@ -27,11 +28,11 @@ from scriba.client import (
     TimedOut,
     TopicPartition,
 )
+from scriba.client.ports import Ports
 from scriba.runtime.rng import SeededRng
 from scriba.testing.history import Groups, History, Table, Transactions, Where
 from scriba.testing.history_groups import Commit
 from scriba.testing.history_table import Row, Write
-from scriba.testing.sim_world import ProcessWorld
 
 SOURCE, SINK, TABLE = "source", "sink", "table"
 COPIERS, AUDITORS = "copiers", "auditors"
@@ -83,15 +84,15 @@ class Actor:
     steps: int = 0
     """What it has brought to an end, to see that it goes on."""
 
-    async def main(self, world: ProcessWorld) -> None:
+    async def main(self, ports: Ports) -> None:
         while not self.stopping:
             self.lives += 1
             with suppress(ClientError):
-                await self.live(world)
+                await self.live(ports)
             if not self.stopping:
                 await asyncio.sleep(self.rng.between(0.02, 0.3))
 
-    async def live(self, world: ProcessWorld) -> None:
+    async def live(self, ports: Ports) -> None:
         """One life; a client's error ends it."""
         raise AssertionError("an actor has a part to play")
 
@@ -112,12 +113,12 @@ class Actor:
             raise
         await client.close(1_000)
 
-    def producer(self, world: ProcessWorld, **more: Any) -> Producer:
+    def producer(self, ports: Ports, **more: Any) -> Producer:
         limits = {"max.block.ms": 3_000, "delivery.timeout.ms": 6_000, "linger.ms": 0}
         config = {"bootstrap.servers": self.bootstrap, "client.id": self.name, **PATIENCE, **limits}
-        return Producer(config, ports=world, **more)
+        return Producer(config, ports=ports, **more)
 
-    def consumer(self, world: ProcessWorld, **more: Any) -> Consumer:
+    def consumer(self, ports: Ports, **more: Any) -> Consumer:
         config = {
             "bootstrap.servers": self.bootstrap,
             "client.id": self.name,
@@ -128,13 +129,13 @@ class Actor:
             "max.poll.interval.ms": 4_000,  # and how long a JoinGroup is waited for
             **PATIENCE,
         }
-        return Consumer(config, ports=world, **more)
+        return Consumer(config, ports=ports, **more)
 
 
 class Feeder(Actor):
-    async def live(self, world: ProcessWorld) -> None:
+    async def live(self, ports: Ports) -> None:
         pending: set[asyncio.Task[None]] = set()
-        async with self.using(self.producer(world)) as producer:
+        async with self.using(self.producer(ports)) as producer:
             while not self.stopping:
                 await asyncio.sleep(self.rng.between(0.01, 0.15))
                 partition = self.rng.below(self.partitions)
@@ -170,7 +171,7 @@ class Member(Actor):
         return f"{self.name}.{self.lives}"
 
     @asynccontextmanager
-    async def membership(self, world: ProcessWorld) -> AsyncIterator[Consumer]:
+    async def membership(self, ports: Ports) -> AsyncIterator[Consumer]:
         """A subscribed consumer whose partitions are taken down."""
         groups, me = self.books.groups, self.identity
         leaving = False
@@ -186,7 +187,7 @@ class Member(Actor):
             groups.lost(self.group, me, partitions)
 
         consumer = self.consumer(
-            world, group_id=self.group, enable_auto_commit=False, **self.protocol
+            ports, group_id=self.group, enable_auto_commit=False, **self.protocol
         )
         consumer.subscribe([self.topic], on_assigned=assigned, on_revoked=revoked, on_lost=lost)
         try:
@@ -243,8 +244,8 @@ def generation(consumer: Consumer) -> int:
 class Auditor(Member):
     group, topic = AUDITORS, SINK
 
-    async def live(self, world: ProcessWorld) -> None:
-        async with self.membership(world) as consumer:
+    async def live(self, ports: Ports) -> None:
+        async with self.membership(ports) as consumer:
             while not self.stopping:
                 records = await consumer.poll(200, 1 + self.rng.below(20))
                 for record in records:
@@ -270,13 +271,13 @@ class Auditor(Member):
 class Copier(Member):
     group, topic = COPIERS, SOURCE
 
-    async def live(self, world: ProcessWorld) -> None:
+    async def live(self, ports: Ports) -> None:
         producer = self.producer(
-            world, transactional_id=self.transactional_id, transaction_timeout_ms=2_500
+            ports, transactional_id=self.transactional_id, transaction_timeout_ms=2_500
         )
         async with self.using(producer):
             await producer.init_transactions()
-            async with self.membership(world) as consumer:
+            async with self.membership(ports) as consumer:
                 while not self.stopping:
                     records = await consumer.poll(200, 1 + self.rng.below(10))
                     if records:
@@ -337,10 +338,10 @@ class Keeper(Actor):
 
     transactional = False
 
-    async def live(self, world: ProcessWorld) -> None:
+    async def live(self, ports: Ports) -> None:
         more = {"transactional_id": self.transactional_id, "transaction_timeout_ms": 2_500}
         async with self.using(
-            self.producer(world, **(more if self.transactional else {}))
+            self.producer(ports, **(more if self.transactional else {}))
         ) as producer:
             if self.transactional:
                 await producer.init_transactions()
@@ -391,8 +392,8 @@ class SlowKeeper(Keeper):
 
 
 class Reader(Actor):
-    async def live(self, world: ProcessWorld) -> None:
-        async with self.using(self.consumer(world)) as consumer:
+    async def live(self, ports: Ports) -> None:
+        async with self.using(self.consumer(ports)) as consumer:
             consumer.assign([ROWS])
             while not self.stopping:
                 await asyncio.sleep(self.rng.between(0.3, 1.5))

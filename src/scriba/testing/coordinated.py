@@ -16,14 +16,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from scriba.client import Admin, ConfigOp, Consumer, NewTopic, TopicPartition, UpgradeType
+from scriba.client import Admin, ConfigOp, NewTopic, TopicPartition, UpgradeType
 from scriba.client.admin_model import ConfigResource, ResourceType
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import NodeSettings
 from scriba.testing.cast import (
     AUDITORS,
     COPIERS,
-    ROWS,
     SINK,
     SOURCE,
     TABLE,
@@ -36,14 +35,13 @@ from scriba.testing.cast import (
     Member,
     Reader,
     SlowKeeper,
-    everything,
-    rows_of,
 )
-from scriba.testing.history import History, Where, check_copied
+from scriba.testing.history import History
 from scriba.testing.sim_net import NetFaults
 from scriba.testing.sim_node import SimNode
 from scriba.testing.sim_volume import DiskFaults
 from scriba.testing.sim_world import ProcessWorld, SimProcess, SimWorld
+from scriba.testing.verdict import Verdict
 
 BROKER: Final = "broker"
 PARTITIONS: Final = 2
@@ -73,7 +71,7 @@ MISFORTUNES: Final = (
 )
 HANGING: Final = ("", "__consumer_offsets", "__transaction_state", SINK)
 """What a disk hangs at."""
-WITH_POWER: Final = (*MISFORTUNES, "power", "power", "sick")
+WITH_POWER: Final = (*MISFORTUNES, "power", "power", "power", "power", "sick")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +128,7 @@ class Scene:
         self.transaction_version = (2, 2, 1, 0)[draw.below(4)]
         self.host = self.sim.host(BROKER)
         self.books = Books(History(synced_only=self.synced))
+        self.verdict = Verdict(self.books, f"{BROKER}:9092", PARTITIONS)
         complain = self.books.records.violation
         self.node = SimNode(self.host, self.node_settings, complain)
         self.actors = self.cast()
@@ -199,7 +198,8 @@ class Scene:
             self.enter(actor)
         await asyncio.sleep(1)
         await self.come_to_rest()
-        await self.as_client(self.check)
+        self.count_compactions()
+        await self.as_client(self.verdict.check)
         self.node.note_failure()
 
     def enter(self, actor: Actor) -> None:
@@ -211,9 +211,9 @@ class Scene:
     async def come_to_rest(self) -> None:
         """The writers stop; the groups catch up, each within its time, and stop."""
         await self.stop(Feeder, Keeper, Reader)
-        for group, topic in ((COPIERS, SOURCE), (AUDITORS, SINK)):
+        for group in (COPIERS, AUDITORS):
             try:
-                await self.as_client(partial(self.catch_up, group, topic))
+                await self.as_client(partial(self.verdict.catch_up, group))
             except TimeoutError:
                 self.books.records.violation(f"{group} did not catch up after all had healed")
             await self.stop(Copier if group == COPIERS else Auditor)
@@ -229,22 +229,6 @@ class Scene:
         for task in tasks:
             if task in done:
                 task.result()
-
-    async def catch_up(self, group: str, topic: str, world: ProcessWorld) -> None:
-        """Returns when the group has committed all there is; markers at the end do not count."""
-        wanted = [TopicPartition(topic, at) for at in range(PARTITIONS)]
-        async with self.reading(world, group_id=group, enable_auto_commit=False) as consumer:
-            consumer.assign(wanted)
-            last = dict.fromkeys(wanted, -1)
-            for where in wanted:
-                for record in (await everything(consumer, where))[0]:
-                    last[TopicPartition(record.topic, record.partition)] = record.offset
-            while True:
-                found = await consumer.committed(wanted)
-                places = {where: 0 if at is None else at.offset for where, at in found.items()}
-                if all(places[where] > last[where] for where in wanted):
-                    return
-                await asyncio.sleep(0.2)
 
     # ---- what goes wrong ----
 
@@ -351,7 +335,7 @@ class Scene:
         draw, faults = self.draw, self.sim.disk_faults
         before = faults.stall
         faults.stall, faults.stall_in = 1.0, HANGING[draw.below(len(HANGING))]
-        await asyncio.wait([self.node.process.task], timeout=draw.between(0, 0.6))
+        await asyncio.wait([self.node.process.task], timeout=draw.between(0.1, 0.8))
         faults.stall, faults.stall_in = before, ""
 
     def end_node(self, kind: str) -> None:
@@ -373,14 +357,6 @@ class Scene:
         finally:
             process.kill()
 
-    def reading(self, world: ProcessWorld, **more: Any) -> Consumer:
-        return Consumer(
-            {"bootstrap.servers": f"{BROKER}:9092", "isolation.level": "read_committed"},
-            ports=world,
-            auto_offset_reset="earliest",
-            **more,
-        )
-
     async def set_up(self, world: ProcessWorld) -> None:
         draw = self.draw
         small = {"internal.segment.bytes": str((2_000, 8_000)[draw.below(2)])}
@@ -400,49 +376,9 @@ class Scene:
                     NewTopic(TABLE, 1, 1, compacted),
                 ]
             )
-        async with self.reading(world, group_id=COPIERS) as consumer:
+        async with self.verdict.reading(world, group_id=COPIERS) as consumer:
             await consumer.committed([TopicPartition(SOURCE, 0)])  # the topic of groups is there
         async with Admin({"bootstrap.servers": f"{BROKER}:9092"}, ports=world) as admin:
             resource = ConfigResource(ResourceType.TOPIC, "__consumer_offsets")
             changes = [(name, ConfigOp.SET, value) for name, value in small.items()]
             await admin.incremental_alter_configs({resource: changes})
-
-    async def check(self, world: ProcessWorld) -> None:
-        self.count_compactions()
-        books = self.books
-        logs: dict[Where, list[tuple[int, bytes]]] = {}
-        for topic in (SOURCE, SINK):
-            for partition in range(PARTITIONS):
-                where = TopicPartition(topic, partition)
-                async with self.reading(world) as consumer:
-                    consumer.assign([where])
-                    found, _ = await everything(consumer, where)
-                logs[where] = [(record.offset, record.value) for record in found]
-        sources = {where: log for where, log in logs.items() if where[0] == SOURCE}
-        sinks = {where: log for where, log in logs.items() if where[0] == SINK}
-        copied, audited = await self.offsets(world, COPIERS), await self.offsets(world, AUDITORS)
-        books.records.check({where[1]: log for where, log in sources.items()})
-        books.transactions.check(sinks, {(COPIERS, where): copied[where] for where in sources})
-        for text in check_copied(sources, sinks, copied, lambda value: value.split(b"|", 1)[1]):
-            books.transactions.violation(text)
-        books.groups.check(
-            {
-                (group, where): [at for at, _ in log if at < (offsets[where] or 0)]
-                for group, offsets, of in ((COPIERS, copied, sources), (AUDITORS, audited, sinks))
-                for where, log in of.items()
-            }
-        )
-        async with self.reading(world) as consumer:
-            consumer.assign([ROWS])
-            books.table.read(ROWS, *await rows_of(consumer))
-
-    async def offsets(self, world: ProcessWorld, group: str) -> dict[Where, int | None]:
-        fetch = self.books.groups.fetch(group)
-        topic = SOURCE if group == COPIERS else SINK
-        async with self.reading(world, group_id=group, enable_auto_commit=False) as consumer:
-            found = await consumer.committed([(topic, at) for at in range(PARTITIONS)])
-        told: dict[Where, tuple[int, str] | None] = {
-            where: None if at is None else (at.offset, at.metadata) for where, at in found.items()
-        }
-        self.books.groups.fetched(fetch, told)
-        return {where: None if at is None else at.offset for where, at in found.items()}
