@@ -6,9 +6,11 @@ import logging
 import signal
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from scriba.cli.output import print_json, print_table
 from scriba.cli.problems import CommandError
 from scriba.cli.session import client_settings, open_admin, run_session
 from scriba.pipelines.shop.topics import Names, create
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from scriba.pipelines.shop.feed import Sent
+    from scriba.pipelines.shop.lake import Lake
 
 EXTRA = "pip install 'scriba[spark]'"
 REACH_SECONDS = 10.0
@@ -60,6 +63,36 @@ def write_truth(path: str, tables: dict[str, Any], summary: dict[str, Any]) -> N
     Path(path).write_text(json.dumps({"summary": summary, "tables": tables}, indent=1) + "\n")
 
 
+def collect(options: argparse.Namespace) -> int:
+    try:
+        from scriba.pipelines.shop.collector import Collector
+        from scriba.pipelines.shop.dashboard.server import listen, serve
+    except ModuleNotFoundError as missing:
+        fix = "bring it with pip install 'scriba[console]'"
+        raise CommandError(f"the endpoint needs {missing.name}", fix) from missing
+    from scriba.client import Producer
+
+    names = prepare(options)
+    try:
+        bound = listen(options.host, options.port)
+    except OSError as taken:
+        told = f"{options.host}:{options.port}: {taken.strerror}"
+        raise CommandError(told, "name another address with --host and --port") from taken
+    host, port = bound.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+
+    async def work() -> int:
+        settings = {"acks": options.acks} | client_settings(options)
+        async with Producer(settings) as producer:
+            bound.listen()
+            signal.signal(signal.SIGTERM, lambda *_: None)  # the server ends, and raises it again
+            print(f"events to http://{shown}:{port}/events", flush=True)
+            await serve(Collector(producer, names, options.partition_by).app(), bound)
+        return 0
+
+    return run_session(options, work())
+
+
 def run(options: argparse.Namespace) -> int:
     names = prepare(options)
     spark = start_spark(options, "scriba-shop")
@@ -88,6 +121,54 @@ def run(options: argparse.Namespace) -> int:
     finally:
         spark.stop()
     return 0
+
+
+def archive(options: argparse.Namespace) -> int:
+    names = None if options.compact else prepare(options)
+    spark = start_spark(options, "scriba-shop-archive")
+    from scriba.pipelines.shop import lake
+    from scriba.pipelines.shop.queries import Settings
+
+    try:
+        kept = open_lake(options, spark)
+        if names is None:
+            done = kept.compact(datetime.now(UTC))
+            print(f"{done.files_before} files before, {done.files_after} after")
+            return 0
+        settings = Settings(
+            options.bootstrap,
+            location(options.checkpoints),
+            names=names,
+            connector=options.connector,
+            to_the_end=options.to_the_end,
+        )
+        running = lake.stream(spark, settings, kept, options.every)
+        print(f"archive of {names.prefix or 'the shop'} in {options.lake}", flush=True)
+        signal.signal(signal.SIGTERM, lambda *_: running.stop())
+        running.awaitTermination()
+        return 0
+    finally:
+        spark.stop()
+
+
+def query(options: argparse.Namespace) -> int:
+    spark = start_spark(options, "scriba-shop-query")
+    from scriba.pipelines.shop.questions import QUESTIONS, NoRecords, ask
+
+    try:
+        sql = options.sql or QUESTIONS[options.question]
+        answer = ask(spark, open_lake(options, spark), sql, options.since, options.until)
+        rows = [tuple(row) for row in answer.collect()]
+        if options.json:
+            print_json([dict(zip(answer.columns, row, strict=True)) for row in rows])
+        else:
+            print_table(answer.columns, rows)
+        return 0
+    except NoRecords as empty:
+        fix = "name another place with --lake, or fill this one with `scriba shop archive`"
+        raise CommandError(f"{options.lake}: {empty}", fix) from empty
+    finally:
+        spark.stop()
 
 
 # -- what commands share ---------------------------------------------------------------------------
@@ -124,6 +205,16 @@ def start_spark(options: argparse.Namespace, name: str) -> "SparkSession":
     spark.sparkContext.setLogLevel(level)
     logging.getLogger("py4j").setLevel(logging.ERROR)
     return spark
+
+
+def open_lake(options: argparse.Namespace, spark: "SparkSession") -> "Lake":
+    from scriba.pipelines.shop.lake import open_lake
+
+    try:
+        return open_lake(spark, location(options.lake), options.format)
+    except ModuleNotFoundError as missing:
+        fix = "bring it with pip install 'scriba[delta]'"
+        raise CommandError(f"--format delta needs {missing.name}", fix) from missing
 
 
 def location(path: str) -> str:

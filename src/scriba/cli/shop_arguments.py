@@ -3,15 +3,28 @@
 import argparse
 
 from scriba.cli.dashboard_arguments import dashboard
-from scriba.cli.words import Commands, at_least, command, connects, duration_ms, pair, positive
+from scriba.cli.words import (
+    Commands,
+    at_least,
+    command,
+    connects,
+    duration_ms,
+    pair,
+    port,
+    positive,
+)
 
 HOME = "scriba-shop"
+COLLECT_PORT = 8081
 
 
 def shop(commands: Commands) -> None:
     _generate(commands)
+    _collect(commands)
     _run(commands)
     dashboard(commands)
+    _archive(commands)
+    _query(commands)
 
 
 def _generate(commands: Commands) -> None:
@@ -49,6 +62,45 @@ def _generate(commands: Commands) -> None:
     )
     _topics(made)
     made.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
+    connects(made)
+
+
+def _collect(commands: Commands) -> None:
+    made = command(
+        commands,
+        "collect",
+        "scriba.cli.shop:collect",
+        "take events from web and mobile clients",
+        "Serves an HTTP endpoint that takes events as JSON, checks them and writes them to their "
+        "topics. Runs until Ctrl-C.",
+        epilog='POST /events takes an object such as {"event": "product_viewed", "event_id": ..., '
+        '"event_time": ..., "user_id": ..., "session_id": ..., "product_id": ...}, or a list.',
+    )
+    made.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
+    )
+    made.add_argument(
+        "--port",
+        type=port,
+        default=COLLECT_PORT,
+        metavar="N",
+        help=f"port to listen on (default: {COLLECT_PORT}; 0: any free one)",
+    )
+    made.add_argument(
+        "--acks",
+        choices=("0", "1", "all"),
+        default="1",
+        help="who must have an event before it is acknowledged: nobody, the leader of its "
+        "partition, or all replicas in sync (default: 1)",
+    )
+    made.add_argument(
+        "--partition-by",
+        choices=("user_id", "random"),
+        default="user_id",
+        help="user_id keeps each user's events in order; random spreads them evenly "
+        "(default: user_id)",
+    )
+    _topics(made)
     connects(made)
 
 
@@ -95,6 +147,75 @@ def _run(commands: Commands) -> None:
     connects(made)
 
 
+def _archive(commands: Commands) -> None:
+    made = command(
+        commands,
+        "archive",
+        "scriba.cli.shop:archive",
+        "keep all events in a data lake",
+        "Writes every event as it came to files by topic, day and hour, each exactly once. Runs "
+        "until Ctrl-C; with --compact it makes few files of many instead.",
+    )
+    _lake(made)
+    made.add_argument(
+        "--checkpoints",
+        default=f"{HOME}/checkpoints",
+        metavar="PATH",
+        help=f"where the archive keeps its place (default: {HOME}/checkpoints)",
+    )
+    made.add_argument(
+        "--every",
+        type=positive,
+        default=60.0,
+        metavar="SECONDS",
+        help="how often files are written (default: 60)",
+    )
+    made.add_argument(
+        "--to-the-end", action="store_true", help="stop when all that is there now was written"
+    )
+    made.add_argument(
+        "--compact", action="store_true", help="only make large files of small ones, and end"
+    )
+    _topics(made)
+    _spark(made)
+    connects(made)
+
+
+def _query(commands: Commands) -> None:
+    made = command(
+        commands,
+        "query",
+        "scriba.cli.shop:query",
+        "ask the data lake",
+        "Answers a question over everything that was archived: the ten most viewed products of "
+        "each day, how many sessions ended with a purchase, revenue by the hour.",
+        epilog="--sql sees two tables: events, each once, with day, topic, event_time, user_id, "
+        "session_id, product_id, items, total_cents; and records, as they were archived.",
+    )
+    what = made.add_mutually_exclusive_group(required=True)
+    what.add_argument("question", nargs="?", choices=("top-products", "conversion", "revenue"))
+    what.add_argument("--sql", metavar="SELECT", help="a question of your own")
+    _lake(made)
+    made.add_argument("--since", metavar="DATE", help="only what arrived since, as 2026-01-31")
+    made.add_argument("--until", metavar="DATE", help="only what arrived until then")
+    made.add_argument("--json", action="store_true", help="write JSON")
+    made.add_argument("--master", metavar="URL", help="where Spark runs (default: local[*])")
+    _spark_settings(made)
+    made.add_argument("-v", "--verbose", action="store_true", help="log what Spark does")
+
+
+def _lake(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--lake",
+        default=f"{HOME}/lake",
+        metavar="PATH",
+        help=f"a folder here, s3a://... or hdfs://... (default: {HOME}/lake)",
+    )
+    made.add_argument(
+        "--format", choices=("parquet", "delta"), default="parquet", help="(default: parquet)"
+    )
+
+
 def _topics(made: argparse.ArgumentParser) -> None:
     _prefix(made)
     made.add_argument(
@@ -120,6 +241,10 @@ def _spark(made: argparse.ArgumentParser) -> None:
         default="scriba",
         help="how Spark reads and writes topics (default: scriba)",
     )
+    _spark_settings(made)
+
+
+def _spark_settings(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--spark",
         type=pair,

@@ -43,8 +43,14 @@ _WINDOW: Final = "yyyy-MM-dd'T'HH:mm:ss'Z'"
 
 def once(events: DataFrame) -> DataFrame:
     """Without the copies of events that were sent again."""
-    marked = events.withWatermark("event_time", interval(WATERMARK))
-    return marked.dropDuplicatesWithinWatermark(["event_id"])
+    return _distinct(events.withWatermark("event_time", interval(WATERMARK)), "event_id")
+
+
+def _distinct(rows: DataFrame, name: str) -> DataFrame:
+    """One row of each name; a stream forgets names with the watermark, a table needs not."""
+    if rows.isStreaming:
+        return rows.dropDuplicatesWithinWatermark([name])
+    return rows.dropDuplicates([name])
 
 
 def by_minute(events: DataFrame) -> DataFrame:
@@ -54,8 +60,7 @@ def by_minute(events: DataFrame) -> DataFrame:
     event = F.concat(F.lit(_EVENT), "event_id")
     named = events.withColumn("name", F.explode(F.array(event, session)))
     marked = named.withWatermark("event_time", interval(WATERMARK))
-    known = marked.dropDuplicatesWithinWatermark(["name"])
-    spread = known.withColumn("of", F.explode(_measures()))
+    spread = _distinct(marked, "name").withColumn("of", F.explode(_measures()))
     windowed = spread.select(
         F.window("event_time", interval(SLIDING), interval(SLIDE)).alias("window"),
         "event_time",

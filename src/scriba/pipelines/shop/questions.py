@@ -1,0 +1,61 @@
+"""Questions to the lake, answered with Spark SQL over everything that ever arrived.
+
+The views are `records`, as they are kept, and `events`: read and judged like those of the live
+figures and counted once, but late events count too, as nobody is waiting.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from scriba.pipelines.shop.events import ACCEPTED, LATE, judged
+from scriba.pipelines.shop.lake import Lake
+from scriba.pipelines.shop.topics import Names
+
+QUESTIONS: Final[Mapping[str, str]] = {
+    "top-products": """
+        SELECT day, rank, product_id, views FROM (
+            SELECT day, product_id, views,
+                   row_number() OVER (PARTITION BY day ORDER BY views DESC, product_id) AS rank
+            FROM (SELECT day, product_id, count(*) AS views FROM events
+                  WHERE topic = 'product_viewed' GROUP BY day, product_id))
+        WHERE rank <= 10 ORDER BY day, rank""",
+    "conversion": """
+        SELECT day, count(*) AS sessions, count_if(carts > 0) AS with_cart,
+               count_if(purchases > 0) AS with_purchase,
+               round(100 * count_if(purchases > 0) / count(*), 2) AS percent
+        FROM (SELECT min(day) AS day, session_id,
+                     count_if(topic = 'add_to_cart') AS carts,
+                     count_if(topic = 'purchase_completed') AS purchases
+              FROM events GROUP BY session_id)
+        GROUP BY day ORDER BY day""",
+    "revenue": """
+        SELECT date_format(event_time, 'yyyy-MM-dd HH:00') AS hour, count(*) AS orders,
+               sum(aggregate(items, 0, (n, item) -> n + item.quantity)) AS units,
+               sum(total_cents) AS revenue_cents
+        FROM events WHERE topic = 'purchase_completed' GROUP BY hour ORDER BY hour""",
+}
+
+
+class NoRecords(Exception):
+    """The lake is empty, or lies elsewhere."""
+
+
+def ask(
+    spark: SparkSession, lake: Lake, sql: str, since: str | None = None, until: str | None = None
+) -> DataFrame:
+    """The answer to SQL over `records` and `events` that arrived on these days."""
+    records = lake.read()
+    if records is None:
+        raise NoRecords("the lake holds no records")
+    if since is not None:
+        records = records.where(F.col("date") >= since)
+    if until is not None:
+        records = records.where(F.col("date") <= until)
+    records.createOrReplaceTempView("records")
+    good = judged(records, Names()).where(F.col("outcome").isin(ACCEPTED, LATE))
+    days = good.withColumn("day", F.date_format("event_time", "yyyy-MM-dd"))
+    days.dropDuplicates(["event_id"]).createOrReplaceTempView("events")
+    return spark.sql(sql)

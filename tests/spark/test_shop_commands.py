@@ -1,0 +1,122 @@
+"""`scriba shop generate` and `collect` as processes, against a broker; Spark has no part in it."""
+
+import json
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scriba.client import SyncConsumer
+from scriba.pipelines.shop import topics as shop
+from scriba.pipelines.shop.topics import Names
+
+from .conftest import Topics
+
+SCRIBA = [sys.executable, "-m", "scriba", "shop"]
+
+
+def records(topics: Topics, topic: str) -> list[tuple[bytes | None, bytes, int]]:
+    with SyncConsumer(
+        bootstrap_servers=topics.broker.bootstrap, auto_offset_reset="earliest"
+    ) as consumer:
+        places = consumer.partitions(topic)
+        consumer.assign(places)
+        ends = consumer.end_offsets(places)
+        found = []
+        while any(consumer.position(place) < ends[place] for place in places):
+            found += consumer.poll(100)
+    return [(record.key, record.value, record.partition) for record in found]
+
+
+def test_what_is_generated_is_what_the_truth_says(
+    topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    truth = tmp_path / "truth.json"
+    words = ["--backfill", "20m", "--duration", "1s", "--rate", "2", "--truth", str(truth)]
+    where = ["--bootstrap", topics.broker.bootstrap, "--prefix", f"{topic}-"]
+    done = subprocess.run(
+        [*SCRIBA, "generate", *words, *where], capture_output=True, text=True, check=True
+    )
+    names = Names(f"{topic}-")
+    values = [value for name in shop.INPUTS for _, value, _ in records(topics, names(name))]
+    assert done.stdout == f"{len(values)} events sent\n"
+    told = json.loads(truth.read_text())
+    health = told["tables"][shop.HEALTH].values()
+    assert sum(minute["events"] for minute in health) == len(values) > 0
+    keyed = [(key, value) for key, value, _ in records(topics, names(shop.PURCHASE_COMPLETED))]
+    assert keyed
+    assert all(json.loads(value)["user_id"].encode() == key for key, value in keyed)
+
+
+@pytest.fixture
+def endpoint(topics: Topics, topic: str, request: pytest.FixtureRequest) -> Iterator[str]:
+    where = ["--bootstrap", topics.broker.bootstrap, "--prefix", f"{topic}-", "--port", "0"]
+    words = getattr(request, "param", [])
+    child = subprocess.Popen(
+        [*SCRIBA, "collect", *where, *words], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert child.stdout is not None
+        yield child.stdout.readline().rpartition(" ")[2].strip()
+    finally:
+        child.terminate()
+        assert child.wait() == 0
+
+
+def post(url: str, body: Any) -> tuple[int, Any]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    asked = urllib.request.Request(url, data, headers={"User-Agent": "Firefox"})
+    try:
+        with urllib.request.urlopen(asked) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refused:
+        return refused.code, json.load(refused)
+
+
+def example(topic: str, **changes: Any) -> dict[str, Any]:
+    return {"event": topic, **shop.CONTRACTS[topic].value, **changes}
+
+
+def test_events_of_clients_are_written_under_their_user(
+    topics: Topics, topic: str, endpoint: str
+) -> None:
+    plain = example(shop.PRODUCT_VIEWED, event_time="2026-01-01T00:00:00Z")
+    del plain["user_agent"]
+    assert post(endpoint, plain) == (202, {"taken": 1})
+    buy = example(shop.PURCHASE_COMPLETED, event_time="2026-01-01T00:00:00Z")
+    assert post(endpoint, [plain, buy]) == (202, {"taken": 2})
+    views = records(topics, f"{topic}-{shop.PRODUCT_VIEWED}")
+    assert [key for key, _, _ in views] == [b"u00042"] * 2
+    del plain["event"]
+    assert json.loads(views[0][1]) == {**plain, "user_agent": "Firefox"}
+    assert len(records(topics, f"{topic}-{shop.PURCHASE_COMPLETED}")) == 1
+
+
+def test_a_wrong_event_is_refused_with_all_that_came_with_it(
+    topics: Topics, topic: str, endpoint: str
+) -> None:
+    good = example(shop.PRODUCT_VIEWED, event_time="2026-01-01T00:00:00Z")
+    code, told = post(endpoint, [good, {**good, "product_id": ""}])
+    problem = {"index": 1, "field": "product_id", "problem": "must be text that is not empty"}
+    assert (code, told["problems"]) == (422, [problem])
+    assert post(endpoint, b"{")[0] == 400
+    assert post(endpoint, [])[0] == 400
+    assert records(topics, f"{topic}-{shop.PRODUCT_VIEWED}") == []
+    with urllib.request.urlopen(endpoint.replace("/events", "/health")) as answer:
+        assert json.load(answer) == {"status": "ok"}
+
+
+@pytest.mark.parametrize("endpoint", [["--partition-by", "random", "--acks", "all"]], indirect=True)
+def test_events_may_be_spread_without_regard_to_their_user(
+    topics: Topics, topic: str, endpoint: str
+) -> None:
+    good = example(shop.PRODUCT_VIEWED, event_time="2026-01-01T00:00:00Z")
+    assert post(endpoint, [good] * 500) == (202, {"taken": 500})
+    found = records(topics, f"{topic}-{shop.PRODUCT_VIEWED}")
+    assert {key for key, _, _ in found} == {None}
+    assert len(found) == 500
