@@ -8,7 +8,6 @@ the producer's makes the records pass through here anyway. Each refusal has the 
 gives.
 """
 
-import enum
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
@@ -52,13 +51,6 @@ _LOOP_PACKED_BYTES: Final = 32 << 10
 _LOOP_UNPACKED_BYTES: Final = 512 << 10
 _LOOP_REPACKED_BYTES: Final = 32 << 10
 _LOOP_WALKED_RECORDS: Final = 500  # in Python
-
-
-class Origin(enum.Enum):
-    """Who wrote the batch. Clients are not trusted with offsets, control records or sequences."""
-
-    CLIENT = enum.auto()
-    COORDINATOR = enum.auto()
 
 
 class TopicRules(Protocol):
@@ -164,11 +156,9 @@ def prepare(
     config: TopicRules,
     now_wall_ms: int,
     *,
-    origin: Origin = Origin.CLIENT,
-    allow_zstd: bool = True,
     on_loop: bool = False,
 ) -> Prepared:
-    """Checks a produced batch and makes it what the topic stores; KafkaError says why not.
+    """Checks a client's batch and makes it what the topic stores; KafkaError says why not.
 
     `view` must be writable: timestamps are set in place, recompression gives new bytes. With
     `on_loop` it raises Heavy, having changed nothing, when the work is too much for that.
@@ -179,7 +169,7 @@ def prepare(
     size = header.length + LOG_OVERHEAD
     if size != len(view):
         view = view[:size]
-    _check_header(view, header, config, origin, allow_zstd)
+    _check_header(view, header, config)
     try:
         view, header = _settle(view, header, config, now_wall_ms, on_loop)
     except ParseError as error:
@@ -262,23 +252,16 @@ def _target(header: BatchHeader, config: TopicRules) -> int:
     return target
 
 
-def _check_header(
-    view: memoryview, header: BatchHeader, config: TopicRules, origin: Origin, allow_zstd: bool
-) -> None:
-    codec = header.attributes & CODEC_MASK
-    if codec > Codec.ZSTD or (codec == Codec.ZSTD and not allow_zstd):
-        raise KafkaError(
-            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            "zstd needs Produce version 7 or later" if codec == Codec.ZSTD else "unknown codec",
-        )
-    if origin is Origin.CLIENT and header.base_offset != 0:
+def _check_header(view: memoryview, header: BatchHeader, config: TopicRules) -> None:
+    """Clients are not trusted with offsets, control records or sequences."""
+    if header.attributes & CODEC_MASK > Codec.ZSTD:
+        raise KafkaError(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, "unknown codec")
+    if header.base_offset != 0:
         raise _invalid(f"a produced batch starts at offset 0, not {header.base_offset}")
     if len(view) > config.max_message_bytes:
         raise _too_large(len(view), config.max_message_bytes)
     if crc32c(view[CRC_START:]) != header.crc:
         raise _corrupt("the checksum of the record batch is wrong")
-    if origin is not Origin.CLIENT:
-        return
     if header.last_offset_delta < 0 or header.count <= 0:
         raise _invalid(f"a batch of {header.count} records is not acceptable")
     if header.last_offset_delta + 1 != header.count:

@@ -407,10 +407,6 @@ class Log:
         except OSError as error:  # a segment that was deleted meanwhile: asking again helps
             raise storage_error(f"{self!r} cannot be read: {error}") from error
 
-    @property
-    def latest_epoch(self) -> int:
-        return self.epochs.latest
-
     def epoch_of(self, offset: int) -> int:
         return self.epochs.epoch_of(offset)
 

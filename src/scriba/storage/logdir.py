@@ -302,11 +302,6 @@ class LogDir:
             await self._write_recovery_points(self._recovery_points | flushed)
         await log.take_compacted(rewritten, generation, now)
 
-    async def delete_log(self, log: Log) -> None:
-        """Takes a partition away; its files go with `remove_deleted`."""
-        self.take_away(log)
-        await self._forget(PartitionName(log.topic, log.partition))
-
     def take_away(self, log: Log) -> None:
         """Ends a partition here; its files go with `log.remove_files`.
 

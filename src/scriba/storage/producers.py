@@ -206,7 +206,7 @@ class Producers:
         if known is not None:
             if epoch < known.epoch:
                 raise _fenced(producer_id, epoch, known.epoch)
-            if known.txn_start >= 0 and known.epoch == epoch:
+            if self.in_txn(producer_id, epoch):
                 return None
         pending = self._verifying.get(producer_id)
         if pending is None:
@@ -231,12 +231,11 @@ class Producers:
         self, producer_id: int, epoch: int, verification: Verification | None
     ) -> Verification | None:
         """The same for offsets, which have no sequence; None where the transaction is open."""
+        if self.in_txn(producer_id, epoch):
+            return None
         known = self._by_id.get(producer_id)
-        if known is not None:
-            if known.txn_start >= 0 and known.epoch == epoch:
-                return None
-            if epoch < known.epoch:
-                raise _fenced(producer_id, epoch, known.epoch)
+        if known is not None and epoch < known.epoch:
+            raise _fenced(producer_id, epoch, known.epoch)
         pending = self._verifying.get(producer_id)
         if pending is None or pending is not verification:
             raise KafkaError(
