@@ -133,6 +133,30 @@ def test_a_group_at_work_is_listed_and_described(
     assert "does not exist" in groups("--delete", "--group", topic).out
 
 
+def test_groups_of_all_kinds_are_listed_and_have_settings_of_their_own(
+    swift: Broker, tools: Tools, topic: str
+) -> None:
+    fill(swift, topic)
+    to = ["--bootstrap-server", swift.bootstrap]
+    of_group = [*to, "--entity-type", "groups", "--entity-name", topic]
+    setting = "consumer.session.timeout.ms"
+    tools.run("configs", *of_group, "--alter", "--add-config", f"{setting}=5000").ok()
+    told = tools.run("configs", *of_group, "--describe").ok()
+    assert f"{setting}=5000 sensitive=false synonyms={{DYNAMIC_GROUP_CONFIG:" in told
+    refused = tools.run("configs", *of_group, "--alter", "--add-config", f"{setting}=5")
+    assert refused.code == 1
+    assert setting in refused.err
+    with member(swift, topic, topic, group_protocol="consumer"):
+        listed = table(tools.run("groups", *to, "--list"))
+        mine = {"GROUP": topic, "TYPE": "Consumer", "PROTOCOL": "consumer"}
+        assert mine in listed
+        assert mine in table(tools.run("groups", *to, "--list", "--consumer"))
+        assert mine not in table(tools.run("groups", *to, "--list", "--group-type", "classic"))
+        assert mine not in table(tools.run("groups", *to, "--list", "--share"))
+    tools.run("configs", *of_group, "--alter", "--delete-config", setting).ok()
+    assert setting not in tools.run("configs", *of_group, "--describe").ok()
+
+
 RESETS = {
     ("--to-earliest",): (0, 0),
     ("--to-latest",): (10, 10),
@@ -199,6 +223,11 @@ def hanging(cluster: Broker, topic: str) -> Iterator[Producer]:
     yield producer
 
 
+def state(transactions: Tool, tid: str) -> str:
+    (told,) = table(transactions("describe", "--transactional-id", tid))
+    return told["TransactionState"]
+
+
 def test_transactions_are_listed_described_and_aborted(
     swift: Broker, transactions: Tool, topic: str
 ) -> None:
@@ -229,6 +258,9 @@ def test_transactions_are_listed_described_and_aborted(
         transactions("abort", *where, "--start-offset", "10").ok()
         (after,) = table(transactions("describe-producers", *where))
         assert after["CurrentTransactionStartOffset"] == "None"
+    with hanging(swift, topic):
+        transactions("forceTerminateTransaction", "--transactionalId", topic).ok()
+        eventually(lambda: state(transactions, topic) == "CompleteAbort")
     unknown = transactions("describe", "--transactional-id", "nobody")
     assert unknown.code == 1
     assert "could not be found" in unknown.err

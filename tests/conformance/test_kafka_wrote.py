@@ -11,7 +11,7 @@ import shutil
 
 import pytest
 from brokers import Broker
-from kafka_jars import tool
+from kafka_jars import Tools
 from make_kafka_wrote import SEGMENT_MS, SETTINGS, T0, TARGET, TOPIC, seen
 from rawkafka import (
     EARLIEST,
@@ -49,7 +49,7 @@ def serving(request: pytest.FixtureRequest, own_cluster: Broker) -> Broker:
     return own_cluster
 
 
-def test_it_is_served_indexed_and_carried_on(serving: Broker) -> None:
+def test_it_is_served_indexed_and_carried_on(serving: Broker, tools: Tools) -> None:
     expected = json.loads((TARGET / "expected.json").read_text())
     for isolation in ("read_uncommitted", "read_committed"):
         assert seen(serving, isolation) == expected[isolation]
@@ -70,7 +70,8 @@ def test_it_is_served_indexed_and_carried_on(serving: Broker) -> None:
 
     serving.stop()
     indexes = sorted((serving.log_dir / f"{TOPIC}-0").glob("*[0-9].*index"))
-    check = tool("dump-log", "--index-sanity-check", "--files", ",".join(map(str, indexes))).ok()
+    named = ["--files", ",".join(map(str, indexes))]
+    check = tools.run("dump-log", "--index-sanity-check", *named).ok()
     for index in indexes:
         if index.suffix != ".txnindex":
             assert re.search(rf"{index} (passed sanity check|is empty)\.", check)

@@ -66,8 +66,9 @@ def by_kafkajs(cluster: Broker, group: str, offset: int) -> None:
 
 
 def by_scriba(cluster: Broker, group: str, offset: int) -> None:
-    settings = {"group_id": group, "enable_auto_commit": False}
-    with SyncConsumer(bootstrap_servers=cluster.bootstrap, **settings) as consumer:
+    with SyncConsumer(
+        bootstrap_servers=cluster.bootstrap, group_id=group, enable_auto_commit=False
+    ) as consumer:
         consumer.assign([(TOPIC, 0)])
         consumer.commit({(TOPIC, 0): OffsetAndMetadata(offset, REMARK)})
 

@@ -106,3 +106,9 @@ def test_words_are_counted_exactly_once_across_a_crash_and_a_lost_state(
     groups = ["--describe", "--group", topic]
     described = tools.run("consumer-groups", *to, *groups).ok()
     assert {line.split()[5] for line in described.splitlines() if topic in line} == {"0"}
+    reset = ["--application-id", topic, "--input-topics", f"{topic}-lines", "--force"]
+    tools.run("streams-application-reset", *to, *reset).ok()
+    eventually(lambda: not inner & set(tools.run("topics", *to, "--list").ok().split()))
+    again = tools.run("consumer-groups", *to, *groups).ok()
+    offsets = {line.split()[3] for line in again.splitlines() if f"{topic}-lines" in line}
+    assert offsets == {"0"}

@@ -28,6 +28,7 @@ DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 
 TOOLS: Mapping[str, str] = {
     "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
+    "client-compatibility": "org.apache.kafka.tools.ClientCompatibilityTest",
     "cluster": "org.apache.kafka.tools.ClusterTool",
     "configs": "kafka.admin.ConfigCommand",
     "console-consumer": "org.apache.kafka.tools.consumer.ConsoleConsumer",
@@ -37,12 +38,15 @@ TOOLS: Mapping[str, str] = {
     "dump-log": "org.apache.kafka.tools.DumpLogSegments",
     "features": "org.apache.kafka.tools.FeatureCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
+    "groups": "org.apache.kafka.tools.GroupsCommand",
     "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
     "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "metadata-shell": "org.apache.kafka.shell.MetadataShell",
     "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
     "storage": "kafka.tools.StorageTool",
+    "streams-application-reset": "org.apache.kafka.tools.StreamsResetter",
     "topics": "org.apache.kafka.tools.TopicCommand",
+    "transactional-message-copier": "org.apache.kafka.tools.TransactionalMessageCopier",
     "transactions": "org.apache.kafka.tools.TransactionsCommand",
     "verifiable-consumer": "org.apache.kafka.tools.VerifiableConsumer",
 }
