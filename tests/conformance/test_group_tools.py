@@ -260,7 +260,7 @@ def test_transactions_are_listed_described_and_aborted(
         assert after["CurrentTransactionStartOffset"] == "None"
     with hanging(swift, topic):
         transactions("forceTerminateTransaction", "--transactionalId", topic).ok()
-        eventually(lambda: state(transactions, topic) == "CompleteAbort")
+        eventually(lambda: state(transactions, topic) == "Empty")
     unknown = transactions("describe", "--transactional-id", "nobody")
     assert unknown.code == 1
     assert "could not be found" in unknown.err
