@@ -76,7 +76,9 @@ class Figures:
         }
         self.say(topics.HEALTH, iso(start), value)
 
-    def progress(self, query: str, lag: int, delay: float, **more: Any) -> None:
+    def progress(
+        self, query: str, lag: int, delay: float, at_ms: int | None = None, **more: Any
+    ) -> None:
         value = {
             "query": query,
             "updated": iso(time.time()),
@@ -88,7 +90,7 @@ class Figures:
             "lag": lag,
             "dropped_by_watermark": 0,
         }
-        self.say(topics.PROGRESS, query, {**value, **more})
+        self.say(topics.PROGRESS, query, {**value, **more}, at_ms)
 
     def dead_letter(self, offset: int, reason: str, at: float | None = None) -> None:
         value = {

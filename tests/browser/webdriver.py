@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 FLAGS = (
     "--headless=new",
     "--no-sandbox",

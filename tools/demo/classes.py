@@ -2,7 +2,7 @@
 
     python tools/demo/classes.py FILE
 
-Runs the shop's queries once over a few seconds of events, with a broker of its own; the JVM writes
+Runs the query of the shop's figures once over a few seconds of events, with a broker of its own; the JVM writes
 the classes it has loaded when it ends. Java checks the archive against its class path and does
 without it when they differ, so it can always be made again or deleted.
 """
@@ -40,7 +40,7 @@ def main() -> None:
         past = ("--backfill", "20s", "--duration", "1s", "--quiet")
         subprocess.run((*SCRIBA, "shop", "generate", *reach, *past), check=True)
         java = f"-XX:+UseSerialGC -XX:ArchiveClassesAtExit={archive}"
-        where = ("--checkpoints", f"{place}/checkpoints", "--to-the-end")
+        where = ("--checkpoints", f"{place}/checkpoints", "--to-the-end", "--only", "figures")
         option = ("--spark", f"spark.driver.extraJavaOptions={java}")
         subprocess.run((*SCRIBA, "shop", "run", *reach, *where, *option), check=True)
     if not archive.exists():

@@ -48,12 +48,19 @@ function judgement() {
     if (!reading.trouble) return ["connecting", "Connecting", ""];
     return ["down", "Broker unreachable", `No answer from ${settings.cluster}. Reading goes on where it stopped as soon as the broker is back.`];
   }
+  if (!reading.caught_up && !reading.missing.length) return ["connecting", "Catching up", ""];
   if (picture.figures_at == null) return ["connecting", "Waiting for figures", ""];
   const age = (at - picture.figures_at + silent) / 1000;
   if (age <= settings.stale_seconds) return ["live", "Live", ""];
-  const runs = picture.progress_at != null && (at - picture.progress_at) / 1000 <= settings.stale_seconds;
-  const why = runs ? "The pipeline runs, but no new events come in." : "The pipeline is silent.";
-  return ["stale", `Stale · ${words.ago(age)}`, `${why} The newest figures are from ${words.moment(picture.figures_at)}.`];
+  return ["stale", `Stale · ${words.ago(age)}`, `${reason()} The newest figures are from ${words.moment(picture.figures_at)}.`];
+}
+
+/** Why there are no new figures: what waits to be read tells, since it is asked of the broker. */
+function reason() {
+  const { at, progress_at: told, queries, settings } = picture;
+  const lag = lists.main(queries)?.lag;
+  if (lag === 0 || (told != null && (at - told) / 1000 <= settings.stale_seconds)) return "The pipeline has read everything; no new events come in.";
+  return lag > 0 ? `The pipeline stands still while ${words.count(lag)} records wait.` : "The pipeline is silent.";
 }
 
 function judge() {

@@ -122,14 +122,18 @@ export function health(hour, letters) {
 
 // -- the pipeline -------------------------------------------------------------------------------
 
+/** The query that makes the figures of this page; the others may take their time. */
+export function main(queries) {
+  return queries.find((query) => query.query === "figures") ?? queries[0];
+}
+
 export function pipeline(queries, now) {
   empty("queries", !queries.length);
   $("queries-scroll").hidden = !queries.length;
-  // The figures of this page come from one of them; the others may take their time.
-  const main = queries.find((query) => query.query === "figures") ?? queries[0];
-  $("lag").textContent = words.compact(main?.lag);
-  $("delay").textContent = words.span(main?.delay);
-  $("lag-aside").textContent = main ? `records still to read by ${main.query}` : "records still to read";
+  const first = main(queries);
+  $("lag").textContent = words.compact(first?.lag);
+  $("delay").textContent = words.span(first?.delay);
+  $("lag-aside").textContent = first ? `records still to read by ${first.query}` : "records still to read";
   $("pipeline-hint").textContent = queries.length ? `${queries.length} ${queries.length === 1 ? "query" : "queries"}` : "";
   rows($("queries"), queries.map((query) => [
     query.query,
