@@ -95,3 +95,21 @@ def test_json_envelopes_carry_the_timestamp(cluster: Broker, made: str) -> None:
     assert envelope["tstype"] == "create"
     assert envelope["ts"] > T0
     assert envelope["payload"] == "a"
+
+
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
+def test_a_group_goes_on_where_it_was(swift: Broker, topic: str, strategy: str) -> None:
+    with Connection(swift.port) as connection:
+        create_topic(connection, topic, partitions=3)
+
+    def read() -> list[str]:
+        settings = ["auto.offset.reset=earliest", f"partition.assignment.strategy={strategy}"]
+        options = [part for text in settings for part in ("-X", text)]
+        return sorted(kcat(swift, "-q", "-e", *options, "-G", topic, topic).split())
+
+    kcat(swift, "-P", "-t", topic, "-p", "0", stdin="a\nb\n")
+    kcat(swift, "-P", "-t", topic, "-p", "2", stdin="c\n")
+    assert read() == ["a", "b", "c"]
+    kcat(swift, "-P", "-t", topic, "-p", "1", stdin="d\n")
+    assert read() == ["d"]
+    assert read() == []
