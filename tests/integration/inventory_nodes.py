@@ -1,8 +1,8 @@
-"""Services of an inventory as processes of their own, that may be made to die at a step.
+"""Services of an inventory as processes of their own, that may be made to die or pause at a step.
 
-    python inventory_nodes.py BOOTSTRAP NAME FOLDER [STEP NUMBER]
+    python inventory_nodes.py BOOTSTRAP NAME FOLDER [STEP NUMBER SIGNAL]
 
-runs one; before its step STEP is taken for the NUMBERth time, it kills itself with SIGKILL.
+runs one; before its step STEP is taken for the NUMBERth time, it sends itself the signal.
 """
 
 import itertools
@@ -40,10 +40,10 @@ class Node:
         self.process: subprocess.Popen[str] | None = None
         self.url = ""
 
-    def start(self, step: str = "", number: int = 1) -> None:
+    def start(self, step: str = "", number: int = 1, fate: int = signal.SIGKILL) -> None:
         command = [sys.executable, __file__, self.bootstrap, self.name, str(self.folder)]
         if step:
-            command += [step, str(number)]
+            command += [step, str(number), str(int(fate))]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
@@ -72,6 +72,12 @@ class Node:
             if self.process.stdout is not None:
                 self.process.stdout.close()
             self.process = None
+
+    def paused(self) -> None:
+        """Returns once it has stopped itself."""
+        assert self.process is not None
+        _, status = os.waitpid(self.process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
 
     def died(self) -> int:
         """How it ended by itself."""
@@ -175,7 +181,9 @@ def check_books(bootstrap: str, name: str) -> dict[str, int]:
 # -- one service ---------------------------------------------------------------------------------
 
 
-def main(bootstrap: str, name: str, folder: str, fatal: str = "", number: str = "1") -> None:
+def main(
+    bootstrap: str, name: str, folder: str, fatal: str = "", number: str = "1", fate: str = "9"
+) -> None:
     import asyncio
 
     from scriba.pipelines.inventory import web
@@ -186,7 +194,7 @@ def main(bootstrap: str, name: str, folder: str, fatal: str = "", number: str = 
 
     def watch(step: str) -> None:
         if step == fatal and next(seen) == int(number):
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), int(fate))
 
     async def run() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:

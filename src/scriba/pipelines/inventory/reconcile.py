@@ -259,9 +259,8 @@ def differing(audit: DataFrame, table: DataFrame, source: str, before: Ends | No
         wrong,
         source,
         F.format_string("%s: stock %d at version %d", "item", "theirs", "version"),
-        F.coalesce(
-            F.format_string(", where the audit log has %d", "stock"),
-            F.lit(", which the audit log does not have"),
+        F.when(F.col("stock").isNull(), ", which the audit log does not have").otherwise(
+            F.format_string(", where the audit log has %d", "stock")
         ),
     )
     if before is None:

@@ -147,6 +147,7 @@ class Writer:
         try:
             decision = self._decide(command)
             if isinstance(decision, Refused):
+                self._watch("refuse")
                 await self._to_the_end()
                 decision = self._decide(command)
         except (Faulty, BooksDamaged) as damage:
