@@ -14,7 +14,7 @@ JARS := .cache/jars.ready
 KAFKAJS := .cache/kafkajs.ready
 CLASSES := .cache/spark/classes.jsa
 
-.PHONY: help setup run test lint format unit sim integration conformance faults spark browser chaos bench clients soak golden docs clean
+.PHONY: help setup run test lint format unit sim mutants integration conformance faults spark browser chaos bench clients soak golden docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -40,6 +40,9 @@ unit: $(READY) ## tests of single rooms
 sim: $(READY) ## whole nodes on simulated time; SEEDS=n for more
 	@$(PY) -m pytest tests/sim
 
+mutants: $(READY) ## broken variants of the broker, each found by the simulator
+	@MUTANTS=all $(PY) -m pytest tests/sim/test_mutants.py tests/sim/test_coordinator_mutants.py
+
 integration: $(READY) ## tests of a running node
 	@$(PY) -m pytest tests/integration
 
@@ -52,8 +55,8 @@ faults: setup ## crashes, torn files, bad input
 spark: setup ## the data source and the sink, on a local Spark
 	@$(PY) -m pytest tests/spark
 
-chaos: setup ## drivers of Spark killed at every step of the sink
-	@SCRIBA_CHAOS=1 $(PY) -m pytest tests/spark/test_crashes.py
+chaos: setup ## drivers of Spark and services of the inventory killed at every step
+	@SCRIBA_CHAOS=1 $(PY) -m pytest tests/integration/test_inventory_crash.py tests/spark/test_crashes.py
 
 browser: setup ## the shop's page in headless Chromium
 	@$(PY) -m pytest tests/browser
