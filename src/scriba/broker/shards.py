@@ -228,10 +228,7 @@ class Shards:
             self._node.note(event.kind, event.about, event.text)
         if outcome.sends:
             self._send(shard, outcome.sends)
-        deadline = shard.machine.next_deadline()
-        if deadline is not None and deadline < self._alarm_ms:
-            self._alarm_ms = deadline
-            self._news.set()
+        self._set_alarm(shard)
 
     def _append(self, shard: Shard, outcome: Outcome, now: Instant) -> None:
         partition = shard.partition
@@ -305,7 +302,8 @@ class Shards:
                 shard.machine.replay_marker(producer_id, producer_epoch, commit)
             except Exception:
                 self._surprised(shard)
-            self._news.set()
+            else:
+                self._set_alarm(shard)
 
     # ---- loading ----
 
@@ -394,6 +392,13 @@ class Shards:
         else:
             await asyncio.sleep(0)
         self._news.clear()
+
+    def _set_alarm(self, shard: Shard) -> None:
+        """Wakes the keeper of time only for a deadline before all that it knows of."""
+        deadline = self._deadline(shard)
+        if deadline < self._alarm_ms:
+            self._alarm_ms = deadline
+            self._news.set()
 
     def _deadline(self, shard: Shard) -> float:
         if shard.state is State.RESTING:
