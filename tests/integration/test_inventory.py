@@ -155,6 +155,18 @@ def test_others_forward_to_the_writer_and_one_of_them_takes_over(
         assert [e["change"] for e in second.told("/commands/o")["events"]] == [-2]
 
 
+def test_a_broker_that_is_killed_is_waited_for(broker: Broker, tmp_path: Path) -> None:
+    with nodes(broker.bootstrap, "waits", tmp_path, 1) as (node,):
+        node.start()
+        assert carried_out([node], "receive", order("r", apple=9))[0] == 200
+        broker.kill()
+        assert node.ask("/stock/apple?fresh=1")[0] == 503
+        broker.start()
+        assert carried_out([node], "order", order("o", apple=2))[0] == 200
+        assert node.told("/stock/apple")["stock"] == 7
+    assert check_books(broker.bootstrap, "waits") == {"apple": 7}
+
+
 def test_a_foreign_record_in_the_books_silences_the_service(broker: Broker, tmp_path: Path) -> None:
     with nodes(broker.bootstrap, "damaged", tmp_path, 1) as (node,):
         node.start()

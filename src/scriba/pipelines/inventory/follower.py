@@ -39,6 +39,8 @@ class Follower:
         self.positions: dict[TopicPartition, int] = dict.fromkeys(partitions, 0)
         """Up to where the store has read."""
         self.fault: str | None = None
+        self.caught_up = asyncio.Event()
+        """Set once it has been at the end."""
         self.ends: dict[TopicPartition, int] = {}
         self.records = 0
         self._verified: float | None = None
@@ -102,6 +104,7 @@ class Follower:
             else:
                 await self.reached(self.ends)
                 self._verified = asked
+                self.caught_up.set()
             await asyncio.sleep(VERIFY_SECONDS)
 
     async def _ask_ends(self, seconds: float) -> dict[TopicPartition, int]:

@@ -7,7 +7,7 @@ that fails unexpectedly ends the service: another one takes over.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
@@ -104,15 +104,21 @@ class Service:
         return cls(settings, store, count, watch)
 
     async def run(self) -> None:
-        parts: list[Callable[[], Any]] = [self.follower.run, self.directory.run]
-        if self.lead is not None:
-            parts.append(self.lead.run)
         try:
             async with asyncio.TaskGroup() as tasks:
-                for part in parts:
-                    tasks.create_task(part())
+                tasks.create_task(self.directory.run())
+                following = tasks.create_task(self.follower.run())
+                if self.lead is not None:
+                    leading = tasks.create_task(self._lead(self.lead))
+                    # It ends only when the books are damaged: such a service must not be chosen.
+                    following.add_done_callback(lambda _: leading.cancel())
         finally:
             self.store.close()
+
+    async def _lead(self, lead: Lead) -> None:
+        """Stands for election once it has read the books: who is chosen keeps others waiting."""
+        await self.follower.caught_up.wait()
+        await lead.run()
 
     # -- reading ---------------------------------------------------------------------------------
 
