@@ -59,11 +59,13 @@ def join(swift: Broker) -> Iterator[Callable[..., Any]]:
             "enable_auto_commit": False,
             "heartbeat_interval_ms": 100,
             "session_timeout_ms": 6000,
-            # A leader that has not heard of a new topic yet shares out nothing until it asks again.
-            "metadata_max_age_ms": 500,
             **settings,
         }
-        made.append(KafkaConsumer(topic, bootstrap_servers=swift.bootstrap, **chosen))
+        made.append(KafkaConsumer(bootstrap_servers=swift.bootstrap, **chosen))
+        # A leader that has not heard of the topic when it shares out gives nobody anything, and
+        # does not come back to it, at Kafka as here.
+        eventually(lambda: bool(made[-1].partitions_for_topic(topic)))
+        made[-1].subscribe([topic])
         return made[-1]
 
     yield make
