@@ -87,6 +87,11 @@ class OffsetIndex:
         at = bisect_right(self._positions, position)
         return self._positions[at - 1] if at else -1
 
+    def bound(self, position: int) -> int | None:
+        """An offset that nothing before `position` reaches, if an entry in memory tells one."""
+        at = bisect_left(self._positions, position)
+        return self.base_offset + self._lasts[at] if at < len(self._positions) else None
+
     def last(self) -> tuple[int, int]:
         """(last offset, position) of the last entry in memory, or of the segment's very start."""
         if not self._lasts:

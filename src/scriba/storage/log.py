@@ -417,9 +417,14 @@ class Log:
     def last_stable_offset(self, high_watermark: int) -> int:
         return self.producers.last_stable_offset(high_watermark)
 
-    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Transactions whose records a reader of [start, end) must leave out."""
-        return self._segments.aborted(start_offset, end_offset)
+    def aborted_transactions(
+        self, start_offset: int, end_offset: int, read: Slice | None = None
+    ) -> list[AbortedTxn]:
+        """Transactions whose records a reader of [start, end), or of a slice of it, leaves out."""
+        try:
+            return self._segments.aborted(start_offset, end_offset, read)
+        except OSError as error:
+            raise self.fail(f"cannot be read: {error}", device=True) from error
 
     def active_producers(self) -> list[ActiveProducer]:
         return self.producers.active()

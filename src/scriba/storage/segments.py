@@ -114,13 +114,33 @@ class Segments:
             segment = following  # compaction left nothing of this one's end
         return EMPTY
 
-    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTxn]:
-        """Transactions whose records a reader of [start, end) must leave out."""
+    def aborted(self, start_offset: int, end_offset: int, read: Slice | None) -> list[AbortedTxn]:
+        """Transactions whose records a reader of [start, end) must leave out.
+
+        Of that only what it has `read`, if that is given: a log may have any number of them.
+        """
         found: list[AbortedTxn] = []
-        for segment in self.from_offset(start_offset):
+        segments = self.from_offset(start_offset)
+        if read is not None:
+            end_offset = min(end_offset, self._end_of(read, segments, end_offset))
+        for segment in segments:
             if segment.aborted and segment.aborted.collect(start_offset, end_offset, found):
                 break
         return found
+
+    def _end_of(self, read: Slice, segments: list[Segment], end_offset: int) -> int:
+        """Where the records of a slice end at the latest."""
+        for segment in segments:
+            if segment.file is read.file:
+                offsets = segment.indexes.offsets
+                if offsets.skipped:
+                    segment.load_offset_index()  # if that would have to wait, we do without
+                bound = offsets.bound(read.position + read.size)
+                if bound is not None:
+                    return bound
+                following = self.after(segment)
+                return end_offset if following is None else following.base_offset
+        return end_offset
 
     async def count_expired(
         self, retention_ms: int, high_watermark: int, end_offset: int, now: Instant

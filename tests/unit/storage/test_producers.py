@@ -5,8 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
-from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch, read_header
+from scriba.records.batch import (
+    EndTxnMarker,
+    Record,
+    encode_batch,
+    end_txn_batch,
+    read_header,
+    walk,
+)
 from scriba.settings import TopicSettings
+from scriba.storage.log import Slice
 from scriba.storage.producers import AbortedTxn, Producers
 
 NEVER = 2**62
@@ -293,6 +301,32 @@ async def test_aborted_transactions_are_known_to_readers(shelf, how):
     assert log.last_stable_offset(120) == 120
     log.truncate_to(60, shelf.now)
     assert aborted(0, 60) == [each for each in expected if each[1] < 60]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_reader_is_told_only_of_aborted_transactions_that_it_may_have_read(
+    shelf, restarted
+):
+    often = TopicSettings(index_interval_bytes=1000)
+    log = shelf.open(settings=often)
+    sent = {"producer_id": 8, "producer_epoch": 0, "transactional": True}
+    for turn in range(300):
+        shelf.append(log, 1, base_sequence=turn, **sent)
+        marker = EndTxnMarker(commit=False, coordinator_epoch=0)
+        shelf.append_batch(log, end_txn_batch(8, 0, marker, shelf.now.wall_ms))
+    if restarted:
+        await log.close()
+        log = shelf.open(settings=often, recovery_point=600, clean=True)
+    for offset in range(0, 600, 7):
+        found = log.read(offset, 500, 600)
+        assert isinstance(found, Slice)
+        view = memoryview(bytearray(found.size))
+        found.file.pread_into(view, found.position)
+        last = max(header.last_offset for _, header in walk(view))
+        told = [each.first_offset for each in log.aborted_transactions(offset, 600, found)]
+        assert told[0] <= offset
+        assert told[-1] >= last - 1
+        assert len(told) < 30
 
 
 async def test_an_open_transaction_survives_restarts(shelf):

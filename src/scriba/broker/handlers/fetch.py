@@ -214,7 +214,7 @@ def _read_one(
     if committed_only and replica < 0:
         data.aborted_transactions = [
             AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
-            for aborted in store.aborted_transactions(asked.fetch_offset, bound)
+            for aborted in store.aborted_transactions(asked.fetch_offset, bound, found)
         ]
 
 
