@@ -11,7 +11,7 @@ import pytest
 from scriba.testing.coordinated import run
 from scriba.testing.sim_run import describe
 
-SEEDS = int(os.environ.get("SEEDS", "16"))
+SEEDS = int(os.environ.get("SEEDS", "12"))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

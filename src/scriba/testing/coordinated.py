@@ -69,7 +69,7 @@ MISFORTUNES: Final = (
     "clock",
     "stop",
 )
-HANGING: Final = ("", "__consumer_offsets", "__transaction_state", SINK)
+HANGING: Final = ("__consumer_offsets", "__transaction_state")
 """What a disk hangs at."""
 WITH_POWER: Final = (*MISFORTUNES, "power", "power", "power", "power", "sick")
 
@@ -333,10 +333,11 @@ class Scene:
     async def hang_the_disk(self) -> None:
         """For some files, before the power goes: what is written there is not safe for long."""
         draw, faults = self.draw, self.sim.disk_faults
-        before = faults.stall
-        faults.stall, faults.stall_in = 1.0, HANGING[draw.below(len(HANGING))]
-        await asyncio.wait([self.node.process.task], timeout=draw.between(0.1, 0.8))
-        faults.stall, faults.stall_in = before, ""
+        before = faults.stall, faults.stall_times
+        faults.stall, faults.stall_times = 1.0, 10_000
+        faults.stall_in = HANGING[draw.below(len(HANGING))]
+        await asyncio.wait([self.node.process.task], timeout=draw.between(0.1, 1))
+        (faults.stall, faults.stall_times), faults.stall_in = before, ""
 
     def end_node(self, kind: str) -> None:
         if kind == "kill":

@@ -258,7 +258,7 @@ class SimDisk:
         """The time the device takes."""
         rng, faults = self.volume.rng, self.volume.faults
         stalls = rng.chance(faults.stall) and faults.stall_in in path
-        ms = rng.between(*faults.sync_ms) * (100 if stalls else 1)
+        ms = rng.between(*faults.sync_ms) * (faults.stall_times if stalls else 1)
         await asyncio.sleep(ms / 1000)
 
     async def _replace_after(

@@ -31,7 +31,8 @@ class DiskFaults:
 
     sync_ms: tuple[float, float] = (0.1, 4.0)
     stall: float = 0.0
-    """Chance that a sync takes a hundred times as long."""
+    """Chance that a sync takes so many times as long."""
+    stall_times: int = 100
     stall_in: str = ""
     """Part of the paths of files that this happens to."""
     fail_sync: float = 0.0

@@ -46,6 +46,7 @@ FIRST_VERSION_OF: Final = {
 """The special timestamps came one by one; an older request that has one is malformed."""
 
 CONSUMER: Final = -1
+FIRST_WITH_NOT_AVAILABLE: Final = 5
 TO_HIGH_WATERMARK: Final = -1
 NOWHERE: Final = (-1, -1, -1)
 """Offset, timestamp and leader epoch of a question without an answer."""
@@ -78,7 +79,7 @@ async def _list_offsets(
                 if ctx.version < FIRST_VERSION_OF.get(asked.timestamp, 0):
                     raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
                 partition = node.replicas.find(topic.name, asked.partition_index)
-                found = await _offset(partition, request, asked)
+                found = await _offset(partition, request, asked, ctx.version)
                 answer.offset, answer.timestamp, epoch = found
                 if ctx.version >= 4:
                     answer.leader_epoch = epoch
@@ -98,7 +99,7 @@ def _repeated(request: ListOffsetsRequest) -> set[tuple[str, int]]:
 
 
 async def _offset(
-    partition: Partition, request: ListOffsetsRequest, asked: ListOffsetsPartition
+    partition: Partition, request: ListOffsetsRequest, asked: ListOffsetsPartition, version: int
 ) -> tuple[int, int, int]:
     leader = partition.check_leader(asked.current_leader_epoch)
     store = partition.log
@@ -106,8 +107,13 @@ async def _offset(
         bound = partition.readable(request.isolation_level == READ_COMMITTED).value
     else:
         bound = store.end_offset
+    # A new leader knows late how far its predecessor was: until then it would send clients back
+    # behind what they have seen (KIP-207).
+    lags = bound < leader.epoch_start_offset
     match asked.timestamp:
         case -1:
+            if lags:
+                raise _not_yet(version)
             return bound, -1, leader.leader_epoch
         case -2 | -4:
             return store.start_offset, -1, store.epoch_of(store.start_offset)
@@ -121,8 +127,15 @@ async def _offset(
         case timestamp:
             found = await store.offset_for_timestamp(timestamp)
     if found is None or found[0] >= bound:
+        if lags:
+            raise _not_yet(version)
         return NOWHERE
     return found
+
+
+def _not_yet(version: int) -> KafkaError:
+    known = version >= FIRST_WITH_NOT_AVAILABLE
+    return KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE if known else ErrorCode.LEADER_NOT_AVAILABLE)
 
 
 def offset_for_leader_epoch(
