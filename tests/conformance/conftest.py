@@ -9,26 +9,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "kafka"))
 
-from broker_fixtures import TARGETS, cluster, new_topic, own_cluster, topic
+from broker_fixtures import SWIFT, TARGETS, cluster, new_topic, own_cluster, topic
 from brokers import KINDS, Broker, running
 from kafka_jars import Tools
 
 __all__ = ["cluster", "new_topic", "own_cluster", "swift", "tools", "topic"]
-
-SWIFT = {
-    "group.initial.rebalance.delay.ms": "0",
-    "group.min.session.timeout.ms": "500",
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.heartbeat.interval.ms": "100",
-    "group.consumer.min.session.timeout.ms": "1000",
-    "group.consumer.session.timeout.ms": "6000",
-    "group.consumer.assignment.interval.ms": "0",
-    "group.consumer.regex.refresh.interval.ms": "10000",
-    "offsets.topic.num.partitions": "5",
-    "transaction.state.log.num.partitions": "5",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
-}
-"""Members of the consumer protocol act when they send a heartbeat, else every five seconds."""
 
 
 @pytest.fixture(scope="session", params=TARGETS)

@@ -10,15 +10,15 @@ from brokers import Broker
 from confluent_kafka import Producer
 from interop_model import CODECS, EVERYTHING, LINES, NO_NULL_HEADER, Record
 from kafka import KafkaProducer  # type: ignore[import-untyped]
-from kafka_jars import tool
+from kafka_jars import Tools
 from kafkajs import kafkajs, message, send
 
 from scriba.client import SyncProducer
 
-Writer = Callable[[Broker, str, str], Sequence[Record]]
+Writer = Callable[[Broker, Tools, str, str], Sequence[Record]]
 
 
-def confluent(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
+def confluent(cluster: Broker, tools: Tools, topic: str, codec: str) -> Sequence[Record]:
     failures: list[Any] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "compression.type": codec})
     for record in EVERYTHING:
@@ -36,7 +36,7 @@ def confluent(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
     return EVERYTHING
 
 
-def kafka_python(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
+def kafka_python(cluster: Broker, tools: Tools, topic: str, codec: str) -> Sequence[Record]:
     chosen = None if codec == "none" else codec
     producer = KafkaProducer(bootstrap_servers=cluster.bootstrap, compression_type=chosen)
     sent = [
@@ -56,7 +56,7 @@ def kafka_python(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
     return NO_NULL_HEADER
 
 
-def aiokafka(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
+def aiokafka(cluster: Broker, tools: Tools, topic: str, codec: str) -> Sequence[Record]:
     async def write() -> None:
         chosen = None if codec == "none" else codec
         settings = {"bootstrap_servers": cluster.bootstrap, "compression_type": chosen}
@@ -79,7 +79,7 @@ def aiokafka(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
     return EVERYTHING
 
 
-def scriba(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
+def scriba(cluster: Broker, tools: Tools, topic: str, codec: str) -> Sequence[Record]:
     with SyncProducer(bootstrap_servers=cluster.bootstrap, compression_type=codec) as producer:
         sent = [
             producer.send_nowait(
@@ -97,7 +97,7 @@ def scriba(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
     return EVERYTHING
 
 
-def javascript(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
+def javascript(cluster: Broker, tools: Tools, topic: str, codec: str) -> Sequence[Record]:
     messages = [
         message(record.value, record.key, record.headers, timestamp=record.timestamp)
         for record in NO_NULL_HEADER
@@ -106,7 +106,7 @@ def javascript(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
     return NO_NULL_HEADER
 
 
-def kcat(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
+def kcat(cluster: Broker, tools: Tools, topic: str, codec: str) -> Sequence[Record]:
     """Headers are the same for all records of a run; an empty one is null in a run with -Z."""
     given = [LINES[0], LINES[3], LINES[5]]
     nulls = [LINES[1], LINES[2]]
@@ -121,7 +121,7 @@ def kcat(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
     return [Record(r.key, r.value, LINES[0].headers) for r in given] + nulls
 
 
-def java(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
+def java(cluster: Broker, tools: Tools, topic: str, codec: str) -> Sequence[Record]:
     """The console producer, which takes a marker for null."""
     lines = [
         "|".join(
@@ -135,7 +135,7 @@ def java(cluster: Broker, topic: str, codec: str) -> Sequence[Record]:
     ]
     properties = ["parse.key=true", "parse.headers=true", "null.marker=NULL",
                   "key.separator=|", "headers.delimiter=|"]  # fmt: skip
-    told = tool(
+    told = tools.run(
         "console-producer", "--bootstrap-server", cluster.bootstrap, "--topic", topic,
         "--compression-codec", codec,
         *(part for text in properties for part in ("--reader-property", text)),

@@ -10,6 +10,7 @@ from brokers import Broker
 from interop_model import CODECS, Record, Seen, seen
 from interop_readers import READERS, WITHOUT_SNAPPY
 from interop_writers import WRITERS
+from kafka_jars import Tools
 from rawkafka import Codec, Connection, create_topic, fetch, fetched, walk
 
 TOPICS = {codec: "interop-snappy" if codec == "snappy" else "interop" for codec in CODECS}
@@ -22,14 +23,14 @@ Written = dict[str, list[tuple[Origin, Seen]]]
 
 
 @pytest.fixture(scope="module")
-def written(cluster: Broker) -> Written:
+def written(cluster: Broker, tools: Tools) -> Written:
     logs: dict[str, list[tuple[Origin, Record]]] = {name: [] for name in TOPICS.values()}
     with Connection(cluster.port) as connection:
         for name in logs:
             create_topic(connection, name)
     for name, (write, codecs) in WRITERS.items():
         for codec in codecs:
-            records = write(cluster, TOPICS[codec], codec)
+            records = write(cluster, tools, TOPICS[codec], codec)
             logs[TOPICS[codec]] += [((name, codec), record) for record in records]
     return {name: with_times(cluster, name, log) for name, log in logs.items()}
 

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from broker_fixtures import eventually
-from brokers import Broker
+import pytest
+from broker_fixtures import SWIFT, TARGETS, eventually
+from brokers import KINDS, Broker, running
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from kafka_jars import STREAMS, TOOL_JVM, Tools, classpath, compiled, logging_option
 from rawkafka import Connection, create_topic
@@ -71,33 +72,45 @@ def write(cluster: Broker, topic: str, lines: int) -> None:
     assert producer.flush(60) == 0
 
 
-def test_words_are_counted_exactly_once_across_a_crash_and_a_lost_state(
-    swift: Broker, tools: Tools, topic: str, tmp_path: Path
+@pytest.fixture(params=TARGETS)
+def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
+    """One that is killed and started again while the program works."""
+    with running(KINDS[request.param](tmp_path / request.param, settings=SWIFT)) as started:
+        yield started
+
+
+def test_words_are_counted_exactly_once_whoever_crashes_and_whatever_is_lost(
+    broker: Broker, tools: Tools, topic: str, tmp_path: Path
 ) -> None:
-    with Connection(swift.port) as connection:
+    with Connection(broker.port) as connection:
         create_topic(connection, f"{topic}-lines", 2)
         create_topic(connection, f"{topic}-counts", 1)
-    counts = Counts(swift, f"{topic}-counts")
-    write(swift, f"{topic}-lines", LINES)
-    with counting(swift, topic, tmp_path / "first") as process:
+    counts = Counts(broker, f"{topic}-counts")
+    write(broker, f"{topic}-lines", LINES)
+    with counting(broker, topic, tmp_path / "first") as process:
         eventually(lambda: counts.total() > 0, 60)
+        broker.kill()
+        broker.start()
+        eventually(lambda: counts.total() == LINES * len(WORDS), 60)
+        write(broker, f"{topic}-lines", LINES)
+        eventually(lambda: counts.total() > LINES * len(WORDS), 60)
         process.kill()
-    write(swift, f"{topic}-lines", LINES)
+    write(broker, f"{topic}-lines", LINES)
     second = tmp_path / "second"
-    with counting(swift, topic, second) as process:
-        eventually(lambda: counts.total() >= 2 * LINES * len(WORDS), 60)
+    with counting(broker, topic, second) as process:
+        eventually(lambda: counts.total() >= 3 * LINES * len(WORDS), 60)
         assert process.stdin is not None
         process.stdin.close()
         assert process.wait(60) == 0
-    assert counts.total() == 2 * LINES * len(WORDS)
-    assert counts.by_word == {word: list(range(1, 2 * LINES + 1)) for word in WORDS}
+    assert counts.total() == 3 * LINES * len(WORDS)
+    assert counts.by_word == {word: list(range(1, 3 * LINES + 1)) for word in WORDS}
     restored = [
         int(line.split()[2])
         for line in second.with_suffix(".out").read_text().splitlines()
         if line.startswith("RESTORED")
     ]
     assert sum(restored) > 0, "the store was made from its changelog"
-    to = ["--bootstrap-server", swift.bootstrap]
+    to = ["--bootstrap-server", broker.bootstrap]
     listed = set(tools.run("topics", *to, "--list").ok().split())
     inner = {f"{topic}-by-word-repartition", f"{topic}-counts-changelog"}
     assert inner <= listed

@@ -17,6 +17,22 @@ TARGETS = {"both": ["scriba", "kafka"]}.get(
     os.environ.get("SCRIBA_TARGET", "scriba"), [os.environ.get("SCRIBA_TARGET", "scriba")]
 )
 
+SWIFT = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "100",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.assignment.interval.ms": "0",
+    "group.consumer.regex.refresh.interval.ms": "10000",
+    "offsets.topic.num.partitions": "5",
+    "transaction.state.log.num.partitions": "5",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+}
+"""Settings with which groups and transactions wait for as little as they can: members of the
+consumer protocol, for example, act when they send a heartbeat, else every five seconds."""
+
 _names = itertools.count(1)
 
 
