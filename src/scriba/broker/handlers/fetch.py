@@ -32,6 +32,8 @@ from scriba.wire.schema import Hole
 if TYPE_CHECKING:
     from scriba.broker.node import Node
     from scriba.broker.partition import Partition
+    from scriba.replication.leader import LeaderState
+    from scriba.wire.fetch import FetchPartition
 
 FIRST_BY_ID: Final = 13
 DEBUGGING_REPLICA: Final = -2
@@ -163,16 +165,7 @@ def _read_one(
     leader = partition.check_leader(known_epoch if known_epoch >= 0 else NO_EPOCH)
     store = partition.log
     if replica >= 0:
-        epoch = request.replica_state.replica_epoch
-        moved = leader.on_fetch(replica, asked.fetch_offset, epoch, node.world.clock.now())
-        if moved is None:
-            # With an epoch the caller may know of a newer assignment than this leader does.
-            raise KafkaError(
-                ErrorCode.UNKNOWN_LEADER_EPOCH
-                if known_epoch >= 0
-                else ErrorCode.NOT_LEADER_OR_FOLLOWER
-            )
-        partition.refresh()
+        _heard_from(node, partition, leader, replica, request, asked)
     committed_only = request.isolation_level == READ_COMMITTED
     data.high_watermark = partition.high_watermark.value
     data.last_stable_offset = partition.stable_offset.value
@@ -216,6 +209,27 @@ def _read_one(
             AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
             for aborted in store.aborted_transactions(asked.fetch_offset, bound, found)
         ]
+
+
+def _heard_from(
+    node: Node,
+    partition: Partition,
+    leader: LeaderState,
+    replica: int,
+    request: FetchRequest,
+    asked: FetchPartition,
+) -> None:
+    """A follower that fetches says how far it has come."""
+    epoch = request.replica_state.replica_epoch
+    moved = leader.on_fetch(replica, asked.fetch_offset, epoch, node.world.clock.now())
+    if moved is None:
+        # With an epoch the caller may know of a newer assignment than this leader does.
+        raise KafkaError(
+            ErrorCode.UNKNOWN_LEADER_EPOCH
+            if asked.current_leader_epoch >= 0
+            else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )
+    partition.refresh()
 
 
 def _find(node: Node, ctx: Context, item: Watched, replica: int) -> Partition:
