@@ -1,90 +1,21 @@
 """The whole pipeline against what the generator knows: every figure, to the last cent."""
 
-import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import StreamingQueryException
 
-from scriba.client import SyncConsumer, SyncProducer
 from scriba.pipelines.shop import topics
 from scriba.pipelines.shop.generator import Delivery, Event, Generator, Shape, encode
-from scriba.pipelines.shop.queries import NAMES, Settings, Shop
+from scriba.pipelines.shop.queries import NAMES
 from scriba.pipelines.shop.rules import HOUR_MS
-from scriba.pipelines.shop.topics import Names
 from scriba.pipelines.shop.truth import Table, Truth
 
-from .conftest import BUSY, Desk
+from .conftest import Desk
+from .shop_store import Store
 
 START = 1_793_000_000_000
 SHAPE = Shape(rate=1.2, users=60, products=40, broken=0.01, very_late=0.01, duplicates=0.05)
-
-
-class Store:
-    """A shop on the tests' broker, whose topics have a prefix of their own."""
-
-    def __init__(self, desk: Desk, prefix: str) -> None:
-        self.names = Names(prefix)
-        self.bootstrap = desk.broker.bootstrap
-        self.checkpoints = desk.folder / "shop"
-        self.truth = Truth()
-        self.spark = desk.spark
-        topics.create(self.bootstrap, self.names, replicas=1)
-
-    def take(self, deliveries: Iterator[Delivery]) -> None:
-        with SyncProducer(bootstrap_servers=self.bootstrap) as producer:
-            for delivery in deliveries:
-                self.truth.add(delivery)
-                event = delivery.event
-                producer.send_nowait(
-                    self.names(event.topic),
-                    delivery.value,
-                    event.user.encode(),
-                    timestamp=delivery.arrival_ms,
-                )
-            producer.flush()
-
-    def run(self, *queries: str, connector: str = "scriba", max_offsets: int = 2500) -> None:
-        """Everything that is there, to the end."""
-        settings = Settings(
-            self.bootstrap,
-            str(self.checkpoints),
-            names=self.names,
-            connector=connector,
-            max_offsets=max_offsets,
-            to_the_end=True,
-        )
-        waiting = list(queries or NAMES)
-        while waiting:
-            shop = Shop(self.spark, settings)
-            started = [(name, shop.start(name)) for name in waiting]
-            waiting = []
-            for name, query in started:
-                try:
-                    query.awaitTermination()
-                except StreamingQueryException as failure:
-                    if BUSY not in str(failure):
-                        raise
-                    waiting.append(name)
-
-    def table(self, topic: str) -> Table:
-        return dict(self.records(topic))
-
-    def records(self, topic: str) -> list[tuple[str, dict[str, object]]]:
-        with SyncConsumer(
-            bootstrap_servers=self.bootstrap,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-        ) as consumer:
-            places = consumer.partitions(self.names(topic))
-            consumer.assign(places)
-            ends = consumer.end_offsets(places)
-            found = []
-            while any(consumer.position(place) < ends[place] for place in places):
-                found += consumer.poll(100)
-        return [(record.key.decode(), json.loads(record.value)) for record in found]
 
 
 def much_later(topic: str, number: int) -> Delivery:
@@ -118,6 +49,10 @@ def check(store: Store) -> None:
         assert without_query(store.table(topic)) == expected(truth, topic), topic
     late = store.table(topics.LATE_EVENTS)
     assert {row["event"]["event_id"] for row in late.values()} == {e.id for e in truth.late}
+    told = store.table(topics.PROGRESS)
+    assert told.keys() == set(NAMES)
+    assert {row["dropped_by_watermark"] for row in told.values()} == {0}
+    assert {row["lag"] for row in told.values()} == {0}
     reasons = [row["reason"] for row in store.table(topics.DEAD_LETTERS).values()]
     assert sorted(reasons) == sorted(truth.dead_letters.elements())
 
@@ -129,13 +64,22 @@ def test_figures_and_late_events_are_the_truth_also_after_all_checkpoints_are_lo
     assert store.truth.late
     assert store.truth.duplicates
     assert store.truth.dead_letters
-    store.run()
-    store.take(iter(ENDINGS))
-    store.run()
+    store.run(store.settings())
+    store.take(ENDINGS)
+    store.run(store.settings())
     check(store)
     written = len(store.records(topics.FUNNEL))
 
     shutil.rmtree(Path(store.checkpoints))
-    store.run(max_offsets=100_000)
+    store.run(store.settings(max_offsets=100_000))
     assert len(store.records(topics.FUNNEL)) > written
     check(store)
+
+
+def test_with_the_official_connector_the_figures_are_the_same(store: Store) -> None:
+    few = Shape(rate=0.5, users=20, products=20, broken=0.01, duplicates=0.05)
+    store.take(Generator(few, START, START + HOUR_MS // 3).deliveries())
+    store.run(store.settings("official"), "intake", "figures")
+    truth = store.truth.tables()
+    for topic in (topics.FUNNEL, topics.SALES_SLIDING, topics.TOP_VIEWED_PRODUCTS, topics.HEALTH):
+        assert without_query(store.table(topic)) == truth[topic], topic

@@ -6,7 +6,10 @@ import logging
 import signal
 import sys
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from scriba.pipelines.shop.feed import Sent
     from scriba.pipelines.shop.lake import Lake
+    from scriba.pipelines.shop.queries import Settings, Start
 
 EXTRA = "pip install 'scriba[spark]'"
 REACH_SECONDS = 10.0
@@ -95,41 +99,30 @@ def collect(options: argparse.Namespace) -> int:
 
 def run(options: argparse.Namespace) -> int:
     names = prepare(options)
-    spark = start_spark(options, "scriba-shop")
-    from scriba.pipelines.shop.queries import NAMES, Settings
-    from scriba.pipelines.shop.runner import GivenUp, Runner
+    with running_spark(options, "scriba-shop") as spark:
+        from scriba.pipelines.shop.queries import Settings, Shop
 
-    settings = Settings(
-        options.bootstrap,
-        location(options.checkpoints),
-        names=names,
-        connector=options.connector,
-        trigger_seconds=options.trigger,
-        max_offsets=options.max_offsets,
-        to_the_end=options.to_the_end,
-    )
-    queries = options.only or NAMES
-    runner = Runner(spark, settings, queries, lambda line: print(line, flush=True))
-    print(f"{', '.join(queries)} on {spark.sparkContext.master}", flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: runner.stop.set())
-    try:
-        runner.run()
-    except GivenUp as failure:
-        raise CommandError(str(failure), "look at the log with --verbose") from failure
-    except KeyboardInterrupt:
-        runner.stop.set()
-    finally:
-        spark.stop()
+        settings = Settings(
+            options.bootstrap,
+            location(options.checkpoints),
+            names=names,
+            connector=options.connector,
+            trigger_seconds=options.trigger,
+            max_offsets=options.max_offsets,
+            to_the_end=options.to_the_end,
+        )
+        queries = Shop(spark, settings).queries(options.only)
+        print(f"{', '.join(queries)} on {spark.sparkContext.master}", flush=True)
+        keep_running(spark, settings, queries)
     return 0
 
 
 def archive(options: argparse.Namespace) -> int:
     names = None if options.compact else prepare(options)
-    spark = start_spark(options, "scriba-shop-archive")
-    from scriba.pipelines.shop import lake
-    from scriba.pipelines.shop.queries import Settings
+    with running_spark(options, "scriba-shop-archive") as spark:
+        from scriba.pipelines.shop import lake
+        from scriba.pipelines.shop.queries import Settings
 
-    try:
         kept = open_lake(options, spark)
         if names is None:
             done = kept.compact(datetime.now(UTC))
@@ -142,33 +135,29 @@ def archive(options: argparse.Namespace) -> int:
             connector=options.connector,
             to_the_end=options.to_the_end,
         )
-        running = lake.stream(spark, settings, kept, options.every)
-        print(f"archive of {names.prefix or 'the shop'} in {options.lake}", flush=True)
-        signal.signal(signal.SIGTERM, lambda *_: running.stop())
-        running.awaitTermination()
-        return 0
-    finally:
-        spark.stop()
+        start = partial(lake.stream, spark, settings, kept, options.every)
+        print(f"archive in {options.lake} on {spark.sparkContext.master}", flush=True)
+        keep_running(spark, settings, {"archive": start})
+    return 0
 
 
 def query(options: argparse.Namespace) -> int:
-    spark = start_spark(options, "scriba-shop-query")
-    from scriba.pipelines.shop.questions import QUESTIONS, NoRecords, ask
+    with running_spark(options, "scriba-shop-query") as spark:
+        from scriba.pipelines.shop.questions import QUESTIONS, NoRecords, ask
 
-    try:
         sql = options.sql or QUESTIONS[options.question]
-        answer = ask(spark, open_lake(options, spark), sql, options.since, options.until)
+        try:
+            answer = ask(spark, open_lake(options, spark), sql, options.since, options.until)
+        except NoRecords as empty:
+            fix = "name another place with --lake, or fill this one with `scriba shop archive`"
+            raise CommandError(f"{options.lake}: {empty}", fix) from empty
+        columns = answer.columns
         rows = [tuple(row) for row in answer.collect()]
-        if options.json:
-            print_json([dict(zip(answer.columns, row, strict=True)) for row in rows])
-        else:
-            print_table(answer.columns, rows)
-        return 0
-    except NoRecords as empty:
-        fix = "name another place with --lake, or fill this one with `scriba shop archive`"
-        raise CommandError(f"{options.lake}: {empty}", fix) from empty
-    finally:
-        spark.stop()
+    if options.json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    else:
+        print_table(columns, rows)
+    return 0
 
 
 # -- what commands share ---------------------------------------------------------------------------
@@ -189,7 +178,22 @@ def prepare(options: argparse.Namespace) -> Names:
     return names
 
 
-def start_spark(options: argparse.Namespace, name: str) -> "SparkSession":
+def keep_running(
+    spark: "SparkSession", settings: "Settings", queries: "Mapping[str, Start]"
+) -> None:
+    """Until Ctrl-C or SIGTERM, or the end of the topics if that was asked for."""
+    from scriba.pipelines.shop.runner import GivenUp, Runner
+
+    runner = Runner(spark, settings, queries, lambda line: print(line, flush=True))
+    signal.signal(signal.SIGTERM, lambda *_: runner.stop.set())
+    try:
+        runner.run()
+    except GivenUp as failure:
+        raise CommandError(str(failure), "look at the log with --verbose") from failure
+
+
+@contextmanager
+def running_spark(options: argparse.Namespace, name: str) -> "Iterator[SparkSession]":
     """A session; what is missing for one is told in a line."""
     try:
         from scriba.pipelines.shop.sparks import start
@@ -204,7 +208,10 @@ def start_spark(options: argparse.Namespace, name: str) -> "SparkSession":
     level = "INFO" if options.verbose else "OFF"
     spark.sparkContext.setLogLevel(level)
     logging.getLogger("py4j").setLevel(logging.ERROR)
-    return spark
+    try:
+        yield spark
+    finally:
+        spark.stop()
 
 
 def open_lake(options: argparse.Namespace, spark: "SparkSession") -> "Lake":

@@ -129,7 +129,7 @@ def stream(spark: SparkSession, settings: Settings, lake: Lake, seconds: float) 
     shop = Shop(spark, settings)
     rows = placed(shop.read("archive", topics.INPUTS), settings.names.prefix)
     writer = (
-        rows.writeStream.queryName(shop.group("archive"))
+        rows.writeStream.queryName(settings.group("archive"))
         .option("checkpointLocation", f"{settings.checkpoints}/archive")
         .foreachBatch(Archive(lake))
     )

@@ -32,6 +32,8 @@ class Listener(StreamingQueryListener):
         """What a query is called in the topic, by its name in Spark."""
         self._publish = publish
         self._dropped: Counter[str] = Counter()
+        self.ended: set[str] = set()
+        """Runs of queries of which no more will be heard."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """There is nothing to tell yet."""
@@ -40,7 +42,7 @@ class Listener(StreamingQueryListener):
         """The last batch still says how it is."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Who started the query sees it end."""
+        self.ended.add(str(event.runId))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         spark = event.progress

@@ -14,6 +14,7 @@ second time they are the same.
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +41,7 @@ STATE: Final[Mapping[str, str]] = {
 RECORD: Final = "topic string, key string, value string"
 
 Batch = Callable[[DataFrame, int], None]
+Start = Callable[[], StreamingQuery]
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,10 @@ class Settings:
     def broker(self) -> dict[str, str]:
         return {"kafka.bootstrap.servers": self.bootstrap}
 
+    def group(self, name: str) -> str:
+        """What a query is called in Spark, and its group, whose committed offsets show its lag."""
+        return f"{self.names('shop')}-{name}"
+
 
 class Shop:
     """Starts queries, in a session that knows the connector."""
@@ -72,8 +78,9 @@ class Shop:
         for key, value in STATE.items():
             spark.conf.set(key, value)
 
-    def start(self, name: str) -> StreamingQuery:
-        return _QUERIES[name](self)
+    def queries(self, names: Iterable[str] | None = None) -> dict[str, Start]:
+        """How to start each query; all of them unless some are named."""
+        return {name: partial(_QUERIES[name], self) for name in names or NAMES}
 
     # -- queries -----------------------------------------------------------------------------------
 
@@ -121,12 +128,8 @@ class Shop:
         )
         reader = reader.option("kafka.isolation.level", "read_committed")
         if settings.connector == "scriba":
-            reader = reader.option("groupId", self.group(name))
+            reader = reader.option("groupId", settings.group(name))
         return reader.load()
-
-    def group(self, name: str) -> str:
-        """Under which the progress of a query shows as committed offsets."""
-        return f"{self.settings.names('shop')}-{name}"
 
     def sink(self, name: str, targets: Iterable[str]) -> Batch:
         settings = self.settings
@@ -134,7 +137,12 @@ class Shop:
             return _official(settings.broker)
         written = ",".join(settings.names.all(targets))
         return ExactlyOnceSink(
-            {**settings.broker, "topics": written, "sinkId": self.group(name), "tasks": "1"}
+            {
+                **settings.broker,
+                "topics": written,
+                "sinkId": settings.group(name),
+                "tasks": "1",
+            }
         )
 
     def table(self, session: SparkSession, topic: str) -> list[dict[str, Any]]:
@@ -151,17 +159,24 @@ class Shop:
 
     def _write(self, name: str, rows: DataFrame, mode: str, batch: Batch) -> StreamingQuery:
         settings = self.settings
-        slow = name in SLOW
+        seconds = settings.slow_trigger_seconds if name in SLOW else settings.trigger_seconds
         writer = (
-            rows.writeStream.queryName(self.group(name))
+            rows.writeStream.queryName(settings.group(name))
             .outputMode(mode)
             .option("checkpointLocation", f"{settings.checkpoints}/{name}")
             .foreachBatch(batch)
         )
         if settings.to_the_end:
-            return writer.trigger(availableNow=True).start()
-        seconds = settings.slow_trigger_seconds if slow else settings.trigger_seconds
-        return writer.trigger(processingTime=f"{round(seconds * 1000)} milliseconds").start()
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime=f"{round(seconds * 1000)} milliseconds")
+        # The query's thread takes the pool over; those in one pool would wait for each other.
+        context = self.spark.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", name)
+        try:
+            return writer.start()
+        finally:
+            context.setLocalProperty("spark.scheduler.pool", None)  # type: ignore[arg-type]
 
 
 SLOW: Final = ("sessions", "joined")

@@ -8,7 +8,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from scriba.client import SyncProducer
 from scriba.pipelines.shop import topics
 from scriba.pipelines.shop.progress import Listener
-from scriba.pipelines.shop.queries import NAMES, Settings, Shop
+from scriba.pipelines.shop.queries import Settings, Start
 from scriba.pipelines.shop.topics import Progress
 
 log = logging.getLogger(__name__)
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 FAILURES: Final = 8
 """In a row, until a run is given up."""
 LONGEST_PAUSE: Final = 30.0
+LAST_WORDS: Final = 5.0
 WELL_AFTER: Final = 120.0
 """Seconds after which a query that was started again counts as well."""
 
@@ -37,7 +38,7 @@ class GivenUp(Exception):
 
 @dataclass
 class _Watched:
-    query: StreamingQuery | None
+    query: StreamingQuery | None = None
     since: float = 0.0
     failures: int = 0
     again_at: float = 0.0
@@ -57,16 +58,17 @@ class Runner:
         self,
         spark: SparkSession,
         settings: Settings,
-        queries: Iterable[str] = NAMES,
+        queries: Mapping[str, Start],
         told: Callable[[str], None] = log.info,
     ) -> None:
         self.stop = threading.Event()
         self._spark = spark
         self._settings = settings
-        self._shop = Shop(spark, settings)
-        self._watched = {name: _Watched(None) for name in queries}
+        self._queries = queries
+        self._watched = {name: _Watched() for name in queries}
         self._told = told
         self._seen: set[str] = set()
+        self._runs: set[str] = set()
 
     def run(self) -> None:
         with SyncProducer(bootstrap_servers=self._settings.bootstrap) as producer:
@@ -78,13 +80,21 @@ class Runner:
                     self._seen.add(row["query"])
                     self._told(f"{row['query']}: first batch in {row['batch_ms']} ms")
 
-            listener = Listener({self._shop.group(n): n for n in self._watched}, publish)
+            names = {self._settings.group(name): name for name in self._queries}
+            listener = Listener(names, publish)
             self._spark.streams.addListener(listener)
             try:
                 self._watch()
             finally:
                 self._end()
+                self._hear_out(listener)
                 self._spark.streams.removeListener(listener)
+
+    def _hear_out(self, listener: Listener) -> None:
+        """Spark tells of batches a little later; what it has to say is waited for."""
+        deadline = time.monotonic() + LAST_WORDS
+        while not listener.ended >= self._runs and time.monotonic() < deadline:
+            time.sleep(0.05)
 
     def _watch(self) -> None:
         while not self.stop.is_set():
@@ -115,7 +125,8 @@ class Runner:
     def _start(self, name: str, watched: _Watched) -> None:
         watched.since = time.monotonic()
         try:
-            watched.query = self._shop.start(name)
+            watched.query = self._queries[name]()
+            self._runs.add(watched.query.runId)
         except Exception as failure:
             self._failed(name, watched, failure)
 
