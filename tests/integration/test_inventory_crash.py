@@ -19,7 +19,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from brokers import Broker, ScribaBroker, running
+from broker_fixtures import TARGETS
+from brokers import KINDS, Broker, running
 from inventory_nodes import (
     QUICK,
     Node,
@@ -45,9 +46,11 @@ STEPS = {
 done, and when only the answer is missing; the others when there is time."""
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with running(ScribaBroker(tmp_path_factory.mktemp("inventory"), QUICK)) as broker:
+@pytest.fixture(scope="module", params=TARGETS)
+def broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Broker]:
+    with running(KINDS[request.param](tmp_path_factory.mktemp("inventory"), QUICK)) as broker:
         yield broker
 
 

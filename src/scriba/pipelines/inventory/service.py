@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Self
 
-from scriba.client import Admin, TopicPartition
+from scriba.client import Admin, ClientError, TopicPartition
 from scriba.client.partitioner import by_key
 from scriba.pipelines.inventory.asking import NoAnswer, forward
 from scriba.pipelines.inventory.decide import Accepted, Decision
@@ -136,9 +136,9 @@ class Service:
         """Everything that is committed now will be shown."""
         try:
             await self.follower.catch_up(FRESH_SECONDS)
-        except Faulty as fault:
+        except (Faulty, ClientError) as failure:
             self.check()
-            raise NotCaughtUp(f"not caught up: {fault}") from fault
+            raise NotCaughtUp(f"not caught up: {failure}") from failure
         except TimeoutError as late:
             raise NotCaughtUp(f"not caught up within {FRESH_SECONDS:.0f} s") from late
 
