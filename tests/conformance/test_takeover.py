@@ -1,7 +1,7 @@
 """A data directory changes hands: Scriba writes it, Apache Kafka takes it over, and gives it back.
 
-Nothing is exported: the next broker starts on the files as the last one left them, metadata log,
-groups, transactions and compacted segments included.
+Nothing is exported: the next broker starts on the files as the last one left them when it was
+killed: metadata log, groups, an open transaction and compacted segments included.
 """
 
 from pathlib import Path
@@ -46,6 +46,20 @@ def write(broker: Broker, name: str) -> None:
             assert producer.flush(60) == 0
             producer.abort_transaction(60)
     change(broker, name)
+
+
+def leave_open(broker: Broker) -> None:
+    """A transaction that nobody ends: the id's next producer finds it."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "leaves"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(RECORDS, b"never to be seen", partition=0)
+    assert producer.flush(60) == 0
+
+
+def end_open(broker: Broker) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "leaves"})
+    producer.init_transactions(60)
 
 
 def change(broker: Broker, name: str) -> None:
@@ -127,7 +141,7 @@ def compacted(broker: Broker, name: str) -> None:
     eventually(gone)
 
 
-def test_kafka_goes_on_where_scriba_stopped_and_back(tmp_path: Path) -> None:
+def test_kafka_goes_on_where_scriba_was_killed_and_back(tmp_path: Path) -> None:
     scriba = ScribaBroker(tmp_path, SETTINGS)
     with running(scriba):
         with Connection(scriba.port) as connection:
@@ -136,15 +150,21 @@ def test_kafka_goes_on_where_scriba_stopped_and_back(tmp_path: Path) -> None:
             create_topic(connection, TABLE, 1, cleanup_policy="compact", **eager)
         visit(scriba, "scriba")
         compacted(scriba, "last by scriba")
+        leave_open(scriba)
+        scriba.kill()
     latest = {b"%d" % key: b"last by scriba" for key in range(KEYS)}
     kafka = KafkaInPlace(tmp_path, SETTINGS)
     with running(kafka):
         assert dict(table(kafka)) == latest
+        end_open(kafka)
         visit(kafka, "kafka")
         compacted(kafka, "last by kafka")
+        leave_open(kafka)
+        kafka.kill()
     assert " ERROR " not in kafka.output.read_text()
     latest = {b"%d" % key: b"last by kafka" for key in range(KEYS)}
     with running(scriba):
         assert dict(table(scriba)) == latest
+        end_open(scriba)
         visit(scriba, "scriba again")
     assert "damaged" not in scriba.output.read_text()
