@@ -200,12 +200,23 @@ def test_what_is_asked_wrongly_is_answered_with_what_is_wrong(
         ):
             status, answer = node.ask(path, document)
             assert (status, answer["error"][: len(complaint)]) == (400, complaint)
+        assert node.ask("/stocks")[0] == 404
+        assert node.ask("/order")[0] == 405
+
+
+def test_everything_in_the_document_is_served(broker: Broker, tmp_path: Path) -> None:
+    with nodes(broker.bootstrap, "served", tmp_path, 1) as (node,):
+        node.start()
+        line = {"item": "apple", "quantity": 1}
+        for kind in ("receive", "order", "adjust"):
+            assert carried_out([node], kind, {"id": kind, "lines": [line]})[0] == 200
         _, document = call(node.url, "/openapi.json", seconds=30)
-        assert {path for path in document["paths"] if "post" in document["paths"][path]} == {
-            "/receive",
-            "/order",
-            "/adjust",
-        }
+        posts = {path for path, methods in document["paths"].items() if "post" in methods}
+        assert posts == {"/receive", "/order", "/adjust"}
+        for path in document["paths"].keys() - posts - {"/metrics"}:
+            filled = path.replace("{item}", "apple").replace("{id}", "order")
+            assert node.ask(filled)[0] == 200, filled
+        assert metrics(node.url)["inventory_items"] == 1
 
 
 def test_topics_that_could_lose_the_books_are_refused(

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
@@ -62,7 +63,8 @@ class Web:
                     )
                     for kind in Kind
                 ),
-            ]
+            ],
+            exception_handlers={HTTPException: _not_served},
         )
 
     def _guarded(self, path: str, point: Endpoint) -> Endpoint:
@@ -217,6 +219,13 @@ def _place(topic: str, found: Told) -> dict[str, Any]:
 def _error(status: int, text: str, **more: Any) -> Response:
     headers = {"Retry-After": "1"} if status == 503 else None
     return JSONResponse({"error": text, **more}, status, headers)
+
+
+async def _not_served(request: Request, failure: Exception) -> Response:
+    """A path or a method that there is not."""
+    assert isinstance(failure, HTTPException)
+    told = f"{request.method} {request.url.path}: {failure.detail}; see /openapi.json"
+    return _error(failure.status_code, told)
 
 
 def _number(request: Request, name: str, default: int, least: int, most: int) -> int:
