@@ -1,0 +1,161 @@
+"""The lake: every record once, whatever is lost or repeated, in few files."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.generator import Delivery, Generator, Shape
+from scriba.pipelines.shop.lake import NAME, Archive, Lake, open_lake, placed, stream
+from scriba.pipelines.shop.questions import QUESTIONS, NoRecords, ask
+from scriba.pipelines.shop.rules import HOUR_MS
+from scriba.pipelines.shop.runner import Runner
+from scriba.pipelines.shop.truth import Truth
+from scriba.spark.sink import QUERY
+
+from .conftest import Desk
+from .shop_store import Store
+
+START = 1_793_000_000_000
+LATER = datetime(2030, 1, 1, tzinfo=UTC)
+COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
+
+
+@pytest.fixture(params=["parquet", "delta"])
+def lake(spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
+    return open_lake(spark, str(tmp_path / "lake"), request.param)
+
+
+def some(shape: Shape, minutes: int) -> list[Delivery]:
+    return list(Generator(shape, START, START + minutes * HOUR_MS // 60).deliveries())
+
+
+def records(spark: SparkSession, deliveries: list[Delivery], first: int = 0) -> DataFrame:
+    """As a connector reads them, all from one partition of each topic."""
+    rows = []
+    for offset, delivery in enumerate(deliveries, first):
+        event = delivery.event
+        at = datetime.fromtimestamp(delivery.arrival_ms / 1000, UTC)
+        topic = f"eu-{event.topic}"
+        rows.append((event.user.encode(), delivery.value, topic, 0, offset, at))
+    return placed(spark.createDataFrame(rows, COLUMNS), "eu-")
+
+
+def names(lake: Lake) -> list[tuple[str, int, int]]:
+    found = lake.read()
+    assert found is not None
+    return sorted(tuple(row) for row in found.select(*NAME).collect())
+
+
+@pytest.fixture
+def as_query(spark: SparkSession) -> Iterator[Callable[[str], None]]:
+    """Says of which query batches are, as Spark does."""
+
+    def say(query: str) -> None:
+        spark.sparkContext.setLocalProperty(QUERY, query)
+
+    yield say
+    spark.sparkContext.setLocalProperty(QUERY, None)  # type: ignore[arg-type]
+
+
+def test_what_is_written_again_is_there_once(
+    spark: SparkSession, lake: Lake, as_query: Callable[[str], None]
+) -> None:
+    as_query("first")
+    shape = Shape(rate=0.2, users=20)
+    deliveries = some(shape, 30)
+    half = len(deliveries) // 2
+    first, second = records(spark, deliveries[:half]), records(spark, deliveries[half:], half)
+    archive = Archive(lake)
+    archive(first, 0)
+    archive(second, 1)
+    whole = names(lake)
+    assert len(whole) == len(deliveries) == len(set(whole))
+    # Another run, whose checkpoint knows nothing of the last batch, or of any.
+    Archive(lake)(second, 1)
+    as_query("second")
+    anew = Archive(lake)
+    anew(records(spark, deliveries), 0)
+    more = records(spark, deliveries[:5], len(deliveries))
+    anew(more, 1)
+    assert len(names(lake)) == len(deliveries) + 5
+
+    done = lake.compact(LATER)
+    assert done.files_after < done.files_before
+    assert len(names(lake)) == len(deliveries) + 5
+    assert lake.compact(LATER).files_after == done.files_after
+
+
+def test_the_archive_holds_what_the_topics_hold(desk: Desk, topic: str) -> None:
+    store = Store(desk, f"{topic}-")
+    lake = open_lake(desk.spark, str(desk.folder / "lake"), "parquet")
+    settings = store.settings()
+    start = partial(stream, desk.spark, settings, lake, 1.0)
+    whole = some(Shape(rate=0.2, users=20, broken=0.1), 20)
+    half = len(whole) // 2
+    for part in (whole[:half], whole[half:]):
+        store.take(part)
+        Runner(desk.spark, settings, {"archive": start}).run()
+    kept = lake.read()
+    assert kept is not None
+    rows = kept.select("key", "value", "timestamp").collect()
+    assert sorted((bytes(row.key), bytes(row.value)) for row in rows) == sorted(
+        (delivery.event.user.encode(), delivery.value) for delivery in whole
+    )
+    assert store.table(topics.PROGRESS)["archive"]["lag"] == 0
+
+
+def test_an_hour_that_is_not_over_is_left_alone(spark: SparkSession, tmp_path: Path) -> None:
+    lake = open_lake(spark, str(tmp_path / "lake"), "parquet")
+    deliveries = some(Shape(rate=0.1, users=20), 10)
+    for batch in range(2):
+        lake.append(records(spark, deliveries, batch * 1000), "q", batch)
+    now = datetime.fromtimestamp(deliveries[0].arrival_ms / 1000, UTC)
+    done = lake.compact(now)
+    assert done.files_after == done.files_before > 1
+
+
+def test_a_crash_in_a_compaction_neither_loses_nor_doubles(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The new files are there and the old ones too."""
+    path = tmp_path / "lake"
+    lake = open_lake(spark, str(path), "parquet")
+    lake.append(records(spark, some(Shape(rate=0.1, users=20), 10)), "q", 0)
+    whole = names(lake)
+    for file in list(path.rglob("*.parquet")):
+        shutil.copy(file, file.with_name(f"part-again-{file.name}"))
+    assert names(lake) == whole
+    lake.compact(LATER)
+    assert names(lake) == whole
+
+
+def test_answers_are_the_truth_with_late_events(spark: SparkSession, tmp_path: Path) -> None:
+    lake = open_lake(spark, str(tmp_path / "lake"), "parquet")
+    with pytest.raises(NoRecords):
+        ask(spark, lake, "SELECT 1")
+    deliveries = some(Shape(rate=0.5, users=40, very_late=0.05, duplicates=0.05, broken=0.02), 40)
+    truth = Truth()
+    for delivery in deliveries:
+        truth.add(delivery)
+    lake.append(records(spark, deliveries), "q", 0)
+    counted = [*truth.events, *truth.late]
+    bought = [event for event in counted if event.topic == topics.PURCHASE_COMPLETED]
+
+    revenue = ask(spark, lake, QUESTIONS["revenue"]).collect()
+    assert sum(row.revenue_cents for row in revenue) == sum(event.cents for event in bought)
+    assert sum(row.orders for row in revenue) == len(bought)
+    assert sum(row.units for row in revenue) == sum(event.units for event in bought)
+    (conversion,) = ask(spark, lake, QUESTIONS["conversion"]).collect()
+    assert conversion.sessions == len({event.session for event in counted})
+    assert conversion.with_purchase == len({event.session for event in bought})
+    first, *_ = ask(spark, lake, QUESTIONS["top-products"]).collect()
+    views = [e.items[0][0] for e in counted if e.topic == topics.PRODUCT_VIEWED]
+    assert (first.rank, first.product_id, first.views) == (1, "p0000", views.count("p0000"))
+    with pytest.raises(NoRecords):
+        ask(spark, open_lake(spark, str(tmp_path / "elsewhere"), "parquet"), "SELECT 1")
