@@ -181,19 +181,9 @@ class MetadataQuorum:
         world.disk.mkdir(directory)
         snapshots.remove_parts(world.disk, directory)
         found = snapshots.find(world.disk, directory)
-        store = Log.open(
-            world.disk,
-            directory,
-            TOPIC,
-            0,
-            TOPIC_ID,
-            _log_settings(settings),
-            now,
-            # What a snapshot holds was committed, hence flushed.
-            recovery_point=None if clean else found[0].offset if found else 0,
-            clean=clean,
-            offload=world.offload,
-        )
+        # What a snapshot holds was committed, hence flushed.
+        recovery_point = None if clean else found[0].offset if found else 0
+        store = _open_log(world, directory, settings, recovery_point, clean, now)
         try:
             if store.failure is not None:
                 raise ParseError(store.failure.error.message)
@@ -221,11 +211,7 @@ class MetadataQuorum:
             store.flushed_offset,
             world.rng.below,
             now,
-            Timeouts(
-                settings.controller_quorum_election_timeout_ms,
-                settings.controller_quorum_fetch_timeout_ms,
-                settings.controller_quorum_request_timeout_ms,
-            ),
+            _timeouts(settings),
         )
         return cls(world, store, raft, facts, identity, tasks), snapshot, batches
 
@@ -400,6 +386,36 @@ async def _slowly(batches: Iterable[bytearray]) -> AsyncIterator[bytearray]:
     for batch in batches:
         yield batch
         await asyncio.sleep(0)
+
+
+def _open_log(
+    world: World,
+    directory: str,
+    settings: NodeSettings,
+    recovery_point: int | None,
+    clean: bool,
+    now: Instant,
+) -> Log:
+    return Log.open(
+        world.disk,
+        directory,
+        TOPIC,
+        0,
+        TOPIC_ID,
+        _log_settings(settings),
+        now,
+        recovery_point=recovery_point,
+        clean=clean,
+        offload=world.offload,
+    )
+
+
+def _timeouts(settings: NodeSettings) -> Timeouts:
+    return Timeouts(
+        settings.controller_quorum_election_timeout_ms,
+        settings.controller_quorum_fetch_timeout_ms,
+        settings.controller_quorum_request_timeout_ms,
+    )
 
 
 def _log_settings(settings: NodeSettings) -> TopicSettings:

@@ -160,9 +160,8 @@ def _read_one(
 ) -> None:
     asked = item.asked
     partition = _find(node, ctx, item, replica)
-    known_epoch = asked.current_leader_epoch
     data.aborted_transactions = None
-    leader = partition.check_leader(known_epoch if known_epoch >= 0 else NO_EPOCH)
+    leader = partition.check_leader(max(asked.current_leader_epoch, NO_EPOCH))
     store = partition.log
     if replica >= 0:
         _heard_from(node, partition, leader, replica, request, asked)
