@@ -84,12 +84,33 @@ def without_java(folder: Path) -> dict[str, str]:
     return {"PATH": str(programs), "JAVA_HOME": ""}
 
 
+BUSY = "Python worker failed to connect back"
+"""Spark gives a new Python process ten seconds, whatever else the machine does."""
+
+
+def figures_came(shop: Demo) -> bool:
+    """Whether the page has figures; not when the machine was too busy for Spark."""
+    try:
+        shop.until(r"figures +on the page, \d+ s after the start")
+    except AssertionError as never:
+        if BUSY not in str(never):
+            raise
+        return False
+    return True
+
+
 def test_first_figures_reach_the_page_and_ctrl_c_ends_every_part(
     tmp_path: Path, screen: Browser
 ) -> None:
+    while not first_figures_and_the_end(tmp_path, screen):
+        pass  # the next start goes on with what is there
+
+
+def first_figures_and_the_end(tmp_path: Path, screen: Browser) -> bool:
     with demo(tmp_path / "demo", "--backfill", "1m", "--rate", "50") as shop:
         page = shop.until(r"dashboard +(http://\S+)")
-        shop.until(r"figures +on the page, \d+ s after the start")
+        if not figures_came(shop):
+            return False
         screen.open(page)
         screen.until("#badge", "Live", PATIENCE)
         screen.until("#events", r"^[1-9]", PATIENCE)
@@ -103,6 +124,7 @@ def test_first_figures_reach_the_page_and_ctrl_c_ends_every_part(
         assert time.monotonic() < deadline, "something of the demo still runs"
         time.sleep(0.05)
     assert (tmp_path / "demo" / "data" / ".kafka_cleanshutdown").exists()
+    return True
 
 
 def test_without_java_it_says_so_and_runs_the_broker_alone(tmp_path: Path) -> None:

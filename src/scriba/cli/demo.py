@@ -32,6 +32,8 @@ LOOK_SECONDS: Final = 0.5
 LAST_LINES: Final = 12
 ARCHIVE_VARIABLE: Final = "SCRIBA_SPARK_CLASSES"
 """Names a class data archive of Spark (see `java -XX:SharedArchiveFile`), if there is one."""
+SHOWN: Final = ("--only", "figures", "--only", "intake")
+"""The queries that the page shows; the others would make it wait for its first figures."""
 NEVER: Final = r"(?!)"
 """For a part that has nothing to say."""
 
@@ -168,7 +170,8 @@ async def _start(
         raise broker.ended()
     java = f"spark.driver.extraJavaOptions={' '.join(_java())}"
     places = ("-b", address, "--checkpoints", str(folder / "checkpoints"), "--spark", java)
-    pipeline = await launch("pipeline", r"^intake, .* on (\S+)", "shop", "run", *places)
+    chosen = () if options.all_queries else SHOWN
+    pipeline = await launch("pipeline", r"^\w+, .* on (\S+)", "shop", "run", *places, *chosen)
     page = ("-b", address, "--port", str(options.page_port))
     dashboard = await launch("dashboard", r"dashboard on (\S+)", "shop", "dashboard", *page)
     past = ("--backfill", options.backfill) if fresh else ()
