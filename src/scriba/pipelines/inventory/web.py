@@ -35,6 +35,8 @@ from scriba.pipelines.inventory.writer import Unavailable, Unsettled
 log = logging.getLogger(__name__)
 
 MAX_BODY: Final = 1 << 20
+FAREWELL_SECONDS: Final = 5
+"""How long requests under way may take when the service ends."""
 MOST: Final = 1000
 """Most that one page lists."""
 
@@ -263,7 +265,12 @@ class _Server(uvicorn.Server):
 async def serve(service: Service, listener: socket.socket, ready: Callable[[], None]) -> None:
     """Runs the service and its face until SIGTERM or SIGINT."""
     config = uvicorn.Config(
-        Web(service).app, log_config=None, access_log=False, lifespan="off", ws="none"
+        Web(service).app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=FAREWELL_SECONDS,
     )
     server = _Server(config)
     loop = asyncio.get_running_loop()
