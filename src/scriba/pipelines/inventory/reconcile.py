@@ -92,29 +92,30 @@ def reconcile(
     files = None if lake is None else spark.read.parquet(lake)
     ends = asyncio.run(_look(client, names, with_view))
     audit = events(_batch(spark, client, ends[names.audit])).persist()
+    compacted = parse_events(latest(_batch(spark, client, ends[names.events]))).persist()
+    kept = [audit, compacted]
     try:
         report = _counted(audit)
-        compacted = parse_events(latest(_batch(spark, client, ends[names.events])))
         found = [
             chain_breaks(audit),
             broken_commands(audit),
             differing(audit, compacted, "events", ends["before"]),
         ]
         if with_view:
-            table = latest(_batch(spark, client, ends[names.stock]))
-            rows = table.select(parsed(F.col("value"), ROW).alias("row")).select("row.*").persist()
-            found += [differing(audit, rows, "view", None), miscounted(rows)]
-            report.behind["view"] = behind(audit, rows)
+            table = parse_rows(latest(_batch(spark, client, ends[names.stock]))).persist()
+            kept.append(table)
+            found += [differing(audit, table, "view", None), miscounted(table)]
+            report.behind["view"] = behind(audit, table)
         if files is not None:
-            raw = _batch(spark, client, ends[names.audit])
             held = files.where(F.col("topic") == names.audit)
-            found.append(lake_differences(raw, held))
+            found.append(lake_differences(audit, held))
             distinct = held.select("partition", "offset").distinct().count()
             report.behind["lake"] = max(0, report.events - distinct)
         told = reduce(DataFrame.unionAll, found).limit(TOLD).collect()
         report.differences += [(row.source, row.what) for row in told]
     finally:
-        audit.unpersist()
+        for frame in kept:
+            frame.unpersist()
     if settled:
         for source, count in report.behind.items():
             if count:
@@ -177,6 +178,10 @@ def _batch(spark: SparkSession, client: Mapping[str, Any], ends: Ends) -> DataFr
 
 def parse_events(records: DataFrame) -> DataFrame:
     return records.select(parsed(F.col("value"), EVENT).alias("event")).select("event.*")
+
+
+def parse_rows(records: DataFrame) -> DataFrame:
+    return records.select(parsed(F.col("value"), ROW).alias("row")).select("row.*")
 
 
 def _counted(audit: DataFrame) -> Report:

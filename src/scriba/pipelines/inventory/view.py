@@ -51,7 +51,8 @@ def parsed(value: Column, schema: str) -> Column:
 def events(records: DataFrame) -> DataFrame:
     """The audit log, or the compacted topic, as one row for each event."""
     rows = records.withColumn("event", parsed(F.col("value"), EVENT))
-    return rows.select("event.*", F.col("key").cast("string").alias("key"), "partition", "offset")
+    key = F.col("key").cast("string").alias("key")
+    return rows.select("event.*", key, "value", "partition", "offset")
 
 
 def current(events: DataFrame) -> DataFrame:
