@@ -5,6 +5,8 @@ SEEDS=n plays more of them. A seed that fails is replayed with
 """
 
 import os
+import subprocess
+import sys
 
 import pytest
 
@@ -23,3 +25,18 @@ def test_groups_transactions_and_tables_keep_their_promises(seed: int) -> None:
 
 def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:
     assert run(8).digest == run(8).digest != run(5).digest
+
+
+def test_the_trace_does_not_depend_on_the_hash_seed() -> None:
+    program = "from scriba.testing.coordinated import run; print(run(5).digest)"
+    digests = [
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for hash_seed in ("1", "2")
+    ]
+    assert digests[0] == digests[1]
