@@ -5,10 +5,12 @@ from typing import Any
 
 from brokers import Broker
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from kafka.protocol.metadata import ApiVersionsRequest  # type: ignore[import-untyped]
 from kafka_jars import Tools
 from rawkafka import Connection, create_topic
 
 RECORDS = 400
+DESCRIBE_ACLS = 29
 
 
 def contents(cluster: Broker, topic: str, isolation: str) -> list[bytes]:
@@ -58,10 +60,12 @@ def test_the_clients_find_every_feature_that_they_know_how_to_look_for(
 ) -> None:
     found = ["offsets-for-times", "cluster-id", "create-topics", "describe-configs",
              "idempotent-producer"]  # fmt: skip
+    with Connection(swift.port) as connection:
+        served = {api.api_key for api in connection.call(ApiVersionsRequest(), 0).api_keys}
     told = tools.run(
         "client-compatibility", "--bootstrap-server", swift.bootstrap, "--topic", topic,
         *(part for name in found for part in (f"--{name}-supported", "true")),
         "--expect-record-too-large-exception", "false", "--num-cluster-nodes", "1",
-        "--describe-acls-supported", "false",
+        "--describe-acls-supported", str(DESCRIBE_ACLS in served).lower(),
     )  # fmt: skip
     assert "SUCCESS" in told.ok()
