@@ -79,9 +79,9 @@ def demo(commands: Commands) -> None:
     )
     made.add_argument(
         "--backfill",
-        default="10m",
+        default="3m",
         metavar="TIME",
-        help="how much has happened before the first start (default: 10m)",
+        help="how much has happened before the first start (default: 3m)",
     )
     made.add_argument(
         "--all-queries",

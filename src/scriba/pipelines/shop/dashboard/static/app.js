@@ -110,7 +110,8 @@ function tiles() {
   put("sessions-aside", active === minutes.sessions ? "in this minute so far" : "in the last full minute");
   const rates = picture.queries.map((query) => query.rows_per_second);
   put("events", hour.events ? words.compact(hour.events) : "–");
-  put("events-aside", rates.length && document.body.dataset.state === "live" ? `${words.compact(Math.round(Math.max(...rates)))} a second now` : "last 60 minutes");
+  const rate = Math.round(Math.max(0, ...rates));
+  put("events-aside", rate && document.body.dataset.state === "live" ? `${words.compact(rate)} a second now` : "last 60 minutes");
   for (const name of ["revenue", "orders", "sessions", "events"]) spark($(`${name}-spark`), settled(minutes[name], running()));
 }
 
