@@ -2,9 +2,9 @@
 
     python tools/demo/classes.py FILE
 
-Runs the query of the shop's figures once over a few seconds of events, with a broker of its own; the JVM writes
-the classes it has loaded when it ends. Java checks the archive against its class path and does
-without it when they differ, so it can always be made again or deleted.
+Runs the query of the shop's figures once over a few seconds of events, with a broker of its own;
+the JVM writes the classes it has loaded when it ends. Java checks the archive against its class
+path and does without it when they differ, so it can always be made again or deleted.
 """
 
 import contextlib
