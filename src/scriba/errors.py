@@ -110,7 +110,7 @@ class ErrorCode(enum.IntEnum):
     GROUP_SUBSCRIBED_TO_TOPIC = 86, False, "the group is subscribed to the topic"
     INVALID_RECORD = 87, False, "a record breaks the rules of the topic"
     UNSTABLE_OFFSET_COMMIT = 88, True, "a transaction still holds back these offsets"
-    THROTTLING_QUOTA_EXCEEDED = 89, True, "the quota is used up for now"
+    THROTTLING_QUOTA_EXCEEDED = 89, True, "the quota is used up; wait as long as the answer says"
     PRODUCER_FENCED = 90, False, "a newer producer took over this transactional id"
     RESOURCE_NOT_FOUND = 91, False, "the request names something that does not exist"
     DUPLICATE_RESOURCE = 92, False, "the request names the same thing twice"

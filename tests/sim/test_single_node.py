@@ -13,7 +13,7 @@ import pytest
 from scriba.testing.sim_run import describe
 from scriba.testing.single_node import run
 
-SEEDS = int(os.environ.get("SEEDS", "30"))
+SEEDS = int(os.environ.get("SEEDS", "50"))
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

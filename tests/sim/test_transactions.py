@@ -264,7 +264,7 @@ class Scene:
         assert {n: n in first for n in told} == told
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(8))
 def test_transactions_are_all_or_nothing_however_the_node_dies(seed: int) -> None:
     scene = Scene(seed)
     scene.sim.run(scene.play())
