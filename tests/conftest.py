@@ -1,6 +1,8 @@
 """What holds for every test: the order of the stages, the list of skips, where the time went."""
 
+import faulthandler
 import os
+import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -101,5 +103,7 @@ def earlier() -> Iterator[tuple[str, float]]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Asked by tools/check.py where a run stands; a copy, as each test's output is taken away.
+    faulthandler.register(signal.SIGUSR1, file=os.dup(2), all_threads=True)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tally(), "scriba-tally")

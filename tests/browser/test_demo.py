@@ -102,8 +102,8 @@ def figures_came(shop: Demo) -> bool:
 def test_first_figures_reach_the_page_and_ctrl_c_ends_every_part(
     tmp_path: Path, screen: Browser
 ) -> None:
-    while not first_figures_and_the_end(tmp_path, screen):
-        pass  # the next start goes on with what is there
+    # Where the machine was too busy, the next start goes on with what is there.
+    assert any(first_figures_and_the_end(tmp_path, screen) for _ in range(3))
 
 
 def first_figures_and_the_end(tmp_path: Path, screen: Browser) -> bool:

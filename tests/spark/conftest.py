@@ -133,18 +133,25 @@ def _text(row: Row) -> str:
 BUSY = "Python worker failed to connect back"
 """Spark gives a new Python process ten seconds, whatever else the machine does."""
 
+ATTEMPTS = 5
+
+
+def to_the_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Runs a query over what there is now; raises what it ended with."""
+    for attempt in range(1, ATTEMPTS + 1):
+        query = start()
+        try:
+            query.awaitTermination()
+        except StreamingQueryException as failure:
+            if BUSY not in str(failure) or attempt == ATTEMPTS:
+                raise
+        else:
+            break
+    return query
+
 
 def available_now(
     rows: DataFrame, checkpoint: str, sink: Callable[[DataFrame, int], None]
 ) -> StreamingQuery:
-    """Runs a query over what there is now, to its end; raises what it ended with."""
     writer = rows.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
-    while True:
-        query = writer.trigger(availableNow=True).start()
-        try:
-            query.awaitTermination()
-        except StreamingQueryException as failure:
-            if BUSY not in str(failure):
-                raise
-        else:
-            return query
+    return to_the_end(lambda: writer.trigger(availableNow=True).start())

@@ -25,7 +25,7 @@ from scriba.pipelines.inventory.reconcile import (
 from scriba.pipelines.inventory.topics import Names
 from scriba.pipelines.inventory.view import EVENT, ROW, archive, prepare_topic, start
 
-from .conftest import BUSY, Desk
+from .conftest import Desk, to_the_end
 
 
 class Author:
@@ -70,15 +70,8 @@ def author(desk: Desk, topic: str) -> Iterator[Author]:
 def run(desk: Desk, author: Author, checkpoint: str) -> Any:
     """The view up to the present end; its last progress."""
     client = {"bootstrap.servers": desk.broker.bootstrap}
-    while True:
-        query = start(desk.spark, client, author.names, checkpoint, None)
-        try:
-            query.awaitTermination()
-        except Exception as failure:
-            if BUSY not in str(failure):
-                raise
-        else:
-            return query.lastProgress
+    query = to_the_end(lambda: start(desk.spark, client, author.names, checkpoint, None))
+    return query.lastProgress
 
 
 def test_view_files_and_books_agree_a_lie_is_found_and_a_lost_checkpoint_is_no_loss(
