@@ -57,12 +57,13 @@ def session(
     """
     if connector not in CONNECTORS:
         raise ValueError(f"connector must be one of {', '.join(CONNECTORS)}, not {connector!r}")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     settings = dict(EVERYWHERE)
     master = master or os.environ.get("MASTER") or "local[*]"
     if master.startswith("local"):
         settings |= ON_ONE_MACHINE
+        _start_workers_quickly()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if connector == "official":
         settings |= official(jars or os.environ.get(JARS_VARIABLE))
     builder = SparkSession.builder.master(master).appName(name)
@@ -71,6 +72,14 @@ def session(
     spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def _start_workers_quickly() -> None:
+    """Spark gives a Python process ten seconds to answer, however busy the machine is."""
+    launcher = Path(__file__).with_name("python.sh")
+    if "SPARK_HOME" not in os.environ and os.access(launcher, os.X_OK):
+        os.environ.setdefault("SCRIBA_SPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", str(launcher))
 
 
 def register(spark: SparkSession) -> None:
