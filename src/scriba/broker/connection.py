@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Final
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, File, Stream
 
 if TYPE_CHECKING:
+    from scriba.broker.commit_lanes import Commits
     from scriba.broker.server import Server
 
 log = logging.getLogger(__name__)
@@ -105,6 +106,7 @@ class Connection:
         "_unsent",
         "_writing",
         "closed",
+        "commits",
         "last_active",
         "listener",
         "peer",
@@ -122,6 +124,8 @@ class Connection:
         self.closed = False
         self.repeats = 0
         """How far the last Produce repeated the one before it (see `lanes`)."""
+        self.commits: Commits | None = None
+        """What its next OffsetCommit may repeat (see `commit_lanes`)."""
         self.last_active = server.clock.mono_ms()
         self._backlog = bytearray()
         self._frame: memoryview | None = None
@@ -382,7 +386,8 @@ class Connection:
                 n = head.known - head.position
                 sent = self.stream.send_file(head.file, head.position, n)
             else:
-                sent = self.stream.send(self._gather())
+                views = self._gather()
+                sent = self.stream.send(views, len(views) < len(out))
             if sent == WOULD_BLOCK:
                 break
             self._server.counters.bytes_out += sent

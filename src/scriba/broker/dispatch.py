@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from scriba.broker.commit_lanes import CommitLanes
 from scriba.broker.connection import Connection, HangUp, Parked, Parts
 from scriba.broker.context import Context, Later
 from scriba.broker.lanes import ProduceLanes
@@ -28,6 +29,7 @@ log = logging.getLogger(__name__)
 
 PRODUCE: Final = 0
 METADATA: Final = 3
+OFFSET_COMMIT: Final = 8
 API_VERSIONS: Final = 18
 ANSWERS_KEPT: Final = 64
 _START: Final = struct.Struct(">hhi")
@@ -90,7 +92,10 @@ class Dispatch:
         self.table = table
         self._cached: dict[tuple[str, int, bytes], bytes] = {}
         self._cached_at = -1
-        self._lanes = ProduceLanes(node, table[PRODUCE]) if PRODUCE in table else None
+        self._lanes: dict[int, ProduceLanes | CommitLanes] = {}
+        if PRODUCE in table:
+            self._lanes[PRODUCE] = ProduceLanes(node, table[PRODUCE])
+            self._lanes[OFFSET_COMMIT] = CommitLanes(node, table[OFFSET_COMMIT])
 
     def handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """Starts one request; raises HangUp where only closing the connection is right."""
@@ -108,7 +113,7 @@ class Dispatch:
                     f"(advertised are {served.low} to {served.high})"
                 )
             return self._refuse_api_versions(served, correlation_id)
-        lanes = self._lanes if key == PRODUCE else None
+        lanes = self._lanes.get(key)
         if lanes is not None:
             answer = lanes.take(connection, frame, version, correlation_id)
             if answer is not None:

@@ -149,7 +149,7 @@ class Shards:
 
     def begin(self, index: int, request: Message, ctx: Context) -> Message | Awaitable[Message]:
         """Starts a request now; its reply, if it may leave at once. KafkaError refuses it."""
-        shard = self._answering(index)
+        shard = self.answering(index)
         now = self._node.world.clock.now()
         caller = Caller(ctx.version, ctx.client_id or "", ctx.host, self._node.world.rng.bytes(16))
         self._last_token = token = self._last_token + 1
@@ -174,12 +174,12 @@ class Shards:
 
     async def _finish(self, partition: Partition, waiter: asyncio.Future[Settled]) -> Message:
         answer, end = await waiter
-        await self._covered(partition, end)
+        await self.covered(partition, end)
         if isinstance(answer, KafkaError):
             raise answer
         return answer
 
-    async def _covered(self, partition: Partition, end_offset: int) -> None:
+    async def covered(self, partition: Partition, end_offset: int) -> None:
         """Waits for the high watermark, for as long as a change may take."""
         if partition.high_watermark.value >= end_offset:
             return
@@ -194,7 +194,8 @@ class Shards:
         except KafkaError as error:  # the partition moved, was deleted or failed
             raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
 
-    def _answering(self, index: int) -> Shard:
+    def answering(self, index: int) -> Shard:
+        """The shard of a partition; KafkaError unless it answers."""
         shard = self._shards.get(index)
         if shard is None:
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
@@ -204,6 +205,14 @@ class Shards:
             self.unload(index)
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         return shard
+
+    def stands(self, shard: Shard) -> bool:
+        """Whether a shard that once answered still does."""
+        return (
+            self._shards.get(shard.index) is shard
+            and shard.state is State.ACTIVE
+            and self._leads(shard)
+        )
 
     def _leads(self, shard: Shard) -> bool:
         leader = shard.partition.leader
@@ -220,7 +229,7 @@ class Shards:
                 self._not_appended(shard, outcome, error)
                 return
             except Exception:
-                self._surprised(shard)
+                self.surprised(shard)
                 return
         for token, answer in outcome.replies:
             shard.reply(token, answer)
@@ -228,7 +237,7 @@ class Shards:
             self._node.note(event.kind, event.about, event.text)
         if outcome.sends:
             self._send(shard, outcome.sends)
-        self._set_alarm(shard)
+        self.set_alarm(shard)
 
     def _append(self, shard: Shard, outcome: Outcome, now: Instant) -> None:
         partition = shard.partition
@@ -301,9 +310,9 @@ class Shards:
             try:
                 shard.machine.replay_marker(producer_id, producer_epoch, commit)
             except Exception:
-                self._surprised(shard)
+                self.surprised(shard)
             else:
-                self._set_alarm(shard)
+                self.set_alarm(shard)
 
     # ---- loading ----
 
@@ -348,7 +357,7 @@ class Shards:
         shard.rest(self._mono_ms(), why)
         self._news.set()
 
-    def _surprised(self, shard: Shard) -> None:
+    def surprised(self, shard: Shard) -> None:
         """A bug in its machine costs this shard and no other; called where it was caught."""
         log.exception("%r failed", shard)
         self._rest(shard, "failed, see the log")
@@ -393,7 +402,7 @@ class Shards:
             await asyncio.sleep(0)
         self._news.clear()
 
-    def _set_alarm(self, shard: Shard) -> None:
+    def set_alarm(self, shard: Shard) -> None:
         """Wakes the keeper of time only for a deadline before all that it knows of."""
         deadline = self._deadline(shard)
         if deadline < self._alarm_ms:
@@ -435,7 +444,7 @@ class Shards:
         try:
             outcome = step(now)
         except Exception:
-            self._surprised(shard)
+            self.surprised(shard)
         else:
             self._carry_out(shard, outcome, now)
 

@@ -80,11 +80,11 @@ class Verdicts:
 def commit(
     state: State, request: OffsetCommitRequest, token: Token, caller: Caller, now: Instant
 ) -> Outcome:
-    verdicts = [_look_up(state, topic, caller.version) for topic in request.topics]
+    verdicts = [look_up(state, topic, caller.version) for topic in request.topics]
     out = Outcome()
     if any(True for each in verdicts for _ in each.acceptable()):
         try:
-            check = _check_commit(state, request, caller, now)
+            check = check_commit(state, request, caller, now)
             expire = request.retention_time_ms
             expire_ms = -1 if expire == -1 else now.wall_ms + expire
             out.records = _records(
@@ -109,7 +109,8 @@ def commit(
     return out
 
 
-def _look_up(state: State, topic: OffsetCommitRequestTopic, version: int) -> Verdicts:
+def look_up(state: State, topic: OffsetCommitRequestTopic, version: int) -> Verdicts:
+    """The partitions of a topic in the request, with the error of each that does not exist."""
     if version >= TOPIC_IDS_FROM:
         facts, unknown = state.topics.by_id(topic.topic_id), ErrorCode.UNKNOWN_TOPIC_ID
     else:
@@ -117,9 +118,10 @@ def _look_up(state: State, topic: OffsetCommitRequestTopic, version: int) -> Ver
     return Verdicts(facts, unknown, topic.partitions)
 
 
-def _check_commit(
+def check_commit(
     state: State, request: OffsetCommitRequest, caller: Caller, now: Instant
 ) -> CheckPlace | None:
+    """KafkaError where this member may not commit now; else it is seen to live."""
     group = state.store.groups.get(request.group_id)
     epoch = request.generation_id_or_member_epoch
     if group is None:
@@ -205,11 +207,10 @@ def _records(
     """The records of all that can be committed. KafkaError, and then none, where the member may
     not commit to one of the places."""
     records = []
-    limit = state.settings.offset_metadata_max_bytes
     for each in verdicts:
         for i, facts, partition in each.acceptable():
             metadata = partition.committed_metadata or ""
-            if _java_length(metadata) > limit:
+            if not metadata_fits(state, metadata):
                 each.errors[i] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             if check is not None:
@@ -236,9 +237,10 @@ def _refuse_all(verdicts: list[Verdicts], error: ErrorCode) -> None:
             each.errors[i] = error
 
 
-def _java_length(text: str) -> int:
+def metadata_fits(state: State, text: str) -> bool:
     """Kafka's limit counts UTF-16 units, whatever the setting's name says."""
-    return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
+    units = len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2
+    return units <= state.settings.offset_metadata_max_bytes
 
 
 # --- replay ---

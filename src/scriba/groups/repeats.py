@@ -1,0 +1,106 @@
+"""A commit that says what an earlier one said, but for its offsets.
+
+Consumers commit the same partitions again and again. What does not change from one commit to the
+next (group, member, generation, topics and partitions, metadata) is worked out once, as a
+`Repeat`. Whether the member may commit is asked each time, as for any commit; `store` is to
+`replay_offset` what the repeated commit is to the ordinary one, and leaves the same behind.
+
+A Repeat holds while the topics and the settings are those it was made under; who keeps it sees to
+that. It knows plain commits only: of topics and partitions that exist, outside of a transaction,
+without an expiry of their own.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from scriba.errors import ErrorCode, KafkaError
+from scriba.groups.classic_group import ClassicGroup
+from scriba.groups.offsets import check_commit, look_up, metadata_fits
+from scriba.groups.state import State
+from scriba.groups.store import Committed, Place
+from scriba.instant import Instant
+from scriba.outcome import Caller, Change
+from scriba.wire.groups import OffsetCommitRequest
+from scriba.wire.stored_groups import OffsetCommitKey, OffsetCommitValue
+
+
+class Standing(NamedTuple):
+    """What stays the same of one partition's commit."""
+
+    place: Place
+    topic_id: bytes
+    leader_epoch: int
+    metadata: str
+
+
+class Repeat(NamedTuple):
+    request: OffsetCommitRequest
+    """Whose offsets mean nothing."""
+    caller: Caller
+    parts: tuple[Standing, ...]
+
+    def records(self, offset: int, commit_ms: int) -> list[Change]:
+        """The records of such a commit, with the same offset everywhere: what its bytes look
+        like."""
+        return [
+            Change(
+                OffsetCommitKey(
+                    group=self.request.group_id, topic=part.place[0], partition=part.place[1]
+                ),
+                OffsetCommitValue(
+                    offset=offset,
+                    leader_epoch=part.leader_epoch,
+                    metadata=part.metadata,
+                    commit_timestamp=commit_ms,
+                    topic_id=part.topic_id,
+                ),
+            )
+            for part in self.parts
+        ]
+
+
+def repeat_of(state: State, request: OffsetCommitRequest, caller: Caller) -> Repeat | None:
+    """None for a commit that is not plain."""
+    if request.retention_time_ms != -1:
+        return None
+    parts: list[Standing] = []
+    for topic in request.topics:
+        verdicts = look_up(state, topic, caller.version)
+        facts = verdicts.facts
+        if facts is None or any(error is not ErrorCode.NONE for error in verdicts.errors):
+            return None
+        for each in topic.partitions:
+            metadata = each.committed_metadata or ""
+            if not metadata_fits(state, metadata):
+                return None
+            place = (facts.name, each.partition_index)
+            parts.append(Standing(place, facts.id, each.committed_leader_epoch, metadata))
+    return Repeat(request, caller, tuple(parts)) if parts else None
+
+
+def may_repeat(state: State, repeat: Repeat, now: Instant) -> bool:
+    """Whether the commit would be accepted now, whole; then the member is seen to live."""
+    try:
+        check = check_commit(state, repeat.request, repeat.caller, now)
+        if check is not None:
+            for part in repeat.parts:
+                check(part.place[0], part.topic_id, part.place[1])
+    except KafkaError:
+        return False
+    return True
+
+
+def store(
+    state: State, repeat: Repeat, offsets: Sequence[int], position: int, commit_ms: int
+) -> None:
+    """Replays the records of a repeated commit that were appended from `position` on."""
+    stored = state.store
+    group_id = repeat.request.group_id
+    if group_id not in stored.groups:
+        stored.groups[group_id] = ClassicGroup(group_id, commit_ms)
+    for (place, topic_id, leader_epoch, metadata), offset in zip(
+        repeat.parts, offsets, strict=True
+    ):
+        committed = Committed(offset, leader_epoch, metadata, commit_ms, -1, topic_id, position)
+        stored.put_offset(group_id, place, committed)
+        position += 1
