@@ -59,6 +59,10 @@ SLICE: Final = 128
 SLICE_MS: Final = 5
 """Records handled in one go, and for how long: the loop has others to serve."""
 
+LONG_REPLAY_BYTES: Final = 2 << 20
+"""A start that had to read more than this leaves a snapshot to the next one. Every restart writes
+two records for each partition: without it, each would take longer than the one before."""
+
 Subscriber = Callable[[Delta, ClusterImage], None]
 
 
@@ -100,6 +104,7 @@ class ControllerNode:
         self._long: asyncio.Future[None] | None = None
         self._machine: Controller | None = None
         self._bytes_since_snapshot = 0
+        self._long_replay = False
         self._last_timestamp = -1
         self._last_append = 0
         self._snapshots: dict[Position, int] = {}
@@ -127,11 +132,14 @@ class ControllerNode:
             if snapshot is not None:
                 self._load(snapshot)
             speculative = self.image.copy()
+            replayed = Delta()
             for batch in batches:
-                _fold(speculative, batch, Delta())
+                _fold(speculative, batch, replayed)
+                self._count(batch)
         except ImageError as error:
             raise StartError(f"the metadata of the cluster cannot be followed: {error}") from error
-        self._waiting.extend(batches)
+        self._long_replay = self._bytes_since_snapshot >= LONG_REPLAY_BYTES
+        opened = speculative.copy()
         self._machine = Controller(
             speculative,
             node_id=self._node_id,
@@ -152,7 +160,7 @@ class ControllerNode:
         self._snapshot_at = now.mono_ms
         for position in snapshots.find(self._world.disk, self._quorum.directory):
             self._snapshots[position] = now.wall_ms
-        self._tasks.spawn(self._follow_commits(), name="metadata image")
+        self._tasks.spawn(self._follow_commits(opened), name="metadata image")
 
     def _load(self, snapshot: snapshots.Snapshot) -> None:
         delta = Delta()
@@ -280,8 +288,11 @@ class ControllerNode:
 
     # ---- the committed image ----
 
-    async def _follow_commits(self) -> None:
+    async def _follow_commits(self, opened: ClusterImage) -> None:
+        """`opened` is what the log held at the start: committed with the first batch after it."""
         try:
+            await self._quorum.high_watermark.reach(opened.end_offset + 1)
+            self.image = opened
             while True:
                 await self._quorum.high_watermark.reach(self.image.end_offset + 1)
                 await self._apply(self._take_committed())
@@ -312,12 +323,15 @@ class ControllerNode:
                 _fold(image, batch._replace(records=()), delta)
             self.image = image
         for batch in batches:
-            self._bytes_since_snapshot += batch.size
-            self._last_timestamp = max(self._last_timestamp, batch.timestamp)
+            self._count(batch)
         if delta:
             for subscriber in self._subscribers:
                 subscriber(delta, self.image)
         self.applied.advance(self.image.end_offset)
+
+    def _count(self, batch: Batch) -> None:
+        self._bytes_since_snapshot += batch.size
+        self._last_timestamp = max(self._last_timestamp, batch.timestamp)
 
     # ---- background ----
 
@@ -352,12 +366,14 @@ class ControllerNode:
             self._bytes_since_snapshot
             >= self._settings.metadata_log_max_record_bytes_between_snapshots
             or 0 < interval <= now.mono_ms - self._snapshot_at
+            or self._long_replay
         ) and not self.image.in_transaction
 
     async def _snapshot(self, now: Instant) -> None:
         try:
             self._bytes_since_snapshot = 0
             self._snapshot_at = now.mono_ms
+            self._long_replay = False
             taken = await self._quorum.write_snapshot(self.image.copy(), self._last_timestamp)
             self._snapshots[taken] = now.wall_ms
             await self._quorum.clean(self._settings, now, self._snapshots)

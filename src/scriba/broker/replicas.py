@@ -45,7 +45,7 @@ class Replicas:
         self._worker: asyncio.Task[None] | None = None
         self._topic_settings: dict[str, TopicSettings] = {}
         self._inspecting: set[Partition] = set()
-        self._found: dict[PartitionName, tuple[LogDir, bytes | None]] = {}
+        self._found: dict[PartitionName, LogDir] = {}
         """What lay in the directories at the start and has not been claimed."""
         self._removals: list[tuple[int, Log]] = []
 
@@ -122,14 +122,13 @@ class Replicas:
 
     async def _load(self, image: ClusterImage) -> None:
         for directory in self.dirs:
-            for name, topic_id in directory.partitions():
-                self._found[name] = (directory, topic_id)
+            self._found.update(dict.fromkeys(directory.partitions(), directory))
         placements = [
             (topic.name, topic.id, sorted(topic.partitions.items()))
             for topic in image.topics_by_name.values()
         ]
         await self._place(placements)
-        for name, (directory, _) in self._found.items():
+        for name, directory in self._found.items():
             await self._set_aside(name, directory)
         self._found.clear()
 
@@ -161,8 +160,9 @@ class Replicas:
         self, name: PartitionName, topic_id: bytes, image: PartitionImage
     ) -> Partition | None:
         topic, index = name
+        found = self._found.pop(name, None)
         try:
-            directory = await self._choose_dir(name, topic_id, image)
+            directory = found or self._choose_dir(image)
             store = await directory.open_log(
                 topic,
                 index,
@@ -172,6 +172,10 @@ class Replicas:
                 self._node.settings.producer_id_expiration_ms,
             )
         except KafkaError as error:
+            if found is not None and error.code is ErrorCode.INCONSISTENT_TOPIC_ID:
+                # A topic of the same name that was deleted while this node was away.
+                await self._set_aside(name, found)
+                return await self._open(name, topic_id, image)
             self.offline(name, error)
             return None
         self._offline.pop(name, None)
@@ -184,17 +188,8 @@ class Replicas:
             self.offline(name, store.failure.error)
         return partition
 
-    async def _choose_dir(
-        self, name: PartitionName, topic_id: bytes, image: PartitionImage
-    ) -> LogDir:
-        """Where it is; else where the controller put it; else the directory with fewest logs."""
-        found = self._found.pop(name, None)
-        if found is not None:
-            directory, known_id = found
-            if known_id is None or known_id == topic_id:
-                return directory
-            # A topic of the same name that was deleted while this node was away.
-            await self._set_aside(name, directory)
+    def _choose_dir(self, image: PartitionImage) -> LogDir:
+        """For a new replica: where the controller put it, else the directory with fewest logs."""
         online = [directory for directory in self.dirs if directory.failure is None]
         if not online:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
@@ -307,5 +302,7 @@ class Replicas:
         """Ends every wait; the directories then close their logs."""
         await self.settled()
         closing = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is shutting down")
+        pace = Pace(self._node.world.clock)
         for partition in self:
             partition.retire(closing)
+            await pace()

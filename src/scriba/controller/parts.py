@@ -122,20 +122,23 @@ class ControllerImage(NamedTuple):
 
 def changed(partition: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
     """The partition after the change; naming a leader, even the same one, starts a new epoch."""
+    old = partition
     same_leader = record.leader == NO_CHANGE
     state = record.leader_recovery_state
+    removing, adding = record.removing_replicas, record.adding_replicas
+    eligible, last = record.eligible_leader_replicas, record.last_known_elr
     return PartitionImage(
-        _or(record.replicas, partition.replicas),
-        partition.directories if record.directories is None else tuple(record.directories),
-        _or(record.isr, partition.isr),
-        partition.leader if same_leader else record.leader,
-        partition.leader_epoch if same_leader else partition.leader_epoch + 1,
-        partition.partition_epoch + 1,
-        partition.leader_recovery_state if state < 0 else state,
-        _or(record.removing_replicas, partition.removing_replicas),
-        _or(record.adding_replicas, partition.adding_replicas),
-        _or(record.eligible_leader_replicas, partition.eligible_leader_replicas),
-        _or(record.last_known_elr, partition.last_known_elr),
+        old.replicas if record.replicas is None else tuple(record.replicas),
+        old.directories if record.directories is None else tuple(record.directories),
+        old.isr if record.isr is None else tuple(record.isr),
+        old.leader if same_leader else record.leader,
+        old.leader_epoch if same_leader else old.leader_epoch + 1,
+        old.partition_epoch + 1,
+        old.leader_recovery_state if state < 0 else state,
+        old.removing_replicas if removing is None else tuple(removing),
+        old.adding_replicas if adding is None else tuple(adding),
+        old.eligible_leader_replicas if eligible is None else tuple(eligible),
+        old.last_known_elr if last is None else tuple(last),
     )
 
 
@@ -155,10 +158,6 @@ def partition_record(topic_id: bytes, index: int, partition: PartitionImage) -> 
         eligible_leader_replicas=list(partition.eligible_leader_replicas) or None,
         last_known_elr=list(partition.last_known_elr) or None,
     )
-
-
-def _or(new: list[int] | None, old: tuple[int, ...]) -> tuple[int, ...]:
-    return old if new is None else tuple(new)
 
 
 def listeners_of(

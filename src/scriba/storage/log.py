@@ -168,7 +168,7 @@ class Log:
         fresh = not disk.exists(directory)
         if fresh:
             disk.mkdir(directory)
-        topic_id = claim(disk, directory, topic_id)
+        topic_id = claim(disk, directory, topic_id, fresh)
         place = Place(
             disk=disk,
             offload=offload or Inline(),

@@ -168,9 +168,8 @@ class LogDir:
         """Begins to use the directory; nothing was changed before."""
         if self.clean:
             self._disk.unlink(f"{self.path}/{CLEAN_SHUTDOWN}")
-        there = set(self._listed())
-        stale = self._recovery_points.keys() - there
-        if stale:
+        if self._recovery_points:
+            there = set(self._listed())
             await self._write_recovery_points(
                 {name: at for name, at in self._recovery_points.items() if name in there}
             )
@@ -205,13 +204,9 @@ class LogDir:
     def _directory(self, name: PartitionName) -> str:
         return f"{self.path}/{partition_dir(*name)}"
 
-    def partitions(self) -> list[tuple[PartitionName, bytes | None]]:
-        """The partitions that have a directory here, with their topics' ids where known."""
-        return [
-            (name, read_topic_id(self._disk, self._directory(name)))
-            for name in self._listed()
-            if name.topic != METADATA_TOPIC
-        ]
+    def partitions(self) -> list[PartitionName]:
+        """The partitions that have a directory here."""
+        return [name for name in self._listed() if name.topic != METADATA_TOPIC]
 
     def _listed(self) -> list[PartitionName]:
         return [
@@ -428,21 +423,21 @@ class LogDir:
 
     async def close(self, broker_epoch: int = -1) -> None:
         """Closes every log; the mark of a clean shutdown only if all of them are whole."""
-        gate = asyncio.Semaphore(_CLOSING_AT_ONCE)
+        waiting = iter(list(self.logs.values()))
 
-        async def close(log: Log) -> bool:
-            async with gate:
+        async def close_in_turn() -> None:
+            for log in waiting:
                 try:
                     await log.close()
                 except KafkaError as error:
                     logger.error("%r: not closed cleanly: %s", log, error)
-                return log.failure is None
+                await asyncio.sleep(0)  # most have nothing to wait for, and others have
 
         try:
-            closed = await asyncio.gather(*(close(log) for log in self.logs.values()))
+            await asyncio.gather(*(close_in_turn() for _ in range(_CLOSING_AT_ONCE)))
             if self.failure is None:
                 await self.checkpoint()
-                if all(closed):
+                if all(log.failure is None for log in self.logs.values()):
                     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch})
                     await self._disk.write_atomic(f"{self.path}/{CLEAN_SHUTDOWN}", content.encode())
         except (KafkaError, OSError) as error:

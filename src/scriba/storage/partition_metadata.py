@@ -31,9 +31,9 @@ def encode_topic_id(topic_id: bytes) -> bytes:
     return f"version: 0\ntopic_id: {to_text(topic_id)}".encode()
 
 
-def claim(disk: Disk, directory: str, topic_id: bytes | None) -> bytes | None:
+def claim(disk: Disk, directory: str, topic_id: bytes | None, fresh: bool = False) -> bytes | None:
     """Makes sure that the directory is this topic's, and returns whose it is."""
-    found = read_topic_id(disk, directory)
+    found = None if fresh else read_topic_id(disk, directory)
     if topic_id is None or topic_id == found:
         return found
     if found is not None:

@@ -29,12 +29,14 @@ from scriba.storage.compaction import finish_swaps
 from scriba.storage.epochs import Epochs
 from scriba.storage.indexes import UNSURE_ENTRIES
 from scriba.storage.names import (
+    CLEANED,
     DELETED,
     INDEX,
     LEADER_EPOCHS,
     LOG,
     SEGMENT_SUFFIXES,
     SNAPSHOT,
+    SWAP,
     TEMPORARY,
     TIME_INDEX,
     TXN_INDEX,
@@ -49,6 +51,7 @@ from scriba.storage.snapshots import Snapshots
 logger = logging.getLogger(__name__)
 
 _NEVER: Final = 2**63 - 1
+_INTERRUPTED: Final = (TEMPORARY, DELETED, CLEANED, SWAP)
 
 
 @dataclass(slots=True, frozen=True)
@@ -137,7 +140,10 @@ def load(
 def _tidy(place: Place) -> set[tuple[int, str]]:
     """Ends what a crash interrupted: removals go on, and a finished cleaning takes its place."""
     disk, directory = place.disk, place.directory
-    for name in disk.list(directory):
+    names = disk.list(directory)
+    if not any(name.endswith(_INTERRUPTED) for name in names):
+        return {found for name in names if (found := parse_file(name)) is not None}
+    for name in names:
         if name.endswith((TEMPORARY, DELETED)):
             disk.unlink(f"{directory}/{name}")
 

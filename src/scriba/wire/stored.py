@@ -396,9 +396,11 @@ def encode_metadata_record(message: Message, version: int | None = None) -> byte
 
 def decode_metadata_record(buf: Buffer) -> Message:
     try:
-        frame, pos = read_uvarint(buf, 0)
-        key, pos = read_uvarint(buf, pos)
-        version, pos = read_uvarint(buf, pos)
+        frame, key, version, pos = buf[0], buf[1], buf[2], 3
+        if (frame | key | version) & 0x80:
+            frame, pos = read_uvarint(buf, 0)
+            key, pos = read_uvarint(buf, pos)
+            version, pos = read_uvarint(buf, pos)
     except (ValueError, IndexError) as e:
         raise ParseError(f"metadata record: {e}") from e
     if frame != _FRAME_VERSION:
