@@ -22,6 +22,10 @@ _IOV_MAX: Final = 1024
 _ACCEPTS_PER_PASS: Final = 16
 _ACCEPT_PAUSE_S: Final = 0.1
 _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_MORE: Final[int] = getattr(socket, "MSG_MORE", 0)
+_LOCAL_SEND_BUFFER: Final = 1 << 18
+"""What a peer on this host gets. There is no distance to fill, and in a buffer that the kernel lets
+grow, megabytes wait for the pacing of congestion control (BBR): twice the CPU for each gigabyte."""
 
 
 def _host(address: object) -> str:
@@ -39,6 +43,8 @@ class SocketStream:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if peer == "::1" or peer.startswith("127."):
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _LOCAL_SEND_BUFFER)
         self.peer = peer
         self._socket = connected
         self._fd = connected.fileno()
@@ -52,11 +58,13 @@ class SocketStream:
         except BlockingIOError:
             return WOULD_BLOCK
 
-    def send(self, views: Sequence[Buffer]) -> int:
+    def send(self, views: Sequence[Buffer], more: bool = False) -> int:
+        flags = _MORE if more else 0
         try:
             if len(views) == 1:
-                return self._socket.send(views[0])
-            return self._socket.sendmsg(views if len(views) <= _IOV_MAX else views[:_IOV_MAX])
+                return self._socket.send(views[0], flags)
+            some = views if len(views) <= _IOV_MAX else views[:_IOV_MAX]
+            return self._socket.sendmsg(some, (), flags)
         except BlockingIOError:
             return WOULD_BLOCK
 

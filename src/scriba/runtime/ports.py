@@ -155,7 +155,8 @@ class Stream(Protocol):
     """A connected byte stream, non-blocking and readiness-based.
 
     `recv_into`, `send` and `send_file` return bytes done, WOULD_BLOCK, or (recv) EOF; a broken
-    connection raises OSError. `want` replaces the interest: `on_readable` runs each time bytes
+    connection raises OSError. `more` says that the next send follows at once, so that a small head
+    need not travel alone. `want` replaces the interest: `on_readable` runs each time bytes
     may be read, `on_writable` each time they may be written, None for no interest.
     """
 
@@ -164,7 +165,7 @@ class Stream(Protocol):
 
     def recv_into(self, view: memoryview) -> int: ...
 
-    def send(self, views: Sequence[Buffer]) -> int: ...
+    def send(self, views: Sequence[Buffer], more: bool = False) -> int: ...
 
     def send_file(self, file: File, offset: int, n: int) -> int: ...
 

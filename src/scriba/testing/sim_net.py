@@ -141,7 +141,7 @@ class SimStream:
             return len(data)
         return EOF if self._in.ended else WOULD_BLOCK
 
-    def send(self, views: Sequence[Buffer]) -> int:
+    def send(self, views: Sequence[Buffer], more: bool = False) -> int:
         self._check()
         room = self._out.room()
         if not room:

@@ -67,6 +67,21 @@ async def receive(stream: Stream, n: int) -> bytes:
     return bytes(buffer)
 
 
+async def test_a_head_held_back_for_the_file_behind_it_arrives_before_it(
+    pair: Pair, tmp_path: Path
+) -> None:
+    (tmp_path / "records").write_bytes(b"all the records")
+    async with RealWorld() as world:
+        file = world.disk.open(str(tmp_path / "records"))
+        assert pair.near.send([b"head of one: "], more=True) == 13
+        assert pair.near.send_file(file, 4, 11) == 11
+        assert pair.near.send([b"; ", b"head of the last"], more=True) == 18
+        assert pair.near.send([b"."]) == 1
+        file.close()
+    expected = b"head of one: the records; head of the last."
+    assert await receive(pair.far, len(expected)) == expected
+
+
 async def test_bytes_arrive_in_order_and_the_end_is_seen(pair: Pair) -> None:
     buffer = memoryview(bytearray(10))
     assert pair.far.recv_into(buffer) == WOULD_BLOCK
