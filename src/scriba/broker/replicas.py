@@ -48,6 +48,10 @@ class Replicas:
         self._found: dict[PartitionName, LogDir] = {}
         """What lay in the directories at the start and has not been claimed."""
         self._removals: list[tuple[int, Log]] = []
+        self._resting: asyncio.Task[None] | None = None
+        self._hand = 0
+        loop = asyncio.get_running_loop()
+        node.world.disk.when_crowded(lambda: loop.call_soon_threadsafe(self._crowded))
 
     # ---- finding ----
 
@@ -276,6 +280,31 @@ class Replicas:
         self._removals = [(at, store) for at, store in self._removals if at > now_ms]
         for store in due:
             await store.remove_files()
+
+    def _crowded(self) -> None:
+        if self._resting is None or self._resting.done():
+            self._resting = self._node.tasks.spawn(self._rest_some(), name="open files")
+
+    async def _rest_some(self) -> None:
+        """Has logs close their files until enough are closed.
+
+        A hand goes round the partitions and asks each; one that was in use since it was last asked
+        may keep its files, unless two rounds were not enough.
+        """
+        disk = self._node.world.disk
+        pace = Pace(self._node.world.clock)
+        everyone = tuple(self)
+        start = self._hand
+        for turn in range(3 * len(everyone)):
+            if disk.open_files <= disk.most_files - disk.most_files // 4:
+                return
+            self._hand = (start + turn) % len(everyone)
+            partition = everyone[self._hand]
+            try:
+                partition.log.rest_if_idle(or_not=turn >= 2 * len(everyone))
+            except KafkaError as error:
+                self._node.note("open files", repr(partition), str(error))
+            await pace()
 
     async def checkpoint_starts(self) -> None:
         for directory in self._online():

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import resource
 import struct
 import sys
 import threading
@@ -22,6 +23,7 @@ from scriba.runtime.residency import RWF_NOWAIT, Residency
 P = ParamSpec("P")
 
 _IOV_MAX: Final = 1024
+_MOST_FILES: Final = 1 << 14
 _LOAD_BYTES: Final = 1 << 18
 _scratch = threading.local()
 
@@ -83,15 +85,23 @@ def _replace(path: str, data: bytes) -> None:
 
 
 class PosixFile:
-    __slots__ = ("_away", "_closed", "_offload", "_residency", "fd", "path")
+    __slots__ = ("_away", "_closed", "_held", "_offload", "_residency", "fd", "path")
 
-    def __init__(self, path: str, fd: int, offload: Offload, residency: Residency) -> None:
+    def __init__(
+        self, path: str, fd: int, offload: Offload, residency: Residency, held: set[int]
+    ) -> None:
         self.path = path
         self.fd = fd
         self._offload = offload
         self._residency = residency
+        self._held = held
         self._away = 0
         self._closed = False
+        held.add(fd)
+
+    def __del__(self) -> None:
+        # Dropped: whoever was sending from it, or had work on it away, is done.
+        self.close()
 
     def pread_into(self, view: memoryview, offset: int) -> int:
         done = os.preadv(self.fd, [view], offset)
@@ -160,6 +170,7 @@ class PosixFile:
     def _release(self) -> None:
         if not self._away and self.fd >= 0:
             fd, self.fd = self.fd, -1  # any later use fails with EBADF
+            self._held.discard(fd)
             os.close(fd)
 
 
@@ -190,10 +201,24 @@ class PosixDisk:
         self._offload = offload
         self._residency = Residency()
         self._replacing: dict[str, asyncio.Task[None]] = {}
+        self._held: set[int] = set()
+        self._tell: Callable[[], object] | None = None
+        self.most_files = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _MOST_FILES)
+        """Half of what the process may have: connections need descriptors, too."""
+
+    @property
+    def open_files(self) -> int:
+        return len(self._held)
+
+    def when_crowded(self, tell: Callable[[], object]) -> None:
+        self._tell = tell
 
     def open(self, path: str, create: bool = False) -> PosixFile:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return PosixFile(path, os.open(path, flags, 0o644), self._offload, self._residency)
+        fd = os.open(path, flags, 0o644)
+        if len(self._held) >= self.most_files and self._tell is not None:
+            self._tell()
+        return PosixFile(path, fd, self._offload, self._residency, self._held)
 
     def read(self, path: str) -> bytes:
         with open(path, "rb") as file:

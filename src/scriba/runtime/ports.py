@@ -98,10 +98,22 @@ class File(Protocol):
 
     def size(self) -> int: ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """At once. A file that is dropped instead closes when the last who uses it is done."""
+        ...
 
 
 class Disk(Protocol):
+    @property
+    def open_files(self) -> int: ...
+
+    most_files: int
+    """How many of them are enough."""
+
+    def when_crowded(self, tell: Callable[[], object]) -> None:
+        """Has `tell` called, from any thread, each time a file is opened beyond `most_files`."""
+        ...
+
     def open(self, path: str, create: bool = False) -> File:
         """Opens for reading and writing. FileNotFoundError unless `create`."""
         ...

@@ -478,12 +478,15 @@ class Log:
         finally:
             self._segments.close()
 
-    def rest_if_idle(self) -> bool:
-        """Gives files and memory back if nobody read or wrote since this was last asked."""
+    def rest_if_idle(self, or_not: bool = False) -> bool:
+        """Gives files and memory back if nobody read or wrote since this was last asked, `or_not`.
+
+        It goes on where it was with the next read or write.
+        """
         busy = self._segments.used or self.end_offset != self._seen_end
         self._segments.used = False
         self._seen_end = self.end_offset
-        if busy or self.failure is not None or self._segments.active.file is None:
+        if (busy and not or_not) or self.failure is not None or not self._segments.awake:
             return False
         try:
             self._segments.rest()

@@ -12,14 +12,12 @@ from scriba.storage.segment import Segment
 
 
 class Removal:
-    __slots__ = ("_closing", "_disk", "_doomed", "_offload", "_resting")
+    __slots__ = ("_disk", "_doomed", "_offload")
 
     def __init__(self, disk: Disk, offload: Offload) -> None:
         self._disk = disk
         self._offload = offload
         self._doomed: list[tuple[int, list[str], File | None]] = []
-        self._resting: list[File] = []
-        self._closing: list[File] = []
 
     def doom(self, segment: Segment, snapshot: str | None, deadline_ms: int) -> None:
         """Takes a segment out of the log's sight, with the producer snapshot at its base."""
@@ -30,16 +28,8 @@ class Removal:
                 paths.append(path + DELETED)
         self._doomed.append((deadline_ms, paths, segment.sleep()))
 
-    def rest(self, file: File | None) -> None:
-        """A file that is not needed open, to be closed when no one can be sending from it."""
-        if file is not None:
-            self._resting.append(file)
-
     async def sweep(self, now_ms: int) -> int:
-        """One pass: removes what is due, and closes what the pass before last put to rest."""
-        for file in self._closing:
-            file.close()
-        self._closing, self._resting = self._resting, []
+        """One pass: removes what is due."""
         removed = 0
         while self._doomed and self._doomed[0][0] <= now_ms:
             _, paths, doomed = self._doomed.pop(0)
@@ -53,10 +43,9 @@ class Removal:
 
     def close(self) -> None:
         """Closes everything; what is not removed yet goes at the next start."""
-        for file in (*self._closing, *self._resting, *(each[2] for each in self._doomed)):
+        for _, _, file in self._doomed:
             if file is not None:
                 file.close()
-        self._closing, self._resting = [], []
         self._doomed.clear()
 
 

@@ -243,7 +243,7 @@ class Segment:
         await self.repair()
 
     def sleep(self) -> File | None:
-        """Gives memory back. Returns the file, to be closed once nobody sends from it."""
+        """Gives memory back. Returns the file: dropped, it closes once nobody sends from it."""
         self.recent.clear()
         self.indexes.forget()
         self.limit = _ASLEEP

@@ -197,13 +197,19 @@ class Segments:
             awake.remove(segment)
         awake.append(segment)
         if len(awake) > _AWAKE:
-            self.removal.rest(awake.pop(0).sleep())
+            awake.pop(0).sleep()
+
+    @property
+    def awake(self) -> bool:
+        """Whether any segment holds its file open."""
+        return any(segment.file is not None for segment in self._list)
 
     def rest(self) -> None:
         """Puts all segments to sleep, the active one as a clean shutdown would leave it."""
         self.active.seal()
-        for segment in (self.active, *self._awake):
-            self.removal.rest(segment.sleep())
+        for segment in self._list:
+            if segment.file is not None:
+                segment.sleep()
         self._awake = []
 
     def moved(self, directory: str) -> None:

@@ -8,7 +8,7 @@ import asyncio
 import errno
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from scriba.runtime.ports import WOULD_BLOCK, Buffer
 from scriba.testing.sim_volume import (
@@ -116,6 +116,10 @@ class SimLock:
 
 
 class SimDisk:
+    open_files = 0
+    most_files = 1
+    """A simulated file needs no descriptor: however many are open, there is room."""
+
     """One process's view of a volume."""
 
     def __init__(self, volume: Volume) -> None:
@@ -132,6 +136,9 @@ class SimDisk:
     def check(self, path: str) -> None:
         if not self._alive:
             raise _fail(errno.EIO, path)
+
+    def when_crowded(self, tell: Callable[[], object]) -> None:
+        """Never."""
 
     def open(self, path: str, create: bool = False) -> SimFile:
         directory, name = self._place(path)

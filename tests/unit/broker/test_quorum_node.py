@@ -399,6 +399,29 @@ async def settled(rig: Rig) -> None:
         await asyncio.wait([rig.node._snapshotting])
 
 
+def test_a_start_that_had_much_to_read_leaves_a_snapshot_to_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("scriba.broker.controller.LONG_REPLAY_BYTES", 3000)
+
+    async def story(host: SimHost, live: Any) -> None:
+        async def life(world: ProcessWorld, new: int) -> tuple[int, int]:
+            rig = await Rig(world).start()
+            for i in range(new):
+                await rig.create(f"t{i}", 5)
+            await rig.node.tick(world.clock.now())
+            await settled(rig)
+            topics = len(rig.node.image.topics_by_name)
+            await rig.stop()
+            return topics, len(snapshots.find(world.disk, LOG_DIR))
+
+        assert await live(lambda world: life(world, 20)) == (20, 0)
+        assert await live(lambda world: life(world, 0)) == (20, 1)
+        assert await live(lambda world: life(world, 0)) == (20, 1)
+
+    simulate(story)
+
+
 def test_log_below_old_snapshots_goes_and_the_newest_snapshot_stays() -> None:
     async def story(host: SimHost, live: Any) -> None:
         async def body(world: ProcessWorld) -> ClusterImage:

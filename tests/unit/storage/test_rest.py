@@ -91,3 +91,29 @@ async def test_an_epoch_is_written_down_with_its_first_record(shelf):
         "1 0",
         "2 1",
     ]
+
+
+async def test_a_reader_keeps_what_it_sends_from_until_it_is_done(shelf):
+    log = shelf.open()
+    for i in range(10):
+        shelf.append(log, at=i)
+    sending = log.read(0, 1 << 20, log.end_offset)
+    assert log.rest_if_idle(or_not=True)
+    assert open_files(shelf.directory) == 1
+    assert sending.file.pread_into(memoryview(bytearray(sending.size)), 0) == sending.size
+    del sending
+    assert open_files(shelf.directory) == 0
+    assert [record.offset for record in await shelf.consume(log)] == list(range(10))
+
+
+async def test_a_log_that_only_readers_of_old_segments_use_goes_to_rest_too(shelf):
+    log = shelf.open()
+    shelf.append(log)
+    log.roll(shelf.now)
+    await log.close()
+    log = shelf.open(clean=True)
+    assert log.read(0, 1 << 20, log.end_offset) is not EMPTY
+    assert open_files(shelf.directory) == 1
+    assert not log.rest_if_idle()
+    assert log.rest_if_idle()
+    assert open_files(shelf.directory) == 0
