@@ -106,7 +106,7 @@ Fault read_record(Cursor *cursor, RecordView *record)
 
 /* ---- decoding ---- */
 
-static PyObject *bytes_or_none(const Field *field)
+PyObject *bytes_or_none(const Field *field)
 {
     if (field->data == NULL)
         return Py_NewRef(Py_None);
@@ -136,7 +136,7 @@ static PyObject *next_header(Cursor *cursor)
     return NULL;
 }
 
-static PyObject *headers_tuple(const RecordView *record)
+PyObject *headers_tuple(const RecordView *record)
 {
     Cursor cursor = record->headers;
     PyObject *headers = PyTuple_New(record->header_count);
@@ -218,6 +218,7 @@ static PyObject *decode_records(PyObject *module, PyObject *const *args, Py_ssiz
 
 static PyMethodDef functions[] = {
     {"decode_records", (PyCFunction)(void (*)(void))decode_records, METH_FASTCALL, NULL},
+    {"present_records", (PyCFunction)(void (*)(void))present_records, METH_FASTCALL, NULL},
     {"check_records", (PyCFunction)(void (*)(void))check_records, METH_FASTCALL, NULL},
     {"murmur2", murmur2, METH_O, NULL},
     {"siphash", siphash_digest, METH_VARARGS, NULL},
@@ -234,14 +235,20 @@ static PyObject *imported(const char *module, const char *name)
     return found;
 }
 
-static int add_type(PyObject *module, PyType_Spec *spec)
+/* A new reference to a type that the module now has. */
+static PyObject *added_type(PyObject *module, PyType_Spec *spec)
 {
     PyObject *type = PyType_FromModuleAndSpec(module, spec, NULL);
-    if (type == NULL)
-        return -1;
-    int done = PyModule_AddType(module, (PyTypeObject *)type);
-    Py_DECREF(type);
-    return done;
+    if (type != NULL && PyModule_AddType(module, (PyTypeObject *)type) < 0)
+        Py_CLEAR(type);
+    return type;
+}
+
+static int add_type(PyObject *module, PyType_Spec *spec)
+{
+    PyObject *type = added_type(module, spec);
+    Py_XDECREF(type);
+    return type == NULL ? -1 : 0;
 }
 
 static int execute(PyObject *module)
@@ -258,6 +265,9 @@ static int execute(PyObject *module)
         PyErr_SetString(PyExc_TypeError, "scriba.records.record.Record must be a tuple");
         return -1;
     }
+    state->record_fields = added_type(module, &record_fields_spec);
+    if (state->record_fields == NULL)
+        return -1;
     if (add_type(module, &builder_spec) < 0 || add_type(module, &offset_map_spec) < 0)
         return -1;
     return PyModule_AddStringConstant(module, "SOURCES", SCRIBA_NATIVE_SOURCES);
@@ -268,6 +278,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     State *state = PyModule_GetState(module);
     Py_VISIT(state->parse_error);
     Py_VISIT(state->record);
+    Py_VISIT(state->record_fields);
     return 0;
 }
 
@@ -276,6 +287,7 @@ static int clear(PyObject *module)
     State *state = PyModule_GetState(module);
     Py_CLEAR(state->parse_error);
     Py_CLEAR(state->record);
+    Py_CLEAR(state->record_fields);
     return 0;
 }
 

@@ -24,6 +24,7 @@
 typedef struct {
     PyObject *parse_error; /* scriba.errors.ParseError */
     PyObject *record;      /* scriba.records.record.Record, a named tuple */
+    PyObject *record_fields; /* RecordFields, of this module */
 } State;
 
 typedef enum {
@@ -120,6 +121,11 @@ Fault read_record(Cursor *cursor, RecordView *record);
 /* The same for the bytes that a record's length counts. */
 Fault read_body(Cursor body, RecordView *record);
 
+PyObject *bytes_or_none(const Field *field);
+
+/* The headers of a record that `read_record` found fine. */
+PyObject *headers_tuple(const RecordView *record);
+
 /* Whether a section of `size` bytes may hold this many records; if not, ParseError is set. */
 bool plausible_count(State *state, int64_t count, Py_ssize_t size);
 
@@ -134,6 +140,7 @@ bool int64_argument(PyObject *argument, int64_t *number);
 
 bool argument_count(const char *function, Py_ssize_t given, Py_ssize_t wanted);
 
+PyObject *present_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *check_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 #define SEED_BYTES 16
@@ -152,5 +159,6 @@ PyObject *murmur2(PyObject *module, PyObject *key);
 
 extern PyType_Spec builder_spec;
 extern PyType_Spec offset_map_spec;
+extern PyType_Spec record_fields_spec;
 
 #endif

@@ -1,6 +1,8 @@
-# The same functions and classes as in `scriba.records.pure`, which says what they do.
+# The same functions and classes as in `scriba.records.pure` and beside it, which say what they do.
 from typing import Final
 
+from scriba.records.fetched import RecordFields as RecordFields
+from scriba.records.fetched import present_records as present_records
 from scriba.records.pure import Builder as Builder
 from scriba.records.pure import OffsetMap as OffsetMap
 from scriba.records.pure import check_records as check_records

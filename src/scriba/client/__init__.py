@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     )
     from scriba.client.model import (
         ConsumerGroupMetadata,
-        ConsumerRecord,
         Isolation,
         OffsetAndMetadata,
         OffsetAndTimestamp,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
         TopicPartition,
     )
     from scriba.client.producer import Producer
+    from scriba.client.record import ConsumerRecord
     from scriba.client.sync import SyncAdmin, SyncConsumer, SyncProducer
 
 __all__ = [
@@ -112,7 +112,6 @@ _HOMES = {
     ),
     "model": (
         "ConsumerGroupMetadata",
-        "ConsumerRecord",
         "Isolation",
         "OffsetAndMetadata",
         "OffsetAndTimestamp",
@@ -122,6 +121,7 @@ _HOMES = {
         "TopicPartition",
     ),
     "producer": ("Producer",),
+    "record": ("ConsumerRecord",),
     "sync": ("SyncAdmin", "SyncConsumer", "SyncProducer"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -1,29 +1,35 @@
 """The records of one partition as one answer brought them, decoded batch by batch when wanted.
 
-Per-record work is in two places only: `records.batch.decode_records`, and the one comprehension
-that makes a batch's `ConsumerRecord`s. What no application may see is left out here: records before
-the offset asked for, control records, and, for `read_committed`, those of aborted transactions.
+A batch becomes `ConsumerRecord`s by one call of `native.kit.present_records`; whoever takes them
+one by one goes through `rest` without a call of Python, and where that has got to is worked out
+when somebody asks. What no application may see is left out here: records before the offset asked
+for, control records, and, for `read_committed`, those of aborted transactions.
 """
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop
+from itertools import islice
+from operator import length_hint
 from typing import Any
 
 from scriba.client.errors import DecodeError
-from scriba.client.model import ConsumerRecord, TimestampType, TopicPartition
+from scriba.client.model import TimestampType, TopicPartition
+from scriba.client.record import ConsumerRecord
 from scriba.client.serializers import Deserializer
 from scriba.errors import KafkaError, ParseError
+from scriba.records import native
 from scriba.records.batch import (
     BatchHeader,
     ControlType,
-    Record,
     check_crc,
     control_type,
     decode_records,
+    records_bytes,
     walk,
 )
+from scriba.records.compression import MAX_DECOMPRESSED_BYTES
 from scriba.wire.fetch import AbortedTransaction
 
 log = logging.getLogger(__name__)
@@ -46,12 +52,6 @@ class Reading:
         self.check_crcs = check_crcs
         self.skip_errors = skip_errors
 
-    def key(self, data: bytes | None) -> Any:
-        return data if data is None or self.to_key is None else self.to_key(data)
-
-    def value(self, data: bytes | None) -> Any:
-        return data if data is None or self.to_value is None else self.to_value(data)
-
 
 class Chunk:
     """`aborted` are the aborted transactions in it, None when they are not left out."""
@@ -59,17 +59,18 @@ class Chunk:
     __slots__ = (
         "_aborted",
         "_aborting",
-        "_at",
         "_batches",
         "_data",
         "_end",
+        "_epoch",
         "_failure",
         "_reading",
         "_ready",
+        "_start",
         "end_epoch",
         "end_offset",
         "generation",
-        "next_offset",
+        "rest",
         "where",
     )
 
@@ -85,8 +86,8 @@ class Chunk:
         self.where = where
         self.generation = generation
         """Which of the consumer's positions in the partition it belongs to."""
-        self.next_offset = offset
-        """Where to go on reading, after what has been taken."""
+        self.rest: Iterator[ConsumerRecord[Any, Any]] = iter(())
+        """Those of `_ready` that have not been taken; whoever takes one takes it from here."""
         self.end_offset = offset
         """Where to go on reading, after all of it."""
         self.end_epoch = -1
@@ -96,7 +97,11 @@ class Chunk:
         self._batches: deque[tuple[int, BatchHeader]] = deque()
         self._end = offset
         self._ready: list[ConsumerRecord[Any, Any]] = []
-        self._at = 0
+        """What the batch at hand has for the application."""
+        self._start = offset
+        """Where to go on reading when none of them has been taken."""
+        self._epoch = -1
+        """Of the leader that wrote what was taken before them; -1 for none."""
         self._failure: DecodeError | None = None
         self._aborting = (
             None if aborted is None else [(a.first_offset, a.producer_id) for a in aborted]
@@ -108,56 +113,61 @@ class Chunk:
 
     def _survey(self) -> None:
         """Finds the batches; what cannot be one is reported when reading gets there."""
+        start = self._start
         try:
             for position, header in walk(self._data):
-                if header.last_offset >= self.next_offset:
+                if header.last_offset >= start:
                     self._batches.append((position, header))
                     self.end_offset = header.next_offset
                     self.end_epoch = header.leader_epoch
         except ParseError as damage:
             if not self._batches:
-                self._damaged(self.next_offset, self.next_offset + 1, damage)
+                self._damaged(start, start + 1, damage)
 
     @property
     def used_up(self) -> bool:
         """Whether nothing is left of it; what is left may still turn out to be of no interest."""
-        return self._at == len(self._ready) and not self._batches and self._failure is None
+        return not (self._batches or length_hint(self.rest)) and self._failure is None
+
+    @property
+    def next_offset(self) -> int:
+        """Where to go on reading, after what has been taken."""
+        left = length_hint(self.rest)
+        if not left and not self._batches and self._failure is None:
+            return self.end_offset
+        taken = len(self._ready) - left
+        return self._ready[taken - 1].offset + 1 if taken else self._start
+
+    @property
+    def seen_epoch(self) -> int:
+        """Of the leader that wrote the last record that was taken; -1 when none was."""
+        taken = len(self._ready) - length_hint(self.rest)
+        return self._ready[taken - 1].leader_epoch if taken else self._epoch
 
     def take(self, most: int) -> list[ConsumerRecord[Any, Any]]:
         """Up to `most` records, fewer at the end of a batch; none when the chunk is used up.
 
         DecodeError when the next record cannot be read.
         """
-        if self._at == len(self._ready) and not self._fill():
-            return []
-        start = self._at
-        self._at = min(start + most, len(self._ready))
-        taken = self._ready[start : self._at]
-        self.next_offset = taken[-1].offset + 1
+        taken = list(islice(self.rest, most))
+        if not taken and self.fill():
+            taken = list(islice(self.rest, most))
         return taken
 
-    def take_one(self) -> ConsumerRecord[Any, Any] | None:
-        if self._at == len(self._ready) and not self._fill():
-            return None
-        record = self._ready[self._at]
-        self._at += 1
-        self.next_offset = record.offset + 1
-        return record
-
-    def _fill(self) -> bool:
-        """Decodes the next batch that has a record for the application."""
+    def fill(self) -> bool:
+        """Decodes the next batch that has a record for the application, when the last is taken."""
         if self._failure is not None:
             raise self._failure
+        self._epoch = self.seen_epoch
+        self._start = max(self.next_offset, self._end)
         self._ready = []
-        self._at = 0
-        self.next_offset = max(self.next_offset, self._end)
         while self._batches:
             position, header = self._batches.popleft()
             if self._decode(position, header):
                 return True
             if self._failure is not None:
                 raise self._failure
-            self.next_offset = header.next_offset
+            self._start = header.next_offset
         return False
 
     def _decode(self, position: int, header: BatchHeader) -> bool:
@@ -170,82 +180,55 @@ class Chunk:
             return False
         if self._aborting is not None and self._is_aborted(header):
             return False
+        kind = TimestampType.CREATE_TIME
+        if header.log_append_time:
+            kind = TimestampType.LOG_APPEND_TIME
         try:
-            records = decode_records(batch)
+            records: list[ConsumerRecord[Any, Any]] = native.kit.present_records(
+                records_bytes(batch, header, MAX_DECOMPRESSED_BYTES),
+                header.count,
+                header.base_offset,
+                header.base_timestamp,
+                header.max_timestamp if header.log_append_time else None,
+                self._start,
+                ConsumerRecord,
+                *self.where,
+                kind,
+                header.leader_epoch,
+            )
         except (ParseError, KafkaError) as damage:
             raise self._damaged(header.base_offset, header.next_offset, damage) from damage
-        if records and records[0].offset < self.next_offset:
-            records = [record for record in records if record.offset >= self.next_offset]
-        self._ready = self._present(records, header)
+        self._ready = self._deserialized(records)
+        self.rest = iter(self._ready)
         if self._failure is None:
             # What compaction left out behind the last record need not be asked for again.
             self._end = header.next_offset
         return bool(self._ready)
 
-    def _present(
-        self, records: list[Record], header: BatchHeader
-    ) -> list[ConsumerRecord[Any, Any]]:
-        topic, partition = self.where
-        epoch = header.leader_epoch
-        kind = (
-            TimestampType.LOG_APPEND_TIME if header.log_append_time else TimestampType.CREATE_TIME
-        )
-        reading = self._reading
-        if reading.to_key is None and reading.to_value is None:
-            return [
-                ConsumerRecord(topic, partition, offset, time, kind, key, value, headers, epoch)
-                for offset, time, key, value, headers in records
-            ]
-        to_key, to_value = reading.key, reading.value
-        try:
-            return [
-                ConsumerRecord(
-                    topic,
-                    partition,
-                    offset,
-                    time,
-                    kind,
-                    to_key(key),
-                    to_value(value),
-                    headers,
-                    epoch,
-                )
-                for offset, time, key, value, headers in records
-            ]
-        except Exception:
-            return self._present_one_by_one(records, kind, epoch)
-
-    def _present_one_by_one(
-        self, records: list[Record], kind: TimestampType, epoch: int
+    def _deserialized(
+        self, records: list[ConsumerRecord[Any, Any]]
     ) -> list[ConsumerRecord[Any, Any]]:
         """The records before the first that a deserializer refuses; or all but those."""
-        topic, partition = self.where
-        reading = self._reading
+        to_key, to_value = self._reading.to_key, self._reading.to_value
+        if to_key is None and to_value is None:
+            return records
         good: list[ConsumerRecord[Any, Any]] = []
-        for offset, time, key, value, headers in records:
+        for record in records:
             try:
-                good.append(
-                    ConsumerRecord(
-                        topic,
-                        partition,
-                        offset,
-                        time,
-                        kind,
-                        reading.key(key),
-                        reading.value(value),
-                        headers,
-                        epoch,
-                    )
-                )
+                if to_key is not None and record.key is not None:
+                    record.key = to_key(record.key)
+                if to_value is not None and record.value is not None:
+                    record.value = to_value(record.value)
             except Exception as refusal:
-                error = DecodeError(
-                    topic, partition, offset, offset + 1, f"a deserializer refused it: {refusal!r}"
-                )
+                at, why = record.offset, f"a deserializer refused it: {refusal!r}"
+                error = DecodeError(record.topic, record.partition, at, at + 1, why)
                 error.__cause__ = refusal
-                if not reading.skip_errors:
+                if not self._reading.skip_errors:
                     self._failure = error
                     break
                 log.warning("left out: %s", error)
+            else:
+                good.append(record)
         return good
 
     # -- transactions ----------------------------------------------------------------------------

@@ -23,7 +23,6 @@ from scriba.client.group import Group
 from scriba.client.group_offsets import Done
 from scriba.client.model import (
     ConsumerGroupMetadata,
-    ConsumerRecord,
     Isolation,
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -33,6 +32,7 @@ from scriba.client.model import (
 from scriba.client.offsets import list_offsets, reset_target
 from scriba.client.ports import Ports, real_ports
 from scriba.client.positions import Assigned, Positions
+from scriba.client.record import ConsumerRecord
 from scriba.client.serializers import deserializer
 from scriba.client.settings import ConsumerSettings
 from scriba.client.subscription import Listener, Subscription, Told
@@ -334,6 +334,12 @@ class Consumer:
         return self
 
     async def __anext__(self) -> ConsumerRecord[Any, Any]:
+        for record in self._fetcher.flow:
+            return record
+        return await self._next()
+
+    async def _next(self) -> ConsumerRecord[Any, Any]:
+        """The next record, when there is something else to look at before it."""
         fetcher, group = self._fetcher, self._group
         if group is not None:
             group.touched = True
@@ -342,7 +348,7 @@ class Consumer:
         if fetcher.breathe:
             fetcher.breathe = False
             await asyncio.sleep(0)
-        while (record := fetcher.take_one()) is None:
+        while (record := fetcher.next()) is None:
             self._check_open()
             await self._arrived(group)
             if group is not None and group.due:

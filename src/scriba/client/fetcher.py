@@ -10,27 +10,24 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from collections.abc import Iterator
+from operator import length_hint
 from typing import Any, Final
 
 from scriba.client.chunk import Chunk, Reading
 from scriba.client.cluster import HOPELESS, NO_NODE, Cluster, Node
 from scriba.client.connection import Connection
 from scriba.client.errors import BrokerError, ClientError, DecodeError, OffsetError
-from scriba.client.fetch_session import FINAL_EPOCH, NO_SESSION, FetchSession, Plan, Wanted
-from scriba.client.model import ConsumerRecord, Isolation, OffsetSpec, TopicPartition
+from scriba.client.fetch_request import fetch_request
+from scriba.client.fetch_session import FINAL_EPOCH, NO_SESSION, FetchSession, Wanted
+from scriba.client.model import Isolation, OffsetSpec, TopicPartition
 from scriba.client.offsets import EpochEnd, epoch_ends, look_up, reset_target
 from scriba.client.ports import Backoff, Signal
 from scriba.client.positions import Assigned, Positions
+from scriba.client.record import ConsumerRecord
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode, error_code
-from scriba.wire.fetch import (
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchTopic,
-    ForgottenTopic,
-    PartitionData,
-)
+from scriba.wire.fetch import FetchRequest, FetchResponse, PartitionData
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +51,8 @@ _FINAL: Final = frozenset(
 )
 """What the application has to know; everything else is tried again."""
 
+_DRY: Final[Iterator[ConsumerRecord[Any, Any]]] = iter(())
+
 
 class _Lane:
     __slots__ = ("backoff", "node", "session", "wake")
@@ -73,6 +72,11 @@ class Fetcher:
         """Wakes who waits for records, positions or errors."""
         self.breathe = False
         """Whether a chunk was used up since this was last set back: others need a turn."""
+        self.flow: Iterator[ConsumerRecord[Any, Any]] = _DRY
+        """Records that may be taken one by one, with nothing else to look at in between."""
+        self._left = 0
+        """How many they were when somebody looked."""
+        self._moved = False
         self._cluster = cluster
         self._settings = settings
         self._positions = positions
@@ -93,9 +97,26 @@ class Fetcher:
 
     def poke(self) -> None:
         """Tells that positions have changed, or there is room for more."""
+        self.halt()
         self._tend_now.set()
         for lane in self._lanes.values():
             lane.wake.set()
+
+    def halt(self) -> None:
+        """Has whoever takes one record after the other look up before the next."""
+        self._note_flow()
+        self.flow, self._left = _DRY, 0
+
+    def moved(self) -> bool:
+        """Whether records were taken from `flow` since this was last asked."""
+        self._note_flow()
+        moved, self._moved = self._moved, False
+        return moved
+
+    def _note_flow(self) -> None:
+        left = length_hint(self.flow)
+        self._moved = self._moved or left < self._left
+        self._left = left
 
     # -- out to the application ------------------------------------------------------------------
 
@@ -128,35 +149,26 @@ class Fetcher:
     def _take_from(self, assigned: Assigned, most: int) -> list[ConsumerRecord[Any, Any]]:
         chunk = assigned.buffered[0]
         taken = chunk.take(most)
-        assigned.position = chunk.next_offset
-        if taken:
-            assigned.seen_epoch = taken[-1].leader_epoch
         if not taken or chunk.used_up:
-            self._finish(assigned, chunk)
+            self._finish(assigned)
         return taken
 
-    def take_one(self) -> ConsumerRecord[Any, Any] | None:
-        """The next buffered record; cheaper than `take(1)` while a chunk lasts."""
+    def next(self) -> ConsumerRecord[Any, Any] | None:
+        """The next buffered record; more of the same batch are in `flow` then."""
+        records = self.take(1)
+        if not records:
+            return None
         if self._line:
             assigned = self._line[0]
             if assigned.buffered and not assigned.paused and self._is_current(assigned):
-                chunk = assigned.buffered[0]
-                record = chunk.take_one()
-                assigned.position = chunk.next_offset
-                if record is not None:
-                    assigned.seen_epoch = record.leader_epoch
-                if record is None or chunk.used_up:
-                    self._finish(assigned, chunk)
-                if record is not None:
-                    return record
-        records = self.take(1)
-        return records[0] if records else None
+                self.halt()
+                self.flow = assigned.buffered[0].rest
+                self._left = length_hint(self.flow)
+        return records[0]
 
-    def _finish(self, assigned: Assigned, chunk: Chunk) -> None:
+    def _finish(self, assigned: Assigned) -> None:
         """A chunk is used up: there is room for another."""
-        assigned.position = chunk.end_offset
-        assigned.seen_epoch = chunk.end_epoch
-        assigned.buffered.popleft()
+        assigned.used_up()
         self._line.popleft()
         self.breathe = True
         self.poke()
@@ -249,6 +261,7 @@ class Fetcher:
     def _truncated(self, assigned: Assigned, end: EpochEnd) -> None:
         """The leader's log no longer has all that was fetched."""
         log.warning("%s was truncated to offset %d", assigned.where, end.end_offset)
+        self.halt()
         seen = assigned.position
         if seen <= end.end_offset:
             assigned.jump(seen)  # only what was fetched ahead is gone
@@ -365,7 +378,7 @@ class Fetcher:
         generations = {where: a.generation for where, (a, _) in wanted.items()}
         settings = self._settings
         answer = await connection.request(
-            self._request(plan),
+            fetch_request(plan, settings, self._isolation),
             FetchResponse,
             version=version,
             timeout_ms=settings.request_timeout_ms + settings.fetch_max_wait_ms,
@@ -392,39 +405,6 @@ class Fetcher:
                     if stayed and self._is_current(assigned):
                         self._receive(lane, assigned, want, said, nodes)
         self.arrived.wake()
-
-    def _request(self, plan: Plan) -> FetchRequest:
-        settings = self._settings
-        topics: dict[str, FetchTopic] = {}
-        for (topic, partition), want in plan.send.items():
-            entry = topics.get(topic)
-            if entry is None:
-                entry = topics[topic] = FetchTopic(topic=topic, topic_id=want.topic_id)
-            entry.partitions.append(
-                FetchPartition(
-                    partition=partition,
-                    current_leader_epoch=want.leader_epoch,
-                    fetch_offset=want.offset,
-                    partition_max_bytes=want.max_bytes,
-                )
-            )
-        forgotten: dict[str, ForgottenTopic] = {}
-        for (topic, partition), want in plan.forget.items():
-            gone = forgotten.get(topic)
-            if gone is None:
-                gone = forgotten[topic] = ForgottenTopic(topic=topic, topic_id=want.topic_id)
-            gone.partitions.append(partition)
-        return FetchRequest(
-            max_wait_ms=settings.fetch_max_wait_ms,
-            min_bytes=settings.fetch_min_bytes,
-            max_bytes=settings.fetch_max_bytes,
-            isolation_level=self._isolation,
-            session_id=plan.session_id,
-            session_epoch=plan.epoch,
-            topics=list(topics.values()),
-            forgotten_topics_data=list(forgotten.values()),
-            rack_id=settings.client_rack,
-        )
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -503,6 +483,7 @@ class Fetcher:
 
     def close(self) -> None:
         """Tells brokers that the sessions can go; nobody waits for their answers."""
+        self.halt()
         for lane in self._lanes.values():
             connection = self._cluster.living(lane.node)
             if connection is not None and lane.session.id != NO_SESSION:

@@ -283,7 +283,7 @@ class Group:
         machine = self._machine
         while True:
             now = self._clock.mono_ms()
-            if self.touched or self.waiting:
+            if self._fetcher.moved() or self.touched or self.waiting:
                 self.touched = False
                 if not machine.lost:
                     machine.polled(now)
@@ -410,6 +410,7 @@ class Group:
     def _ended(self, task: "asyncio.Task[None]") -> None:
         if task in self._tasks:
             self._turn_wanted = True
+            self._fetcher.halt()
             self._fetcher.arrived.wake()
 
     def _look(self) -> None:
@@ -421,6 +422,8 @@ class Group:
         if wanted and not self._turn_wanted:
             self._fetcher.arrived.wake()
         self._turn_wanted = wanted
+        if wanted:
+            self._fetcher.halt()
 
     def _commit_refused(self, code: ErrorCode, generation: int) -> None:
         if self.subscription is not None and generation == self._machine.generation:

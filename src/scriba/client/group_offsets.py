@@ -144,6 +144,7 @@ class GroupOffsets:
             await asyncio.sleep(max(1, self._settings.auto_commit_interval_ms) / 1000)
             if not self.due and self._positions.assigned:
                 self.due = True
+                self._fetcher.halt()
                 self._fetcher.arrived.wake()
 
     # -- reading ---------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,21 +28,6 @@ class TimestampType(enum.IntEnum):
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
-
-
-@dataclass(slots=True)
-class ConsumerRecord(Generic[K, V]):
-    """One record as read. Treat it as a value: nothing looks at it again."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
-    timestamp_type: TimestampType
-    key: K
-    value: V
-    headers: Headers
-    leader_epoch: int
 
 
 @dataclass(slots=True, frozen=True)

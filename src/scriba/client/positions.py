@@ -29,6 +29,8 @@ class Assigned:
 
     __slots__ = (
         "_checked_epoch",
+        "_position",
+        "_seen_epoch",
         "asking",
         "buffered",
         "epoch",
@@ -41,9 +43,7 @@ class Assigned:
         "nearby",
         "nearby_until",
         "paused",
-        "position",
         "retry_at",
-        "seen_epoch",
         "target",
         "where",
     )
@@ -53,12 +53,11 @@ class Assigned:
         self.paused = False
         self.generation = 0
         self.target = target
-        self.position = -1
         self.fetch_offset = -1
         self.epoch = -1
         """Of the leader that wrote what is before `fetch_offset`; -1 when not known."""
-        self.seen_epoch = -1
-        """Of the leader that wrote what is before `position`; -1 when not known."""
+        self._position = -1
+        self._seen_epoch = -1
         self._checked_epoch = -1
         self.buffered: deque[Chunk] = deque()
         self.error: ClientError | None = None
@@ -78,16 +77,16 @@ class Assigned:
     def jump(self, offset: int, epoch: int = -1) -> None:
         """Goes on at an offset; `epoch` is that of the record before it, if known."""
         self._leave()
-        self.position = self.fetch_offset = offset
-        self.epoch = self.seen_epoch = epoch
+        self._position = self.fetch_offset = offset
+        self.epoch = self._seen_epoch = epoch
         self._checked_epoch = -1
 
     def look_for(self, target: int) -> None:
         """Goes on where a name or a timestamp points to."""
         self._leave()
         self.target = target
-        self.position = self.fetch_offset = -1
-        self.epoch = self.seen_epoch = -1
+        self._position = self.fetch_offset = -1
+        self.epoch = self._seen_epoch = -1
 
     def _leave(self) -> None:
         self.generation += 1
@@ -97,6 +96,25 @@ class Assigned:
         self.asking = False
         self.retry_at = 0
         self.nearby = NO_NODE
+
+    # -- what was taken --------------------------------------------------------------------------
+
+    @property
+    def position(self) -> int:
+        """Where the application goes on; -1 when that has to be found."""
+        return self.buffered[0].next_offset if self.buffered else self._position
+
+    @property
+    def seen_epoch(self) -> int:
+        """Of the leader that wrote what is before `position`; -1 when not known."""
+        seen = self.buffered[0].seen_epoch if self.buffered else -1
+        return self._seen_epoch if seen < 0 else seen
+
+    def used_up(self) -> None:
+        """The first chunk has nothing more."""
+        chunk = self.buffered.popleft()
+        self._position = chunk.end_offset
+        self._seen_epoch = chunk.end_epoch
 
     # -- states ----------------------------------------------------------------------------------
 

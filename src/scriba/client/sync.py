@@ -18,7 +18,7 @@ and heartbeats go out between calls. Callbacks run in the thread that called.
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
@@ -30,13 +30,13 @@ from scriba.client.errors import ClientError, Closed, RecordError, TimedOut
 from scriba.client.group_offsets import Done, Offsets
 from scriba.client.model import (
     ConsumerGroupMetadata,
-    ConsumerRecord,
     HeadersLike,
     OffsetAndMetadata,
     RecordMetadata,
     TopicPartition,
 )
 from scriba.client.producer import Producer
+from scriba.client.record import ConsumerRecord
 from scriba.client.settings import AdminSettings, ConsumerSettings, ProducerSettings
 from scriba.client.subscription import Told
 from scriba.client.sync_host import Sync, calls, waits
@@ -49,6 +49,9 @@ _Record = tuple[str, Any, Any, int | None, int | None, HeadersLike]
 
 _HANDED_OVER: Final = 10_000
 """Records that a producer's caller may be ahead of its event loop."""
+
+_READ_AHEAD: Final = 2_000
+"""Records that iterating takes from the event loop at once, when no group waits meanwhile."""
 
 
 class SyncDelivery:
@@ -281,13 +284,24 @@ class SyncConsumer(Sync[Consumer]):
         while self._committed:
             self._committed.popleft()()
 
-    def __iter__(self) -> Self:
-        return self
+    def __iter__(self) -> Iterator[ConsumerRecord[Any, Any]]:
+        ahead = self._ahead
+        while True:
+            while ahead:
+                yield ahead.popleft()
+            self._read_ahead()
 
     def __next__(self) -> ConsumerRecord[Any, Any]:
         while not self._ahead:
-            self._ahead.extend(self.poll(1000))
+            self._read_ahead()
         return self._ahead.popleft()
+
+    def _read_ahead(self) -> None:
+        """In a group as many as a poll may give: its members have to come back in time."""
+        most = self.settings.max_poll_records
+        if self.settings.group_id is None:
+            most = max(most, _READ_AHEAD)
+        self._ahead.extend(self.poll(1000, most))
 
     async def _before(self) -> None:
         first: dict[tuple[str, int], int] = {}

@@ -6,9 +6,10 @@ The extension is used where it was built, unless SCRIBA_NATIVE=0 is in the envir
 
 import os
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from scriba.records import pure
+from scriba.records import fetched, pure
+from scriba.records.fetched import Make
 from scriba.records.header import Buffer
 from scriba.records.record import Record
 
@@ -21,32 +22,40 @@ else:
 
 
 class Kit(NamedTuple):
-    """The functions of `pure`, from either twin."""
+    """The functions of `pure` and `fetched`, from either twin."""
 
     native: bool
     decode_records: Callable[[Buffer, int, int, int, int | None], list[Record]]
     check_records: Callable[[Iterable[Buffer], int, int, bool, int, int], tuple[int, int, int]]
+    present_records: Callable[
+        [Buffer, int, int, int, int | None, int, Make[Any], str, int, int, int], list[Any]
+    ]
     murmur2: Callable[[Buffer], int]
     Builder: type[pure.Builder]
     OffsetMap: type[pure.OffsetMap]
+    RecordFields: type[fetched.RecordFields]
 
 
 PURE = Kit(
     False,
     pure.decode_records,
     pure.check_records,
+    fetched.present_records,
     pure.murmur2,
     pure.Builder,
     pure.OffsetMap,
+    fetched.RecordFields,
 )
 NATIVE = (
     Kit(
         True,
         _native.decode_records,
         _native.check_records,
+        _native.present_records,
         _native.murmur2,
         _native.Builder,
         _native.OffsetMap,
+        _native.RecordFields,
     )
     if built
     else None

@@ -16,7 +16,8 @@ from scriba.client.errors import (
     OffsetError,
     TimedOut,
 )
-from scriba.client.model import ConsumerRecord, TimestampType, TopicPartition
+from scriba.client.model import TimestampType, TopicPartition
+from scriba.client.record import ConsumerRecord
 from scriba.errors import ErrorCode
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch
 from scriba.records.compression import Codec
