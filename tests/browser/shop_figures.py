@@ -89,6 +89,8 @@ class Figures:
             "watermark_delay_seconds": delay,
             "lag": lag,
             "dropped_by_watermark": 0,
+            "restarts": 0,
+            "trouble": None,
         }
         self.say(topics.PROGRESS, query, {**value, **more}, at_ms)
 

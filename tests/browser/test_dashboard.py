@@ -179,6 +179,23 @@ def test_figures_without_news_are_called_stale_with_what_can_be_said_of_the_caus
     assert screen.text("#notice") == ""
 
 
+def test_a_query_that_starts_again_is_told_with_its_reason(
+    screen: Browser, shop: Figures, dashboard: Dashboard
+) -> None:
+    shop.sales(this_minute(), 1, 5_000)
+    trouble = "the broker went away; it goes on in 4 s"
+    shop.progress("figures", 10, 5.0, restarts=3, trouble=trouble)
+    shop.producer.flush()
+    screen.open(dashboard.address)
+    screen.until("#troubles", f"figures starts again: {trouble}")
+    assert screen.text("#pipeline-hint") == "1 query · 3 restarts"
+    with urllib.request.urlopen(f"{dashboard.address}/health", timeout=30) as answer:
+        assert json.load(answer)["queries_in_trouble"] == {"figures": trouble}
+    shop.progress("figures", 0, 5.0, restarts=3)
+    shop.producer.flush()
+    screen.until("#troubles", "^$")
+
+
 def test_live_figures_grow_stale_while_one_looks_at_them(
     cluster: Broker, screen: Browser, shop: Figures, start: Start
 ) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from scriba.pipelines.shop import topics
 from scriba.pipelines.shop.generator import Delivery, Event, Generator, Shape, encode
-from scriba.pipelines.shop.queries import NAMES
 from scriba.pipelines.shop.rules import HOUR_MS
 from scriba.pipelines.shop.truth import Table, Truth
 
@@ -50,7 +49,7 @@ def check(store: Store) -> None:
     late = store.table(topics.LATE_EVENTS)
     assert {row["event"]["event_id"] for row in late.values()} == {e.id for e in truth.late}
     told = store.table(topics.PROGRESS)
-    assert told.keys() == set(NAMES)
+    assert told.keys() == set(topics.QUERIES)
     assert {row["dropped_by_watermark"] for row in told.values()} == {0}
     assert {row["lag"] for row in told.values()} == {0}
     reasons = [row["reason"] for row in store.table(topics.DEAD_LETTERS).values()]

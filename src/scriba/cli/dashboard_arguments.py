@@ -83,8 +83,3 @@ def demo(commands: Commands) -> None:
         metavar="TIME",
         help="how much has happened before the first start (default: 3m)",
     )
-    made.add_argument(
-        "--all-queries",
-        action="store_true",
-        help="compute sessions and joined purchases too, which the page does not show",
-    )

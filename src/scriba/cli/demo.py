@@ -18,11 +18,12 @@ import signal
 import sys
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from scriba.cli.problems import CommandError
+from scriba.pipelines.shop import topics
 from scriba.runtime.loop import run as run_loop
 from scriba.spark.doctor import examine
 
@@ -32,8 +33,6 @@ LOOK_SECONDS: Final = 0.5
 LAST_LINES: Final = 12
 ARCHIVE_VARIABLE: Final = "SCRIBA_SPARK_CLASSES"
 """Names a class data archive of Spark (see `java -XX:SharedArchiveFile`), if there is one."""
-SHOWN: Final = ("--only", "figures", "--only", "intake")
-"""The queries that the page shows; the others would make it wait for its first figures."""
 NEVER: Final = r"(?!)"
 """For a part that has nothing to say."""
 
@@ -170,8 +169,7 @@ async def _start(
         raise broker.ended()
     java = f"spark.driver.extraJavaOptions={' '.join(_java())}"
     places = ("-b", address, "--checkpoints", str(folder / "checkpoints"), "--spark", java)
-    chosen = () if options.all_queries else SHOWN
-    pipeline = await launch("pipeline", r"^\w+, .* on (\S+)", "shop", "run", *places, *chosen)
+    pipeline = await launch("pipeline", r"^\w+, .* on (\S+)", "shop", "run", *places)
     page = ("-b", address, "--port", str(options.page_port))
     dashboard = await launch("dashboard", r"dashboard on (\S+)", "shop", "dashboard", *page)
     past = ("--backfill", options.backfill) if fresh else ()
@@ -199,20 +197,33 @@ def _java() -> list[str]:
 
 
 async def _told(link: str, began: float) -> None:
-    """Says when the page shows its first figures."""
+    """Says when the page shows its first figures, and when every query has had a batch."""
+    since = (time.time() - (time.monotonic() - began)) * 1000
 
-    def there() -> bool:
-        try:
-            with urllib.request.urlopen(f"{link}/picture", timeout=10) as answer:
-                return json.load(answer)["figures_at"] is not None
-        except (OSError, ValueError):
-            return False
+    def figures(picture: dict[str, Any]) -> bool:
+        return picture["figures_at"] is not None
 
-    while True:
-        if await asyncio.to_thread(there):
-            break
-        await asyncio.sleep(LOOK_SECONDS)
-    say("figures", f"on the page, {time.monotonic() - began:.0f} s after the start")
+    def all_run(picture: dict[str, Any]) -> bool:
+        had = {q["query"] for q in picture["queries"] if q["batch"] >= 0 and q["updated"] >= since}
+        return had >= set(topics.QUERIES)
+
+    for name, seen, text in (
+        ("figures", figures, "on the page"),
+        ("pipeline", all_run, f"all {len(topics.QUERIES)} queries run"),
+    ):
+        while True:
+            if await asyncio.to_thread(_shown, link, seen):
+                break
+            await asyncio.sleep(LOOK_SECONDS)
+        say(name, f"{text}, {time.monotonic() - began:.0f} s after the start")
+
+
+def _shown(link: str, seen: Callable[[dict[str, Any]], bool]) -> bool:
+    try:
+        with urllib.request.urlopen(f"{link}/picture", timeout=10) as answer:
+            return seen(json.load(answer))
+    except (OSError, ValueError):
+        return False
 
 
 def say(part: str, text: str) -> None:

@@ -13,6 +13,7 @@ from scriba.cli.words import (
     port,
     positive,
 )
+from scriba.pipelines.shop.topics import QUERIES
 
 HOME = "scriba-shop"
 COLLECT_PORT = 8081
@@ -139,7 +140,7 @@ def _run(commands: Commands) -> None:
     made.add_argument(
         "--only",
         action="append",
-        choices=("intake", "figures", "sessions", "joined"),
+        choices=QUERIES,
         help="run only this query; may be repeated",
     )
     _topics(made)

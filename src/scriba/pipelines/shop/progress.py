@@ -32,6 +32,10 @@ class Listener(StreamingQueryListener):
         """What a query is called in the topic, by its name in Spark."""
         self._publish = publish
         self._dropped: Counter[str] = Counter()
+        self.moved: set[str] = set()
+        """Runs of queries that have had a batch."""
+        self.idle: set[str] = set()
+        """Runs that found nothing to read."""
         self.ended: set[str] = set()
         """Runs of queries of which no more will be heard."""
 
@@ -39,13 +43,14 @@ class Listener(StreamingQueryListener):
         """There is nothing to tell yet."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """The last batch still says how it is."""
+        self.idle.add(str(event.runId))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self.ended.add(str(event.runId))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         spark = event.progress
+        self.moved.add(str(spark.runId))
         name = self._names.get(spark.name or "")
         if name is None:
             return
@@ -80,7 +85,14 @@ def progress(name: str, document: dict[str, Any], dropped: int, now_ms: int) -> 
         "watermark_delay_seconds": None if at is None else (now_ms - at) / 1000,
         "lag": sum(known) if known else None,
         "dropped_by_watermark": dropped,
+        "restarts": 0,
+        "trouble": None,
     }
+
+
+def unheard(name: str) -> Progress:
+    """Of a query that has had no batch yet."""
+    return progress(name, {"batchId": -1}, 0, time.time_ns() // 1_000_000)
 
 
 def lag(end: Any, latest: Any) -> int | None:

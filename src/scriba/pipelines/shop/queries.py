@@ -82,8 +82,10 @@ class Shop:
             spark.conf.set(key, value)
 
     def queries(self, names: Iterable[str] | None = None) -> dict[str, Start]:
-        """How to start each query; all of them unless some are named."""
-        return {name: partial(_QUERIES[name], self) for name in names or NAMES}
+        """How to start each query, in the order of their starts; all of them unless some are
+        named."""
+        chosen = set(names or topics.QUERIES)
+        return {name: partial(_QUERIES[name], self) for name in topics.QUERIES if name in chosen}
 
     # -- queries -----------------------------------------------------------------------------------
 
@@ -183,7 +185,6 @@ class Shop:
 
 
 SLOW: Final = ("sessions", "joined")
-NAMES: Final = ("intake", "figures", "sessions", "joined")
 _QUERIES: Final[Mapping[str, Callable[[Shop], StreamingQuery]]] = {
     "intake": Shop.intake,
     "figures": Shop.figures,

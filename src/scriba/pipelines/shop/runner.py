@@ -1,10 +1,16 @@
 """Keeps the queries of the shop running: starts them, publishes how they do, starts them again.
 
-A query that fails, because a broker went away or an executor died, goes on from its checkpoint
-after a pause that grows. One that keeps failing ends the run, with its reason.
+    waits ──▶ begins ──first batch──▶ runs ──▶ has read everything, if that was asked for
+      ▲          │                      │
+      └──────────┴──── it failed ◀──────┘      again after a pause; given up when it keeps failing
 
-Each query starts a handful of Python processes, to which Spark gives ten seconds. So the slow
-queries begin when the quick ones have had a batch, and the first figures are there sooner.
+A query that fails, because a broker went away, an executor died or the machine was too busy, goes
+on from its checkpoint. What went wrong is said in a line and in shop_progress. One that keeps
+failing ends the run, with its reason.
+
+One query begins at a time. Each starts a handful of Python processes and compiles its plan, which
+keeps two cores busy; the figures, which begin first, are there sooner, and no start makes another
+miss Spark's limit of time.
 """
 
 import json
@@ -12,7 +18,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from pyspark.errors import StreamingQueryException
@@ -21,19 +27,20 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from scriba.client import SyncProducer
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.progress import Listener
-from scriba.pipelines.shop.queries import SLOW, Settings, Start
+from scriba.pipelines.shop.attempts import Attempts, reason
+from scriba.pipelines.shop.progress import Listener, unheard
+from scriba.pipelines.shop.queries import Settings, Start
+from scriba.pipelines.shop.rules import time_name
 from scriba.pipelines.shop.topics import Progress
 
 log = logging.getLogger(__name__)
 
-FAILURES: Final = 8
-"""In a row, until a run is given up."""
-LONGEST_PAUSE: Final = 30.0
+LOOK_SECONDS: Final = 0.2
 FIRST_BATCH: Final = 30.0
+"""Seconds that others wait for the first batch of a query that begins."""
 LAST_WORDS: Final = 5.0
 WELL_AFTER: Final = 120.0
-"""Seconds after which a query that was started again counts as well."""
+"""Seconds after which a query that finds nothing to read counts as well."""
 
 
 class GivenUp(Exception):
@@ -42,17 +49,13 @@ class GivenUp(Exception):
 
 @dataclass
 class _Watched:
+    name: str
+    start: Start
     query: StreamingQuery | None = None
+    run: str = ""
     since: float = 0.0
-    failures: int = 0
-    again_at: float = 0.0
-
-
-def reason(failure: BaseException) -> str:
-    """The line of a long Java story that says what happened."""
-    lines = [line.strip() for line in str(failure).splitlines() if line.strip()]
-    python = [line for line in lines if line.startswith(("scriba.", "pyspark.errors"))]
-    return (python[-1] if python else lines[0] if lines else repr(failure))[:500]
+    done: bool = False
+    attempts: Attempts = field(default_factory=Attempts)
 
 
 class Runner:
@@ -68,89 +71,111 @@ class Runner:
         self.stop = threading.Event()
         self._spark = spark
         self._settings = settings
-        self._queries = queries
-        self._watched = {name: _Watched() for name in queries}
+        self._watched = {name: _Watched(name, start) for name, start in queries.items()}
         self._told = told
-        self._seen: set[str] = set()
+        self._last: dict[str, Progress] = {}
         self._runs: set[str] = set()
+        names = {settings.group(name): name for name in queries}
+        self._listener = Listener(names, self._heard)
 
     def run(self) -> None:
         with SyncProducer(bootstrap_servers=self._settings.bootstrap) as producer:
-
-            def publish(row: Progress) -> None:
-                name = self._settings.names(topics.PROGRESS)
-                producer.send_nowait(name, json.dumps(row).encode(), row["query"].encode())
-                if row["query"] not in self._seen:
-                    self._seen.add(row["query"])
-                    self._told(f"{row['query']}: first batch in {row['batch_ms']} ms")
-
-            names = {self._settings.group(name): name for name in self._queries}
-            listener = Listener(names, publish)
-            self._spark.streams.addListener(listener)
+            self._producer = producer
+            self._spark.streams.addListener(self._listener)
             try:
                 self._watch()
             finally:
                 self._end()
-                self._hear_out(listener)
-                self._spark.streams.removeListener(listener)
+                self._hear_out()
+                self._spark.streams.removeListener(self._listener)
 
-    def _hear_out(self, listener: Listener) -> None:
+    # -- what is published -------------------------------------------------------------------------
+
+    def _heard(self, row: Progress) -> None:
+        """A query had a batch."""
+        name = row["query"]
+        if name not in self._last or self._last[name]["batch"] < 0:
+            self._told(f"{name}: first batch in {row['batch_ms']} ms")
+        self._publish({**row, "restarts": self._watched[name].attempts.restarts})
+
+    def _trouble(self, watched: _Watched, why: str) -> None:
+        name = watched.name
+        self._publish(
+            {
+                **self._last.get(name, unheard(name)),
+                "updated": time_name(time.time_ns() // 1_000_000),
+                "restarts": watched.attempts.restarts,
+                "trouble": why,
+            }
+        )
+
+    def _publish(self, row: Progress) -> None:
+        self._last[row["query"]] = row
+        topic = self._settings.names(topics.PROGRESS)
+        self._producer.send_nowait(topic, json.dumps(row).encode(), row["query"].encode())
+
+    def _hear_out(self) -> None:
         """Spark tells of batches a little later; what it has to say is waited for."""
         deadline = time.monotonic() + LAST_WORDS
-        while not listener.ended >= self._runs and time.monotonic() < deadline:
+        while not self._listener.ended >= self._runs and time.monotonic() < deadline:
             time.sleep(0.05)
+
+    # -- queries -----------------------------------------------------------------------------------
 
     def _watch(self) -> None:
         while not self.stop.is_set():
-            open_ones = 0
-            for name, watched in self._watched.items():
-                open_ones += self._look_after(name, watched)
-            if open_ones == 0:
+            for watched in self._watched.values():
+                self._look_after(watched)
+            if all(watched.done for watched in self._watched.values()):
                 return
-            self.stop.wait(0.2)
+            self.stop.wait(LOOK_SECONDS)
 
-    def _look_after(self, name: str, watched: _Watched) -> bool:
-        """Whether there is more to do for the query."""
+    def _look_after(self, watched: _Watched) -> None:
+        if watched.done:
+            return
         now = time.monotonic()
         if watched.query is None:
-            waits = watched.since == 0.0 and name in SLOW and not self._quick_ones_run(now)
-            if not waits and now >= watched.again_at:
-                self._start(name, watched)
-            return True
-        if watched.query.isActive:
-            if now - watched.since > WELL_AFTER:
-                watched.failures = 0
-            return True
-        failure = watched.query.exception()
-        if failure is not None:
-            self._failed(name, watched, failure)
-            return True
-        return False  # it has read everything, as it was asked to
+            if now >= watched.attempts.again_at and not self._one_begins(now):
+                self._begin(watched, now)
+        elif watched.query.isActive:
+            if watched.run in self._listener.moved or now - watched.since > WELL_AFTER:
+                watched.attempts.well()
+        elif (failure := watched.query.exception()) is not None:
+            self._failed(watched, failure)
+        else:
+            watched.done = True  # it has read everything, as it was asked to
 
-    def _quick_ones_run(self, now: float) -> bool:
-        """Whether each has had a batch, or long enough a time for one."""
-        return all(
-            name in self._seen or 0.0 < watched.since < now - FIRST_BATCH
-            for name, watched in self._watched.items()
-            if name not in SLOW
+    def _one_begins(self, now: float) -> bool:
+        settled = self._listener.moved | self._listener.idle | self._listener.ended
+        return any(
+            watched.query is not None
+            and not watched.done
+            and watched.run not in settled
+            and now - watched.since < FIRST_BATCH
+            for watched in self._watched.values()
         )
 
-    def _start(self, name: str, watched: _Watched) -> None:
-        watched.since = time.monotonic()
+    def _begin(self, watched: _Watched, now: float) -> None:
+        watched.since = now
         try:
-            watched.query = self._queries[name]()
-            self._runs.add(watched.query.runId)
+            watched.query = watched.start()
+            watched.run = str(watched.query.runId)
+            self._runs.add(watched.run)
         except Exception as failure:
-            self._failed(name, watched, failure)
+            self._failed(watched, failure)
 
-    def _failed(self, name: str, watched: _Watched, failure: BaseException) -> None:
+    def _failed(self, watched: _Watched, failure: BaseException) -> None:
         watched.query = None
-        watched.failures += 1
-        if watched.failures >= FAILURES:
-            raise GivenUp(f"{name} failed {FAILURES} times in a row: {reason(failure)}")
-        pause = min(LONGEST_PAUSE, 2.0 ** (watched.failures - 1))
-        watched.again_at = time.monotonic() + pause
-        self._told(f"{name}: {reason(failure)}; it goes on in {pause:.0f} s")
+        if watched.run in self._listener.moved:
+            watched.attempts.well()
+        watched.run = ""
+        why = reason(failure)
+        pause = watched.attempts.failed(failure, time.monotonic())
+        if pause is None:
+            failures = watched.attempts.failures
+            raise GivenUp(f"{watched.name} failed {failures} times in a row: {why}")
+        self._told(f"{watched.name}: {why}; it goes on in {pause:.0f} s")
+        self._trouble(watched, f"{why}; it goes on in {pause:.0f} s")
 
     def _end(self) -> None:
         for watched in self._watched.values():

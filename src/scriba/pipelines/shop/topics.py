@@ -20,7 +20,7 @@ any time. Read them with `read_committed`. Windows are named by their start, in 
     user_sessions         user/start                   a session that has ended
     joined_purchases      order/product/view           a bought product with a view that led to it
     shop_health           arrival minute               events taken, bots, late, dead letters
-    shop_progress         query                        watermark delay, lag, speed of a query
+    shop_progress         query                        watermark delay, lag, speed, trouble
     shop_late_events      source topic-partition-offset  an event that came too late to count
     shop_dead_letters     source topic-partition-offset  an event that nobody can read, and why
 
@@ -63,6 +63,9 @@ AGGREGATES: Final = (
 )
 REJECTED: Final = (LATE_EVENTS, DEAD_LETTERS)
 ALL: Final = (*INPUTS, *AGGREGATES, *REJECTED)
+
+QUERIES: Final = ("figures", "intake", "sessions", "joined")
+"""What writes them, in the order in which somebody who looks at the page misses it."""
 
 LATEST: Final = "latest"
 """The key in top_viewed_products of the hour that ends with the newest minute."""
@@ -192,6 +195,7 @@ class Progress(TypedDict):
     query: str
     updated: str
     batch: int
+    """-1 before the first."""
     batch_ms: int
     rows_per_second: float
     """Read by the last micro-batch."""
@@ -202,6 +206,10 @@ class Progress(TypedDict):
     """Records that wait to be read."""
     dropped_by_watermark: int
     """Rows that Spark left out of its state since the query started; nothing else counts them."""
+    restarts: int
+    """How often the query failed and went on from its checkpoint since the run began."""
+    trouble: str | None
+    """Why it stands still, until it has had a batch again."""
 
 
 class LateEvent(TypedDict):
@@ -272,6 +280,8 @@ _PROGRESS = {
     "watermark_delay_seconds": 1202.9,
     "lag": 12,
     "dropped_by_watermark": 0,
+    "restarts": 1,
+    "trouble": None,
 }
 
 CONTRACTS: Final[Mapping[str, Contract]] = {

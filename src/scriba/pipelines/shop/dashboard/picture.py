@@ -187,6 +187,8 @@ class Picture:
             "rows_per_second": float(value["rows_per_second"]),
             "delay": None if delay is None else float(delay),
             "lag": None if lag is None else int(lag),
+            "restarts": int(value.get("restarts", 0)),
+            "trouble": value.get("trouble"),
         }
 
     def _take_letter(self, key: str, value: Value) -> None:
@@ -252,6 +254,11 @@ class Picture:
             for topic, names in parts.items()
             for name in names
         }
+
+    def troubles(self) -> dict[str, str]:
+        """Of queries that stand still."""
+        found = {name: query["trouble"] for name, query in sorted(self._queries.items())}
+        return {name: trouble for name, trouble in found.items() if trouble}
 
     def queries(self) -> list[str]:
         """Those that have reported."""

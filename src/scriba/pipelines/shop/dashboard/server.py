@@ -103,8 +103,9 @@ def make_app(follower: Follower, settings: PageSettings) -> Starlette:
 
     async def health(_: Request) -> Response:
         reading = follower.reading
-        code = 200 if reading.connected else 503
-        return JSONResponse({"connected": reading.connected, "trouble": reading.trouble}, code)
+        state = {"connected": reading.connected, "trouble": reading.trouble}
+        told = {**state, "queries_in_trouble": follower.picture.troubles()}
+        return JSONResponse(told, 200 if reading.connected else 503)
 
     @contextlib.asynccontextmanager
     async def life(_: Starlette) -> AsyncIterator[None]:

@@ -58,7 +58,9 @@ function judgement() {
 /** Why there are no new figures: what waits to be read tells, since it is asked of the broker. */
 function reason() {
   const { at, progress_at: told, queries, settings } = picture;
-  const lag = lists.main(queries)?.lag;
+  const main = lists.main(queries);
+  if (main?.trouble) return `The pipeline starts again: ${main.trouble}.`;
+  const lag = main?.lag;
   if (lag === 0 || (told != null && (at - told) / 1000 <= settings.stale_seconds)) return "The pipeline has read everything; no new events come in.";
   return lag > 0 ? `The pipeline stands still while ${words.count(lag)} records wait.` : "The pipeline is silent.";
 }

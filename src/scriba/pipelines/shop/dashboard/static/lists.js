@@ -134,13 +134,19 @@ export function pipeline(queries, now) {
   $("lag").textContent = words.compact(first?.lag);
   $("delay").textContent = words.span(first?.delay);
   $("lag-aside").textContent = first ? `records still to read by ${first.query}` : "records still to read";
-  $("pipeline-hint").textContent = queries.length ? `${queries.length} ${queries.length === 1 ? "query" : "queries"}` : "";
+  const restarts = queries.reduce((sum, query) => sum + query.restarts, 0);
+  const hints = [`${queries.length} ${queries.length === 1 ? "query" : "queries"}`];
+  if (restarts) hints.push(`${words.count(restarts)} ${restarts === 1 ? "restart" : "restarts"}`);
+  $("pipeline-hint").textContent = queries.length ? hints.join(" · ") : "";
+  const troubled = queries.filter((query) => query.trouble);
+  $("troubles").hidden = !troubled.length;
+  $("troubles").replaceChildren(...troubled.map((query) => element("li", "", `${query.query} starts again: ${query.trouble}.`)));
   rows($("queries"), queries.map((query) => [
     query.query,
     words.compact(query.lag),
     words.span(query.delay),
     words.compact(Math.round(query.rows_per_second)),
-    `${words.count(query.batch_ms)} ms`,
+    query.batch < 0 ? "–" : `${words.count(query.batch_ms)} ms`,
     words.ago((now - query.updated) / 1000),
   ]));
 }
