@@ -205,9 +205,9 @@ def running_spark(options: argparse.Namespace, name: str) -> "Iterator[SparkSess
             raise CommandError(f"{finding.subject}: {finding.found}", finding.fix)
     connector = getattr(options, "connector", "scriba")
     spark = start(name, options.master, connector, dict(options.spark))
-    level = "INFO" if options.verbose else "OFF"
-    spark.sparkContext.setLogLevel(level)
-    logging.getLogger("py4j").setLevel(logging.ERROR)
+    spark.sparkContext.setLogLevel("INFO" if options.verbose else "OFF")
+    # The runner says in a line why a batch failed.
+    logging.getLogger("py4j").setLevel(logging.ERROR if options.verbose else logging.CRITICAL)
     try:
         yield spark
     finally:

@@ -142,8 +142,10 @@ class Runner:
                 watched.attempts.well()
         elif (failure := watched.query.exception()) is not None:
             self._failed(watched, failure)
+        elif self._settings.to_the_end:
+            watched.done = True
         else:
-            watched.done = True  # it has read everything, as it was asked to
+            self._failed(watched, RuntimeError("the query ended without a word"))
 
     def _one_begins(self, now: float) -> bool:
         settled = self._listener.moved | self._listener.idle | self._listener.ended
