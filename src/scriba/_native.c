@@ -6,6 +6,8 @@
  */
 #include "_native.h"
 
+#include <stdlib.h>
+
 static const char *const FAULTS[] = {
     [FINE] = "nothing is wrong",
     [PAST_END] = "it reaches past the end of the batch",
@@ -113,8 +115,15 @@ PyObject *bytes_or_none(const Field *field)
     return PyBytes_FromStringAndSize((const char *)field->data, field->size);
 }
 
-/* Hands a new reference to a new tuple; false when there is none, with its exception set. */
-static bool put(PyObject *tuple, Py_ssize_t index, PyObject *item)
+PyObject *new_tuple(PyObject *type, Py_ssize_t size)
+{
+    PyObject *made = PyType_GenericAlloc((PyTypeObject *)type, size);
+    if (made != NULL)
+        PyObject_GC_UnTrack(made);
+    return made;
+}
+
+bool put_item(PyObject *tuple, Py_ssize_t index, PyObject *item)
 {
     return item != NULL && PyTuple_SetItem(tuple, index, item) == 0;
 }
@@ -129,8 +138,8 @@ static PyObject *next_header(Cursor *cursor)
     }
     PyObject *pair = PyTuple_New(2);
     if (pair != NULL &&
-        put(pair, 0, PyUnicode_DecodeUTF8((const char *)name.data, name.size, "replace")) &&
-        put(pair, 1, bytes_or_none(&content)))
+        put_item(pair, 0, PyUnicode_DecodeUTF8((const char *)name.data, name.size, "replace")) &&
+        put_item(pair, 1, bytes_or_none(&content)))
         return pair;
     Py_XDECREF(pair);
     return NULL;
@@ -141,7 +150,7 @@ PyObject *headers_tuple(const RecordView *record)
     Cursor cursor = record->headers;
     PyObject *headers = PyTuple_New(record->header_count);
     for (int32_t i = 0; headers != NULL && i < record->header_count; i++) {
-        if (!put(headers, i, next_header(&cursor)))
+        if (!put_item(headers, i, next_header(&cursor)))
             Py_CLEAR(headers);
     }
     return headers;
@@ -150,15 +159,14 @@ PyObject *headers_tuple(const RecordView *record)
 static PyObject *new_record(State *state, const RecordView *view, int64_t base_offset,
                             int64_t timestamp)
 {
-    PyObject *record = PyType_GenericAlloc((PyTypeObject *)state->record, 5);
+    PyObject *record = new_tuple(state->record, 5);
     if (record == NULL)
         return NULL;
-    /* Numbers, bytes and strings make no cycle: the collector need not look at each record. */
-    PyObject_GC_UnTrack(record);
-    if (put(record, 0, PyLong_FromLongLong(wrapping_sum(base_offset, view->offset_delta))) &&
-        put(record, 1, PyLong_FromLongLong(timestamp)) &&
-        put(record, 2, bytes_or_none(&view->key)) && put(record, 3, bytes_or_none(&view->value)) &&
-        put(record, 4, headers_tuple(view)))
+    if (put_item(record, 0, PyLong_FromLongLong(wrapping_sum(base_offset, view->offset_delta))) &&
+        put_item(record, 1, PyLong_FromLongLong(timestamp)) &&
+        put_item(record, 2, bytes_or_none(&view->key)) &&
+        put_item(record, 3, bytes_or_none(&view->value)) &&
+        put_item(record, 4, headers_tuple(view)))
         return record;
     Py_DECREF(record);
     return NULL;
@@ -220,6 +228,8 @@ static PyMethodDef functions[] = {
     {"decode_records", (PyCFunction)(void (*)(void))decode_records, METH_FASTCALL, NULL},
     {"present_records", (PyCFunction)(void (*)(void))present_records, METH_FASTCALL, NULL},
     {"check_records", (PyCFunction)(void (*)(void))check_records, METH_FASTCALL, NULL},
+    {"check_lz4", (PyCFunction)(void (*)(void))check_lz4, METH_FASTCALL, NULL},
+    {"take_plain", (PyCFunction)(void (*)(void))take_plain, METH_FASTCALL, NULL},
     {"murmur2", murmur2, METH_O, NULL},
     {"siphash", siphash_digest, METH_VARARGS, NULL},
     {NULL, NULL, 0, NULL},
@@ -233,6 +243,18 @@ static PyObject *imported(const char *module, const char *name)
     PyObject *found = PyObject_GetAttrString(source, name);
     Py_DECREF(source);
     return found;
+}
+
+/* A class whose instances are made here, without a call. */
+static PyObject *imported_tuple(const char *module, const char *name)
+{
+    PyObject *found = imported(module, name);
+    if (found == NULL || (PyType_Check(found) &&
+                          PyType_IsSubtype((PyTypeObject *)found, &PyTuple_Type)))
+        return found;
+    PyErr_Format(PyExc_TypeError, "%s.%s must be a tuple", module, name);
+    Py_DECREF(found);
+    return NULL;
 }
 
 /* A new reference to a type that the module now has. */
@@ -257,14 +279,13 @@ static int execute(PyObject *module)
     state->parse_error = imported("scriba.errors", "ParseError");
     if (state->parse_error == NULL)
         return -1;
-    state->record = imported("scriba.records.record", "Record");
-    if (state->record == NULL)
+    state->crc32c = imported("scriba.records.crc", "crc32c");
+    if (state->crc32c == NULL)
         return -1;
-    if (!PyType_Check(state->record) ||
-        !PyType_IsSubtype((PyTypeObject *)state->record, &PyTuple_Type)) {
-        PyErr_SetString(PyExc_TypeError, "scriba.records.record.Record must be a tuple");
+    state->record = imported_tuple("scriba.records.record", "Record");
+    state->header = imported_tuple("scriba.records.header", "BatchHeader");
+    if (state->record == NULL || state->header == NULL)
         return -1;
-    }
     state->record_fields = added_type(module, &record_fields_spec);
     if (state->record_fields == NULL)
         return -1;
@@ -279,6 +300,8 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->parse_error);
     Py_VISIT(state->record);
     Py_VISIT(state->record_fields);
+    Py_VISIT(state->header);
+    Py_VISIT(state->crc32c);
     return 0;
 }
 
@@ -288,12 +311,16 @@ static int clear(PyObject *module)
     Py_CLEAR(state->parse_error);
     Py_CLEAR(state->record);
     Py_CLEAR(state->record_fields);
+    Py_CLEAR(state->header);
+    Py_CLEAR(state->crc32c);
     return 0;
 }
 
 static void destroy(void *module)
 {
+    State *state = PyModule_GetState(module);
     clear(module);
+    free(state->window);
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -22,9 +22,12 @@
 #define NO_TIMESTAMP (-1)
 
 typedef struct {
-    PyObject *parse_error; /* scriba.errors.ParseError */
-    PyObject *record;      /* scriba.records.record.Record, a named tuple */
+    PyObject *parse_error;   /* scriba.errors.ParseError */
+    PyObject *record;        /* scriba.records.record.Record, a named tuple */
     PyObject *record_fields; /* RecordFields, of this module */
+    PyObject *header;        /* scriba.records.header.BatchHeader, a named tuple */
+    PyObject *crc32c;        /* scriba.records.crc.crc32c */
+    void *window;            /* memory that check_lz4 uses again; NULL while it is in use */
 } State;
 
 typedef enum {
@@ -109,6 +112,14 @@ static inline Fault read_field(Cursor *cursor, Field *field)
     return FINE;
 }
 
+static inline uint64_t big_endian(const uint8_t *data, int bytes)
+{
+    uint64_t value = 0;
+    for (int i = 0; i < bytes; i++)
+        value = value << 8 | data[i];
+    return value;
+}
+
 /* Java's `long` wraps, and so do sums here. */
 static inline int64_t wrapping_sum(int64_t a, int64_t b)
 {
@@ -120,11 +131,6 @@ Fault read_record(Cursor *cursor, RecordView *record);
 
 /* The same for the bytes that a record's length counts. */
 Fault read_body(Cursor body, RecordView *record);
-
-PyObject *bytes_or_none(const Field *field);
-
-/* The headers of a record that `read_record` found fine. */
-PyObject *headers_tuple(const RecordView *record);
 
 /* Whether a section of `size` bytes may hold this many records; if not, ParseError is set. */
 bool plausible_count(State *state, int64_t count, Py_ssize_t size);
@@ -138,10 +144,65 @@ void set_rest(State *state);
 /* An argument that must be a number of 64 bits; otherwise false, with an exception set. */
 bool int64_argument(PyObject *argument, int64_t *number);
 
+PyObject *bytes_or_none(const Field *field);
+
+/* The headers of a record that `read_record` found fine. */
+PyObject *headers_tuple(const RecordView *record);
+
+/* A tuple of a named kind, to be filled with numbers, bytes, strings and tuples of such: they make
+ * no cycle, so the collector need not look at it. */
+PyObject *new_tuple(PyObject *type, Py_ssize_t size);
+
+/* Hands a new reference to a new tuple; false when there is none, with its exception set. */
+bool put_item(PyObject *tuple, Py_ssize_t index, PyObject *item);
+
 bool argument_count(const char *function, Py_ssize_t given, Py_ssize_t wanted);
+
+/* ---- judging the records of a batch ---- */
+
+typedef struct {
+    int64_t count;
+    int64_t base_timestamp;
+    int64_t earliest;
+    int64_t latest;
+    bool need_keys;
+} Rules;
+
+typedef struct {
+    int64_t records; /* how many were judged */
+    int64_t max_timestamp;
+    int64_t keyless;
+    int64_t untimely;
+    Fault fault; /* of the record after those judged */
+} Findings;
+
+#define NOTHING_FOUND {.max_timestamp = NO_TIMESTAMP, .keyless = -1, .untimely = -1}
+
+/* Records that come in pieces. `refill` puts the cursor over the next piece that is not empty; it
+ * returns false at the end, and when there is something wrong, which only it can tell. */
+typedef struct Source Source;
+struct Source {
+    Cursor cursor;
+    bool (*refill)(Source *source);
+    bool locked; /* whether `refill` needs the interpreter */
+};
+
+/* Reads count, base timestamp, need of keys, earliest and latest from five arguments. */
+bool rules_argument(PyObject *const *args, Rules *rules);
+
+/* Judges the records that lie whole before the end of the piece. */
+void judge_piece(Cursor *cursor, const Rules *rules, Findings *found);
+
+/* Judges all records; also whether bytes follow the last one. */
+Findings judge_all(Source *source, const Rules *rules, bool *rest);
+
+/* (largest timestamp, first record without a key, first untimely one), or ParseError. */
+PyObject *findings_tuple(State *state, const Findings *found, bool rest);
 
 PyObject *present_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *check_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *check_lz4(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *take_plain(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 #define SEED_BYTES 16
 
@@ -157,8 +218,8 @@ Hash siphash(const uint64_t seed[2], const uint8_t *data, size_t size);
 PyObject *siphash_digest(PyObject *module, PyObject *args);
 PyObject *murmur2(PyObject *module, PyObject *key);
 
+extern PyType_Spec record_fields_spec;
 extern PyType_Spec builder_spec;
 extern PyType_Spec offset_map_spec;
-extern PyType_Spec record_fields_spec;
 
 #endif

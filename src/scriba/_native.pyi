@@ -8,6 +8,8 @@ from scriba.records.pure import OffsetMap as OffsetMap
 from scriba.records.pure import check_records as check_records
 from scriba.records.pure import decode_records as decode_records
 from scriba.records.pure import murmur2 as murmur2
+from scriba.records.quick import check_lz4 as check_lz4
+from scriba.records.quick import take_plain as take_plain
 
 SOURCES: Final[str]
 """Fingerprint of the sources it was built from."""

@@ -6,22 +6,6 @@
  */
 #include "_native.h"
 
-typedef struct {
-    int64_t count;
-    int64_t base_timestamp;
-    int64_t earliest;
-    int64_t latest;
-    bool need_keys;
-} Rules;
-
-typedef struct {
-    int64_t records; /* how many were judged */
-    int64_t max_timestamp;
-    int64_t keyless;
-    int64_t untimely;
-    Fault fault; /* of the record after those judged */
-} Findings;
-
 /* What there is to judge of a record. */
 typedef struct {
     int64_t time_delta;
@@ -50,8 +34,7 @@ static void judge(const Rules *rules, Findings *found, Gist gist)
     found->records++;
 }
 
-/* Judges the records that lie whole before the end of the piece. */
-static void judge_piece(Cursor *cursor, const Rules *rules, Findings *found)
+void judge_piece(Cursor *cursor, const Rules *rules, Findings *found)
 {
     while (found->records < rules->count && !found->fault) {
         Cursor body = *cursor;
@@ -67,39 +50,9 @@ static void judge_piece(Cursor *cursor, const Rules *rules, Findings *found)
     }
 }
 
-/* ---- the pieces ---- */
-
-typedef struct {
-    PyObject *iterator;
-    Py_buffer view;
-    bool viewed;
-    Cursor cursor;
-} Source;
-
-/* Goes to the next piece that is not empty; false at the end, or with an exception set. */
-static bool refill(Source *source)
-{
-    for (;;) {
-        if (source->viewed)
-            PyBuffer_Release(&source->view);
-        source->viewed = false;
-        source->cursor.at = source->cursor.end;
-        PyObject *piece = PyIter_Next(source->iterator);
-        if (piece == NULL)
-            return false;
-        source->viewed = PyObject_GetBuffer(piece, &source->view, PyBUF_SIMPLE) == 0;
-        Py_DECREF(piece);
-        if (!source->viewed)
-            return false;
-        source->cursor = cursor_over(&source->view);
-        if (source->view.len)
-            return true;
-    }
-}
-
 static inline bool any_left(Source *source)
 {
-    return source->cursor.at < source->cursor.end || refill(source);
+    return source->cursor.at < source->cursor.end || source->refill(source);
 }
 
 /* ---- a record that crosses from one piece into the next ---- */
@@ -183,19 +136,23 @@ static Fault pull_record(Source *source, Gist *gist)
     return left ? WRONG_LENGTH : FINE;
 }
 
-/* ---- the function ---- */
+/* ---- all of them ---- */
 
-static Findings judge_all(Source *source, const Rules *rules)
+static void judge_large_piece(Source *source, const Rules *rules, Findings *found)
 {
-    Findings found = {.max_timestamp = NO_TIMESTAMP, .keyless = -1, .untimely = -1};
+    bool longer = source->locked && source->cursor.end - source->cursor.at >= LONG_WALK_BYTES;
+    PyThreadState *thread = longer ? PyEval_SaveThread() : NULL;
+    judge_piece(&source->cursor, rules, found);
+    if (thread != NULL)
+        PyEval_RestoreThread(thread);
+}
+
+Findings judge_all(Source *source, const Rules *rules, bool *rest)
+{
+    Findings found = NOTHING_FOUND;
     while (found.records < rules->count && !found.fault) {
-        if (any_left(source)) {
-            bool longer = source->cursor.end - source->cursor.at >= LONG_WALK_BYTES;
-            PyThreadState *thread = longer ? PyEval_SaveThread() : NULL;
-            judge_piece(&source->cursor, rules, &found);
-            if (thread != NULL)
-                PyEval_RestoreThread(thread);
-        }
+        if (any_left(source))
+            judge_large_piece(source, rules, &found);
         if (found.records == rules->count || found.fault)
             break;
         Gist gist;
@@ -203,46 +160,81 @@ static Findings judge_all(Source *source, const Rules *rules)
         if (!found.fault)
             judge(rules, &found, gist);
     }
+    *rest = !found.fault && any_left(source);
     return found;
 }
 
-static PyObject *verdict(State *state, Source *source, const Rules *rules)
+PyObject *findings_tuple(State *state, const Findings *found, bool rest)
 {
-    Findings found = judge_all(source, rules);
-    if (PyErr_Occurred())
-        return NULL;
-    if (found.fault) {
-        set_fault(state, found.records, found.fault);
+    if (found->fault) {
+        set_fault(state, found->records, found->fault);
         return NULL;
     }
-    if (any_left(source)) {
+    if (rest) {
         set_rest(state);
         return NULL;
     }
-    if (PyErr_Occurred())
-        return NULL;
-    return Py_BuildValue("(LLL)", (long long)found.max_timestamp, (long long)found.keyless,
-                         (long long)found.untimely);
+    return Py_BuildValue("(LLL)", (long long)found->max_timestamp, (long long)found->keyless,
+                         (long long)found->untimely);
+}
+
+bool rules_argument(PyObject *const *args, Rules *rules)
+{
+    if (!int64_argument(args[0], &rules->count) ||
+        !int64_argument(args[1], &rules->base_timestamp) ||
+        !int64_argument(args[3], &rules->earliest) || !int64_argument(args[4], &rules->latest))
+        return false;
+    int need_keys = PyObject_IsTrue(args[2]);
+    rules->need_keys = need_keys > 0;
+    return need_keys >= 0;
+}
+
+/* ---- pieces that Python hands over ---- */
+
+typedef struct {
+    Source source;
+    PyObject *iterator;
+    Py_buffer view;
+    bool viewed;
+} Pieces;
+
+/* False at the end, or with an exception set. */
+static bool next_piece(Source *source)
+{
+    Pieces *pieces = (Pieces *)source;
+    for (;;) {
+        if (pieces->viewed)
+            PyBuffer_Release(&pieces->view);
+        pieces->viewed = false;
+        source->cursor.at = source->cursor.end;
+        PyObject *piece = PyIter_Next(pieces->iterator);
+        if (piece == NULL)
+            return false;
+        pieces->viewed = PyObject_GetBuffer(piece, &pieces->view, PyBUF_SIMPLE) == 0;
+        Py_DECREF(piece);
+        if (!pieces->viewed)
+            return false;
+        source->cursor = cursor_over(&pieces->view);
+        if (pieces->view.len)
+            return true;
+    }
 }
 
 PyObject *check_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     State *state = PyModule_GetState(module);
     Rules rules;
-    if (!argument_count("check_records", nargs, 6) || !int64_argument(args[1], &rules.count) ||
-        !int64_argument(args[2], &rules.base_timestamp) ||
-        !int64_argument(args[4], &rules.earliest) || !int64_argument(args[5], &rules.latest))
+    if (!argument_count("check_records", nargs, 6) || !rules_argument(args + 1, &rules))
         return NULL;
-    int need_keys = PyObject_IsTrue(args[3]);
-    if (need_keys < 0)
+    Pieces pieces = {.source = {.refill = next_piece, .locked = true},
+                     .iterator = PyObject_GetIter(args[0])};
+    if (pieces.iterator == NULL)
         return NULL;
-    rules.need_keys = need_keys;
-    Source source = {.iterator = PyObject_GetIter(args[0])};
-    if (source.iterator == NULL)
-        return NULL;
-    PyObject *result = verdict(state, &source, &rules);
-    if (source.viewed)
-        PyBuffer_Release(&source.view);
-    Py_DECREF(source.iterator);
+    bool rest;
+    Findings found = judge_all(&pieces.source, &rules, &rest);
+    PyObject *result = PyErr_Occurred() ? NULL : findings_tuple(state, &found, rest);
+    if (pieces.viewed)
+        PyBuffer_Release(&pieces.view);
+    Py_DECREF(pieces.iterator);
     return result;
 }

@@ -28,14 +28,6 @@ typedef struct {
     Cursor records;
 } Batch;
 
-static uint64_t big_endian(const uint8_t *data, int bytes)
-{
-    uint64_t value = 0;
-    for (int i = 0; i < bytes; i++)
-        value = value << 8 | data[i];
-    return value;
-}
-
 static void put_big_endian(uint8_t *out, int bytes, uint64_t value)
 {
     for (int i = bytes; i-- > 0; value >>= 8)

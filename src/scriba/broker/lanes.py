@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Final
 from scriba.broker.connection import Connection, Parked, Parts
 from scriba.broker.handlers import produce
 from scriba.errors import KafkaError
-from scriba.records.validate import plain, takes_plain
+from scriba.records import native
+from scriba.records.validate import LOOP_PLAIN_BYTES, takes_plain
 from scriba.wire.produce import (
     PartitionProduceResponse,
     ProduceRequest,
@@ -43,8 +44,8 @@ BY_ID_FROM: Final = 13
 
 _PREFIX: Final = 8
 """Where the bytes begin that a producer repeats: behind the correlation id."""
-_NO_TAGS: Final = b"\0\0\0"
-"""How a request ends that has no tagged fields: of the partition, the topic and the request."""
+_FAR_MS: Final = 1 << 62
+"""Farther from now than any timestamp; with the time of day it still has 63 bits."""
 _ONE: Final = b"\0\0\0\1"
 _NULL: Final = b"\xff\xff"
 _MARK: Final = 0x5A17C0DE_5A17C0DE
@@ -58,8 +59,10 @@ class Lane:
         "acks",
         "after_ms",
         "before_ms",
+        "compact",
         "hole",
         "layout",
+        "min_isr",
         "most_bytes",
         "partition",
         "reply",
@@ -74,9 +77,11 @@ class Lane:
         self.request = ProduceRequest(acks=request.acks, timeout_ms=request.timeout_ms)
         """What the ordinary way asks of a request; not its records, which are gone by then."""
         self.acks = request.acks
-        self.most_bytes = min(settings.max_message_bytes, settings.segment_bytes)
-        self.before_ms = settings.message_timestamp_before_max_ms
-        self.after_ms = settings.message_timestamp_after_max_ms
+        self.compact = version >= FLEXIBLE_FROM
+        self.most_bytes = min(settings.max_message_bytes, settings.segment_bytes, LOOP_PLAIN_BYTES)
+        self.before_ms = min(settings.message_timestamp_before_max_ms, _FAR_MS)
+        self.after_ms = min(settings.message_timestamp_after_max_ms, _FAR_MS)
+        self.min_isr = settings.min_insync_replicas
         answer = PartitionProduceResponse(index=partition.index, base_offset=_MARK)
         self.reply = bytearray(8 + (version >= FLEXIBLE_FROM))
         self.answer(answer).encode_into(self.reply, version)
@@ -136,6 +141,8 @@ class ProduceLanes:
         lanes = self._lanes.get(version)
         if lanes is None or self._topology != node.topology or not node.access.open:
             return None
+        if node.throttles:
+            return None
         at = connection.repeats
         lane = lanes.get(bytes(frame[_PREFIX:at]))
         if lane is None:
@@ -144,23 +151,32 @@ class ProduceLanes:
             if lane is None:
                 return None
             connection.repeats = at
-        view = _records(frame, at, version)
         partition = lane.partition
         leader = partition.leader
         if (
-            view is None
-            or leader is None
+            leader is None
             or partition.settings is not lane.settings
             or partition.syncs
-            or len(view) > lane.most_bytes
-            or (lane.acks == -1 and not leader.in_sync(lane.settings.min_insync_replicas))
+            or (
+                lane.acks == -1
+                and len(leader.isr) < lane.min_isr
+                and not leader.in_sync(lane.min_isr)
+            )
         ):
             return None
         now = node.world.clock.now()
         wall_ms = now.wall_ms
-        header = plain(view, wall_ms - lane.before_ms, wall_ms + lane.after_ms)
-        if header is None:
+        found = native.kit.take_plain(
+            frame,
+            at,
+            lane.compact,
+            lane.most_bytes,
+            wall_ms - lane.before_ms,
+            wall_ms + lane.after_ms,
+        )
+        if found is None:
             return None
+        view, header = found
         self._served.count += 1
         try:
             appended = partition.append(view, header, now)
@@ -209,19 +225,6 @@ class ProduceLanes:
         wait = produce.Wait(answer, lane.partition.high_watermark, end_offset)
         await produce.watermarks(lane.request, [wait])
         return self._say(lane, version, correlation_id, answer)
-
-
-def _records(frame: memoryview, at: int, version: int) -> memoryview | None:
-    """The records behind the repeated bytes, if the request ends with them as it should."""
-    try:
-        if version < FLEXIBLE_FROM:
-            (size,) = _INT32.unpack_from(frame, at)
-            return frame[at + 4 :] if at + 4 + size == len(frame) else None
-        size, start = read_uvarint(frame, at)
-    except (struct.error, IndexError, ValueError):
-        return None
-    end = start + size - 1
-    return frame[start:end] if size and bytes(frame[end:]) == _NO_TAGS else None
 
 
 def _records_at(frame: memoryview, version: int) -> int:

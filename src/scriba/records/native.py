@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from scriba.records import fetched, pure
+from scriba.records import fetched, pure, quick
 from scriba.records.fetched import Make
-from scriba.records.header import Buffer
+from scriba.records.header import BatchHeader, Buffer
 from scriba.records.record import Record
 
 try:
@@ -22,11 +22,15 @@ else:
 
 
 class Kit(NamedTuple):
-    """The functions of `pure` and `fetched`, from either twin."""
+    """The functions of `pure`, `fetched` and `quick`, from either twin."""
 
     native: bool
     decode_records: Callable[[Buffer, int, int, int, int | None], list[Record]]
     check_records: Callable[[Iterable[Buffer], int, int, bool, int, int], tuple[int, int, int]]
+    check_lz4: Callable[[Buffer, int, int, int, bool, int, int], tuple[int, int, int] | None]
+    take_plain: Callable[
+        [memoryview, int, bool, int, int, int], tuple[memoryview, BatchHeader] | None
+    ]
     present_records: Callable[
         [Buffer, int, int, int, int | None, int, Make[Any], str, int, int, int], list[Any]
     ]
@@ -40,6 +44,8 @@ PURE = Kit(
     False,
     pure.decode_records,
     pure.check_records,
+    quick.check_lz4,
+    quick.take_plain,
     fetched.present_records,
     pure.murmur2,
     pure.Builder,
@@ -51,6 +57,8 @@ NATIVE = (
         True,
         _native.decode_records,
         _native.check_records,
+        _native.check_lz4,
+        _native.take_plain,
         _native.present_records,
         _native.murmur2,
         _native.Builder,

@@ -46,11 +46,15 @@ _ATTRIBUTES_LOW_BYTE: Final = CRC_START + 1
 _ANY_TIME: Final = (-(2**63), 2**63 - 1)
 
 # What may be done on the event loop: each is about a millisecond of work at most.
-_LOOP_PLAIN_BYTES: Final = 2 << 20
+LOOP_PLAIN_BYTES: Final = 2 << 20
 _LOOP_PACKED_BYTES: Final = 32 << 10
 _LOOP_UNPACKED_BYTES: Final = 512 << 10
+_LOOP_LZ4_BYTES: Final = 2 << 20  # packed or not: checked while it is unpacked
 _LOOP_REPACKED_BYTES: Final = 32 << 10
 _LOOP_WALKED_RECORDS: Final = 500  # in Python
+
+
+_NATIVE_LIMITS: Final[dict[int, int]] = {Codec.NONE: LOOP_PLAIN_BYTES, Codec.LZ4: _LOOP_LZ4_BYTES}
 
 
 class TopicRules(Protocol):
@@ -101,7 +105,7 @@ def is_light(batches: Iterable[Buffer | None]) -> bool:
     """Whether a topic without demands takes all of these in no time, by their first bytes."""
     for batch in batches:
         if batch is not None and (
-            len(batch) > _LOOP_PLAIN_BYTES
+            len(batch) > LOOP_PLAIN_BYTES
             or (len(batch) > _ATTRIBUTES_LOW_BYTE and batch[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK)
         ):
             return False
@@ -191,40 +195,6 @@ def takes_plain(config: TopicRules) -> bool:
     )
 
 
-def plain(view: memoryview, earliest: int, latest: int) -> BatchHeader | None:
-    """The header of a good batch without codec, transaction or other specialities.
-
-    Judged as `prepare` judges it for a topic that `takes_plain`. None for every other batch:
-    `prepare` knows what is to be done with it, or what is wrong.
-    """
-    if not HEADER_SIZE <= len(view) <= _LOOP_PLAIN_BYTES:
-        return None
-    header = BatchHeader._make(HEADER.unpack_from(view))
-    count = header.count
-    if (
-        header.length + LOG_OVERHEAD != len(view)
-        or header.magic != MAGIC
-        or header.attributes
-        or header.base_offset
-        or count <= 0
-        or header.last_offset_delta + 1 != count
-        or (header.producer_id >= 0 and header.base_sequence < 0)
-        or crc32c(view[CRC_START:]) != header.crc
-    ):
-        return None
-    try:
-        if native.kit.native:
-            largest, _, untimely = native.kit.check_records(
-                (view[HEADER_SIZE:],), count, header.base_timestamp, False, earliest, latest
-            )
-            timely = untimely < 0
-        else:
-            largest, timely = _check_header_times(header, (earliest, latest)), True
-    except (ParseError, KafkaError):
-        return None
-    return header if timely and largest == header.max_timestamp else None
-
-
 def needs_offload(header: BatchHeader, config: TopicRules) -> bool:
     """Whether `prepare` would hold the loop for long, as far as the header tells."""
     kit = native.kit
@@ -235,7 +205,7 @@ def needs_offload(header: BatchHeader, config: TopicRules) -> bool:
     if repack and header.length > _LOOP_REPACKED_BYTES:
         return True
     if kit.native:
-        return header.length > (_LOOP_PACKED_BYTES if codec else _LOOP_PLAIN_BYTES)
+        return header.length > _NATIVE_LIMITS.get(codec, _LOOP_PACKED_BYTES)
     if not repack and "compact" not in config.cleanup_policy:
         return False
     return header.count > _LOOP_WALKED_RECORDS or (
@@ -293,14 +263,21 @@ def _settle(
     whole = b""
     if walked:
         payload = view[HEADER_SIZE:]
-        pieces: Iterable[Buffer] = (payload,)
-        if codec:
-            pieces = _unpacked(payload, Codec(codec), target, config, on_loop)
-        if target != codec:
-            whole = b"".join(pieces)
-            pieces = (whole,)
         times = _ANY_TIME if producers_append else window
-        largest = _check_records(pieces, header, need_keys, times)
+        found = None
+        if native.kit.native and codec == target == Codec.LZ4:
+            found = _check_lz4(payload, header, need_keys, times, on_loop)
+        if found is None:
+            pieces: Iterable[Buffer] = (payload,)
+            if codec:
+                pieces = _unpacked(payload, Codec(codec), target, config, on_loop)
+            if target != codec:
+                whole = b"".join(pieces)
+                pieces = (whole,)
+            found = native.kit.check_records(
+                pieces, header.count, header.base_timestamp, need_keys, *times
+            )
+        largest = _judged(found, times)
     if producers_append and (append or header.max_timestamp == NO_TIMESTAMP):
         raise _bad_time("a producer may not set the timestamp type LogAppendTime")
     if append:
@@ -349,13 +326,26 @@ def _light(pieces: Iterator[Buffer]) -> Iterator[Buffer]:
         raise Heavy from None
 
 
-def _check_records(
-    pieces: Iterable[Buffer], header: BatchHeader, need_keys: bool, window: tuple[int, int]
-) -> int:
-    """Judges every record; their largest timestamp."""
-    largest, keyless, untimely = native.kit.check_records(
-        pieces, header.count, header.base_timestamp, need_keys, *window
+def _check_lz4(
+    payload: memoryview,
+    header: BatchHeader,
+    need_keys: bool,
+    window: tuple[int, int],
+    on_loop: bool,
+) -> tuple[int, int, int] | None:
+    """Looks at the records while they are unpacked; None where that has to be done in pieces."""
+    limit = _LOOP_LZ4_BYTES if on_loop else MAX_DECOMPRESSED_BYTES
+    found = native.kit.check_lz4(
+        payload, limit, header.count, header.base_timestamp, need_keys, *window
     )
+    if found is None and on_loop:
+        raise Heavy
+    return found
+
+
+def _judged(found: tuple[int, int, int], window: tuple[int, int]) -> int:
+    """The largest timestamp of records that are all as they should be."""
+    largest, keyless, untimely = found
     if untimely >= 0:
         raise BadRecord(
             ErrorCode.INVALID_TIMESTAMP,

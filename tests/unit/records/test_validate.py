@@ -217,7 +217,7 @@ def test_long_work_leaves_the_loop(kit):
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
 def test_a_batch_that_grows_large_leaves_the_loop_unchanged(codec):
     settings = TopicSettings(cleanup_policy=("compact",), message_timestamp_type="LogAppendTime")
-    data = batch(Record(timestamp=NOW, key=b"k", value=bytes(1 << 20)), codec=codec)
+    data = batch(Record(timestamp=NOW, key=b"k", value=bytes(3 << 20)), codec=codec)
     before = bytes(data)
     with pytest.raises(Heavy):
         prepare(memoryview(data), settings, NOW, on_loop=True)
