@@ -204,6 +204,7 @@ class CommitLanes:
             offsets is None
             or leader is None
             or not node.access.open
+            or node.throttles
             or not node.groups.stands(shard)
             or shard.machine is not lane.machine
             or lane.machine.settings is not lane.group_settings

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from scriba.broker.connection import Connection, HangUp, Parked, Parts
 from scriba.broker.context import Context, Later
 from scriba.broker.lanes import ProduceLanes
 from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.runtime.pace import Pace
 from scriba.wire.frame import RequestHeader, decode_request_header
 from scriba.wire.schema import Message
 
@@ -36,6 +37,7 @@ _START: Final = struct.Struct(">hhi")
 _LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">ii")
 
+Question = tuple[str, int, bytes]
 Handler = Callable[["Node", Context, Any], Any]
 Refuse = Callable[[Any, ErrorCode, str], Message | None]
 Encode = Callable[["Node", Any, bytearray, int], Parts]
@@ -90,7 +92,7 @@ class Dispatch:
     def __init__(self, node: Node, table: dict[int, Served]) -> None:
         self._node = node
         self.table = table
-        self._cached: dict[tuple[str, int, bytes], bytes] = {}
+        self._cached: dict[Question, bytes] = {}
         self._cached_at = -1
         self._lanes: dict[int, ProduceLanes | CommitLanes] = {}
         if PRODUCE in table:
@@ -127,7 +129,7 @@ class Dispatch:
         served.count += 1
         if lanes is not None:
             lanes.learn(connection, frame, request)  # type: ignore[arg-type]
-        if key == METADATA and self._node.access.open:
+        if key == METADATA and self._node.access.open and not self._node.throttles:
             return self._answer_from_cache(served, connection, frame[start:], request, header)
         return self._answer(served, connection, request, header)
 
@@ -159,13 +161,14 @@ class Dispatch:
         served: Served,
         connection: Connection,
         body: memoryview,
-        request: Message,
+        request: Any,
         header: RequestHeader,
     ) -> Parts | Parked | None:
         """Metadata: equal questions have equal answers until the cluster's shape changes.
 
         Thousands of clients ask for the same few topics again and again, and an answer that
-        lists ten thousand partitions takes longer to build than to send.
+        lists ten thousand partitions takes longer to build than to send. What has to wait (for the
+        creation of a topic, say) is another answer each time, unless all topics are asked for.
         """
         if self._cached_at != self._node.topology:
             self._cached.clear()
@@ -174,12 +177,28 @@ class Dispatch:
         known = self._cached.get(question)
         if known is None:
             answer = self._answer(served, connection, request, header)
-            if isinstance(answer, tuple) and len(self._cached) < ANSWERS_KEPT:
-                self._cached[question] = bytes(answer[0][8:])
+            if isinstance(answer, tuple):
+                self._keep(question, answer)
+            elif isinstance(answer, Parked) and request.topics is None:
+                return Parked(self._keep_later(question, answer.awaitable), answer.open)
             return answer
         out = bytearray(_HEAD.pack(len(known) + 4, header.correlation_id))
         out += known
         return (out,)
+
+    def _keep(self, question: Question, answer: Parts) -> None:
+        if len(self._cached) < ANSWERS_KEPT:
+            whole: Any = answer[0]
+            self._cached[question] = bytes(whole[8:])
+
+    async def _keep_later(
+        self, question: Question, awaitable: Awaitable[Parts | None]
+    ) -> Parts | None:
+        asked_at = self._node.topology
+        answer = await awaitable
+        if answer is not None and asked_at == self._node.topology == self._cached_at:
+            self._keep(question, answer)
+        return answer
 
     def _encode(self, served: Served, ctx: Context, answer: Message, correlation_id: int) -> Parts:
         self._node.throttle(ctx, answer)
@@ -202,6 +221,7 @@ class Dispatch:
         correlation_id: int,
     ) -> Parts | None:
         result: Any = answer
+        long = answer.long
         try:
             while isinstance(result, Later):
                 result = await result.awaitable
@@ -209,7 +229,15 @@ class Dispatch:
             result = self._failed(served, request, error)
         if result is None:
             return None
-        return self._encode(served, ctx, result, correlation_id)
+        if not long:
+            return self._encode(served, ctx, result, correlation_id)
+        self._node.throttle(ctx, result)
+        out = _head(served, ctx.version, correlation_id)
+        pace = Pace(self._node.world.clock)
+        for _ in result.encode_in_slices(out, ctx.version):
+            await pace()
+        set_length(out, len(out))
+        return (out,)
 
     def _failed(self, served: Served, request: Message, error: BaseException) -> Message | None:
         """The API's error response; what nobody expected is logged with its trace."""

@@ -95,6 +95,8 @@ class Node:
         self.controller_listeners: list[Bound] = []
         self.cluster_id = ""
         self.broker_epoch = -1
+        self.throttles = False
+        """Whether anybody's rate is limited."""
         self.topology = 0
         """Counts changes of topics, partitions and brokers: what Metadata tells."""
         self.clock_watch = ClockWatch(world.clock.now())
@@ -347,7 +349,8 @@ class Node:
     def throttle(self, ctx: Context, response: Any) -> None:
         """The one place that fills `throttle_time_ms`; without quotas it stays at zero.
 
-        Two short ways pass it by: `lanes`, and answers to Metadata that are kept.
+        Answers that are repeated (lanes, Metadata that is kept) do not come by: so they are not
+        while `throttles` is set.
         """
 
     def note(self, kind: str, about: str, text: str) -> None:

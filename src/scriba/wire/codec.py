@@ -22,6 +22,10 @@ from scriba.wire.varint import read_uvarint, skip_tags, write_uvarint
 MAX_STRING: Final = 0x7FFF
 
 
+_OUTERMOST_LOOP: Final = 2
+"""How deep the lines of an array are that is a field of the message itself."""
+
+
 def _string_length(buf: Buffer, pos: int) -> tuple[int, int]:
     length, pos = read_uvarint(buf, pos)
     if length > MAX_STRING + 1:
@@ -282,6 +286,7 @@ def compile_decoder(cls: type[Message], version: int) -> Decoder:
 class _EncoderSource(_Source):
     def __init__(self, version: int, flexible: bool) -> None:
         super().__init__()
+        self.in_slices = False
         self.version = version
         self.flexible = flexible
         self.run: list[tuple[str, str]] = []
@@ -385,6 +390,8 @@ class _EncoderSource(_Source):
             else:
                 self.value(element, item, False)
             self.flush()
+            if self.in_slices and self.depth == _OUTERMOST_LOOP:
+                self.line("yield")
 
     def struct_value(self, cls: type[Struct], source: str, nullable: bool, tagged: bool) -> None:
         item = self.fresh("o")
@@ -451,11 +458,15 @@ class _EncoderSource(_Source):
             self.line("whole += uvarint(count); whole += section")
 
 
-def compile_encoder(cls: type[Message], version: int) -> Encoder:
+def compile_encoder(cls: type[Message], version: int, in_slices: bool = False) -> Encoder:
+    """One that works `in_slices` is a generator, which yields after each element of an array."""
     source = _EncoderSource(version, version in cls.FLEXIBLE)
+    source.in_slices = in_slices
     with source.block("def encode(o, out, holes):"):
         source.struct(cls, "o")
         source.flush()
+        if in_slices:
+            source.line("yield")
     for name, fields in source.later:
         source.tag_function(name, fields)
     return source.compile("encode", f"<scriba {cls.__name__} v{version} encoder>")

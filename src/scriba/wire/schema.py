@@ -16,7 +16,7 @@ view of the buffer it was decoded from. And a tagged structure that is absent is
 default which refuses changes: assign a new one instead.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from operator import attrgetter
 from struct import error as StructError
 from typing import (
@@ -309,15 +309,16 @@ class _Decoders(dict[int, Decoder]):
 
 
 class _Encoders(dict[int, Encoder]):
-    def __init__(self, cls: "type[Message]") -> None:
+    def __init__(self, cls: "type[Message]", in_slices: bool = False) -> None:
         self.cls = cls
+        self.in_slices = in_slices
 
     def __missing__(self, version: int) -> Encoder:
         if version not in self.cls.VERSIONS:
             raise ValueError(f"{self.cls.__name__} has no version {version}")
         from scriba.wire import codec
 
-        self[version] = encoder = codec.compile_encoder(self.cls, version)
+        self[version] = encoder = codec.compile_encoder(self.cls, version, self.in_slices)
         return encoder
 
 
@@ -330,6 +331,7 @@ class Message(Struct):
     FLEXIBLE: ClassVar[Versions] = NONE
     _decoders: ClassVar[_Decoders]
     _encoders: ClassVar[_Encoders]
+    _slow_encoders: ClassVar[_Encoders]
 
     def __init_subclass__(
         cls, key: int | None = None, versions: str = "0", flexible: str = "none"
@@ -340,6 +342,7 @@ class Message(Struct):
         cls.FLEXIBLE = parse_versions(flexible)
         cls._decoders = _Decoders(cls)
         cls._encoders = _Encoders(cls)
+        cls._slow_encoders = _Encoders(cls, in_slices=True)
 
     @classmethod
     def decode(cls, buf: Buffer, version: int) -> Self:
@@ -366,6 +369,11 @@ class Message(Struct):
         out = bytearray()
         self.encode_into(out, version)
         return bytes(out)
+
+    def encode_in_slices(self, out: bytearray, version: int) -> Iterator[None]:
+        """As `encode_into`, in steps: one for each element of the message's own arrays."""
+        encoder = self._slow_encoders[version]
+        yield from encoder(self, out, None)  # type: ignore[misc]
 
     def encode_into(
         self, out: bytearray, version: int, holes: list[tuple[int, Hole]] | None = None

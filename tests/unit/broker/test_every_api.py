@@ -1,6 +1,7 @@
 """Every served API in every version: answered when allowed, refused with Kafka's code when not."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -396,9 +397,12 @@ def test_a_request_that_is_not_allowed_is_refused_and_changes_nothing(
     in_a_node(play)
 
 
+@pytest.mark.parametrize("short", [1000, 0], ids=["at once", "in slices"])
 def test_an_answer_is_repeated_only_while_the_cluster_keeps_its_shape(
-    in_a_node: InANode,
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch, short: int
 ) -> None:
+    monkeypatch.setattr("scriba.broker.handlers.metadata.SHORT", short)
+
     async def play(node: Node, world: ProcessWorld) -> None:
         client = await with_a_topic(node, world)
         question = metadata.MetadataRequest(topics=None)
@@ -412,5 +416,26 @@ def test_an_answer_is_repeated_only_while_the_cluster_keeps_its_shape(
         more = admin.CreatableTopic(name="more", num_partitions=1, replication_factor=1)
         await client.send(admin.CreateTopicsRequest(topics=[more]), 7, admin.CreateTopicsResponse)
         assert await names() == ["more", TOPIC]
+        assert await names() == ["more", TOPIC]
+
+    in_a_node(play)
+
+
+def test_an_answer_that_is_kept_does_not_get_past_a_quota(in_a_node: InANode) -> None:
+    class Strict(Node):
+        def throttle(self, ctx: Context, response: Any) -> None:
+            response.throttle_time_ms = 7
+
+    async def play(node: Node, world: ProcessWorld) -> None:
+        client = await with_a_topic(node, world)
+        question = metadata.MetadataRequest(topics=None)
+        told = []
+        for throttles in (False, True, True, False):
+            node.throttles = throttles
+            node.__class__ = Strict if throttles else Node
+            told.append(
+                (await client.send(question, 9, metadata.MetadataResponse)).throttle_time_ms
+            )
+        assert told == [0, 7, 7, 0]
 
     in_a_node(play)

@@ -177,6 +177,17 @@ def test_a_lane_is_not_taken_past_an_authoriser(in_a_node: InANode):
     in_a_node(script)
 
 
+def test_a_lane_is_not_taken_while_rates_are_limited(in_a_node: InANode):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open()
+        await writer.send(writer.batch())
+        assert await writer.took_the_short_way(writer.batch())
+        node.throttles = True
+        assert not await writer.took_the_short_way(writer.batch())
+
+    in_a_node(script)
+
+
 def test_partitions_and_topics_have_lanes_of_their_own(in_a_node: InANode):
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open(partitions=2)

@@ -88,6 +88,10 @@ def test_what_is_encoded_decodes_to_the_same(cls: type[Message], data: st.DataOb
     around, end = cls.decode_from(b"??" + encoded + b"???", 2, version)
     assert around == message
     assert end == 2 + len(encoded)
+    in_slices = bytearray()
+    for _ in message.encode_in_slices(in_slices, version):
+        pass
+    assert in_slices == encoded
 
 
 @each_message

@@ -8,6 +8,7 @@ from scriba.broker.access import CLUSTER_NAME, Operation, Resource, allowed_oper
 from scriba.broker.context import Context, Later
 from scriba.broker.handlers.topics import auto_create
 from scriba.errors import ErrorCode, KafkaError
+from scriba.runtime.pace import Pace
 from scriba.wire.metadata import (
     ApiVersion,
     ApiVersionsRequest,
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
 FIRST_BY_ID: Final = 12
 """Ids are in Metadata from version 10 on, but may be asked for only from this one on."""
+
+SHORT: Final = 1000
+"""Partitions that one slice of the loop can list."""
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
@@ -101,7 +105,22 @@ def metadata(
     missing = _missing(node, ctx, request)
     if missing:
         return Later(_create_then_answer(node, ctx, request, missing))
+    if _wants_all(ctx, request) and len(node.replicas) > SHORT:
+        return Later(_list_all(node, ctx, request), long=True)
     return _metadata(node, ctx, request, {})
+
+
+async def _list_all(node: Node, ctx: Context, request: MetadataRequest) -> MetadataResponse:
+    """Every topic, a slice at a time, as of one moment."""
+    image = node.image.copy()
+    pace = Pace(node.world.clock)
+    response = _frame(node, ctx, request)
+    for name in sorted(image.topics_by_name):
+        if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
+            response.topics.append(_topic(node, ctx, image.topics_by_name[name]))
+        await pace()
+    _add_operations(node, ctx, request, response)
+    return response
 
 
 async def _create_then_answer(
@@ -135,7 +154,20 @@ def _metadata(
     node: Node, ctx: Context, request: MetadataRequest, failed: dict[str, ErrorCode]
 ) -> MetadataResponse:
     image = node.image
-    access = node.access
+    response = _frame(node, ctx, request)
+    if _wants_all(ctx, request):
+        for name in sorted(image.topics_by_name):
+            if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
+                response.topics.append(_topic(node, ctx, image.topics_by_name[name]))
+    else:
+        for asked in _asked_once(ctx, request):
+            response.topics.append(_named(node, ctx, asked, failed))
+    _add_operations(node, ctx, request, response)
+    return response
+
+
+def _frame(node: Node, ctx: Context, request: MetadataRequest) -> MetadataResponse:
+    """The answer without its topics."""
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.id, host=host, port=port, rack=broker.rack)
@@ -146,22 +178,20 @@ def _metadata(
     )
     if 8 <= ctx.version <= 10 and request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = allowed_operations(
-            access, ctx, Resource.CLUSTER, CLUSTER_NAME
+            node.access, ctx, Resource.CLUSTER, CLUSTER_NAME
         )
-    if _wants_all(ctx, request):
-        for name in sorted(image.topics_by_name):
-            if access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
-                response.topics.append(_topic(node, ctx, image.topics_by_name[name]))
-    else:
-        for asked in _asked_once(ctx, request):
-            response.topics.append(_named(node, ctx, asked, failed))
+    return response
+
+
+def _add_operations(
+    node: Node, ctx: Context, request: MetadataRequest, response: MetadataResponse
+) -> None:
     if request.include_topic_authorized_operations:
         for topic in response.topics:
             if topic.name and topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
                 topic.topic_authorized_operations = allowed_operations(
-                    access, ctx, Resource.TOPIC, topic.name
+                    node.access, ctx, Resource.TOPIC, topic.name
                 )
-    return response
 
 
 def _asked_once(ctx: Context, request: MetadataRequest) -> list[MetadataRequestTopic]:
