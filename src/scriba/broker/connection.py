@@ -46,6 +46,10 @@ COPIED_BELOW: Final = 1 << 16
 """A file region smaller than this is read and sent with its header in one call."""
 
 SEND_WINDOW: Final = 1 << 20
+COLD_WINDOWS: Final = 16
+"""How many windows after a cold one are read off the loop, whether they are there or not: a send
+that comes to the end of what the kernel has read ahead would have the loop order the next part."""
+
 VIEWS_PER_SEND: Final = 64
 _LENGTH: Final = struct.Struct(">i")
 
@@ -92,6 +96,7 @@ class Connection:
     __slots__ = (
         "_backlog",
         "_closed_parking",
+        "_cold",
         "_expected",
         "_filled",
         "_frame",
@@ -140,6 +145,8 @@ class Connection:
         self._writing = False
         self._paused = False
         self._loading = False
+        self._cold = 0
+        """Windows yet to come that are not sent before a thread has read them."""
         self._scheduled = False
         stream.want(self._on_readable, None)
 
@@ -380,6 +387,9 @@ class Connection:
                 if head.known <= head.position:
                     n = min(head.size, SEND_WINDOW)
                     if not head.file.resident(head.position, n):
+                        self._cold = COLD_WINDOWS + 1
+                    if self._cold:
+                        self._cold -= 1
                         self._load(head, n)
                         return
                     head.known = head.position + n
@@ -429,6 +439,7 @@ class Connection:
     def _load(self, region: Region, n: int) -> None:
         """Has the window read into the page cache off the loop, then goes on sending."""
         self._loading = True
+        self._server.counters.cold_windows += 1
         if self._writing:
             # The peer would take more, but there is nothing to give: asking would only spin.
             self._writing = False
@@ -445,6 +456,7 @@ class Connection:
                 return
             # Sent without asking again: under memory pressure the page may be gone already, and
             # asking for ever would send nothing.
+            region.known = region.position + n
             sent = self.stream.send_file(region.file, region.position, n)
             if sent != WOULD_BLOCK:
                 self._server.counters.bytes_out += sent

@@ -27,6 +27,8 @@ class Counters:
     idled_out: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    cold_windows: int = 0
+    """Windows of files that were read off the loop before they were sent."""
 
 
 @dataclass(frozen=True, slots=True)

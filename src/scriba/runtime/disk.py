@@ -15,6 +15,7 @@ import struct
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Concatenate, Final, ParamSpec
 
 from scriba.runtime.ports import WOULD_BLOCK, Buffer, Offload
@@ -46,11 +47,33 @@ def _sync_dir(path: str) -> None:
 
 
 def _load(fd: int, offset: int, n: int) -> None:
-    """Reads the window into a buffer of this thread that nobody looks at."""
+    """Has the window read into the page cache.
+
+    Sent to the null device it is copied nowhere, and the kernel reads ahead as for any reader.
+    """
+    end = offset + n
+    try:
+        while sys.platform == "linux" and offset < end:
+            got = os.sendfile(_null_device(), fd, offset, end - offset)
+            if got == 0:
+                return
+            offset += got
+    except OSError as failure:
+        if failure.errno not in (errno.EINVAL, errno.ENOSYS):
+            raise
+    _load_by_copying(fd, offset, end)
+
+
+@cache
+def _null_device() -> int:
+    return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+
+
+def _load_by_copying(fd: int, offset: int, end: int) -> None:
+    """For systems and file systems that cannot do without a buffer of this thread."""
     buffer: memoryview | None = getattr(_scratch, "buffer", None)
     if buffer is None:
         buffer = _scratch.buffer = memoryview(bytearray(_LOAD_BYTES))
-    end = offset + n
     while offset < end:
         got = os.preadv(fd, [buffer[: end - offset]], offset)
         if got == 0:

@@ -1,8 +1,11 @@
 """Which parts of a file are in the page cache, asked without waiting for the device.
 
-Linux 6.5 answers with one call, cachestat(2). Older kernels are asked by reading: a
-`preadv(RWF_NOWAIT)` of the whole window stops short at the first page that is missing. Where
-neither exists (macOS) every window counts as resident, and a cold read may hold the loop.
+Linux 6.5 answers with one call, cachestat(2). It counts pages, also those that read-ahead has only
+begun to read: whoever sent them would wait for the device. So the last byte of the window is read
+as well, without waiting; what was asked for before it has come by then. Older kernels are asked by
+reading alone: a `preadv(RWF_NOWAIT)` of the whole window stops short at the first page that is
+missing. Where neither exists (macOS) every window counts as resident, and a cold read may hold the
+loop.
 """
 
 import ctypes
@@ -31,12 +34,13 @@ class _Stat(ctypes.Structure):
 
 
 class Residency:
-    """Asks for one disk. Its two structs are reused, so it belongs to one loop."""
+    """Asks for one disk. Its structs are reused, so it belongs to one loop."""
 
     def __init__(self, cachestat: int = _CACHESTAT) -> None:
         self._number = cachestat
         self._range = _Range()
         self._stat = _Stat()
+        self._one_byte = (bytearray(1),)
         self._scratch: memoryview | None = None
         self._cachestat = sys.platform == "linux"
         if self._cachestat:
@@ -51,11 +55,24 @@ class Residency:
         if self._cachestat:
             cached = self._count(fd, offset, n)
             if cached >= _pages(offset, n):
-                return True
+                return self._arrived(fd, offset + n - 1)
             if cached >= 0:
                 there = min(n, os.fstat(fd).st_size - offset)
-                return there < n and (there <= 0 or cached >= _pages(offset, there))
+                if there == n:
+                    return False
+                return there <= 0 or (
+                    cached >= _pages(offset, there) and self._arrived(fd, offset + there - 1)
+                )
         return self._probe(fd, offset, n) if RWF_NOWAIT else True
+
+    def _arrived(self, fd: int, position: int) -> bool:
+        try:
+            os.preadv(fd, self._one_byte, position, RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            pass  # a file system without the flag
+        return True
 
     def _count(self, fd: int, offset: int, n: int) -> int:
         """Cached pages in the window, or -1, then and for good, when the kernel cannot tell."""

@@ -6,10 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+from scriba.broker.connection import COLD_WINDOWS
 from scriba.broker.node import Node
 from scriba.records.batch import Record, encode_batch
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.testing.peer import Peer
+from scriba.testing.sim_disk import SimDisk
 from scriba.testing.sim_world import ProcessWorld
 from scriba.wire import admin, fetch, metadata, produce
 from scriba.wire.frame import encode_request
@@ -225,5 +227,31 @@ def test_a_peer_that_never_reads_stops_being_read(in_a_node: InANode) -> None:
         # A few answers fill the peer's window and the broker's own bound; then it waits.
         assert served < 20
         assert sent > served
+
+    in_a_node(script)
+
+
+def test_after_a_cold_window_the_next_ones_are_read_off_the_loop_for_a_while(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await dial(world)
+        await create(client)
+        await client.send(one_record(b"x" * 200_000), 9, produce.ProduceResponse)
+
+        async def read() -> int:
+            before = node.server.counters.cold_windows
+            answer = await client.send(long_poll(0, wait_ms=0), 11, fetch.FetchResponse)
+            assert answer.responses[0].partitions[0].error_code == 0
+            return node.server.counters.cold_windows - before
+
+        assert isinstance(world.disk, SimDisk)
+        faults = world.disk.volume.faults
+        assert [await read() for _ in range(3)] == [0, 0, 0]
+        faults.cold = 1.0
+        assert await read() == 1
+        faults.cold = 0.0
+        after = [await read() for _ in range(COLD_WINDOWS + 3)]
+        assert after == [1] * COLD_WINDOWS + [0, 0, 0]
 
     in_a_node(script)
