@@ -8,7 +8,7 @@ lets the replies go once the high watermark covers the append. Nothing is awaite
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -36,7 +36,8 @@ class Origin(NamedTuple):
 
 
 class Caller(NamedTuple):
-    """Who sent a request, in which version; `fresh` are sixteen random bytes of its own."""
+    """Who sent a request, in which version; `fresh` are sixteen random bytes of its own, where a
+    request of its kind may need them."""
 
     version: int
     client_id: str
@@ -63,6 +64,14 @@ class Outcome:
     """Producer id and epoch: the records belong to that producer's open transaction."""
     splittable: bool = False
     """Whether the records may go in several batches; else they stand or fall together."""
+    instead: Callable[[Instant], Outcome] | None = None
+    """What happens where the log can never take the records, after an error for all who would
+    have been answered; None where the machine cannot go back and has to be built again."""
+
+
+def nothing(now: Instant) -> Outcome:
+    """Instead of records that were all there was."""
+    return Outcome()
 
 
 class Machine(Protocol):

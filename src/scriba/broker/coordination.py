@@ -25,6 +25,7 @@ from scriba.txn.facts import TxnSettings
 from scriba.txn.machine import Transactions
 from scriba.wire.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from scriba.wire.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from scriba.wire.groups import ConsumerGroupHeartbeatRequest, JoinGroupRequest
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
@@ -110,6 +111,7 @@ def group_shards(node: Node) -> Shards:
             load_bytes=lambda settings: settings.offsets_load_buffer_size,
             timeout_ms=lambda settings: settings.offsets_commit_timeout_ms,
             codec=lambda settings: Codec(settings.offsets_topic_compression_codec),
+            draws=frozenset({JoinGroupRequest, ConsumerGroupHeartbeatRequest}),
         ),
     )
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
 from scriba.outcome import Change, Machine, Origin, Outcome
+from scriba.records import native
 from scriba.records.batch import (
+    HEADER_SIZE,
     NO_SEQUENCE,
     BatchHeader,
-    Record,
+    build_batch,
     check_crc,
     decode_records,
-    encode_batch,
     read_end_txn_marker,
     read_header,
     walk,
@@ -25,6 +25,7 @@ from scriba.storage.log import Cold, Slice
 from scriba.wire.coordinators import decode_change, encode_change
 
 if TYPE_CHECKING:
+    from scriba.records.pure import Builder
     from scriba.runtime.pace import Pace
     from scriba.storage.log import Log
 
@@ -47,20 +48,36 @@ def batches(topic: str, outcome: Outcome, now: Instant, codec: Codec, limit: int
     Raises KafkaError for what the topic can never take. One batch unless they may be parted.
     """
     built: list[Batch] = []
-    for changes, records in _parts(topic, outcome, now, limit):
-        batch = _batch(records, outcome.producer, codec)
-        if len(batch) > limit:
-            raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE,
-                f"{len(changes)} records of {topic} take {len(batch)} bytes, {limit} are allowed",
-            )
-        built.append(Batch(memoryview(batch), read_header(batch), changes))
+    records = native.kit.Builder(HEADER_SIZE)
+    changes: list[Change] = []
+    size = HEADER_SIZE
+    for change in outcome.records:
+        try:
+            key, value = encode_change(topic, change)
+        except ValueError as error:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
+        if outcome.splittable:
+            added = len(key) + (len(value) if value else 0) + RECORD_OVERHEAD
+            if changes and size + added > limit:
+                built.append(_batch(topic, records, changes, outcome.producer, codec, limit))
+                changes = []
+        changes.append(change)
+        size = records.append(now.wall_ms, key, value, ())
+    if changes:
+        built.append(_batch(topic, records, changes, outcome.producer, codec, limit))
     return built
 
 
-def _batch(records: list[Record], producer: tuple[int, int] | None, codec: Codec) -> bytearray:
+def _batch(
+    topic: str,
+    records: Builder,
+    changes: list[Change],
+    producer: tuple[int, int] | None,
+    codec: Codec,
+    limit: int,
+) -> Batch:
     producer_id, producer_epoch = producer or NO_PRODUCER
-    return encode_batch(
+    batch = build_batch(
         records,
         codec=codec,
         producer_id=producer_id,
@@ -68,28 +85,12 @@ def _batch(records: list[Record], producer: tuple[int, int] | None, codec: Codec
         base_sequence=NO_SEQUENCE if producer is None else 0,
         transactional=producer is not None,
     )
-
-
-def _parts(
-    topic: str, outcome: Outcome, now: Instant, limit: int
-) -> Iterator[tuple[list[Change], list[Record]]]:
-    changes: list[Change] = []
-    records: list[Record] = []
-    size = 0
-    for change in outcome.records:
-        try:
-            key, value = encode_change(topic, change)
-        except ValueError as error:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
-        added = len(key) + (len(value) if value else 0) + RECORD_OVERHEAD
-        if records and outcome.splittable and size + added > limit:
-            yield changes, records
-            changes, records, size = [], [], 0
-        changes.append(change)
-        records.append(Record(0, now.wall_ms, key, value))
-        size += added
-    if records:
-        yield changes, records
+    if len(batch) > limit:
+        raise KafkaError(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"{len(changes)} records of {topic} take {len(batch)} bytes, {limit} are allowed",
+        )
+    return Batch(memoryview(batch), read_header(batch), changes)
 
 
 async def read_back(log: Log, machine: Machine, chunk_bytes: int, pace: Pace) -> None:

@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NEVER_TAKEN: Final = frozenset(
+    {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_REQUEST}
+)
+"""Why the log refuses records that it would refuse again."""
+
 TICKS_AT_ONCE: Final = 1_000
 """Deadlines of one shard that are met before the next shard has its turn."""
 
@@ -59,6 +64,8 @@ class Kind:
     timeout_ms: Callable[[NodeSettings], int]
     """How long a change may take to reach the in-sync replicas."""
     codec: Callable[[NodeSettings], Codec]
+    draws: frozenset[type[Message]] = frozenset()
+    """Requests that are handed random bytes."""
 
 
 @dataclass(slots=True)
@@ -151,7 +158,8 @@ class Shards:
         """Starts a request now; its reply, if it may leave at once. KafkaError refuses it."""
         shard = self.answering(index)
         now = self._node.world.clock.now()
-        caller = Caller(ctx.version, ctx.client_id or "", ctx.host, self._node.world.rng.bytes(16))
+        fresh = self._node.world.rng.bytes(16) if type(request) in self._kind.draws else b""
+        caller = Caller(ctx.version, ctx.client_id or "", ctx.host, fresh)
         self._last_token = token = self._last_token + 1
         waiter: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         shard.waiting[token] = waiter
@@ -264,12 +272,16 @@ class Shards:
         if not self._leads(shard):
             self.unload(shard.index)
             return
-        if error.code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.INVALID_REQUEST):
+        if error.code in NEVER_TAKEN:
             # Kafka's answer, too: the client cannot mend it, and must not try again. The log is
             # well, so those who share the shard need not wait for it.
             told = KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, error.message)
             for token, _ in outcome.replies:
                 shard.reply(token, told)
+            if outcome.instead is not None:
+                self._node.note("coordinator", repr(shard.partition), f"refused: {error}")
+                self._step(shard, outcome.instead)
+                return
             shard.rest_ms = 0
         self._rest(shard, f"cannot append: {error}")
 

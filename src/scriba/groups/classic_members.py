@@ -1,5 +1,7 @@
 """SyncGroup, Heartbeat and LeaveGroup of classic groups; what is stored of them; loading."""
 
+from functools import partial
+
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.classic_group import ClassicGroup, Member, Phase, Waiter, refuse
 from scriba.groups.classic_rebalance import (
@@ -101,6 +103,16 @@ def _assign(
         answer_sync(state, group, member, ErrorCode.NONE, out, now)
     text = f"generation {group.generation} is stable with {len(group.members)} members"
     out.events.append(Event("rebalance", group.group_id, text))
+    out.instead = partial(_unassign, state, group)
+
+
+def _unassign(state: State, group: ClassicGroup, now: Instant) -> Outcome:
+    """The assignment cannot be stored; members that are told so may come back with less."""
+    out = Outcome()
+    for member in group.members.values():
+        member.assignment = b""
+    prepare(state, group, "what it was assigned is too large to be stored", out, now)
+    return out
 
 
 # --- Heartbeat ---

@@ -18,7 +18,7 @@ from scriba.groups.facts import NO_TOPIC_ID, TopicFacts
 from scriba.groups.state import State
 from scriba.groups.store import CheckPlace, Committed
 from scriba.instant import Instant
-from scriba.outcome import Caller, Change, Origin, Outcome, Token
+from scriba.outcome import Caller, Change, Origin, Outcome, Token, nothing
 from scriba.wire.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -81,7 +81,7 @@ def commit(
     state: State, request: OffsetCommitRequest, token: Token, caller: Caller, now: Instant
 ) -> Outcome:
     verdicts = [look_up(state, topic, caller.version) for topic in request.topics]
-    out = Outcome()
+    out = Outcome(instead=nothing)
     if any(True for each in verdicts for _ in each.acceptable()):
         try:
             check = check_commit(state, request, caller, now)
@@ -149,7 +149,7 @@ def commit_in_txn(
         Verdicts(state.topics.get(topic.name), unknown, topic.partitions)
         for topic in request.topics
     ]
-    out = Outcome(producer=(request.producer_id, request.producer_epoch))
+    out = Outcome(producer=(request.producer_id, request.producer_epoch), instead=nothing)
     if any(True for each in verdicts for _ in each.acceptable()):
         try:
             check = _check_txn_commit(state, request, caller)
@@ -210,7 +210,7 @@ def _records(
     for each in verdicts:
         for i, facts, partition in each.acceptable():
             metadata = partition.committed_metadata or ""
-            if not metadata_fits(state, metadata):
+            if metadata and not metadata_fits(state, metadata):
                 each.errors[i] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             if check is not None:

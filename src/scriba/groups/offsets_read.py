@@ -7,7 +7,7 @@ from scriba.groups.refusals import refused
 from scriba.groups.state import State
 from scriba.groups.store import Committed, Group, offset_tombstone
 from scriba.instant import Instant
-from scriba.outcome import Caller, Outcome, Token
+from scriba.outcome import Caller, Outcome, Token, nothing
 from scriba.wire.groups import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -153,7 +153,7 @@ def delete(
     state: State, request: OffsetDeleteRequest, token: Token, caller: Caller, now: Instant
 ) -> Outcome:
     """Also of a group with members, but only what nobody in it subscribes to."""
-    out = Outcome()
+    out = Outcome(instead=nothing)
     try:
         group = _deletable(state, request.group_id)
     except KafkaError as e:

@@ -6,6 +6,7 @@ release may have written kinds that are not known here: those are passed over, i
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 from typing import Final
@@ -19,7 +20,17 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
 
 _SHORT: Final = Struct(">h")
+_INT: Final = Struct(">i")
+_LONG: Final = Struct(">q")
 _KEY_VERSION: Final = 0
+
+_COMMIT_VERSION: Final = 4
+_COMMIT_START: Final = Struct(">hqiB")
+_ONE_BYTE_LENGTHS: Final = 127
+_NO_ID: Final = bytes(16)
+_NO_TAGS: Final = b"\0"
+_TAGGED_ID: Final = b"\1\0\x10"
+"""One tagged field, the first, of sixteen bytes."""
 
 _GROUP_KINDS: Final = (
     (groups.LegacyOffsetCommitKey, groups.LegacyOffsetCommitValue),
@@ -65,19 +76,54 @@ _VALUE_VERSIONS: Final[Mapping[type[Message], int]] = {
 def _value_version(value: Message) -> int:
     if isinstance(value, groups.OffsetCommitValue):
         # Only version 1 has room for an expiry of its own.
-        return 4 if value.expire_timestamp == -1 else 1
+        return _COMMIT_VERSION if value.expire_timestamp == -1 else 1
     return _VALUE_VERSIONS.get(type(value), 0)
+
+
+@lru_cache(maxsize=1024)
+def _commit_key_start(group: str, topic: str) -> bytes:
+    whole = bytearray(_SHORT.pack(groups.OffsetCommitKey.KEY or 0))
+    groups.OffsetCommitKey(group=group, topic=topic).encode_into(whole, _KEY_VERSION)
+    return bytes(whole[: -_INT.size])
+
+
+def encode_commit(
+    key: groups.OffsetCommitKey, value: groups.OffsetCommitValue
+) -> tuple[bytes, bytes]:
+    """The most frequent record of all, as `encode_change` would write it, in fewer steps."""
+    metadata = value.metadata.encode()
+    topic_id = value.topic_id
+    if value.expire_timestamp != -1 or len(metadata) >= _ONE_BYTE_LENGTHS:
+        return _encode(key, value, _value_version(value))
+    try:
+        content = _COMMIT_START.pack(
+            _COMMIT_VERSION, value.offset, value.leader_epoch, len(metadata) + 1
+        )
+        end = _LONG.pack(value.commit_timestamp)
+        place = _INT.pack(key.partition)
+    except StructError as error:
+        raise ValueError(f"OffsetCommitValue: {error}") from error
+    tags = _TAGGED_ID + topic_id if topic_id != _NO_ID else _NO_TAGS
+    start = _commit_key_start(key.group, key.topic)
+    return start + place, b"".join((content, metadata, end, tags))
 
 
 def encode_change(topic: str, change: tuple[Message, Message | None]) -> tuple[bytes, bytes | None]:
     """Key and value of a record; no value is a tombstone. ValueError for what cannot be stored."""
     key, value = change
     assert key.KEY in KINDS[topic], f"{type(key).__name__} is no record of {topic}"
-    prefix = bytearray(_SHORT.pack(key.KEY))
-    key.encode_into(prefix, _KEY_VERSION)
+    if type(value) is groups.OffsetCommitValue and type(key) is groups.OffsetCommitKey:
+        return encode_commit(key, value)
     if value is None:
+        prefix = bytearray(_SHORT.pack(key.KEY))
+        key.encode_into(prefix, _KEY_VERSION)
         return bytes(prefix), None
-    version = _value_version(value)
+    return _encode(key, value, _value_version(value))
+
+
+def _encode(key: Message, value: Message, version: int) -> tuple[bytes, bytes]:
+    prefix = bytearray(_SHORT.pack(key.KEY or 0))
+    key.encode_into(prefix, _KEY_VERSION)
     body = bytearray(_SHORT.pack(version))
     value.encode_into(body, version)
     return bytes(prefix), bytes(body)

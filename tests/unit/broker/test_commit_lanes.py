@@ -96,7 +96,7 @@ class Committer(Writer):
     def offsets(self, group: str = "g") -> list[int]:
         return [each.offset for _, each in sorted(self.store().offsets[group].items())]
 
-    async def join(self) -> None:
+    async def join(self, sync: bool = True) -> None:
         """Becomes the one member of the group, in a new generation."""
         request = groups.JoinGroupRequest(
             group_id="g",
@@ -108,10 +108,11 @@ class Committer(Writer):
         )
         answer = await self.peer.call(request, 3, groups.JoinGroupResponse)
         self.member_id, self.generation = answer.member_id, answer.generation_id
-        sync = groups.SyncGroupRequest(
-            group_id="g", generation_id=self.generation, member_id=self.member_id
-        )
-        await self.peer.call(sync, 2, groups.SyncGroupResponse)
+        if sync:
+            asked = groups.SyncGroupRequest(
+                group_id="g", generation_id=self.generation, member_id=self.member_id
+            )
+            await self.peer.call(asked, 2, groups.SyncGroupResponse)
 
 
 @pytest.mark.parametrize("version", range(2, 11))

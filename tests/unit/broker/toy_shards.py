@@ -133,7 +133,14 @@ async def with_toys(node: Node, codec: Codec = Codec.NONE, load_bytes: int = 100
     node.groups.stop()
     node.groups = Shards(
         node,
-        Kind(OFFSETS_TOPIC, Toy, lambda s: load_bytes, lambda s: 5000, lambda s: codec),
+        Kind(
+            OFFSETS_TOPIC,
+            Toy,
+            lambda s: load_bytes,
+            lambda s: 5000,
+            lambda s: codec,
+            draws=frozenset({HeartbeatRequest}),
+        ),
     )
     node.groups.start()
     await make_internal_topic(node, OFFSETS_TOPIC)

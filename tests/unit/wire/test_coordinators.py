@@ -165,6 +165,40 @@ def test_a_transaction_comes_back_as_it_was_stored(name: str, values: dict[str, 
     assert decode_change(TRANSACTIONS_TOPIC, key, value) == change
 
 
+@given(
+    NAMES,
+    NAMES,
+    INTS,
+    st.fixed_dictionaries(
+        {
+            "offset": LONGS,
+            "leader_epoch": INTS,
+            "metadata": NAMES | st.sampled_from(["m" * 125, "m" * 126, "m" * 127, "ü" * 64]),
+            "commit_timestamp": LONGS,
+            "expire_timestamp": st.just(-1) | LONGS,
+            "topic_id": st.just(bytes(16)) | st.binary(min_size=16, max_size=16),
+        }
+    ),
+)
+@settings(max_examples=100, deadline=None, database=None)
+def test_a_commit_has_the_bytes_that_its_schema_says(
+    group: str, topic: str, partition: int, values: dict[str, Any]
+) -> None:
+    key = groups.OffsetCommitKey(group=group, topic=topic, partition=partition)
+    value = groups.OffsetCommitValue(**values)
+    version = 4 if value.expire_timestamp == -1 else 1
+    assert encode_change(OFFSETS_TOPIC, (key, value)) == (
+        b"\x00\x01" + key.encode(0),
+        version.to_bytes(2, "big") + value.encode(version),
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"offset": 1 << 63}, {"leader_epoch": 1 << 31}])
+def test_a_commit_that_cannot_be_stored_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="OffsetCommitValue"):
+        encode_change(OFFSETS_TOPIC, (COMMIT_KEY, groups.OffsetCommitValue(**wrong)))
+
+
 @given(st.sampled_from(sorted(KINDS)), st.binary(max_size=60), st.none() | st.binary(max_size=60))
 @settings(max_examples=200, deadline=None, database=None)
 def test_any_bytes_are_a_record_or_passed_over_or_refused(
