@@ -38,6 +38,7 @@ from scriba.raft.messages import (
     VoteReply,
     VoteRequest,
 )
+from scriba.raft.outbox import Outbox
 from scriba.raft.progress import Progress
 from scriba.raft.roles import VALID, Role, Timeouts
 
@@ -77,14 +78,7 @@ class Raft:
         self._has_fetched = False
         self._next_peer = 0
         self._leader_high_watermark = -1
-        self._saved = hard_state
-        self._told = Leadership(-1, None)
-        self._told_high_watermark = self.high_watermark
-        self._truncate_to: int | None = None
-        self._append: FetchReply | None = None
-        self._fetch_snapshot: Position | None = None
-        self._sends: list[tuple[int, Request]] = []
-        self._replies: list[tuple[object, Reply]] = []
+        self._out = Outbox(hard_state, self.high_watermark)
         self._start(now)
 
     def _start(self, now: Instant) -> None:
@@ -113,37 +107,8 @@ class Raft:
 
     def ready(self) -> Ready | None:
         """What has to be done since the last call; None for nothing."""
-        hard_state = self.hard_state if self.hard_state != self._saved else None
         leadership = Leadership(self.epoch, self.leader)
-        told = None if leadership == self._told else leadership
-        moved = self.high_watermark != self._told_high_watermark
-        if not (
-            hard_state
-            or told
-            or moved
-            or self._sends
-            or self._replies
-            or self._append
-            or self._truncate_to is not None
-            or self._fetch_snapshot
-        ):
-            return None
-        ready = Ready(
-            hard_state,
-            self._truncate_to,
-            self._append,
-            self._fetch_snapshot,
-            told,
-            self.high_watermark if moved else None,
-            self._sends,
-            self._replies,
-        )
-        self._saved = self.hard_state
-        self._told = leadership
-        self._told_high_watermark = self.high_watermark
-        self._truncate_to = self._append = self._fetch_snapshot = None
-        self._sends, self._replies = [], []
-        return ready
+        return self._out.take(self.hard_state, leadership, self.high_watermark)
 
     def next_deadline(self) -> int | None:
         """The monotonic time of the next `tick`; None when nothing is due."""
@@ -195,7 +160,7 @@ class Raft:
         self._become(Role.RESIGNED)
         self._deadline = now.mono_ms + self._election_timeout()
         for peer in self._peers():
-            self._sends.append((peer, farewell))
+            self._out.sends.append((peer, farewell))
 
     def tick(self, now: Instant) -> None:
         if self._deadline is not None and now.mono_ms >= self._deadline:
@@ -212,13 +177,13 @@ class Raft:
         """Takes a message of another node. A request is answered under its `token`, some later."""
         match message:
             case VoteRequest():
-                self._replies.append((token, self._on_vote(message, now)))
+                self._out.replies.append((token, self._on_vote(message, now)))
             case BeginEpoch():
                 self._hear_of(message.epoch, message.leader, now, at_first_hand=True)
-                self._replies.append((token, EpochReply(self.epoch, self.leader)))
+                self._out.replies.append((token, EpochReply(self.epoch, self.leader)))
             case EndEpoch():
                 self._on_end_epoch(message, now)
-                self._replies.append((token, EpochReply(self.epoch, self.leader)))
+                self._out.replies.append((token, EpochReply(self.epoch, self.leader)))
             case FetchRequest():
                 self._on_fetch(message, token, now)
             case VoteReply():
@@ -341,7 +306,7 @@ class Raft:
             if now.mono_ms >= at:
                 self._resend_at[peer] = now.mono_ms + pause
                 if not self._heard_from(peer, now, pause):
-                    self._sends.append((peer, request))
+                    self._out.sends.append((peer, request))
 
     def _heard_from(self, peer: int, now: Instant, within_ms: int) -> bool:
         if self.progress is None:
@@ -446,7 +411,7 @@ class Raft:
             self.high_watermark,
             self._timeouts.fetch_wait_ms,
         )
-        self._sends.append((target, request))
+        self._out.sends.append((target, request))
 
     def _on_fetch(self, request: FetchRequest, token: object, now: Instant) -> None:
         if self.progress is None or request.epoch != self.epoch:
@@ -457,14 +422,14 @@ class Raft:
         self._commit()
         reply = self.progress.answer(request, token, self.high_watermark, now)
         if reply is not None:
-            self._replies.append((token, reply))
+            self._out.replies.append((token, reply))
 
     def _answer_parked(self, now: Instant | None = None) -> None:
         if self.progress is not None and self.progress.parked:
-            self._replies += self.progress.answers(self.high_watermark, now)
+            self._out.replies += self.progress.answers(self.high_watermark, now)
 
     def _refuse_fetch(self, token: object) -> None:
-        self._replies.append((token, FetchReply(self.epoch, self.leader, refused=True)))
+        self._out.replies.append((token, FetchReply(self.epoch, self.leader, refused=True)))
 
     def _commit(self) -> None:
         assert self.progress is not None
@@ -485,7 +450,7 @@ class Raft:
             return  # the answer to an earlier question
         if reply.snapshot is not None:
             self._fetch_at = None
-            self._fetch_snapshot = reply.snapshot
+            self._out.fetch_snapshot = reply.snapshot
         elif reply.diverging is not None:
             self._truncate(reply.diverging, now)
         else:
@@ -493,7 +458,7 @@ class Raft:
             if reply.runs:
                 for run in reply.runs:
                     self.log.append(run)
-                self._append = reply
+                self._out.append = reply
                 self._fetch_at = None
             else:
                 self._learn_high_watermark()
@@ -507,7 +472,7 @@ class Raft:
         assert cut >= self.high_watermark, "the leader lacks committed records"
         self.log.truncate(cut)
         self.flushed = min(self.flushed, cut)
-        self._truncate_to = cut
+        self._out.truncate_to = cut
         self._fetch_at = now.mono_ms
 
     def _learn_high_watermark(self) -> None:

@@ -78,7 +78,7 @@ def test_leader_that_counts_what_is_not_flushed_is_caught() -> None:
 
         def _on_fetch_reply(self, sender: int, reply: Any, now: Any) -> None:
             super()._on_fetch_reply(sender, reply, now)
-            if self._append is not None:
+            if self._out.append is not None:
                 self.persisted(self.log.end_offset, now)
 
     assert caught(Hasty, slowest_flush_ms=200)
