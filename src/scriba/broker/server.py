@@ -128,7 +128,14 @@ class Server:
         return len(self._connections)
 
     def close_idle(self) -> int:
-        """Hangs up on peers that neither sent, nor took, nor waited for a byte for too long."""
+        """Hangs up on peers that neither sent, nor took, nor waited for a byte for too long.
+
+        Also on those idle longest while there are too many: the limit may have been lowered.
+        """
+        while len(self._connections) > self.limits.max_connections and self._make_room():
+            pass
+        if self.limits.idle_ms < 0:
+            return 0
         before = self.clock.mono_ms() - self.limits.idle_ms
         idle = [c for c in self._connections if c.last_active < before and not c.busy]
         for connection in idle:

@@ -13,6 +13,7 @@ from scriba.cli.inventory_arguments import inventory
 from scriba.cli.shop_arguments import shop
 from scriba.cli.words import (
     Commands,
+    Help,
     asks,
     at_least,
     command,
@@ -30,6 +31,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="scriba",
         description="A distributed commit log that any Kafka client takes for Kafka.",
+        formatter_class=Help,
         allow_abbrev=False,
     )
     top.add_argument("--version", action="version", version=f"scriba {__version__}")

@@ -18,8 +18,25 @@ Commands = Any
 """What `add_subparsers` returns; argparse has no public name for it."""
 
 
+class Help(argparse.HelpFormatter):
+    """Explanations in one column beside all that they explain."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=36)
+
+    def _format_action(self, action: argparse.Action) -> str:
+        if isinstance(action, argparse._SubParsersAction):  # its title stands above it already
+            return "".join(map(self._format_action, self._iter_indented_subactions(action)))
+        return super()._format_action(action)
+
+
 def group(commands: Commands, name: str, summary: str) -> Commands:
-    made = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:])
+    made = commands.add_parser(
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        formatter_class=Help,
+    )
     return made.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
 
@@ -27,7 +44,12 @@ def command(
     commands: Commands, name: str, run: str, summary: str, description: str, epilog: str = ""
 ) -> argparse.ArgumentParser:
     made: argparse.ArgumentParser = commands.add_parser(
-        name, help=summary, description=description, epilog=epilog, allow_abbrev=False
+        name,
+        help=summary,
+        description=description,
+        epilog=epilog,
+        formatter_class=Help,
+        allow_abbrev=False,
     )
     made.set_defaults(run=run)
     return made

@@ -5,6 +5,7 @@ settings at all: an id, both roles, a loopback listener, a directory.
 """
 
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Any
 
 from scriba.config import Importance, Kind, Scope, Setting, setting
@@ -34,7 +35,7 @@ def _per_ip(text: str) -> str | None:
     try:
         parse_overrides(text)
     except ValueError:
-        return "must be host:count,host:count"
+        return "must be address:count,address:count; names of hosts are not looked up"
     return None
 
 
@@ -43,9 +44,9 @@ def parse_overrides(text: str) -> dict[str, int]:
     counts: dict[str, int] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         host, _, count = item.rpartition(":")
-        if not host or int(count) < 0:
+        if int(count) < 0:
             raise ValueError(item)
-        counts[host.strip()] = int(count)
+        counts[str(ip_address(host.strip().strip("[]")))] = int(count)
     return counts
 
 
@@ -156,7 +157,9 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys):
         doc="Largest request; a longer one closes its connection before memory is taken.",
     )
     connections_max_idle_ms: int = setting(
-        Kind.LONG, default=600_000, doc="Idle time after which a connection is closed."
+        Kind.LONG,
+        default=600_000,
+        doc="Idle time after which a connection is closed; -1 for never.",
     )
     max_connections: int = setting(
         Kind.INT,
@@ -177,7 +180,7 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys):
         default="",
         check=_per_ip,
         scope=CLUSTER_WIDE,
-        doc="Exceptions from `max.connections.per.ip`, as `host:count`.",
+        doc="Exceptions from `max.connections.per.ip`, as `address:count`.",
     )
     fetch_max_bytes: int = setting(
         Kind.INT,

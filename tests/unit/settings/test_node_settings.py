@@ -204,7 +204,8 @@ def test_the_listener_between_brokers_must_be_advertised() -> None:
 def test_limits_per_address_are_read_and_checked() -> None:
     node = NodeSettings.parse({"max.connections.per.ip.overrides": "10.0.0.1:5, ::1:7"})
     assert node.connections_per_ip == {"10.0.0.1": 5, "::1": 7}
-    assert "must be host:count" in refusal(max_connections_per_ip_overrides="10.0.0.1")
+    assert "must be address:count" in refusal(max_connections_per_ip_overrides="10.0.0.1")
+    assert "not looked up" in refusal(max_connections_per_ip_overrides="localhost:3")
     assert "shuts everyone out" in refusal(max_connections_per_ip="0")
 
 
