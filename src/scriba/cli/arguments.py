@@ -247,9 +247,9 @@ def _consume(commands: Commands) -> None:
         "scriba.cli.consume:run",
         "read records",
         "Reads records from the beginning, or where --from says, and goes on until Ctrl-C.",
-        epilog="Tokens of --format, as in kcat: %%t topic, %%p partition, %%o offset, %%T time in "
-        "ms, %%h headers, %%k key, %%K its length, %%s value, %%S its length, %%R the same in "
-        "4 bytes, %%%%; and \\n \\r \\t \\xHH.",
+        epilog="Tokens of --format, as in kcat: %t topic, %p partition, %o offset, %T time in "
+        "ms, %h headers, %k key, %K its length, %s value, %S its length, %R the same in "
+        "4 bytes, %%; and \\n \\r \\t \\xHH.",
     )
     consume.add_argument("topic", metavar="TOPIC")
     consume.add_argument(

@@ -26,7 +26,7 @@ class Help(argparse.HelpFormatter):
 
     def _format_action(self, action: argparse.Action) -> str:
         if isinstance(action, argparse._SubParsersAction):  # its title stands above it already
-            return "".join(map(self._format_action, self._iter_indented_subactions(action)))
+            return "".join(map(self._format_action, action._get_subactions()))
         return super()._format_action(action)
 
 
