@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from scriba.client import NewTopic, SyncAdmin, SyncProducer
-from scriba.spark import session
+from scriba.spark import end, session
 
 __all__ = ["cluster", "new_topic", "own_cluster", "topic"]
 
@@ -35,11 +35,15 @@ def spark() -> Iterator[SparkSession]:
         master="local[2]",
         connector="official",
         jars=JARS,
-        config={"spark.driver.extraJavaOptions": jvm, "spark.driver.memory": "1g"},
+        config={
+            "spark.driver.extraJavaOptions": jvm,
+            "spark.driver.memory": "1g",
+            "spark.sql.streaming.stopTimeout": "60s",
+        },
     )
     spark.sparkContext.setLogLevel("OFF")
     yield spark
-    spark.stop()
+    end(spark)
 
 
 class Topics:
@@ -103,8 +107,10 @@ def topics(cluster: Broker) -> Topics:
 
 
 @pytest.fixture
-def desk(spark: SparkSession, cluster: Broker, tmp_path: Path) -> Desk:
-    return Desk(spark, cluster, tmp_path)
+def desk(spark: SparkSession, cluster: Broker, tmp_path: Path) -> Iterator[Desk]:
+    yield Desk(spark, cluster, tmp_path)
+    for query in spark.streams.active:  # of a test that failed
+        query.stop()
 
 
 class Batches:

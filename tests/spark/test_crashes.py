@@ -1,5 +1,6 @@
 """kill -9 of the whole driver, JVM and workers included: the same rows in, the same rows out."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -24,11 +25,13 @@ STEPS = ("take over", "begin", "mark", *FEW) if os.environ.get("SCRIBA_CHAOS") e
 def die(desk: Desk, source: str, target: str, checkpoint: str, step: str) -> None:
     """Runs a driver that kills itself before this step."""
     names = [desk.broker.bootstrap, source, target, checkpoint, step]
-    child = subprocess.Popen([sys.executable, str(DRIVER), *names], start_new_session=True)
+    command = [sys.executable, str(DRIVER), *names]
+    child = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
         assert child.wait(300) == -signal.SIGKILL
     finally:
-        child.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("step", STEPS)

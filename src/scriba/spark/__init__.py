@@ -15,17 +15,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from scriba.spark.ending import end
     from scriba.spark.options import OptionError
     from scriba.spark.sessions import register, session
     from scriba.spark.sink import ExactlyOnceSink
     from scriba.spark.source import ScribaDataSource
 
-__all__ = ["ExactlyOnceSink", "OptionError", "ScribaDataSource", "register", "session"]
+__all__ = ["ExactlyOnceSink", "OptionError", "ScribaDataSource", "end", "register", "session"]
 
 _HOMES = {
     "ExactlyOnceSink": "sink",
     "OptionError": "options",
     "ScribaDataSource": "source",
+    "end": "ending",
     "register": "sessions",
     "session": "sessions",
 }

@@ -167,14 +167,14 @@ def check_master(master: str) -> Iterator[Finding]:
 
 def check_session(master: str, official: bool) -> Iterator[Finding]:
     """Starts Spark and sends a row through a Python worker and back."""
-    from scriba.spark import session
+    from scriba.spark import end, session
 
     try:
         spark = session("doctor", master=master, connector="official" if official else "scriba")
         try:
             rows = spark.range(1).mapInArrow(_same, "id long").count()
         finally:
-            spark.stop()
+            end(spark)
     except Exception as failure:
         said = str(failure).strip().splitlines()
         yield Finding("session", said[0] if said else repr(failure), "see the lines above")

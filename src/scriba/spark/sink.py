@@ -45,7 +45,7 @@ from scriba.client.identity import ProducerIdentity
 from scriba.client.model import TopicPartition
 from scriba.client.partitioner import by_key
 from scriba.client.settings import ProducerSettings
-from scriba.spark.link import Link, link
+from scriba.spark.link import Link, link, own_link
 from scriba.spark.options import OptionError, WriteOptions, write_options
 from scriba.spark.transaction import Marker, SinkTransactions
 from scriba.spark.writing import Identity, Rows, TaskRepeated, TaskWriter, Written, write_rows
@@ -252,7 +252,6 @@ class ExactlyOnceSink:
         self.last: Outcome | None = None
         self._watch = watch
         self._link: Link | None = None
-        """Its own: queries of one driver run at the same time, a loop only for one of them."""
         self._owner: tuple[str, str | None] | None = None
         self._transactions: SinkTransactions | None = None
         self._marker: Marker | None = None
@@ -262,7 +261,7 @@ class ExactlyOnceSink:
         query, run = context.getLocalProperty(QUERY), context.getLocalProperty(RUN)
         if query is None:
             raise OptionError("the exactly-once sink works only in writeStream.foreachBatch(sink)")
-        here = self._link = self._link or Link(self.options.settings())
+        here = self._here()
         counts = targets(here, self.options)
         transactions = self._own(here, query, run, batch_id)
         marker = self._marker
@@ -277,6 +276,12 @@ class ExactlyOnceSink:
             if written is not None:
                 self._commit(transactions, Marker(query, batch_id), written, attempt)
                 return
+
+    def _here(self) -> Link:
+        """Its own link: queries of one driver run at the same time, a loop only for one of them."""
+        if self._link is None:
+            self._link = own_link(self.options.client, ProducerSettings, self)
+        return self._link
 
     def _own(self, here: Link, query: str, run: str | None, batch_id: int) -> SinkTransactions:
         """Takes the sink over for this run of the query, unless that was done before."""
