@@ -30,8 +30,9 @@ from scriba.client import (
 
 PARTITIONS = 60
 GROUP_SIZES = (2, 10, 50)
-HEARTBEAT_MS = 100
-"""Of classic members. With Kafka's default of 3 s the rows would measure the clients' patience."""
+HEARTBEATS_PER_SECOND = 500
+"""Of all members of a classic group together. With Kafka's default, one in 3 s from each, the rows
+would measure the clients' patience, and with many more the client's process."""
 
 PATIENCE_SECONDS = 120.0
 COMMIT_VERSION = 7
@@ -60,21 +61,23 @@ async def new_topic(
 class Group:
     """Members of one group, each polled by a task of its own."""
 
-    def __init__(self, bench: Bench, topic: str, protocol: str) -> None:
+    def __init__(self, bench: Bench, topic: str, protocol: str, members: int) -> None:
         self._topic = topic
+        pause_ms = max(members * 1000 // HEARTBEATS_PER_SECOND, 10)
         self._settings: dict[str, object] = {
             "bootstrap_servers": bench.broker.bootstrap,
-            "group_id": topic,
+            "group_id": f"{topic}-{members}",
             "group_protocol": protocol,
             "enable_auto_commit": False,
             "auto_offset_reset": "latest",
-            "fetch_max_wait_ms": 100,
+            "fetch_max_wait_ms": pause_ms,
         }
         if protocol == "classic":
-            self._settings["heartbeat_interval_ms"] = HEARTBEAT_MS
+            self._settings["heartbeat_interval_ms"] = pause_ms
         self._members: dict[Consumer, asyncio.Task[None]] = {}
-        self._read: dict[int, set[int]] = {}
-        """Partition to the numbers of the probes that came out of it."""
+        self._probes = 0
+        self._read: dict[int, int] = {}
+        """Partition to the number of the last probe that came out of it."""
 
     async def join(self, count: int = 1) -> None:
         for _ in range(count):
@@ -97,7 +100,7 @@ class Group:
         while True:
             for record in await member.poll(1000):
                 assert record.value is not None
-                self._read.setdefault(record.partition, set()).add(int(record.value))
+                self._read[record.partition] = int(record.value)
 
     def shared(self) -> bool:
         """Whether every partition has one owner and everybody a fair share."""
@@ -108,26 +111,30 @@ class Group:
             least <= len(each) <= most for each in held
         )
 
-    async def flows(self, producer: Producer, probe: int) -> float:
-        """Seconds until all partitions are shared fairly and a record came out of each."""
+    async def flows(self, producer: Producer) -> float:
+        """Seconds until all partitions are shared fairly and a record came out of each.
+
+        A member that has yet to ask where its partitions end begins behind a probe, so probes are
+        sent until one has come out of each partition.
+        """
         began = time.monotonic()
-        number = probe * 1_000_000
+        before = self._probes
         while time.monotonic() - began < PATIENCE_SECONDS:
             self._failed()
             if self.shared():
-                number += 1
+                self._probes += 1
                 for partition in range(PARTITIONS):
-                    await producer.enqueue(self._topic, b"%d" % number, partition=partition)
+                    await producer.enqueue(self._topic, b"%d" % self._probes, partition=partition)
                 await producer.flush()
-                for _ in range(100):
-                    if self._came(number):
+                for _ in range(4):
+                    if self._came_after(before):
                         return time.monotonic() - began
                     await asyncio.sleep(0.005)
             await asyncio.sleep(0.005)
         raise TimeoutError("the group never came to rest")
 
-    def _came(self, number: int) -> bool:
-        return all(number in self._read.get(each, ()) for each in range(PARTITIONS))
+    def _came_after(self, number: int) -> bool:
+        return all(self._read.get(each, 0) > number for each in range(PARTITIONS))
 
     def _failed(self) -> None:
         for task in self._members.values():
@@ -142,17 +149,15 @@ def rebalance(bench: Bench, protocol: str) -> Figures:
             new_topic(bench, PARTITIONS) as topic,
             Producer(bootstrap_servers=bench.broker.bootstrap) as producer,
         ):
-            group = Group(bench, topic, protocol)
-            size = 0
-            for step, members in enumerate(GROUP_SIZES):
-                await group.join(members - size)
-                size = members
-                await group.flows(producer, 3 * step)
+            for members in GROUP_SIZES:
+                group = Group(bench, topic, protocol, members)
+                await group.join(members)
+                await group.flows(producer)
                 await group.join()
-                figures[f"join_{members}"] = await group.flows(producer, 3 * step + 1)
+                figures[f"join_{members}"] = await group.flows(producer)
                 await group.leave()
-                figures[f"leave_{members}"] = await group.flows(producer, 3 * step + 2)
-            await group.close()
+                figures[f"leave_{members}"] = await group.flows(producer)
+                await group.close()
         return figures
 
     return asyncio.run(work())
