@@ -44,10 +44,11 @@ def run(options: argparse.Namespace, environment: Mapping[str, str] = os.environ
 
     # After the settings, so that a wrong word is told at once.
     from scriba.broker.node import Node
-    from scriba.runtime.loop import raise_file_limit
+    from scriba.runtime.loop import hold_collector, raise_file_limit
     from scriba.runtime.loop import run as run_loop
     from scriba.runtime.world import RealWorld
 
+    hold_collector()
     raise_file_limit()
     world = RealWorld()
     return run_loop(serve(Node(settings, world), world, demo=options.demo))
@@ -110,12 +111,12 @@ async def live(node: "Node", world: "RealWorld", *, demo: bool) -> None:
     from scriba.runtime.loop import freeze
 
     await node.start()
+    freeze()
     async with world:  # watches the loop from here on, since a start may hold it
         try:
             if demo:
                 await create_demo_topic(node)
             print(banner(node), flush=True)
-            freeze()
             await node.wait_stopped()
         finally:
             print("stopping", flush=True)

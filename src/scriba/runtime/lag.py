@@ -82,7 +82,9 @@ class LagMonitor:
         self.histogram.add(lag * 1000)
         if lag > SLICE_S:
             who = self._seen or "no one seen: was the process paused?"
-            log.warning("the event loop was held for about %d ms by %s", lag * 1000, who)
+            # On a busy machine that is nobody's fault, and nothing to do about here.
+            level = logging.WARNING if self._seen else logging.INFO
+            log.log(level, "the event loop was held for about %d ms by %s", lag * 1000, who)
         self._seen = None
         self._due = now + BEAT_S
         self._beat_handle = loop.call_later(BEAT_S, self._beat, loop)

@@ -40,6 +40,11 @@ def raise_file_limit() -> None:
         log.info("open files stay limited to %d: %s", soft, refused)
 
 
+def hold_collector() -> None:
+    """Until `freeze` nothing is collected: what a start makes, it keeps."""
+    gc.disable()
+
+
 def freeze() -> None:
     """Takes all that start-up made out of the collector's sight.
 
@@ -48,3 +53,4 @@ def freeze() -> None:
     """
     gc.collect()
     gc.freeze()
+    gc.enable()

@@ -112,7 +112,10 @@ class LogDir:
                 f"{path} is in use by another running node: stop that one, or choose other log.dirs"
             ) from None
         except OSError as error:
-            raise StartError(f"{path} cannot be used as a log directory: {error}") from None
+            raise StartError(
+                f"{path} cannot be used as a log directory: {error.strerror}; "
+                "choose another with --data or log.dirs"
+            ) from None
         directory = cls(disk, path, lock, offload, on_failure)
         try:
             directory._look()
@@ -153,7 +156,7 @@ class LogDir:
             if meta.node_id != node_id:
                 raise StartError(
                     f"{self.path} belongs to node {meta.node_id}, this is {node_id}: "
-                    "choose other log.dirs, or set node.id"
+                    f"choose other log.dirs, or set node.id={meta.node_id}"
                 )
 
     async def adopt(self, cluster_id: str, node_id: int, directory_id: bytes) -> None:
@@ -281,7 +284,7 @@ class LogDir:
             await self._write(RECOVERY_POINTS, self._recovery_points)
             if self.compacted.get(name, 0) > offset:
                 await self.checkpoint_compacted(self.compacted | {name: lowered})
-        if not log.truncate_to(offset, now):
+        if not log.shortening.truncate_to(offset, now):
             return False
         await log.sync()
         return True
@@ -304,7 +307,7 @@ class LogDir:
         begins under the same name.
         """
         self.logs.pop(PartitionName(log.topic, log.partition), None)
-        log.begin_delete()
+        log.shortening.begin_delete()
 
     async def set_aside(self, name: PartitionName) -> str:
         """Gives a directory that belongs to no partition of the cluster another name, for good.
