@@ -34,6 +34,7 @@ class Job:
 
 async def heartbeat_pass(node: Node, now: Instant) -> None:
     await node.heartbeat()
+    await node.replicas.assignments.tell()
 
 
 def trusts_clock(node: Node, now: Instant) -> bool:
@@ -58,7 +59,9 @@ async def retention_pass(node: Node, now: Instant) -> None:
         await pace()
         try:
             partition.log.roll_if_due(now)
-            gone = await partition.log.retention(now, partition.high_watermark.value, by_age)
+            gone = await partition.log.shortening.retention(
+                now, partition.high_watermark.value, by_age
+            )
             partition.log.rest_if_idle()
             if gone:
                 node.note("retention", repr(partition), f"dropped {len(gone)} segments")

@@ -41,7 +41,7 @@ from scriba.runtime.ports import World
 from scriba.runtime.tasks import Tasks
 from scriba.settings import NodeSettings
 from scriba.storage.log import Log
-from scriba.storage.logdir import LogDir
+from scriba.storage.logdir import METADATA_TOPIC, LogDir
 from scriba.storage.names import PartitionName
 from scriba.wire import uuids
 from scriba.wire.brokers import (
@@ -104,6 +104,9 @@ class Node:
         self.replicas: Replicas
         self.controller: ControllerNode
         self._dirs: list[LogDir] = []
+        """Where replicas lie."""
+        self._all_dirs: list[LogDir] = []
+        """Those, and the one of the metadata log if it has one of its own."""
         self._incarnation = world.rng.uuid()
         self._alive: dict[str, tuple[int, frozenset[int]]] = {}
         self._started = False
@@ -143,21 +146,32 @@ class Node:
     async def _take_directories(self) -> None:
         """Looks at every directory before it changes any."""
         settings, world = self.settings, self.world
-        for path in settings.data_dirs:
-            self._dirs.append(
+        for path in dict.fromkeys((*settings.data_dirs, settings.metadata_dir)):
+            self._all_dirs.append(
                 LogDir.open(world.disk, path, world.offload, self._on_storage_failure)
             )
-        known = [d.meta.cluster_id for d in self._dirs if d.meta is not None]
+        self._dirs = self._all_dirs[: len(settings.data_dirs)]
+        home = self._metadata_home()
+        for other in self._all_dirs:
+            if other is not home and other.holds(METADATA_TOPIC, 0):
+                raise StartError(
+                    f"{other.path} holds {METADATA_TOPIC}-0, but the metadata belongs into "
+                    f"{home.path}: move it there, or set metadata.log.dir={other.path}"
+                )
+        known = [d.meta.cluster_id for d in self._all_dirs if d.meta is not None]
         self.cluster_id = known[0] if known else uuids.to_text(world.rng.uuid())
-        for directory in self._dirs:
+        for directory in self._all_dirs:
             directory.check_owner(self.cluster_id, self.id)
-        for directory in self._dirs:
+        for directory in self._all_dirs:
             await directory.adopt(self.cluster_id, self.id, world.rng.uuid())
-        for directory in self._dirs:
+        for directory in self._all_dirs:
             await directory.start()
 
+    def _metadata_home(self) -> LogDir:
+        return next(d for d in self._all_dirs if d.path == self.settings.metadata_dir)
+
     async def _lead_metadata(self) -> None:
-        home = self._dirs[0]
+        home = self._metadata_home()
         self.controller = ControllerNode(
             self.world,
             home.path,
@@ -250,7 +264,7 @@ class Node:
         """Lets go of what a failed start had taken, and leaves the files as they are."""
         self.server.close()
         await self.tasks.stop()
-        for directory in self._dirs:
+        for directory in self._all_dirs:
             directory.release()
 
     # ---- stop ----
@@ -269,7 +283,7 @@ class Node:
         await self.replicas.close()
         await self.replicas.checkpoint_high_watermarks()
         await self.controller.stop()
-        for directory in self._dirs:
+        for directory in self._all_dirs:
             await directory.close(self.broker_epoch)
 
     async def _hand_back(self) -> None:

@@ -191,7 +191,7 @@ class MetadataQuorum:
                 await store.sync()
             snapshot = snapshots.newest_valid(world.disk, directory, store.start_offset)
             if snapshot is not None and snapshot.position.offset > store.end_offset:
-                store.truncate_fully(snapshot.position.offset, now)
+                store.shortening.truncate_fully(snapshot.position.offset, now)
             first = snapshot.position.offset if snapshot else 0
             facts = snapshot.quorum if snapshot else QuorumFacts(0, None)
             batches = await read_batches(store, first, facts)
@@ -325,7 +325,7 @@ class MetadataQuorum:
                 self.log.delete_records_to(found[-1].offset)
                 self.raft.snapshot_taken(found[-1])
             disk.unlink(f"{self.directory}/{snapshots.file_name(oldest)}")
-        await self.log.retention(now, self.high_watermark.value, by_age=False)
+        await self.log.shortening.retention(now, self.high_watermark.value, by_age=False)
 
     async def close(self) -> None:
         """Waits for the flush that is on its way, and closes the files."""

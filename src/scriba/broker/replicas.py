@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from scriba.broker.assignments import Assignments
 from scriba.broker.partition import Partition
 from scriba.controller.image import BROKER, TOPIC, ClusterImage, Delta, PartitionImage
 from scriba.errors import ErrorCode, KafkaError
@@ -41,6 +42,7 @@ class Replicas:
         self._homes: dict[PartitionName, LogDir] = {}
         self._offline: dict[PartitionName, KafkaError] = {}
         """Replicas that should be here but cannot be used, and why."""
+        self.assignments = Assignments(node)
         self._queue: deque[Callable[[], Awaitable[None]]] = deque()
         self._worker: asyncio.Task[None] | None = None
         self._topic_settings: dict[str, TopicSettings] = {}
@@ -156,9 +158,13 @@ class Replicas:
                 partition = self._partitions.get(name)
                 if partition is None:
                     partition = await self._open(name, topic_id, image)
+                if name in self._homes:
+                    home = self._homes[name].id
+                    self.assignments.note(name, topic_id, home, image.directory(me))
                 if partition is not None and image.leader == me:
                     partition.lead(me, image, self._node.settings.replica_lag_time_max_ms)
                     self._node.on_lead(partition)
+        await self.assignments.tell()
 
     async def _open(
         self, name: PartitionName, topic_id: bytes, image: PartitionImage
@@ -225,6 +231,7 @@ class Replicas:
         store = partition.log
         due = self._node.world.clock.mono_ms() + store.settings.file_delete_delay_ms
         self._homes.pop(name).take_away(store)
+        self.assignments.forget(name)
         self._removals.append((due, store))
 
     async def _reconfigure(self, topics: set[str] | None) -> None:
@@ -271,6 +278,7 @@ class Replicas:
             partition.retire(error)
             self._node.on_let_go(partition)
             self._homes.pop(name, None)
+            self.assignments.forget(name)
         self._node.note("offline", f"{name.topic}-{name.partition}", error.message)
 
     # ---- background passes ----
@@ -279,7 +287,7 @@ class Replicas:
         due = [store for at, store in self._removals if at <= now_ms]
         self._removals = [(at, store) for at, store in self._removals if at > now_ms]
         for store in due:
-            await store.remove_files()
+            await store.shortening.remove_files()
 
     def _crowded(self) -> None:
         if self._resting is None or self._resting.done():

@@ -99,6 +99,12 @@ class NodeSettings(NodeKeys):
         return self.log_dirs or self.log_dir
 
     @cached_property
+    def metadata_dir(self) -> str:
+        """Where the log of the cluster's metadata lies."""
+        wanted = self.metadata_log_dir or self.data_dirs[0]
+        return next((d for d in self.data_dirs if d.rstrip("/") == wanted.rstrip("/")), wanted)
+
+    @cached_property
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Every listener to bind."""
         protocols = parse_protocol_map(self.listener_security_protocol_map)

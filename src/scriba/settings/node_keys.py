@@ -145,7 +145,6 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys):
         Kind.STRING,
         default=None,
         importance=HIGH,
-        feature="a directory of its own for the metadata log",
         doc="Directory of the cluster metadata log; else the first of `log.dirs`.",
     )
     # --- connections and requests -------------------------------------------------------------

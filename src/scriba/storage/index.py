@@ -53,11 +53,14 @@ class OffsetIndex:
     def memory(self) -> int:
         return 12 * len(self._lasts)
 
-    def append(self, first_offset: int, last_offset: int, position: int) -> None:
+    def append(self, first_offset: int, last_offset: int, position: int) -> int:
+        """Returns the number of entries."""
         base = self.base_offset
-        self._lasts.append(last_offset - base)
+        lasts = self._lasts
+        lasts.append(last_offset - base)
         self._positions.append(position)
         self._bases.append(first_offset - base)
+        return self.skipped + len(lasts)
 
     def covers(self, offset: int) -> bool:
         """Whether the entries in memory are enough to look for `offset`."""

@@ -53,14 +53,25 @@ class Indexes:
             file.close()
 
     def append(
-        self, first_offset: int, last_offset: int, position: int, latest: tuple[int, int]
-    ) -> None:
-        """Takes note of a batch, and of the latest (timestamp, offset) up to and with it."""
-        self.offsets.append(first_offset, last_offset, position)
-        self.times.append(*latest)
-        if self.offsets.unwritten > _IN_MEMORY:
+        self,
+        first_offset: int,
+        last_offset: int,
+        position: int,
+        max_timestamp: int,
+        max_timestamp_offset: int,
+    ) -> int:
+        """Takes note of a batch, and of the latest timestamp up to and with it.
+
+        Returns the number of entries.
+        """
+        offsets, times = self.offsets, self.times
+        entries = offsets.append(first_offset, last_offset, position)
+        if max_timestamp > times.last[0]:
+            times.append(max_timestamp, max_timestamp_offset)
+        if entries - offsets.written > _IN_MEMORY:
             with suppress(OSError):  # they stay in memory, and the next write tries again
                 self.write()
+        return max(entries, len(times))
 
     def write(self) -> None:
         """Brings the files up to date and leaves only the ends in memory."""

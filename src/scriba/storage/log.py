@@ -1,4 +1,4 @@
-"""One partition's log: appended at one end, read anywhere, shortened at the other end.
+"""One partition's log: appended at one end, read anywhere, shortened at either (`shortening`).
 
 Everything that changes it is a synchronous step on the loop; only the device is awaited. `append`
 checks the producer, gives the batch its place, writes it with one call and takes note of it; until
@@ -22,7 +22,7 @@ from typing import Final, Self
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
 from scriba.records.batch import EndTxnMarker
-from scriba.records.header import CONTROL, LOG_APPEND_TIME, LOG_OVERHEAD, BatchHeader, stamp
+from scriba.records.header import CONTROL, LOG_APPEND_TIME, BatchHeader, stamp
 from scriba.runtime.ports import Disk, Offload
 from scriba.settings import TopicSettings
 from scriba.storage.cleaner import Rewritten
@@ -32,11 +32,10 @@ from scriba.storage.durability import Durability
 from scriba.storage.epochs import Epochs
 from scriba.storage.incoming import check_batches, read_marker
 from scriba.storage.inline import Inline
-from scriba.storage.names import deleted_dir
+from scriba.storage.names import parent_of
 from scriba.storage.partition_metadata import claim
 from scriba.storage.producers import AbortedTxn, ActiveProducer, Producers, Repeat
-from scriba.storage.recovery import Loaded, Place, load, producers_at
-from scriba.storage.removal import remove_tree
+from scriba.storage.recovery import Loaded, Place, load
 from scriba.storage.results import (
     EMPTY,
     Appended,
@@ -45,10 +44,10 @@ from scriba.storage.results import (
     Slice,
     storage_error,
 )
-from scriba.storage.retention import Reason, SegmentFacts, before_start, over_size
 from scriba.storage.search import TimedOffset, first_after, latest
 from scriba.storage.segment import Damaged, Limits, Segment
 from scriba.storage.segments import Segments, limits_of
+from scriba.storage.shortening import Shortening
 from scriba.storage.snapshots import Snapshots
 from scriba.storage.writer import Writer
 
@@ -57,7 +56,7 @@ __all__ = ["EMPTY", "Appended", "Cold", "Empty", "Failure", "Log", "Slice", "Tim
 logger = logging.getLogger(__name__)
 
 DAY_MS: Final = 86_400_000
-_SNAPSHOT_EVERY: Final = 64 << 20
+_new = tuple.__new__
 
 
 class Log:
@@ -69,7 +68,6 @@ class Log:
         "_segments",
         "_settings",
         "_snapshots",
-        "_unsnapped",
         "_writer",
         "compaction",
         "cut_tail",
@@ -80,6 +78,7 @@ class Log:
         "on_failure",
         "partition",
         "producers",
+        "shortening",
         "start_offset",
         "topic",
         "topic_id",
@@ -114,7 +113,6 @@ class Log:
             place.disk, place.offload, place.directory, loaded.segments, self._limits
         )
         self._segments.configure()
-        self._writer = Writer(self._segments, self._roll, repr(self))
         self._durability = Durability(
             place.disk,
             self._segments,
@@ -124,7 +122,17 @@ class Log:
             flushed_offset=loaded.recovery_point,
             end=lambda: self.end_offset,
             fail=partial(self.fail, device=True),
-            sync_parent=sync_parent or partial(place.disk.sync_dir, _parent(place.directory)),
+            sync_parent=sync_parent or partial(place.disk.sync_dir, parent_of(place.directory)),
+        )
+        self._writer = Writer(self, self._segments, loaded.snapshots, self._durability)
+        self.shortening = Shortening(
+            self,
+            place.disk,
+            place.offload,
+            self._segments,
+            loaded.snapshots,
+            self._durability,
+            self._writer,
         )
         self.compaction = Compaction(
             place.disk,
@@ -136,8 +144,6 @@ class Log:
         )
         self.cut_tail = loaded.cut
         """Whether opening cut off a tail; `sync` must come before the next append."""
-        self._unsnapped = 0
-        """Bytes appended since the last producer snapshot."""
         self._seen_end = -1
         """The end when it was last asked whether the log is idle."""
 
@@ -256,17 +262,16 @@ class Log:
         last_offset = base_offset + header.last_offset_delta
         max_timestamp = header.max_timestamp
         stamp(view, 0, base_offset, leader_epoch)
-        size = header.length + LOG_OVERHEAD
         segment = self._writer.write(view, base_offset, last_offset, max_timestamp, now)
         self.end_offset = last_offset + 1
-        self._unsnapped += size
         epochs = self.epochs
         if epochs.begun or leader_epoch > epochs.latest:
             epochs.assign(leader_epoch, base_offset)
         if header.producer_id >= 0:
             self._note_producer(segment, header, marker, base_offset, now)
         time = max_timestamp if attributes & LOG_APPEND_TIME else -1
-        return Appended(base_offset, last_offset, time, self.start_offset, False)
+        # As `Appended()`, without the call of Python that it is.
+        return _new(Appended, (base_offset, last_offset, time, self.start_offset, False))
 
     def append_follower(self, view: memoryview, now: Instant) -> None:
         """Appends batches as a leader sent them, offsets and epochs included.
@@ -292,7 +297,6 @@ class Log:
         if not run:
             return
         segment = self._writer.write_run(view, run)
-        self._unsnapped += len(view)
         for position, header in run:
             self.end_offset = header.next_offset
             if header.leader_epoch > self.epochs.latest:
@@ -325,38 +329,14 @@ class Log:
             if aborted is not None:
                 segment.note_aborted(aborted)
 
-    def _roll(self, base_offset: int, now: Instant) -> None:
-        """Begins a segment; the old one is durable before the flushed end passes its own."""
-        self._durability.rolled(self._segments.roll(base_offset, now.wall_ms))
-        self._take_snapshot(base_offset)
-
     def roll(self, now: Instant) -> None:
         """Begins a new segment, unless the active one is still empty."""
         if self._segments.active.size:
-            self._roll(self.end_offset, now)
+            self._writer.roll(self.end_offset, now)
 
     def roll_if_due(self, now: Instant) -> bool:
-        """Rolls a segment that was begun `segment.ms` ago although nobody appends any more.
-
-        By the clock, not by timestamps: a topic filled with old records is not old itself.
-        """
-        active = self._segments.active
-        if (
-            self.failure is not None
-            or not active.size
-            or now.wall_ms - active.created_ms <= active.limits.age_ms
-        ):
-            return False
-        try:
-            active.wake()
-            self._roll(self.end_offset, now)
-        except OSError as error:
-            raise storage_error(f"{self!r} cannot begin a segment: {error}") from error
-        return True
-
-    def _take_snapshot(self, offset: int) -> None:
-        self._snapshots.take(self.producers, offset, self._segments)
-        self._unsnapped = 0
+        """Rolls a segment that was begun `segment.ms` ago although nobody appends any more."""
+        return self.failure is None and self._writer.roll_if_due(self.end_offset, now)
 
     def expire_producers(self, now: Instant, expiration_ms: int = DAY_MS) -> int:
         return self.producers.expire(now.wall_ms, expiration_ms)
@@ -440,8 +420,7 @@ class Log:
         """Returns when everything before `up_to` (else: written so far) is on the device."""
         if self.failure is not None:
             raise self.failure.error
-        if self._unsnapped >= _SNAPSHOT_EVERY:
-            self._take_snapshot(self.end_offset)
+        self._writer.snapshot_if_due(self.end_offset)
         await self._durability.flush(self.end_offset if up_to is None else up_to)
 
     async def sync(self) -> None:
@@ -470,7 +449,7 @@ class Log:
             if self.failure is None and (self._writer.torn or not at_rest):
                 self._writer.remove_torn()
                 self._segments.active.seal()
-                self._take_snapshot(self.end_offset)
+                self._writer.take_snapshot(self.end_offset)
                 self._durability.closing = True
                 await self.sync()
         except OSError as error:
@@ -494,63 +473,12 @@ class Log:
             raise storage_error(f"{self!r} cannot complete its indexes: {error}") from error
         return True
 
-    # ---- shortening ----
-
     def delete_records_to(self, offset: int) -> int:
         """Moves the start up to `offset`, which must not be past the high watermark."""
         if offset > self.start_offset:
             self.start_offset = min(offset, self.end_offset)
             self.epochs.truncate_start(self.start_offset)
         return self.start_offset
-
-    async def retention(
-        self, now: Instant, high_watermark: int, by_age: bool = True
-    ) -> list[tuple[int, Reason]]:
-        """One pass: deletes segments that may go; their base offsets and why.
-
-        Also removes files whose delay is over. `by_age` is off while the clock is in doubt.
-        """
-        await self._segments.removal.sweep(now.mono_ms)
-        if self.failure is not None:
-            return []
-        await self._durability.sync_snapshots()
-        gone = self._delete(before_start(self._facts(), self.start_offset), Reason.START, now)
-        if "delete" in self._settings.cleanup_policy:
-            limit = self._settings.retention_bytes
-            gone += self._delete(over_size(self._facts(), limit, high_watermark), Reason.SIZE, now)
-            if by_age and (limit := self._settings.retention_ms) >= 0:
-                count = await self._segments.count_expired(
-                    limit, high_watermark, self.end_offset, now
-                )
-                gone += self._delete(count, Reason.AGE, now)
-        return gone
-
-    def _facts(self) -> list[SegmentFacts]:
-        return self._segments.facts(self.end_offset)
-
-    def _delete(self, count: int, why: Reason, now: Instant) -> list[tuple[int, Reason]]:
-        """Deletes the oldest segments; if that is all of them, a new one begins first."""
-        if not count:
-            return []
-        try:
-            if count == len(self._segments):
-                self._roll(self.end_offset, now)
-            gone = self._segments.drop_first(count)
-            self.delete_records_to(self._segments.first_offset)
-            self._doom(gone, now)
-        except OSError as error:
-            raise storage_error(f"{self!r} cannot be shortened: {error}") from error
-        logger.info("%r: deleted %d segments %s", self, count, why)
-        return [(segment.base_offset, why) for segment in gone]
-
-    def _doom(self, gone: list[Segment], now: Instant) -> None:
-        deadline = now.mono_ms + self._settings.file_delete_delay_ms
-        for segment in gone:
-            self._segments.removal.doom(
-                segment, self._snapshots.path(segment.base_offset), deadline
-            )
-            self._snapshots.forget(segment.base_offset)
-            self._durability.dropped(segment)
 
     async def take_compacted(self, rewritten: Rewritten, generation: int, now: Instant) -> None:
         """Puts a compacted segment in the place of its sources, durably. Stale if it is too late.
@@ -569,72 +497,3 @@ class Log:
             if self.failure is not None:
                 raise Stale from None
             raise self.fail(f"cannot take a compacted segment: {error}", device=True) from error
-
-    def truncate_to(self, offset: int, now: Instant) -> bool:
-        """Removes everything from `offset` on; False if there was nothing. Waits for the device.
-
-        Only whole batches go or stay: a batch that `offset` lies in goes. The recovery point on
-        disk must be below the new end before, and `sync` must come between this and the next
-        append, or a power cut could mix old and new: `LogDir.truncate` sees to both.
-        """
-        if offset >= self.end_offset:
-            # A leader may have begun an epoch here without writing a record of it.
-            self.epochs.truncate_end(self.end_offset)
-            return False
-        if offset < self._segments.first_offset:
-            self.truncate_fully(offset, now)
-            return True
-        try:
-            self._doom(self._segments.drop_after(offset), now)
-            segment = self._segments.active
-            position, end = segment.seek(offset)
-            segment.truncate(position, end)
-            self._end_at(end, now)
-        except OSError as error:
-            raise self.fail(f"cannot be truncated: {error}", device=True) from error
-        return True
-
-    def truncate_fully(self, offset: int, now: Instant) -> None:
-        """Removes everything; the log goes on at `offset`, empty."""
-        try:
-            self._doom(self._segments.clear(), now)
-            self._segments.begin(offset, now.wall_ms)
-            self.start_offset = offset
-            self.epochs.clear()
-            self._end_at(offset, now)
-        except OSError as error:
-            raise self.fail(f"cannot be truncated: {error}", device=True) from error
-
-    def _end_at(self, end_offset: int, now: Instant) -> None:
-        self._writer.torn = False
-        self.end_offset = end_offset
-        self.start_offset = min(self.start_offset, end_offset)
-        self._durability.truncated(end_offset)
-        self.epochs.truncate_end(end_offset)
-        self._snapshots.delete_above(end_offset)
-        self.producers = producers_at(
-            self._disk, self._segments.from_offset(0), self._snapshots, end_offset, now.wall_ms
-        )
-
-    def begin_delete(self, unique: bytes | None = None) -> None:
-        """Takes the partition away: its directory gets a name that no start takes for a partition.
-
-        Whoever is sending from its files may finish. `unique` tells apart deletions of one name;
-        the topic's id does that by itself.
-        """
-        parent = _parent(self.directory)
-        name = deleted_dir(self.topic, self.partition, unique or self.topic_id or bytes(16))
-        self._disk.rename(self.directory, f"{parent}/{name}")
-        self.directory = self._snapshots.directory = f"{parent}/{name}"
-        self._segments.moved(self.directory)
-        self.failure = Failure(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), device=False)
-
-    async def remove_files(self) -> None:
-        """Removes what `begin_delete` took away."""
-        self._segments.close()
-        await self._disk.sync_dir(_parent(self.directory))
-        await remove_tree(self._disk, self._offload, self.directory)
-
-
-def _parent(directory: str) -> str:
-    return directory.rpartition("/")[0]

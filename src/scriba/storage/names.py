@@ -41,6 +41,11 @@ def parse_file(name: str) -> tuple[int, str] | None:
     return (int(found[1]), found[2]) if found else None
 
 
+def parent_of(directory: str) -> str:
+    """The directory that it lies in."""
+    return directory.rpartition("/")[0]
+
+
 def partition_dir(topic: str, partition: int) -> str:
     return f"{topic}-{partition}"
 

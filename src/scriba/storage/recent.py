@@ -4,10 +4,14 @@ from array import array
 from typing import Final
 
 _KEPT: Final = 128
+MOST_RECENT: Final = 2 * _KEPT
 
 
 class Recent:
-    """Batches without a gap between them, up to the end of the segment."""
+    """Batches without a gap between them, up to the end of the segment.
+
+    Each append adds to both columns and, beyond MOST_RECENT, has them shortened.
+    """
 
     __slots__ = ("offsets", "positions")
 
@@ -15,12 +19,9 @@ class Recent:
         self.offsets = array("q")
         self.positions = array("q")
 
-    def add(self, offset: int, position: int) -> None:
-        self.offsets.append(offset)
-        self.positions.append(position)
-        if len(self.offsets) > 2 * _KEPT:
-            del self.offsets[:_KEPT]
-            del self.positions[:_KEPT]
+    def shorten(self) -> None:
+        del self.offsets[:_KEPT]
+        del self.positions[:_KEPT]
 
     def clear(self) -> None:
         del self.offsets[:]

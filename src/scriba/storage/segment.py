@@ -29,7 +29,7 @@ from scriba.storage.indexes import Indexes, WithRoom
 from scriba.storage.names import LOG, TXN_INDEX, file_name
 from scriba.storage.producers import AbortedTxn
 from scriba.storage.rebuild import rebuild_indexes
-from scriba.storage.recent import Recent
+from scriba.storage.recent import MOST_RECENT, Recent
 from scriba.storage.scan import scan
 
 UNKNOWN: Final = -2
@@ -267,7 +267,11 @@ class Segment:
         recent = self.recent
         if base_offset != self.next_offset:
             recent.clear()
-        recent.add(base_offset, position)
+        recent.positions.append(position)
+        offsets = recent.offsets
+        offsets.append(base_offset)
+        if len(offsets) > MOST_RECENT:
+            recent.shorten()
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
@@ -282,9 +286,10 @@ class Segment:
 
     def _index(self, base_offset: int, last_offset: int, position: int) -> None:
         self._since_index = 0
-        latest = (self.max_timestamp, self.max_timestamp_offset)
-        self.indexes.append(base_offset, last_offset, position, latest)
-        if len(self.indexes) >= self.limits.entries:
+        entries = self.indexes.append(
+            base_offset, last_offset, position, self.max_timestamp, self.max_timestamp_offset
+        )
+        if entries >= self.limits.entries:
             self.limit = 0
 
     def note_aborted(self, txn: AbortedTxn) -> None:

@@ -6,29 +6,71 @@ segment, where nobody reads and recovery would cut it.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.records.header import BatchHeader
+from scriba.storage.durability import Durability
 from scriba.storage.index import MAX_RELATIVE_OFFSET
 from scriba.storage.results import storage_error
 from scriba.storage.segment import Segment
 from scriba.storage.segments import Segments
+from scriba.storage.snapshots import Snapshots
+
+if TYPE_CHECKING:
+    from scriba.storage.log import Log
 
 logger = logging.getLogger(__name__)
 
+_SNAPSHOT_EVERY: Final = 64 << 20
+
 
 class Writer:
-    __slots__ = ("_name", "_roll", "_segments", "torn")
+    __slots__ = ("_durability", "_log", "_segments", "_snapshots", "torn", "unsnapped")
 
-    def __init__(self, segments: Segments, roll: Callable[[int, Instant], None], name: str) -> None:
+    def __init__(
+        self, log: "Log", segments: Segments, snapshots: Snapshots, durability: Durability
+    ) -> None:
+        self._log = log
         self._segments = segments
-        self._roll = roll
-        """Begins a new active segment at an offset."""
-        self._name = name
+        self._snapshots = snapshots
+        self._durability = durability
         self.torn = False
         """Whether part of a batch that could not be written is still in the file."""
+        self.unsnapped = 0
+        """Bytes written since the last producer snapshot."""
+
+    def roll(self, base_offset: int, now: Instant) -> None:
+        """Begins a segment; the old one is durable before the flushed end passes its own."""
+        self._durability.rolled(self._segments.roll(base_offset, now.wall_ms))
+        self.take_snapshot(base_offset)
+
+    def roll_if_due(self, base_offset: int, now: Instant) -> bool:
+        """Rolls a segment that was begun too long ago.
+
+        By the clock, not by timestamps: a topic filled with old records is not old itself.
+        """
+        active = self._segments.active
+        if not active.size or now.wall_ms - active.created_ms <= active.limits.age_ms:
+            return False
+        try:
+            active.wake()
+            self.roll(base_offset, now)
+        except OSError as error:
+            raise storage_error(f"{self._log!r} cannot begin a segment: {error}") from error
+        return True
+
+    def snapshot_if_due(self, offset: int) -> None:
+        """So that a start does not have to read more than so many bytes for producers alone."""
+        if self.unsnapped >= _SNAPSHOT_EVERY:
+            self.take_snapshot(offset)
+
+    def take_snapshot(self, offset: int) -> None:
+        """Writes down what is known of producers at `offset`."""
+        self._snapshots.take(self._log.producers, offset, self._segments)
+        self.unsnapped = 0
 
     def write(
         self,
@@ -55,6 +97,7 @@ class Writer:
             segment.append(view, base_offset, last_offset, max_timestamp)
         except OSError as error:
             raise self._not_written(segment, error) from error
+        self.unsnapped += size
         return segment
 
     def fits(self, header: BatchHeader, pending: int) -> bool:
@@ -85,6 +128,7 @@ class Writer:
             segment.open_file().pwritev((view,), start)
         except OSError as error:
             raise self._not_written(segment, error) from error
+        self.unsnapped += len(view)
         for position, header in run:
             segment.note(
                 start + position,
@@ -120,18 +164,18 @@ class Writer:
             if segment.is_full(size, last_offset, max_timestamp, now.wall_ms):
                 # Segments leave no gap between them, so that recovery can tell what it lost.
                 far = last_offset - end_offset > MAX_RELATIVE_OFFSET
-                self._roll(base_offset if far else end_offset, now)
+                self.roll(base_offset if far else end_offset, now)
         except OSError as error:
-            logger.error("%s: cannot begin a segment: %s", self._name, error)
-            raise storage_error(f"{self._name} cannot be written: {error}") from error
+            logger.error("%r: cannot begin a segment: %s", self._log, error)
+            raise storage_error(f"{self._log!r} cannot be written: {error}") from error
         return self._segments.active
 
     def _not_written(self, segment: Segment, error: OSError) -> KafkaError:
-        logger.error("%s: cannot append: %s", self._name, error)
+        logger.error("%r: cannot append: %s", self._log, error)
         segment.limit = -1
         self.torn = True
         try:
             self.remove_torn()
         except OSError:
-            logger.warning("%s: part of a batch stays until the disk takes writes", self._name)
-        return storage_error(f"{self._name} cannot be written: {error}")
+            logger.warning("%r: part of a batch stays until the disk takes writes", self._log)
+        return storage_error(f"{self._log!r} cannot be written: {error}")

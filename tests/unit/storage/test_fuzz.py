@@ -109,7 +109,7 @@ async def derived_files_are_spoilt(seed: int) -> None:
     assert log.epochs.latest == 2
     batch = encode_batch([Record(timestamp=NOW.wall_ms)])
     log.append(memoryview(batch), read_header(batch), 3, NOW)
-    await log.retention(NOW, 180)
+    await log.shortening.retention(NOW, 180)
     await log.close()
 
 

@@ -115,10 +115,10 @@ class Model:
             await self.log.flush()
             self.log.delete_records_to(min(at, self.log.flushed_offset))
             self.dropped = max(self.dropped, self.log.start_offset)
-            await self.log.retention(self.now, self.log.flushed_offset, by_age=False)
+            await self.log.shortening.retention(self.now, self.log.flushed_offset, by_age=False)
         else:
             self.checkpoint = min(self.checkpoint or 0, self.log.segment_start(at))
-            self.log.truncate_to(at, self.now)
+            self.log.shortening.truncate_to(at, self.now)
             await self.log.sync()
             self._keep(self.log.end_offset)
             self.epoch += 1

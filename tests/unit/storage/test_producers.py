@@ -299,7 +299,7 @@ async def test_aborted_transactions_are_known_to_readers(shelf, how):
     assert aborted(0, 120) == expected
     assert aborted(30, 60) == [each for each in expected if 28 < each[1] < 60]
     assert log.last_stable_offset(120) == 120
-    log.truncate_to(60, shelf.now)
+    log.shortening.truncate_to(60, shelf.now)
     assert aborted(0, 60) == [each for each in expected if each[1] < 60]
 
 

@@ -74,7 +74,7 @@ async def test_what_was_flushed_is_not_read_again(shelf):
     log = shelf.open(settings=TopicSettings(index_interval_bytes=300))
     for i in range(2000):
         shelf.append(log, at=1000 + i)
-    log._take_snapshot(log.end_offset)
+    log._writer.take_snapshot(log.end_offset)
     await log.flush()
     for i in range(10):
         shelf.append(log, at=3000 + i)
@@ -272,7 +272,7 @@ async def test_recovery_is_the_same_when_a_crash_interrupts_it(shelf):
 
 
 async def test_producers_are_snapshotted_between_rolls_so_that_little_is_read(shelf, monkeypatch):
-    monkeypatch.setattr("scriba.storage.log._SNAPSHOT_EVERY", 2000)
+    monkeypatch.setattr("scriba.storage.writer._SNAPSHOT_EVERY", 2000)
     log = shelf.open(settings=TopicSettings())
     for i in range(60):
         shelf.append(log, producer_id=1, producer_epoch=0, base_sequence=i)

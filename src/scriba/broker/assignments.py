@@ -1,0 +1,90 @@
+"""Where replicas lie, as the controller knows it (KIP-858).
+
+A broker with several directories chooses itself where a new replica goes, and finds a replica
+where an operator has put it. Whatever the metadata does not say yet is told to the controller in
+one request, again with each heartbeat until there is an answer; then the metadata tells of every
+replica which directory takes it along when its device fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from scriba.errors import KafkaError
+from scriba.storage.names import PartitionName
+from scriba.wire.brokers import (
+    AssignReplicasToDirsRequest,
+    AssignReplicasToDirsRequestDirectoryData,
+    AssignReplicasToDirsRequestPartitionData,
+    AssignReplicasToDirsRequestTopicData,
+)
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+
+log = logging.getLogger(__name__)
+
+MOST_AT_ONCE: Final = 2_000
+
+
+class Place(NamedTuple):
+    topic_id: bytes
+    directory: bytes
+
+
+class Assignments:
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._untold: dict[PartitionName, Place] = {}
+
+    def note(self, name: PartitionName, topic_id: bytes, directory: bytes, known: bytes) -> None:
+        """A replica is in `directory`, and the metadata says it is in `known`."""
+        if directory == known:
+            self._untold.pop(name, None)
+        else:
+            self._untold[name] = Place(topic_id, directory)
+
+    def forget(self, name: PartitionName) -> None:
+        self._untold.pop(name, None)
+
+    async def tell(self) -> None:
+        """Tells the controller what it does not know; what it does not take is told again later."""
+        for _ in range(-(-len(self._untold) // MOST_AT_ONCE)):
+            told = dict(islice(self._untold.items(), MOST_AT_ONCE))
+            try:
+                await self._node.controller.call(self._request(told))
+            except KafkaError as error:
+                log.info("the controller was not told of %d replicas: %s", len(told), error)
+                return
+            # Refused is answered as well: such a replica is not ours any more.
+            for name, place in told.items():
+                if self._untold.get(name) == place:
+                    del self._untold[name]
+
+    def _request(self, places: dict[PartitionName, Place]) -> AssignReplicasToDirsRequest:
+        by_directory: dict[bytes, dict[bytes, list[int]]] = {}
+        for name, place in places.items():
+            topics = by_directory.setdefault(place.directory, {})
+            topics.setdefault(place.topic_id, []).append(name.partition)
+        return AssignReplicasToDirsRequest(
+            broker_id=self._node.id,
+            broker_epoch=self._node.broker_epoch,
+            directories=[
+                AssignReplicasToDirsRequestDirectoryData(
+                    id=directory,
+                    topics=[
+                        AssignReplicasToDirsRequestTopicData(
+                            topic_id=topic_id,
+                            partitions=[
+                                AssignReplicasToDirsRequestPartitionData(partition_index=index)
+                                for index in indexes
+                            ],
+                        )
+                        for topic_id, indexes in topics.items()
+                    ],
+                )
+                for directory, topics in by_directory.items()
+            ],
+        )

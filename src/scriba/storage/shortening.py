@@ -1,0 +1,181 @@
+"""How a log gets shorter: old segments go, a tail that nobody agreed on goes, or all of it.
+
+The start moves up by retention and by DeleteRecords, always to a place where a segment begins
+or into one; files go when nobody can be sending from them any more. The end moves back by
+truncation, always to the end of a batch. Either way the log's own numbers change first in memory,
+in one step, and what is left of it is a log as any other.
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from scriba.errors import ErrorCode, KafkaError
+from scriba.instant import Instant
+from scriba.runtime.ports import Disk, Offload
+from scriba.storage.durability import Durability
+from scriba.storage.names import deleted_dir, parent_of
+from scriba.storage.recovery import producers_at
+from scriba.storage.removal import remove_tree
+from scriba.storage.results import Failure, storage_error
+from scriba.storage.retention import Reason, SegmentFacts, before_start, over_size
+from scriba.storage.segment import Segment
+from scriba.storage.segments import Segments
+from scriba.storage.snapshots import Snapshots
+from scriba.storage.writer import Writer
+
+if TYPE_CHECKING:
+    from scriba.storage.log import Log
+
+logger = logging.getLogger(__name__)
+
+
+class Shortening:
+    __slots__ = (
+        "_disk",
+        "_durability",
+        "_log",
+        "_offload",
+        "_segments",
+        "_snapshots",
+        "_writer",
+    )
+
+    def __init__(
+        self,
+        log: "Log",
+        disk: Disk,
+        offload: Offload,
+        segments: Segments,
+        snapshots: Snapshots,
+        durability: Durability,
+        writer: Writer,
+    ) -> None:
+        self._log = log
+        self._disk = disk
+        self._offload = offload
+        self._segments = segments
+        self._snapshots = snapshots
+        self._durability = durability
+        self._writer = writer
+
+    # ---- at the start ----
+
+    async def retention(
+        self, now: Instant, high_watermark: int, by_age: bool = True
+    ) -> list[tuple[int, Reason]]:
+        """One pass: deletes segments that may go; their base offsets and why.
+
+        Also removes files whose delay is over. `by_age` is off while the clock is in doubt.
+        """
+        await self._segments.removal.sweep(now.mono_ms)
+        if self._log.failure is not None:
+            return []
+        await self._durability.sync_snapshots()
+        gone = self._delete(before_start(self._facts(), self._log.start_offset), Reason.START, now)
+        if "delete" in self._log.settings.cleanup_policy:
+            limit = self._log.settings.retention_bytes
+            gone += self._delete(over_size(self._facts(), limit, high_watermark), Reason.SIZE, now)
+            if by_age and (limit := self._log.settings.retention_ms) >= 0:
+                count = await self._segments.count_expired(
+                    limit, high_watermark, self._log.end_offset, now
+                )
+                gone += self._delete(count, Reason.AGE, now)
+        return gone
+
+    def _facts(self) -> list[SegmentFacts]:
+        return self._segments.facts(self._log.end_offset)
+
+    def _delete(self, count: int, why: Reason, now: Instant) -> list[tuple[int, Reason]]:
+        """Deletes the oldest segments; if that is all of them, a new one begins first."""
+        if not count:
+            return []
+        try:
+            if count == len(self._segments):
+                self._writer.roll(self._log.end_offset, now)
+            gone = self._segments.drop_first(count)
+            self._log.delete_records_to(self._segments.first_offset)
+            self._doom(gone, now)
+        except OSError as error:
+            raise storage_error(f"{self._log!r} cannot be shortened: {error}") from error
+        logger.info("%r: deleted %d segments %s", self._log, count, why)
+        return [(segment.base_offset, why) for segment in gone]
+
+    def _doom(self, gone: list[Segment], now: Instant) -> None:
+        deadline = now.mono_ms + self._log.settings.file_delete_delay_ms
+        for segment in gone:
+            self._segments.removal.doom(
+                segment, self._snapshots.path(segment.base_offset), deadline
+            )
+            self._snapshots.forget(segment.base_offset)
+            self._durability.dropped(segment)
+
+    # ---- at the end ----
+
+    def truncate_to(self, offset: int, now: Instant) -> bool:
+        """Removes everything from `offset` on; False if there was nothing. Waits for the device.
+
+        Only whole batches go or stay: a batch that `offset` lies in goes. The recovery point on
+        disk must be below the new end before, and `sync` must come between this and the next
+        append, or a power cut could mix old and new: `LogDir.truncate` sees to both.
+        """
+        if offset >= self._log.end_offset:
+            # A leader may have begun an epoch here without writing a record of it.
+            self._log.epochs.truncate_end(self._log.end_offset)
+            return False
+        if offset < self._segments.first_offset:
+            self.truncate_fully(offset, now)
+            return True
+        try:
+            self._doom(self._segments.drop_after(offset), now)
+            segment = self._segments.active
+            position, end = segment.seek(offset)
+            segment.truncate(position, end)
+            self._end_at(end, now)
+        except OSError as error:
+            raise self._log.fail(f"cannot be truncated: {error}", device=True) from error
+        return True
+
+    def truncate_fully(self, offset: int, now: Instant) -> None:
+        """Removes everything; the log goes on at `offset`, empty."""
+        try:
+            self._doom(self._segments.clear(), now)
+            self._segments.begin(offset, now.wall_ms)
+            self._log.start_offset = offset
+            self._log.epochs.clear()
+            self._end_at(offset, now)
+        except OSError as error:
+            raise self._log.fail(f"cannot be truncated: {error}", device=True) from error
+
+    def _end_at(self, end_offset: int, now: Instant) -> None:
+        log = self._log
+        self._writer.torn = False
+        log.end_offset = end_offset
+        log.start_offset = min(log.start_offset, end_offset)
+        self._durability.truncated(end_offset)
+        log.epochs.truncate_end(end_offset)
+        self._snapshots.delete_above(end_offset)
+        log.producers = producers_at(
+            self._disk, self._segments.from_offset(0), self._snapshots, end_offset, now.wall_ms
+        )
+
+    # ---- all of it ----
+
+    def begin_delete(self, unique: bytes | None = None) -> None:
+        """Takes the partition away: its directory gets a name that no start takes for a partition.
+
+        Whoever is sending from its files may finish. `unique` tells apart deletions of one name;
+        the topic's id does that by itself.
+        """
+        log = self._log
+        parent = parent_of(log.directory)
+        name = deleted_dir(log.topic, log.partition, unique or log.topic_id or bytes(16))
+        self._disk.rename(log.directory, f"{parent}/{name}")
+        log.directory = self._snapshots.directory = f"{parent}/{name}"
+        self._segments.moved(log.directory)
+        log.failure = Failure(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), device=False)
+
+    async def remove_files(self) -> None:
+        """Removes what `begin_delete` took away."""
+        self._segments.close()
+        await self._disk.sync_dir(parent_of(self._log.directory))
+        await remove_tree(self._disk, self._offload, self._log.directory)
