@@ -17,7 +17,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.connection import Connection, Parked, Parts
+from scriba.broker.answers import Parked, Parts
+from scriba.broker.connection import Connection
 from scriba.broker.shard import Shard
 from scriba.broker.shard_log import batches
 from scriba.errors import ErrorCode, KafkaError, ParseError

@@ -23,13 +23,14 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, File, Stream
+from scriba.broker.answers import HangUp, Parked, Part, Parts, Promise, Region, Slot
+from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Stream
 
 if TYPE_CHECKING:
     from scriba.broker.commit_lanes import Commits
+    from scriba.broker.fetch_lanes import Layout
     from scriba.broker.server import Server
 
 log = logging.getLogger(__name__)
@@ -42,9 +43,6 @@ READ_WINDOW: Final = 1 << 19
 
 LARGE_FRAME: Final = 1 << 16
 FIRST_READ_OF_LARGE: Final = 1 << 12
-COPIED_BELOW: Final = 1 << 16
-"""A file region smaller than this is read and sent with its header in one call."""
-
 SEND_WINDOW: Final = 1 << 20
 COLD_WINDOWS: Final = 16
 """How many windows after a cold one are read off the loop, whether they are there or not: a send
@@ -52,44 +50,6 @@ that comes to the end of what the kernel has read ahead would have the loop orde
 
 VIEWS_PER_SEND: Final = 64
 _LENGTH: Final = struct.Struct(">i")
-
-
-class Region:
-    """Bytes of a file on their way to the peer."""
-
-    __slots__ = ("file", "known", "position", "size")
-
-    def __init__(self, file: File, position: int, size: int) -> None:
-        self.file = file
-        self.position = position
-        self.size = size
-        self.known = position
-        """Up to where it was found in the page cache: asked once for each window."""
-
-
-Part = Buffer | Region
-Parts = Sequence[Part]
-
-
-class Parked:
-    """An answer that is not there yet; `open` lets the connection's next request start."""
-
-    __slots__ = ("awaitable", "open")
-
-    def __init__(self, awaitable: Awaitable[Parts | None], open: bool = False) -> None:
-        self.awaitable = awaitable
-        self.open = open
-
-
-class HangUp(Exception):
-    """The peer broke the protocol, or asked for something that is answered by closing."""
-
-
-class _Slot:
-    __slots__ = ("parts",)
-
-    def __init__(self) -> None:
-        self.parts: Parts | None = None
 
 
 class Connection:
@@ -104,6 +64,7 @@ class Connection:
         "_loading",
         "_out",
         "_paused",
+        "_promise",
         "_scheduled",
         "_server",
         "_slots",
@@ -112,6 +73,7 @@ class Connection:
         "_writing",
         "closed",
         "commits",
+        "fetches",
         "last_active",
         "listener",
         "peer",
@@ -131,14 +93,17 @@ class Connection:
         """How far the last Produce repeated the one before it (see `lanes`)."""
         self.commits: Commits | None = None
         """What its next OffsetCommit may repeat (see `commit_lanes`)."""
+        self.fetches: dict[int, Layout] = {}
+        """Where in a Fetch of so many bytes the offset stands (see `fetch_lanes`)."""
         self.last_active = server.clock.mono_ms()
         self._backlog = bytearray()
         self._frame: memoryview | None = None
         self._expected = 0
         self._filled = 0
         self._large = False
-        self._slots: deque[_Slot] = deque()
+        self._slots: deque[Slot] = deque()
         self._closed_parking = False
+        self._promise: Promise | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._out: deque[Part] = deque()
         self._unsent = 0
@@ -153,6 +118,9 @@ class Connection:
     # ---- reading ----
 
     def _on_readable(self) -> None:
+        if self._paused:
+            self._set_interest()
+            return
         server = self._server
         try:
             frame = self._frame
@@ -271,7 +239,7 @@ class Connection:
             self._park(answer)
         elif answer is not None:
             if self._slots:
-                slot = _Slot()
+                slot = Slot()
                 slot.parts = answer
                 self._slots.append(slot)
             else:
@@ -286,29 +254,26 @@ class Connection:
     # ---- answers that come later ----
 
     def _park(self, parked: Parked) -> None:
-        slot = _Slot()
+        slot = Slot()
         self._slots.append(slot)
         if not parked.open:
             self._closed_parking = True
         self._update_pause()
+        if isinstance(parked, Promise):
+            self._promise = parked
+            parked.connection, parked.slot = self, slot
+            parked.begin()
+        else:
+            self._await(slot, parked)
+
+    def _await(self, slot: Slot, parked: Parked) -> None:
         task = asyncio.get_running_loop().create_task(self._finish(slot, parked))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _finish(self, slot: _Slot, parked: Parked) -> None:
+    async def _finish(self, slot: Slot, parked: Parked) -> None:
         try:
-            slot.parts = await parked.awaitable or ()
-            if self.closed:
-                return
-            if not parked.open:
-                self._closed_parking = False
-            slots = self._slots
-            while slots and slots[0].parts is not None:
-                self._queue(slots.popleft().parts or ())
-            self.last_active = self._server.clock.mono_ms()
-            if not self._writing:
-                self._flush()
-            self._update_pause()
+            self._deliver(slot, await parked.awaitable or (), parked.open)
         except HangUp as reason:
             self._server.hung_up(self, str(reason))
             self._flush_then_close()
@@ -318,17 +283,46 @@ class Connection:
             log.exception("a parked request of %s failed; closing its connection", self.peer)
             self.close()
 
+    def keep(self, promise: Promise, answer: Parts | Parked | None) -> None:
+        """Takes what a promise came to; the answer may be one more that is not there yet."""
+        self._promise = None
+        if isinstance(answer, Parked):
+            self._await(promise.slot, answer)
+            return
+        try:
+            self._deliver(promise.slot, answer or (), promise.open)
+        except OSError:
+            self.close()
+
+    def _deliver(self, slot: Slot, parts: Parts, opened: bool) -> None:
+        slot.parts = parts
+        if self.closed:
+            return
+        if not opened:
+            self._closed_parking = False
+        slots = self._slots
+        while slots and slots[0].parts is not None:
+            self._queue(slots.popleft().parts or ())
+        self.last_active = self._server.clock.mono_ms()
+        if not self._writing:
+            self._flush()
+        self._update_pause()
+
     def _update_pause(self) -> None:
-        """Recomputes whether requests may start, and resumes with what was set aside."""
+        """Recomputes whether requests may start, and resumes with what was set aside.
+
+        A pause leaves the interest as it is: most end before the peer has sent anything.
+        """
         if self.closed:
             return
         pause = self._closed_parking or len(self._slots) >= MAX_PARKED or self._unsent > MAX_UNSENT
         if pause == self._paused:
             return
         self._paused = pause
-        self._set_interest()
-        if not pause and self._backlog:
-            self._schedule_backlog()
+        if not pause:
+            self._set_interest()
+            if self._backlog:
+                self._schedule_backlog()
 
     def _schedule_backlog(self) -> None:
         if not self._scheduled:
@@ -483,6 +477,9 @@ class Connection:
         for task in tuple(self._tasks):
             if task is not asyncio.current_task():
                 task.cancel()
+        if self._promise is not None:
+            self._promise.abandon()
+            self._promise = None
         self._out.clear()
         self._slots.clear()
         self._backlog = bytearray()

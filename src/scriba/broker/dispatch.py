@@ -12,11 +12,14 @@ import logging
 import struct
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from scriba.broker.answers import HangUp, Parked, Parts
 from scriba.broker.commit_lanes import CommitLanes
-from scriba.broker.connection import Connection, HangUp, Parked, Parts
+from scriba.broker.connection import Connection
 from scriba.broker.context import Context, Later
+from scriba.broker.fetch_lanes import FetchLanes
 from scriba.broker.lanes import ProduceLanes
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.runtime.pace import Pace
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PRODUCE: Final = 0
+FETCH: Final = 1
 METADATA: Final = 3
 OFFSET_COMMIT: Final = 8
 API_VERSIONS: Final = 18
@@ -94,9 +98,11 @@ class Dispatch:
         self.table = table
         self._cached: dict[Question, bytes] = {}
         self._cached_at = -1
-        self._lanes: dict[int, ProduceLanes | CommitLanes] = {}
+        self._lanes: dict[int, ProduceLanes | FetchLanes | CommitLanes] = {}
         if PRODUCE in table:
             self._lanes[PRODUCE] = ProduceLanes(node, table[PRODUCE])
+            ordinary = partial(self._answer, table[FETCH])
+            self._lanes[FETCH] = FetchLanes(node, table[FETCH], ordinary)
             self._lanes[OFFSET_COMMIT] = CommitLanes(node, table[OFFSET_COMMIT])
 
     def handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:

@@ -18,7 +18,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.connection import Connection, Parked, Parts
+from scriba.broker.answers import Parked, Parts
+from scriba.broker.connection import Connection
 from scriba.broker.handlers import produce
 from scriba.errors import KafkaError
 from scriba.records import native

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from scriba.broker.access import Access, Open, Operation, Resource
+from scriba.broker.answers import Parked, Parts
 from scriba.broker.cleaning import Cleaning
-from scriba.broker.connection import Connection, Parked, Parts
+from scriba.broker.connection import Connection
 from scriba.broker.context import Context
 from scriba.broker.controller import ControllerNode
 from scriba.broker.coordination import INTERNAL_TOPICS, configure, group_shards, txn_shards

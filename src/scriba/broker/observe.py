@@ -26,6 +26,7 @@ class Counters:
     compaction_bytes_read: int = 0
     compaction_bytes_written: int = 0
     short_produces: int = 0
+    short_fetches: int = 0
     short_commits: int = 0
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from scriba.broker.answers import Parked, Parts
 from scriba.broker.buffers import BufferPool
-from scriba.broker.connection import Connection, Parked, Parts
+from scriba.broker.connection import Connection
 from scriba.broker.context import ANONYMOUS
 from scriba.runtime.ports import Clock, Listener, Net, Stream
 

@@ -12,7 +12,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.connection import COPIED_BELOW, Parts, Region
+from scriba.broker.answers import COPIED_BELOW, Parts, Region
 from scriba.broker.context import Context, Later
 from scriba.broker.dispatch import set_length
 from scriba.broker.fetch_sessions import Plan, Watched

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
-from scriba.broker.connection import HangUp
+from scriba.broker.answers import HangUp
 from scriba.broker.context import Context, Later
 from scriba.broker.handlers.produce_txn import Open, Verified, admit, unverified, verify
 from scriba.errors import ErrorCode, KafkaError, error_code

@@ -1,0 +1,78 @@
+"""What a request comes to: bytes and stretches of files, or a promise of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from scriba.runtime.ports import Buffer, File
+
+if TYPE_CHECKING:
+    from scriba.broker.connection import Connection
+
+COPIED_BELOW: Final = 1 << 16
+"""A region smaller than this is read and sent with its header in one call."""
+
+
+class Region:
+    """Bytes of a file on their way to the peer."""
+
+    __slots__ = ("file", "known", "position", "size")
+
+    def __init__(self, file: File, position: int, size: int) -> None:
+        self.file = file
+        self.position = position
+        self.size = size
+        self.known = position
+        """Up to where it was found in the page cache: asked once for each window."""
+
+
+Part = Buffer | Region
+Parts = Sequence[Part]
+
+
+class Parked:
+    """An answer that is not there yet; `open` lets the connection's next request start."""
+
+    __slots__ = ("awaitable", "open")
+
+    def __init__(self, awaitable: Awaitable[Parts | None], open: bool = False) -> None:
+        self.awaitable = awaitable
+        self.open = open
+
+
+class Promise(Parked, ABC):
+    """A parked answer that callbacks give: a coroutine would cost more than the work itself.
+
+    There is nothing to await: it ends in `Connection.keep`, or in `abandon` when the connection
+    ends first.
+    """
+
+    __slots__ = ("connection", "slot")
+
+    connection: Connection
+    slot: Slot
+
+    def __init__(self) -> None:
+        self.open = False
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Its place among the answers is taken: waits from now on."""
+
+    @abstractmethod
+    def abandon(self) -> None: ...
+
+
+class HangUp(Exception):
+    """The peer broke the protocol, or asked for something that is answered by closing."""
+
+
+class Slot:
+    """The place of one answer in the order of a connection's answers."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self) -> None:
+        self.parts: Parts | None = None

@@ -1,0 +1,390 @@
+"""The short way of a Fetch that says what an earlier one said, but for its offset.
+
+A consumer of one partition repeats itself: from one request to the next only the correlation id
+and the offset differ. What was found out for the bytes around them is kept as a *lane*: the
+partition, the limits, the answer up to its records. A later request is taken apart by one call,
+recognised by one look into a table, read as always, and answered by a copy with its holes filled;
+small records are read straight to their place in it. One that has to wait is a callback on the
+watermark, without a task.
+
+A lane knows only the plain good case: a consumer without a session that asks for one partition,
+an offset that exists, records in memory, none of an aborted transaction. Whatever else comes, also
+after waiting, is left to the ordinary way, which then has what is left of the time. Lanes are
+forgotten when the cluster's shape changes, and not taken where access or quotas have a say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from scriba.broker.answers import COPIED_BELOW, Parked, Parts, Promise, Region
+from scriba.broker.handlers.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from scriba.errors import KafkaError, ParseError
+from scriba.storage.results import EMPTY, Slice
+from scriba.wire.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
+from scriba.wire.frame import RequestHeader, decode_request_header
+from scriba.wire.varint import write_uvarint
+
+if TYPE_CHECKING:
+    from scriba.broker.connection import Connection
+    from scriba.broker.dispatch import Served
+    from scriba.broker.node import Node
+    from scriba.broker.partition import Partition
+
+Layout = struct.Struct
+Ordinary = Callable[["Connection", FetchRequest, RequestHeader], Parts | Parked | None]
+Key = tuple[int, bytes, bytes]
+
+MOST_LANES: Final = 4096
+MOST_BYTES: Final = 1024
+MOST_LAYOUTS: Final = 8
+FLEXIBLE_FROM: Final = 12
+SESSIONS_FROM: Final = 7
+BY_ID_FROM: Final = 13
+NO_SESSION: Final = (0, -1)
+CONSUMER: Final = -1
+
+_VERSION_AT: Final = 2
+_INT32: Final = struct.Struct(">i")
+_OFFSETS: Final = struct.Struct(">qqq")
+_MARK: Final = 0x5A17C0DE_5A17C0DE
+_MARKED: Final = _MARK.to_bytes(8, "big")
+_RECORDS: Final = b"\xfe\xdc\xba\x98"
+
+
+class FetchLane:
+    __slots__ = (
+        "committed_only",
+        "epoch",
+        "flexible",
+        "head",
+        "header",
+        "hole",
+        "least",
+        "max_bytes",
+        "partition",
+        "request",
+        "tail",
+        "wait_ms",
+    )
+
+    def __init__(self, partition: Partition, request: FetchRequest, header: RequestHeader) -> None:
+        (topic,) = request.topics
+        (asked,) = topic.partitions
+        self.partition = partition
+        self.request = request
+        self.header = header
+        self.committed_only = request.isolation_level == READ_COMMITTED
+        self.epoch = max(asked.current_leader_epoch, -1)
+        self.max_bytes = min(request.max_bytes, asked.partition_max_bytes)
+        self.wait_ms = request.max_wait_ms
+        self.least = request.min_bytes if request.max_wait_ms > 0 else 0
+        """Fewer bytes than this are waited for."""
+        version = header.api_version
+        self.flexible = version >= FLEXIBLE_FROM
+        data = PartitionData(
+            partition_index=asked.partition,
+            high_watermark=_MARK,
+            aborted_transactions=[] if self.committed_only else None,
+            records=_RECORDS,
+        )
+        answer = FetchResponse(
+            responses=[
+                FetchableTopicResponse(
+                    topic=topic.topic, topic_id=topic.topic_id, partitions=[data]
+                )
+            ]
+        )
+        out = bytearray(8 + self.flexible)
+        answer.encode_into(out, version)
+        at = out.rindex(_RECORDS)
+        self.head = out[: at - (1 if self.flexible else 4)]
+        """The answer up to the size of the records."""
+        self.tail = bytes(out[at + len(_RECORDS) :])
+        self.hole = self.head.index(_MARKED)
+
+    def asks(self, offset: int, wait_ms: int) -> FetchRequest:
+        """The request itself, as the ordinary way needs it."""
+        told = self.request
+        (topic,) = told.topics
+        (asked,) = topic.partitions
+        wanted = FetchPartition(
+            partition=asked.partition,
+            current_leader_epoch=asked.current_leader_epoch,
+            fetch_offset=offset,
+            log_start_offset=asked.log_start_offset,
+            partition_max_bytes=asked.partition_max_bytes,
+        )
+        return FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=told.min_bytes,
+            max_bytes=told.max_bytes,
+            isolation_level=told.isolation_level,
+            topics=[FetchTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=[wanted])],
+        )
+
+    def read(self, offset: int, most_bytes: int, least: int) -> Slice | int | None:
+        """The records; the offset to wait for where there are too few; None: not plain."""
+        partition = self.partition
+        leader = partition.leader
+        if leader is None or (self.epoch >= 0 and self.epoch != leader.leader_epoch):
+            return None
+        store = partition.log
+        if not store.start_offset <= offset <= store.end_offset:
+            return None
+        bound = partition.readable(self.committed_only).value
+        limit = self.max_bytes
+        try:
+            found = store.read(offset, limit if limit < most_bytes else most_bytes, bound)
+        except KafkaError:
+            return None
+        if found is EMPTY:
+            return bound + 1
+        if type(found) is not Slice:
+            return None
+        if self.committed_only and store.aborted_transactions(offset, bound, found):
+            return None
+        return found if found.size >= least else bound + 1
+
+    def answer(self, correlation_id: int, found: Slice | None) -> Parts:
+        size = 0 if found is None else found.size
+        length = write_uvarint(size + 1) if self.flexible else _INT32.pack(size)
+        partition = self.partition
+        head = self.head + length
+        tail = self.tail
+        start = len(head)
+        _INT32.pack_into(head, 0, start + size + len(tail) - 4)
+        _INT32.pack_into(head, 4, correlation_id)
+        _OFFSETS.pack_into(
+            head,
+            self.hole,
+            partition.high_watermark.value,
+            partition.stable_offset.value,
+            partition.log.start_offset,
+        )
+        if found is None:
+            return (head + tail,)
+        if size < COPIED_BELOW:
+            whole = bytearray(start + size + len(tail))
+            end = start + size
+            whole[:start] = head
+            whole[end:] = tail
+            if found.file.try_pread_into(memoryview(whole)[start:end], found.position) == size:
+                return (whole,)
+        return (head, Region(found.file, found.position, size), tail)
+
+
+class FetchLanes:
+    def __init__(self, node: Node, served: Served, ordinary: Ordinary) -> None:
+        self.node = node
+        self.ordinary = ordinary
+        self._served = served
+        self._lanes: dict[Key, FetchLane] = {}
+        self._topology = -1
+
+    def learn(self, connection: Connection, frame: memoryview, request: FetchRequest) -> None:
+        """Remembers a request that went the ordinary way, if the next may go the short one."""
+        node = self.node
+        if len(frame) > MOST_BYTES or not _plain(request) or not node.access.open:
+            return
+        if len(self._lanes) >= MOST_LANES or self._topology != node.topology:
+            self._lanes.clear()
+            self._topology = node.topology
+        known = connection.fetches.get(len(frame))
+        if known is not None and _key(known, frame) in self._lanes:
+            return  # only this offset was not for it
+        header, start = decode_request_header(frame)
+        version = header.api_version
+        (topic,) = request.topics
+        name = topic.topic if version < BY_ID_FROM else node.topic_name(topic.topic_id)
+        partition = node.replicas.get(name, topic.partitions[0].partition) if name else None
+        at = _offset_at(frame, start, version, request)
+        if version < SESSIONS_FROM or partition is None or not at:
+            return
+        if len(connection.fetches) >= MOST_LAYOUTS:
+            connection.fetches.clear()
+        layout = struct.Struct(f">hi{at - 8}sq{len(frame) - at - 8}s")
+        connection.fetches[len(frame)] = layout
+        self._lanes[_key(layout, frame)] = FetchLane(partition, request, header)
+
+    def take(
+        self, connection: Connection, frame: memoryview, version: int, correlation_id: int
+    ) -> Parts | Parked | None:
+        """The answer; None where the request has to go the ordinary way."""
+        layout = connection.fetches.get(len(frame))
+        node = self.node
+        if layout is None or self._topology != node.topology or not node.access.open:
+            return None
+        if node.throttles:
+            return None
+        _, _, before, offset, after = layout.unpack_from(frame, _VERSION_AT)
+        lane = self._lanes.get((version, before, after))
+        if lane is None:
+            return None
+        found = lane.read(offset, node.settings.fetch_max_bytes, lane.least)
+        if found is None:
+            return None
+        self._served.count += 1
+        node.counters.short_fetches += 1
+        if type(found) is int and lane.least > 0:
+            return _Waiting(self, lane, offset, correlation_id, found)
+        return self.answer(lane, correlation_id, found)
+
+    def again(self, lane: FetchLane, offset: int, least: int) -> Slice | int | None:
+        """What a request that waited finds."""
+        node = self.node
+        if self._topology != node.topology or not node.access.open or node.throttles:
+            return None
+        return lane.read(offset, node.settings.fetch_max_bytes, least)
+
+    def answer(self, lane: FetchLane, correlation_id: int, found: Slice | int) -> Parts:
+        if type(found) is Slice:
+            self.node.counters.topic_bytes_out += found.size
+            return lane.answer(correlation_id, found)
+        return lane.answer(correlation_id, None)
+
+
+class _Waiting(Promise):
+    """A Fetch that found too little, until its watermark has moved or its time is up."""
+
+    __slots__ = (
+        "_correlation_id",
+        "_deadline",
+        "_lane",
+        "_lanes",
+        "_moved",
+        "_offset",
+        "_over",
+        "_timer",
+        "_wanted",
+    )
+
+    _deadline: float
+    _moved: asyncio.Future[None]
+    _timer: asyncio.TimerHandle
+
+    def __init__(
+        self, lanes: FetchLanes, lane: FetchLane, offset: int, correlation_id: int, wanted: int
+    ) -> None:
+        super().__init__()
+        self._lanes = lanes
+        self._lane = lane
+        self._offset = offset
+        self._correlation_id = correlation_id
+        self._wanted = wanted
+        self._over = False
+
+    def begin(self) -> None:
+        loop = asyncio.get_running_loop()
+        seconds = self._lane.wait_ms / 1000
+        self._deadline = loop.time() + seconds
+        self._timer = loop.call_later(seconds, self._out_of_time)
+        self._watch(self._wanted)
+
+    def abandon(self) -> None:
+        self._over = True
+        self._timer.cancel()
+        self._moved.cancel()
+
+    def _watch(self, offset: int) -> None:
+        lane = self._lane
+        self._moved = asyncio.get_running_loop().create_future()
+        self._moved.add_done_callback(self._look)
+        lane.partition.readable(lane.committed_only).watch(offset, self._moved)
+
+    def _look(self, moved: asyncio.Future[None]) -> None:
+        if self._over:
+            return
+        lane = self._lane
+        gone = moved.exception() is not None
+        found = None if gone else self._lanes.again(lane, self._offset, lane.least)
+        if type(found) is int:
+            self._watch(found)
+        else:
+            self._timer.cancel()
+            self._end(found)
+
+    def _out_of_time(self) -> None:
+        if not self._over:
+            found = self._lanes.again(self._lane, self._offset, 0)
+            self._end(found)
+            self._moved.cancel()
+
+    def _end(self, found: Slice | int | None) -> None:
+        self._over = True
+        connection = self.connection
+        if found is None:
+            connection.keep(self, Parked(self._ordinary_way()))
+            return
+        try:
+            parts = self._lanes.answer(self._lane, self._correlation_id, found)
+        except OSError:
+            connection.close()
+        else:
+            connection.keep(self, parts)
+
+    async def _ordinary_way(self) -> Parts | None:
+        lane = self._lane
+        left = self._deadline - asyncio.get_running_loop().time()
+        answer = self._lanes.ordinary(
+            self.connection,
+            lane.asks(self._offset, max(round(left * 1000), 0)),
+            lane.header._replace(correlation_id=self._correlation_id),
+        )
+        if isinstance(answer, Parked):
+            return await answer.awaitable
+        return answer
+
+
+def _plain(request: FetchRequest) -> bool:
+    """Whether a consumer without a session asks for one partition and nothing out of the way."""
+    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
+        return False
+    asked = request.topics[0].partitions[0]
+    return (
+        request.replica_id == request.replica_state.replica_id == CONSUMER
+        and (request.session_id, request.session_epoch) == NO_SESSION
+        and not request.forgotten_topics_data
+        and request.isolation_level in (READ_UNCOMMITTED, READ_COMMITTED)
+        and asked.last_fetched_epoch < 0
+        and request.max_bytes >= 0
+        and asked.partition_max_bytes >= 0
+    )
+
+
+def _key(layout: Layout, frame: memoryview) -> Key:
+    version, _, before, _, after = layout.unpack_from(frame, _VERSION_AT)
+    return version, before, after
+
+
+def _offset_at(frame: memoryview, start: int, version: int, request: FetchRequest) -> int:
+    """Where the offset stands: nothing but it changes in the request with the bytes there."""
+    asked = request.topics[0].partitions[0]
+    offset = asked.fetch_offset
+    told = offset.to_bytes(8, "big", signed=True)
+    body = bytes(frame)
+    at = body.find(told, start)
+    while at > 0:
+        other = bytearray(body)
+        other[at : at + 8] = _MARKED
+        try:
+            changed, _ = FetchRequest.decode_from(memoryview(other), start, version)
+        except ParseError:
+            changed = request
+        asked.fetch_offset = _MARK
+        same = changed == request
+        asked.fetch_offset = offset
+        if same:
+            return at
+        at = body.find(told, at + 1)
+    return 0
