@@ -15,6 +15,7 @@ from scriba.pipelines.shop.lake import NAME, Archive, Lake, open_lake, placed, s
 from scriba.pipelines.shop.questions import QUESTIONS, NoRecords, ask
 from scriba.pipelines.shop.rules import HOUR_MS
 from scriba.pipelines.shop.runner import Runner
+from scriba.pipelines.shop.topics import Names
 from scriba.pipelines.shop.truth import Truth
 from scriba.spark.sink import QUERY
 
@@ -43,7 +44,7 @@ def records(spark: SparkSession, deliveries: list[Delivery], first: int = 0) -> 
         at = datetime.fromtimestamp(delivery.arrival_ms / 1000, UTC)
         topic = f"eu-{event.topic}"
         rows.append((event.user.encode(), delivery.value, topic, 0, offset, at))
-    return placed(spark.createDataFrame(rows, COLUMNS), "eu-")
+    return placed(spark.createDataFrame(rows, COLUMNS), Names("eu-"))
 
 
 def names(lake: Lake) -> list[tuple[str, int, int]]:

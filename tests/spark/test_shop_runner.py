@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
+from scriba.pipelines.attempts import FAILURES, MACHINE_IS_BUSY
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.attempts import FAILURES, MACHINE_IS_BUSY
 from scriba.pipelines.shop.generator import Generator, Shape
 from scriba.pipelines.shop.queries import Shop
 from scriba.pipelines.shop.runner import GivenUp, Runner
@@ -81,7 +81,7 @@ def lines_nowhere(line: str) -> None:
 def test_a_query_that_keeps_failing_ends_the_run_with_its_reason(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("scriba.pipelines.shop.attempts.LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr("scriba.pipelines.attempts.LONGEST_PAUSE", 0.0)
     order: list[str] = []
     wrong = Fragile(store, "figures", order, *["scriba.Wrong: never good"] * FAILURES)
     with pytest.raises(GivenUp, match=f"figures failed {FAILURES} times in a row: .*never good"):

@@ -1,5 +1,6 @@
 """The words of `scriba shop dashboard` and `scriba demo`."""
 
+from scriba.cli.pipeline_words import listens, prefixed
 from scriba.cli.words import Commands, at_least, command, connects, port, positive
 
 DASHBOARD_PORT = 8080
@@ -14,16 +15,7 @@ def dashboard(commands: Commands) -> None:
         "Serves a web page that shows the shop's figures as they come: sales, top products, "
         "funnel, sessions, what was left out, and how the pipeline does. Runs until Ctrl-C.",
     )
-    made.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
-    )
-    made.add_argument(
-        "--port",
-        type=port,
-        default=DASHBOARD_PORT,
-        metavar="N",
-        help=f"port to listen on (default: {DASHBOARD_PORT}; 0: any free one)",
-    )
+    listens(made, DASHBOARD_PORT)
     made.add_argument(
         "--stale-after",
         type=positive,
@@ -34,9 +26,7 @@ def dashboard(commands: Commands) -> None:
     made.add_argument(
         "--currency", default="EUR", metavar="CODE", help="of the amounts (default: EUR)"
     )
-    made.add_argument(
-        "--prefix", default="", metavar="TEXT", help="what the names of the topics begin with"
-    )
+    prefixed(made)
     connects(made)
 
 

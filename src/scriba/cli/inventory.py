@@ -9,14 +9,18 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from scriba.cli.output import note, print_json, print_table
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import client_settings, run_session
+from scriba.cli.sparks import running_spark
 from scriba.pipelines.inventory.asking import NoAnswer, call
 from scriba.pipelines.inventory.topics import Names, WeakSettings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 RETRY_SECONDS = 0.2
 PAGE = 1000
@@ -204,7 +208,7 @@ def _when(at_ms: int) -> str:
 def view(options: argparse.Namespace) -> int:
     names, client = Names(options.name), client_settings(options)
     with _spark(options) as spark:
-        from scriba.pipelines.inventory.view import prepare_topic, start
+        from scriba.pipelines.inventory.view import keep, prepare_topic, start
 
         async def create() -> int:
             await prepare_topic(client, names, options.allow_single_node)
@@ -215,9 +219,8 @@ def view(options: argparse.Namespace) -> int:
         except WeakSettings as refused:
             raise CommandError(str(refused)) from refused
         trigger = None if options.once else options.trigger
-        query = start(spark, client, names, options.checkpoint, trigger)
         note(f"keeping {names.stock} up to date")
-        query.awaitTermination()
+        keep(lambda: start(spark, client, names, options.checkpoint, trigger), note)
     return 0
 
 
@@ -225,8 +228,9 @@ def archive(options: argparse.Namespace) -> int:
     names, client = Names(options.name), client_settings(options)
     with _spark(options) as spark:
         from scriba.pipelines.inventory.view import archive as copy
+        from scriba.pipelines.inventory.view import keep
 
-        copy(spark, client, names, options.to, options.checkpoint)
+        keep(lambda: copy(spark, client, names, options.to, options.checkpoint), note)
     return 0
 
 
@@ -251,28 +255,14 @@ def reconcile(options: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _spark(options: argparse.Namespace) -> Iterator[Any]:
+def _spark(options: argparse.Namespace) -> "Iterator[SparkSession]":
     """A session; what Spark has to say about a failure, in one line."""
-    try:
+    with running_spark(options, "inventory") as spark:
         from pyspark.errors import PySparkException
 
-        from scriba.pipelines.inventory.view import open_session
-    except ModuleNotFoundError as missing:
-        raise CommandError(
-            f"this needs {missing.name}", "pip install 'scriba[spark]', then `scriba spark doctor`"
-        ) from None
-    try:
-        spark = open_session(options.master)
-        if not options.verbose:
-            spark.sparkContext.setLogLevel("OFF")
+        from scriba.pipelines.attempts import reason
+
         try:
             yield spark
-        finally:
-            spark.stop()
-    except PySparkException as failure:
-        raise CommandError(f"Spark: {_first_line(failure)}") from failure
-
-
-def _first_line(failure: Exception) -> str:
-    said = str(failure).strip()
-    return said.splitlines()[0] if said else type(failure).__name__
+        except PySparkException as failure:
+            raise CommandError(f"Spark: {reason(failure)}") from failure

@@ -3,7 +3,8 @@
 import argparse
 import os
 
-from scriba.cli.words import Commands, asks, at_least, command, duration_ms, port, positive
+from scriba.cli.pipeline_words import listens, partitioned, uses_spark
+from scriba.cli.words import Commands, asks, command, duration_ms, positive
 
 URL = "http://127.0.0.1:8090"
 URL_VARIABLE = "SCRIBA_INVENTORY"
@@ -66,14 +67,7 @@ def _serve(commands: Commands) -> None:
         "Runs a service of the inventory until Ctrl-C. Any number may run: one of them decides, "
         "the others forward to it, and one takes over when it dies.",
     )
-    serve.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="where to listen")
-    serve.add_argument(
-        "--port",
-        type=port,
-        default=PORT,
-        metavar="N",
-        help=f"(default: {PORT}; 0: any free one)",
-    )
+    listens(serve, PORT)
     serve.add_argument(
         "--advertise", metavar="URL", help="where the others reach it, when not at host and port"
     )
@@ -89,13 +83,7 @@ def _serve(commands: Commands) -> None:
         help="what was read, to start quickly; each service has its own (default: "
         "./scriba-inventory)",
     )
-    serve.add_argument(
-        "--partitions",
-        type=at_least(int, 1),
-        default=3,
-        metavar="N",
-        help="of topics that have to be created (default: 3)",
-    )
+    partitioned(serve, 3, "the topics")
     serve.add_argument(
         "--allow-single-node",
         action="store_true",
@@ -185,7 +173,7 @@ def _spark_jobs(commands: Commands) -> None:
         help="nothing is being written: what is behind is a difference too",
     )
     for made in (view, archive, reconcile):
-        made.add_argument("--master", metavar="URL", help="of Spark (default: local[*])")
+        uses_spark(made)
         _named(made)
         asks(made)
 

@@ -2,12 +2,10 @@
 
 import argparse
 import json
-import logging
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scriba.cli.output import print_json, print_table
 from scriba.cli.problems import CommandError
 from scriba.cli.session import client_settings, open_admin, run_session
+from scriba.cli.sparks import running_spark
 from scriba.pipelines.shop.topics import Names, create
 
 if TYPE_CHECKING:
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from scriba.pipelines.shop.lake import Lake
     from scriba.pipelines.shop.queries import Settings, Start
 
-EXTRA = "pip install 'scriba[spark]'"
 REACH_SECONDS = 10.0
 
 
@@ -53,7 +51,8 @@ def generate(options: argparse.Namespace) -> int:
             finally:
                 if known is not None:
                     write_truth(options.truth, known.tables(), known.summary())
-        print(f"{sent.events} events sent" + (f", {sent.failed} failed" if sent.failed else ""))
+        failed = f", {sent.failed} failed: {sent.why}" if sent.failed else ""
+        print(f"{sent.events} events sent{failed}")
         return 1 if sent.failed else 0
 
     return run_session(options, work())
@@ -190,28 +189,6 @@ def keep_running(
         runner.run()
     except GivenUp as failure:
         raise CommandError(str(failure), "look at the log with --verbose") from failure
-
-
-@contextmanager
-def running_spark(options: argparse.Namespace, name: str) -> "Iterator[SparkSession]":
-    """A session; what is missing for one is told in a line."""
-    try:
-        from scriba.pipelines.shop.sparks import start
-        from scriba.spark.doctor import check_java
-    except ModuleNotFoundError as missing:
-        raise CommandError(f"Spark needs {missing.name}", f"bring it with {EXTRA}") from missing
-    for finding in check_java():
-        if not finding.well and not finding.optional:
-            raise CommandError(f"{finding.subject}: {finding.found}", finding.fix)
-    connector = getattr(options, "connector", "scriba")
-    spark = start(name, options.master, connector, dict(options.spark))
-    spark.sparkContext.setLogLevel("INFO" if options.verbose else "OFF")
-    # The runner says in a line why a batch failed.
-    logging.getLogger("py4j").setLevel(logging.ERROR if options.verbose else logging.CRITICAL)
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def open_lake(options: argparse.Namespace, spark: "SparkSession") -> "Lake":

@@ -3,17 +3,8 @@
 import argparse
 
 from scriba.cli.dashboard_arguments import dashboard
-from scriba.cli.words import (
-    Commands,
-    at_least,
-    command,
-    connects,
-    duration_ms,
-    pair,
-    port,
-    positive,
-)
-from scriba.pipelines.shop.topics import QUERIES
+from scriba.cli.pipeline_words import listens, partitioned, prefixed, uses_spark
+from scriba.cli.words import Commands, at_least, command, connects, duration_ms, positive
 
 HOME = "scriba-shop"
 COLLECT_PORT = 8081
@@ -77,16 +68,7 @@ def _collect(commands: Commands) -> None:
         epilog='POST /events takes an object such as {"event": "product_viewed", "event_id": ..., '
         '"event_time": ..., "user_id": ..., "session_id": ..., "product_id": ...}, or a list.',
     )
-    made.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
-    )
-    made.add_argument(
-        "--port",
-        type=port,
-        default=COLLECT_PORT,
-        metavar="N",
-        help=f"port to listen on (default: {COLLECT_PORT}; 0: any free one)",
-    )
+    listens(made, COLLECT_PORT)
     made.add_argument(
         "--acks",
         choices=("0", "1", "all"),
@@ -114,12 +96,7 @@ def _run(commands: Commands) -> None:
         "Runs the streaming queries on Spark that turn events into figures: sales, views, funnel, "
         "sessions, purchases with the views before. Runs until Ctrl-C.",
     )
-    made.add_argument(
-        "--checkpoints",
-        default=f"{HOME}/checkpoints",
-        metavar="PATH",
-        help=f"where queries keep their place and state (default: {HOME}/checkpoints)",
-    )
+    _checkpoints(made, "queries keep their place and state")
     made.add_argument(
         "--trigger",
         type=positive,
@@ -140,7 +117,7 @@ def _run(commands: Commands) -> None:
     made.add_argument(
         "--only",
         action="append",
-        choices=QUERIES,
+        choices=("figures", "intake", "sessions", "joined"),
         help="run only this query; may be repeated",
     )
     _topics(made)
@@ -158,12 +135,7 @@ def _archive(commands: Commands) -> None:
         "until Ctrl-C; with --compact it makes few files of many instead.",
     )
     _lake(made)
-    made.add_argument(
-        "--checkpoints",
-        default=f"{HOME}/checkpoints",
-        metavar="PATH",
-        help=f"where the archive keeps its place (default: {HOME}/checkpoints)",
-    )
+    _checkpoints(made, "the archive keeps its place")
     made.add_argument(
         "--every",
         type=positive,
@@ -200,9 +172,17 @@ def _query(commands: Commands) -> None:
     made.add_argument("--since", metavar="DATE", help="only what arrived since, as 2026-01-31")
     made.add_argument("--until", metavar="DATE", help="only what arrived until then")
     made.add_argument("--json", action="store_true", help="write JSON")
-    made.add_argument("--master", metavar="URL", help="where Spark runs (default: local[*])")
-    _spark_settings(made)
+    uses_spark(made)
     made.add_argument("-v", "--verbose", action="store_true", help="log what Spark does")
+
+
+def _checkpoints(made: argparse.ArgumentParser, what: str) -> None:
+    made.add_argument(
+        "--checkpoints",
+        default=f"{HOME}/checkpoints",
+        metavar="PATH",
+        help=f"where {what} (default: {HOME}/checkpoints)",
+    )
 
 
 def _lake(made: argparse.ArgumentParser) -> None:
@@ -218,39 +198,15 @@ def _lake(made: argparse.ArgumentParser) -> None:
 
 
 def _topics(made: argparse.ArgumentParser) -> None:
-    _prefix(made)
-    made.add_argument(
-        "--partitions",
-        type=at_least(int, 1),
-        default=2,
-        metavar="N",
-        help="of the topics for events, if they have to be created (default: 2)",
-    )
-
-
-def _prefix(made: argparse.ArgumentParser) -> None:
-    made.add_argument(
-        "--prefix", default="", metavar="TEXT", help="what the names of the topics begin with"
-    )
+    prefixed(made)
+    partitioned(made, 2, "the topics for events")
 
 
 def _spark(made: argparse.ArgumentParser) -> None:
-    made.add_argument("--master", metavar="URL", help="where Spark runs (default: local[*])")
+    uses_spark(made)
     made.add_argument(
         "--connector",
         choices=("scriba", "official"),
         default="scriba",
         help="how Spark reads and writes topics (default: scriba)",
-    )
-    _spark_settings(made)
-
-
-def _spark_settings(made: argparse.ArgumentParser) -> None:
-    made.add_argument(
-        "--spark",
-        type=pair,
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of Spark; may be repeated",
     )

@@ -6,38 +6,31 @@ once, to a compacted topic, from which anyone has the table. A lost checkpoint i
 reads the audit log again and publishes the same rows.
 """
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
+from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from scriba.client import Admin
 from scriba.client.settings import ConsumerSettings, ProducerSettings
+from scriba.pipelines.attempts import Attempts, reason
 from scriba.pipelines.inventory.topics import Names, prepare_view
-from scriba.spark import ExactlyOnceSink, session
+from scriba.pipelines.sparks import STATE
+from scriba.spark import ExactlyOnceSink
 
 EVENT: Final = (
     "type string, item string, change long, stock long, version long, command string, "
     "digest string, sequence long, line int, lines int, at long, reason string"
 )
 
-STATE: Final[Mapping[str, str]] = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-}
-
 ROW: Final = "item string, stock long, version long, events long, told long"
 """A row of the table: the sum of all changes, the last version, how many events, and the stock as
 the last event tells it."""
-
-
-def open_session(master: str | None = None) -> SparkSession:
-    return session("inventory", master=master)
 
 
 # -- transforms ----------------------------------------------------------------------------------
@@ -124,7 +117,7 @@ def start(
 
 def archive(
     spark: SparkSession, client: Mapping[str, Any], names: Names, path: str, checkpoint: str
-) -> None:
+) -> StreamingQuery:
     """Copies the audit log to Parquet files, exactly once, up to the present end."""
     options = {**reading(client, names.audit), "startingOffsets": "earliest"}
     records = spark.readStream.format("scriba").options(**options).load()
@@ -137,7 +130,7 @@ def archive(
         "value",
         F.to_date("timestamp").alias("date"),
     )
-    query = (
+    return (
         rows.writeStream.format("parquet")
         .option("path", path)
         .option("checkpointLocation", checkpoint)
@@ -145,7 +138,22 @@ def archive(
         .trigger(availableNow=True)
         .start()
     )
-    query.awaitTermination()
+
+
+def keep(begin: Callable[[], StreamingQuery], told: Callable[[str], None]) -> None:
+    """Until the query has ended; one that fails goes on from its checkpoint, with patience."""
+    attempts = Attempts()
+    while True:
+        try:
+            query = begin()
+            query.awaitTermination()
+            return
+        except PySparkException as failure:
+            pause = attempts.failed(failure, time.monotonic())
+            if pause is None:
+                raise
+            told(f"{reason(failure)}; it goes on in {pause:.0f} s")
+            time.sleep(pause)
 
 
 @contextmanager

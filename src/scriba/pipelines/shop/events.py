@@ -47,9 +47,7 @@ EVENT: Final = StructType(
         StructField("session_id", StringType()),
         StructField("device", StringType()),
         StructField("user_agent", StringType()),
-        StructField("product_id", StringType()),
-        StructField("quantity", IntegerType()),
-        StructField("price_cents", LongType()),
+        *ITEM.fields,
         StructField("order_id", StringType()),
         StructField("items", ArrayType(ITEM)),
         StructField("total_cents", LongType()),
@@ -59,13 +57,17 @@ EVENT: Final = StructType(
 """Fields of all three kinds of events; which of them are needed depends on the topic."""
 
 
+def plain_topic(names: Names) -> Column:
+    """The topic's name without the shop's prefix."""
+    return F.substring("topic", len(names.prefix) + 1, 1000).alias("topic")
+
+
 def judged(records: DataFrame, names: Names) -> DataFrame:
     """Records of the connector with the event's fields, `outcome`, and `reason` if it is dead."""
     text = F.col("value").cast("string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREADABLE}
-    plain = F.substring(F.col("topic"), len(names.prefix) + 1, 1000)
     read = records.select(
-        plain.alias("topic"),
+        plain_topic(names),
         "partition",
         "offset",
         F.col("timestamp").alias("arrived"),

@@ -17,6 +17,8 @@ TICK_SECONDS = 0.05
 class Sent:
     events: int = 0
     failed: int = 0
+    why: str = ""
+    """What the first of them failed for."""
 
 
 class Feed:
@@ -64,5 +66,7 @@ class Feed:
             self._known.add(delivery)
 
     def _settled(self, delivery: Delivery) -> None:
-        if isinstance(delivery.exception(), ClientError):
+        failure = delivery.exception()
+        if isinstance(failure, ClientError):
             self.sent.failed += 1
+            self.sent.why = self.sent.why or str(failure)

@@ -32,8 +32,9 @@ from pyspark.sql.types import (
 )
 
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.queries import Settings, Shop
-from scriba.spark.sink import QUERY
+from scriba.pipelines.shop.events import plain_topic
+from scriba.pipelines.shop.queries import Settings, Shop, query_id
+from scriba.pipelines.shop.topics import Names
 
 NAME: Final = ["topic", "partition", "offset"]
 PLACE: Final = ["topic", "date", "hour"]
@@ -56,9 +57,9 @@ OVER_AFTER: Final = timedelta(minutes=15)
 """How long after its end an hour gets no more records."""
 
 
-def placed(records: DataFrame, prefix: str) -> DataFrame:
+def placed(records: DataFrame, names: Names) -> DataFrame:
     """Records of the connector as rows of the lake."""
-    rows = records.withColumn("topic", F.substring("topic", len(prefix) + 1, 1000))
+    rows = records.withColumn("topic", plain_topic(names))
     rows = rows.withColumn("date", F.date_format("timestamp", "yyyy-MM-dd"))
     return rows.withColumn("hour", F.hour("timestamp")).select(*ROW.names)
 
@@ -93,8 +94,7 @@ class Archive:
         """Up to which offset the lake had records when the run began, where it still matters."""
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        query = rows.sparkSession.sparkContext.getLocalProperty(QUERY)
-        self._lake.append(self._new(rows), str(query), batch)
+        self._lake.append(self._new(rows), query_id(rows), batch)
 
     def _new(self, rows: DataFrame) -> DataFrame:
         if self._known is None:
@@ -127,7 +127,7 @@ class Archive:
 def stream(spark: SparkSession, settings: Settings, lake: Lake, seconds: float) -> StreamingQuery:
     """Starts the archive of all input topics."""
     shop = Shop(spark, settings)
-    rows = placed(shop.read("archive", topics.INPUTS), settings.names.prefix)
+    rows = placed(shop.read("archive", topics.INPUTS), settings.names)
     writer = (
         rows.writeStream.queryName(settings.group("archive"))
         .option("checkpointLocation", f"{settings.checkpoints}/archive")

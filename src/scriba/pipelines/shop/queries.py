@@ -26,15 +26,13 @@ from scriba.pipelines.shop.ranking import Ranking
 from scriba.pipelines.shop.rules import time_ms
 from scriba.pipelines.shop.tally import Tally
 from scriba.pipelines.shop.topics import Names
+from scriba.pipelines.sparks import STATE
 from scriba.spark.sink import QUERY, ExactlyOnceSink
 
 FORMATS: Final = {"scriba": "scriba", "official": "kafka"}
 
-STATE: Final[Mapping[str, str]] = {
-    "spark.sql.streaming.stateStore.providerClass": (
-        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-    ),
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+CONFIG: Final[Mapping[str, str]] = {
+    **STATE,
     "spark.sql.streaming.multipleWatermarkPolicy": "min",
     "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
 }
@@ -78,7 +76,7 @@ class Shop:
     def __init__(self, spark: SparkSession, settings: Settings) -> None:
         self.spark = spark
         self.settings = settings
-        for key, value in STATE.items():
+        for key, value in CONFIG.items():
             spark.conf.set(key, value)
 
     def queries(self, names: Iterable[str] | None = None) -> dict[str, Start]:

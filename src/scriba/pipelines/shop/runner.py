@@ -26,8 +26,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from scriba.client import SyncProducer
+from scriba.pipelines.attempts import Attempts, reason
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.attempts import Attempts, reason
 from scriba.pipelines.shop.progress import Listener, unheard
 from scriba.pipelines.shop.queries import Settings, Start
 from scriba.pipelines.shop.rules import time_name

@@ -1,4 +1,4 @@
-"""The Spark session of the shop."""
+"""Spark sessions of the pipelines, and where their queries keep state."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -12,6 +12,13 @@ DEEP: Final = "-Xss4m"
 """When a batch fails or is stopped, Spark looks through what Python said of it by a regular
 expression that takes a megabyte of stack for a long story. Without it a query would end without a
 word, as if all was well."""
+
+STATE: Final[Mapping[str, str]] = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
 
 
 def start(name: str, master: str | None, connector: str, config: Mapping[str, str]) -> SparkSession:

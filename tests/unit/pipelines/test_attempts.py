@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from scriba.pipelines.shop.attempts import (
+from scriba.pipelines.attempts import (
     FAILURES,
     FAILURES_WHEN_BUSY,
     LONGEST_PAUSE,
