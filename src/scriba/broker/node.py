@@ -23,6 +23,7 @@ from scriba.broker.coordination import INTERNAL_TOPICS, configure, group_shards,
 from scriba.broker.dispatch import Dispatch, Served
 from scriba.broker.fetch_sessions import FetchSessions
 from scriba.broker.jobs import JOBS, run_forever
+from scriba.broker.metrics import MetricsServer
 from scriba.broker.observe import Counters, Events
 from scriba.broker.partition import Partition
 from scriba.broker.producer_ids import ProducerIds
@@ -102,6 +103,7 @@ class Node:
         """Counts changes of topics, partitions and brokers: what Metadata tells."""
         self.clock_watch = ClockWatch(world.clock.now())
         self.cleaning = Cleaning(self)
+        self.metrics = MetricsServer(self)
         self.replicas: Replicas
         self.controller: ControllerNode
         self._dirs: list[LogDir] = []
@@ -122,6 +124,7 @@ class Node:
             await self._lead_metadata()
             await self._open_replicas()
             self.server.open()
+            self._tell_metrics()
             for job in JOBS:
                 self.tasks.spawn(run_forever(self, job), name=job.name)
             self._started = True
@@ -143,6 +146,15 @@ class Node:
                 self.controller_listeners.append(bound)
             else:
                 self.listeners.append(bound)
+
+    def _tell_metrics(self) -> None:
+        try:
+            self.metrics.start()
+        except OSError as error:
+            where = self.settings.scriba_metrics_listener
+            raise StartError(
+                f"cannot listen on {where}: {error.strerror}; set scriba.metrics.listener"
+            ) from None
 
     async def _take_directories(self) -> None:
         """Looks at every directory before it changes any."""
@@ -263,6 +275,7 @@ class Node:
 
     async def _abandon(self) -> None:
         """Lets go of what a failed start had taken, and leaves the files as they are."""
+        self.metrics.close()
         self.server.close()
         await self.tasks.stop()
         for directory in self._all_dirs:
@@ -275,6 +288,7 @@ class Node:
         if not self._started:
             return
         self._started = False
+        self.metrics.close()
         self.server.stop_listening()
         await self._hand_back()
         for shards in (self.groups, self.txns):

@@ -175,6 +175,7 @@ class NodeSettings(NodeKeys):
         check_listeners(self)
         self.check_groups()
         self.check_cleaner()
+        self.check_metrics(self.scriba_allow_insecure_bind)
 
     def _refuse(self, name: str, complaint: str) -> ConfigError:
         return ConfigError(name, complaint, self.table[name].render(self.value(name)))

@@ -12,6 +12,7 @@ from scriba.config import Importance, Kind, Scope, Setting, setting
 from scriba.settings.cleaner_keys import CleanerKeys
 from scriba.settings.coordinator_keys import GroupKeys, TransactionKeys
 from scriba.settings.listeners import PROTOCOLS
+from scriba.settings.metrics_keys import MetricsKeys
 from scriba.settings.topic import MAX_INT, MAX_LONG, TopicSettings
 
 HIGH, LOW = Importance.HIGH, Importance.LOW
@@ -50,7 +51,7 @@ def parse_overrides(text: str) -> dict[str, int]:
     return counts
 
 
-class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys):
+class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
     # --- who it is and where it listens -------------------------------------------------------
     node_id: int = setting(
         Kind.INT,

@@ -1,0 +1,141 @@
+"""What a scraper is told, over HTTP."""
+
+import asyncio
+import re
+from collections.abc import Callable
+
+import pytest
+from tests.unit.broker.test_lanes import Writer
+
+from scriba.broker.metrics import MOST_ASKERS, PATIENCE_S
+from scriba.broker.node import Node
+from scriba.config import ConfigError
+from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
+from scriba.settings import NodeSettings
+from scriba.testing.sim_world import ProcessWorld
+
+InANode = Callable[..., None]
+WHERE = "http://127.0.0.1:9404"
+LINE = re.compile(r'([a-z_]+)(\{[a-z]+="[A-Za-z_]+"\})? (-?[0-9.]+)')
+
+
+async def read(stream: Stream) -> bytes:
+    """Everything until the other side hangs up."""
+    got, room = bytearray(), memoryview(bytearray(1 << 16))
+    while True:
+        n = stream.recv_into(room)
+        if n == EOF:
+            stream.close()
+            return bytes(got)
+        if n == WOULD_BLOCK:
+            readable = asyncio.Event()
+            stream.want(readable.set, None)
+            await readable.wait()
+            stream.want(None, None)
+        else:
+            got += room[:n]
+
+
+async def ask(world: ProcessWorld, *pieces: bytes) -> tuple[str, str]:
+    """Status and body of an answer."""
+    stream = await world.net.connect("127.0.0.1", 9404)
+    for piece in pieces:
+        stream.send((piece,))
+        await asyncio.sleep(0.01)
+    head, _, body = (await read(stream)).decode().partition("\r\n\r\n")
+    return head.split("\r\n")[0].removeprefix("HTTP/1.1 "), body
+
+
+async def scrape(world: ProcessWorld) -> dict[str, float]:
+    status, body = await ask(world, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert status == "200 OK"
+    found: dict[str, float] = {}
+    told: set[str] = set()
+    for line in body.splitlines():
+        if line.startswith("#"):
+            told.add(line.split(" ")[2])
+            continue
+        match = LINE.fullmatch(line)
+        assert match, line
+        assert match[1] in told
+        assert match[1] + (match[2] or "") not in found
+        found[match[1] + (match[2] or "")] = float(match[3])
+    return found
+
+
+def test_a_scraper_sees_what_was_written_and_how_the_cleaner_does(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open()
+        for _ in range(3):
+            await writer.send(writer.batch())
+        found = await scrape(world)
+        assert found["kafka_server_brokertopicmetrics_messagesin_total"] == 6
+        assert found['kafka_network_requestmetrics_requests_total{request="Produce"}'] == 3
+        assert found["kafka_server_replicamanager_leadercount"] == 1
+        assert found["kafka_server_replicamanager_underreplicatedpartitions"] == 0
+        assert found["kafka_log_logcleanermanager_uncleanable_partitions_count"] == 0
+        assert found["scriba_cleaner_in_progress"] == 0
+        await node.cleaning.run(world.clock.now())
+        await asyncio.sleep(1)
+        again = await scrape(world)
+        assert 1_000 <= again["kafka_log_logcleanermanager_time_since_last_run_ms"] < 15_000
+        node.counters.compaction_bytes_read = 123_456_789_012
+        more = await scrape(world)
+        assert more["scriba_cleaner_read_bytes_total"] == 123_456_789_012
+
+    in_a_node(script, scriba_metrics_listener=WHERE)
+
+
+def test_other_questions_are_refused(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        assert (await ask(world, b"GET / HTTP/1.1\r\n\r\n"))[0] == "404 Not Found"
+        assert (await ask(world, b"POST /metrics HTTP/1.1\r\n\r\n"))[0] == "405 Method Not Allowed"
+        assert (await ask(world, b"nonsense\r\n\r\n"))[0] == "405 Method Not Allowed"
+        status, body = await ask(world, b"HEAD /metrics HTTP/1.1\r", b"\n\r\n")
+        assert (status, body) == ("200 OK", "")
+        with pytest.raises(ConnectionResetError):
+            await ask(world, b"x" * 20_000)
+
+    in_a_node(script, scriba_metrics_listener=WHERE)
+
+
+def test_askers_that_say_nothing_do_not_shut_out_others_for_long(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        silent = [await world.net.connect("127.0.0.1", 9404) for _ in range(MOST_ASKERS)]
+        assert await ask(world) == ("", "")
+        await asyncio.sleep(PATIENCE_S + 1)
+        assert [await read(stream) for stream in silent] == [b""] * MOST_ASKERS
+        assert await scrape(world)
+
+    in_a_node(script, scriba_metrics_listener=WHERE)
+
+
+def test_without_an_address_nobody_is_told(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        assert node.metrics.port is None
+        with pytest.raises(ConnectionRefusedError):
+            await world.net.connect("127.0.0.1", 9404)
+
+    in_a_node(script)
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ("127.0.0.1:9404", "must be http://host:port"),
+        ("https://127.0.0.1:9404", "must be http://host:port"),
+        ("http://127.0.0.1:70000", "must be http://host:port"),
+        ("http://0.0.0.0:9404", "scriba.allow.insecure.bind=true"),
+    ],
+)
+def test_an_address_that_cannot_or_may_not_be_bound_is_refused(given: str, complaint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(complaint)):
+        NodeSettings.parse({"scriba.metrics.listener": given})
+
+
+def test_an_open_address_is_taken_where_that_is_allowed() -> None:
+    settings = {
+        "scriba.metrics.listener": "http://0.0.0.0:9404",
+        "scriba.allow.insecure.bind": "true",
+    }
+    assert NodeSettings.parse(settings).scriba_metrics_listener == "http://0.0.0.0:9404"
