@@ -123,6 +123,8 @@ def test_settings_of_a_topic_are_set_shown_and_deleted(scriba: Scriba, topic: st
     )  # fmt: skip
     assert len(scriba("config", "get", *here, "--all", "--json").json) > 20
     assert "INVALID_CONFIG" in scriba("config", "set", *here, "flush.ms=x").line
+    nowhere = scriba("config", "set", "--broker", "987", "flush.ms=1").line
+    assert nowhere.startswith("there is no broker 987")
     misspelt = scriba("config", "get", *here, "flush.mss").line
     assert "no setting flush.mss; did you mean flush.ms" in misspelt
 

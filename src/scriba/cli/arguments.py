@@ -14,6 +14,7 @@ from scriba.cli.shop_arguments import shop
 from scriba.cli.words import (
     Commands,
     Help,
+    Parser,
     asks,
     at_least,
     command,
@@ -28,7 +29,7 @@ from scriba.cli.words import (
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="scriba",
         description="A distributed commit log that any Kafka client takes for Kafka.",
         formatter_class=Help,

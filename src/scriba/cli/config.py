@@ -22,7 +22,7 @@ _SOURCES: Final[dict[int, str]] = {
 
 @with_admin
 async def get(admin: Admin, options: argparse.Namespace) -> int:
-    resource = _resource(options)
+    resource = await _resource(admin, options)
     found = (await admin.describe_configs([resource]))[resource]
     if options.keys:
         entries = [_entry(found, key, resource) for key in options.keys]
@@ -47,7 +47,7 @@ async def change(admin: Admin, options: argparse.Namespace) -> int:
     changes.update(dict.fromkeys(options.delete))
     if not changes:
         raise Misuse("nothing to change", "give KEY=VALUE or --delete KEY")
-    resource = _resource(options)
+    resource = await _resource(admin, options)
     await admin.alter_configs({resource: changes}, validate_only=options.dry_run)
     if options.json:
         print_json({"resource": _named(resource), "changed": changes, "dry_run": options.dry_run})
@@ -59,9 +59,15 @@ async def change(admin: Admin, options: argparse.Namespace) -> int:
     return 0
 
 
-def _resource(options: argparse.Namespace) -> ConfigResource:
+async def _resource(admin: Admin, options: argparse.Namespace) -> ConfigResource:
     if options.topic is not None:
         return ConfigResource.topic(options.topic)
+    if options.broker is not None:
+        # A broker is asked itself: one that is not there would be waited for.
+        there = sorted(node.id for node in (await admin.describe_cluster()).nodes)
+        if options.broker not in there:
+            known = ", ".join(map(str, there))
+            raise CommandError(f"there is no broker {options.broker}; the cluster has {known}")
     return ConfigResource.broker(options.broker)  # without an id it stands for all brokers
 
 

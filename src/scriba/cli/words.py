@@ -3,7 +3,7 @@
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -28,6 +28,23 @@ class Help(argparse.HelpFormatter):
         if isinstance(action, argparse._SubParsersAction):  # its title stands above it already
             return "".join(map(self._format_action, action._get_subactions()))
         return super()._format_action(action)
+
+
+class Parser(argparse.ArgumentParser):
+    """Takes words and options in any order: `produce TOPIC -K : FILE` as well."""
+
+    _by_words = False
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        if self._by_words or self._subparsers is not None:
+            return super().parse_known_args(args, namespace)
+        self._by_words = True  # it calls this method again, once for options, once for words
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self._by_words = False
 
 
 def group(commands: Commands, name: str, summary: str) -> Commands:

@@ -57,6 +57,25 @@ def test_the_broker_comes_from_the_option_then_the_environment_then_the_default(
     assert parser().parse_args(["topic", "list", "-b", "kafka:2"]).bootstrap == "kafka:2"
 
 
+def test_words_and_options_come_in_any_order() -> None:
+    for words in (
+        ["produce", "t", "-K", ":", "lines.txt"],
+        ["produce", "-K", ":", "t", "lines.txt"],
+        ["produce", "t", "lines.txt", "-K", ":"],
+    ):
+        read = parser().parse_args(words)
+        assert (read.topic, str(read.file), read.key_separator) == ("t", "lines.txt", ":")
+    assert parser().parse_args(["topic", "delete", "a", "--json", "b"]).topics == ["a", "b"]
+
+
+def test_the_list_of_commands_stands_in_two_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["--help"])
+    listed = capsys.readouterr().out.partition("commands:\n")[2].splitlines()
+    assert all(line[2:].split() and line[2] != " " for line in listed), listed
+    assert len({len(line) - len(line[2:].partition(" ")[2].lstrip()) for line in listed}) == 1
+
+
 def test_a_place_may_begin_with_a_minus() -> None:
     options = parser().parse_args(["consume", "t", "--from", "-5"])
     assert options.start == Place("last", 5)
