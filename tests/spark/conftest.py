@@ -25,19 +25,24 @@ KEPT = {"retention_ms": "-1"}
 """For topics with records of long ago, which a running node would delete."""
 
 JARS = ROOT / ".cache" / "spark" / "lib"
+CLASSES = ROOT / ".cache" / "spark" / "classes.jsa"
+
+JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+JAVA += f" -XX:SharedArchiveFile={CLASSES}" if CLASSES.exists() else ""
+"""For sessions that live for minutes: quick to start, not to run for long."""
 
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    jvm = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
     spark = session(
         "tests",
         master="local[2]",
         connector="official",
         jars=JARS,
         config={
-            "spark.driver.extraJavaOptions": jvm,
+            "spark.driver.extraJavaOptions": JAVA,
             "spark.driver.memory": "1g",
+            "spark.sql.shuffle.partitions": "1",
             "spark.sql.streaming.stopTimeout": "60s",
         },
     )

@@ -1,6 +1,6 @@
 """A driver that dies: copies one topic into another, and kills itself with everything it started.
 
-    python crash_driver.py BOOTSTRAP SOURCE TARGET CHECKPOINT STEP
+    python crash_driver.py BOOTSTRAP SOURCE TARGET CHECKPOINT STEP JAVA-OPTIONS
 
 It must lead a process group of its own, since that is what it kills: itself, its JVM and the
 workers, all at once, before the step of the sink that is named.
@@ -13,13 +13,14 @@ import sys
 from scriba.spark import ExactlyOnceSink, session
 
 
-def main(bootstrap: str, source: str, target: str, checkpoint: str, fatal: str) -> None:
+def main(bootstrap: str, source: str, target: str, checkpoint: str, fatal: str, java: str) -> None:
     def watch(step: str) -> None:
         if step == fatal:
             os.killpg(0, signal.SIGKILL)
 
     broker = {"kafka.bootstrap.servers": bootstrap}
-    spark = session("crash", master="local[2]")
+    config = {"spark.driver.extraJavaOptions": java, "spark.driver.memory": "512m"}
+    spark = session("crash", master="local[2]", config=config)
     spark.sparkContext.setLogLevel("OFF")
     rows = (
         spark.readStream.format("scriba")

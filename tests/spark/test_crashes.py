@@ -12,7 +12,7 @@ import pytest
 
 from scriba.spark import ExactlyOnceSink
 
-from .conftest import Desk, available_now
+from .conftest import JAVA, Desk, available_now
 
 DRIVER = Path(__file__).parent / "crash_driver.py"
 
@@ -24,8 +24,8 @@ STEPS = ("take over", "begin", "mark", *FEW) if os.environ.get("SCRIBA_CHAOS") e
 
 def die(desk: Desk, source: str, target: str, checkpoint: str, step: str) -> None:
     """Runs a driver that kills itself before this step."""
-    names = [desk.broker.bootstrap, source, target, checkpoint, step]
-    command = [sys.executable, str(DRIVER), *names]
+    words = [desk.broker.bootstrap, source, target, checkpoint, step, JAVA]
+    command = [sys.executable, str(DRIVER), *words]
     child = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
         assert child.wait(300) == -signal.SIGKILL

@@ -239,20 +239,3 @@ def test_batches_too_large_for_a_topic_are_cut(desk: Desk, topic: str) -> None:
     rows = desk.spark.range(100).selectExpr("lpad(cast(id as string), 100, '0') as value")
     rows.write.format("scriba").options(**desk.kafka, topic=topic).mode("append").save()
     assert Counter(len(value) for value in desk.values(desk.read(topic))) == {100: 100}
-
-
-def test_progress_shows_as_the_offsets_of_a_group(desk: Desk, topic: str) -> None:
-    desk.create(topic, 2)
-    desk.fill(topic, {0: ["a", "b"], 1: ["c"]})
-    group = f"group-{topic}"
-
-    def nothing(rows: DataFrame, batch: int) -> None:
-        rows.count()
-
-    available_now(desk.stream(topic, groupId=group), desk.checkpoint(), nothing)
-    with desk.admin() as admin:
-        offsets = admin.list_group_offsets(group)
-    assert {where: place.offset for where, place in offsets.items()} == {
-        (topic, 0): 2,
-        (topic, 1): 1,
-    }

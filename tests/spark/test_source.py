@@ -6,8 +6,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from scriba.client import SyncProducer
-from scriba.spark.source import arrow_schema, columns
+from scriba.client import SyncAdmin, SyncProducer
+from scriba.spark.source import ScribaDataSource, arrow_schema, columns
 
 from .conftest import KEPT, Batches, Desk, available_now
 
@@ -99,20 +99,24 @@ def test_a_large_partition_is_read_by_several_tasks(desk: Desk, topic: str) -> N
     assert desk.read(topic, maxRecordsPerPartition="30").rdd.getNumPartitions() == 4
 
 
+def test_what_cannot_be_read_is_refused_with_what_to_do(desk: Desk) -> None:
+    with pytest.raises(PySparkException, match="does not exist"):
+        desk.read("no-such-topic-anywhere").count()
+    with pytest.raises(PySparkException, match="did you mean startingoffsets"):
+        desk.read("t", startingOfsets="earliest").count()
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"subscribe": "no-such-topic-anywhere"}, "does not exist"),
-        ({"subscribe": "t", "startingOfsets": "earliest"}, "did you mean startingoffsets"),
-        ({"subscribe": "t", "kafka.fetch.min.byts": "1"}, "fetch.min.bytes"),
-        ({"subscribe": "t", "maxOffsetsPerTrigger": "5"}, "only in a streaming query"),
+        ({"kafka.fetch.min.byts": "1"}, "fetch.min.bytes"),
+        ({"maxOffsetsPerTrigger": "5"}, "only in a streaming query"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_what_to_do(
-    desk: Desk, options: dict[str, str], told: str
-) -> None:
-    with pytest.raises(PySparkException, match=told):
-        desk.load(desk.spark.read.format("scriba"), options).count()
+def test_options_are_checked_when_a_reader_is_made(options: dict[str, str], told: str) -> None:
+    given = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t", **options}
+    with pytest.raises(ValueError, match=told):
+        ScribaDataSource(given).reader(columns(False))
 
 
 def test_deleted_records_fail_a_query_unless_it_may_go_on(desk: Desk, topic: str) -> None:
@@ -126,34 +130,29 @@ def test_deleted_records_fail_a_query_unless_it_may_go_on(desk: Desk, topic: str
     assert desk.values(desk.read(topic, startingOffsets=start, failOnDataLoss="false")) == ["c"]
 
 
-def test_a_stream_takes_no_more_than_its_limit_and_goes_on_from_its_checkpoint(
+def test_a_stream_keeps_its_limit_goes_on_from_its_checkpoint_and_tells_its_progress(
     desk: Desk, topic: str
 ) -> None:
+    """Partitions that are added meanwhile are read from their beginning."""
     desk.create(topic, 2)
     desk.fill(topic, {0: [f"a{n}" for n in range(6)], 1: [f"b{n}" for n in range(3)]})
-    stream, checkpoint, batches = (
-        desk.stream(topic, maxOffsetsPerTrigger="4"),
-        desk.checkpoint(),
-        Batches(),
-    )
+    checkpoint, batches, group = desk.checkpoint(), Batches(), f"group-{topic}"
+    stream = desk.stream(topic, maxOffsetsPerTrigger="4", groupId=group)
     available_now(stream, checkpoint, batches)
     assert batches.sizes == [4, 4, 1]
-    desk.fill(topic, {1: ["late"]})
-    available_now(stream, checkpoint, batches)
-    assert batches.seen[3] == ["late"]
-    assert len(batches.all) == len(set(batches.all)) == 10
-
-
-def test_partitions_that_are_added_are_read_from_their_beginning(desk: Desk, topic: str) -> None:
-    desk.create(topic, 1)
-    desk.fill(topic, {0: ["a"]})
-    checkpoint, batches = desk.checkpoint(), Batches()
-    available_now(desk.stream(topic), checkpoint, batches)
     with desk.admin() as admin:
+        assert offsets_of(admin, group) == {(topic, 0): 6, (topic, 1): 3}
         admin.create_partitions({topic: 3})
-    desk.fill(topic, {0: ["b"], 2: ["c", "d"]})
-    available_now(desk.stream(topic), checkpoint, batches)
-    assert batches.seen == {0: ["a"], 1: ["b", "c", "d"]}
+    desk.fill(topic, {1: ["late"], 2: ["c", "d"]})
+    available_now(stream, checkpoint, batches)
+    assert batches.seen[3] == ["c", "d", "late"]
+    assert len(batches.all) == len(set(batches.all)) == 12
+    with desk.admin() as admin:
+        assert offsets_of(admin, group) == {(topic, 0): 6, (topic, 1): 4, (topic, 2): 2}
+
+
+def offsets_of(admin: SyncAdmin, group: str) -> dict[tuple[str, int], int]:
+    return {where: place.offset for where, place in admin.list_group_offsets(group).items()}
 
 
 def test_a_topic_made_anew_is_not_taken_for_the_one_that_was_read(desk: Desk, topic: str) -> None:
