@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -158,7 +159,16 @@ JOBS: Final = (
 
 
 async def run_forever(node: Node, job: Job) -> None:
-    """The interval is asked for each time, so a change at run time takes effect."""
     while True:
-        await asyncio.sleep(max(job.every_ms(node), 1) / 1000)
+        await _pause(node, job)
         await job.run(node, node.world.clock.now())
+
+
+async def _pause(node: Node, job: Job) -> None:
+    """Until the interval has passed, as it is set then: a shorter one counts from now on."""
+    clock = node.world.clock
+    began = clock.mono_ms()
+    while (left_ms := began + max(job.every_ms(node), 1) - clock.mono_ms()) > 0:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_ms / 1000):
+                await node.settings_changed.wait()

@@ -79,6 +79,8 @@ class Node:
         self.id = settings.node_id
         self.static_settings = settings
         self.settings: NodeSettings = settings
+        self.settings_changed = asyncio.Event()
+        """Set once, when they do; then there is another one for the next time."""
         self.access: Access = access or Open()
         self.tasks = Tasks()
         self.counters = Counters()
@@ -447,6 +449,8 @@ class Node:
     def _refresh_settings(self) -> None:
         self.settings = effective_settings(self.static_settings, self.image, self.id)
         self.server.limits = _limits(self.settings)
+        self.settings_changed.set()
+        self.settings_changed = asyncio.Event()
 
     def _handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         if self.controller_listeners and self.is_controller_listener(connection.listener):

@@ -9,7 +9,7 @@ from scriba.instant import Instant
 from scriba.records.batch import Record, encode_batch, read_header
 from scriba.testing.peer import Peer
 from scriba.testing.sim_world import ProcessWorld
-from scriba.wire import admin, produce
+from scriba.wire import admin, configs, produce
 
 InANode = Callable[..., None]
 HOUR_MS = 3_600_000
@@ -78,5 +78,33 @@ def test_a_clock_that_jumps_ahead_forgets_no_producer(in_a_node: InANode) -> Non
         assert len(partition.log.producers) == 1
         await producer_expiry_pass(node, Instant(now.mono_ms + DAY_MS, now.wall_ms + DAY_MS))
         assert len(partition.log.producers) == 0
+
+    in_a_node(script)
+
+
+def test_an_interval_that_is_shortened_while_a_job_rests_counts_at_once(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await Peer.connect(world.net, "127.0.0.1", 9092)
+        await asyncio.sleep(5)
+        assert node.cleaning.gauges.last_run_ms == -1
+        change = configs.IncrementalAlterConfigsRequestAlterableConfig(
+            name="log.cleaner.backoff.ms", config_operation=0, value="100"
+        )
+        resource = configs.IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=4, resource_name="", configs=[change]
+        )
+        await client.call(
+            configs.IncrementalAlterConfigsRequest(resources=[resource]),
+            1,
+            configs.IncrementalAlterConfigsResponse,
+        )
+        changed = world.clock.mono_ms()
+        await asyncio.sleep(1)
+        first = node.cleaning.gauges.last_run_ms
+        assert changed <= first < changed + 1_000
+        await asyncio.sleep(1)
+        assert node.cleaning.gauges.last_run_ms > first
 
     in_a_node(script)
