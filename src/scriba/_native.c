@@ -287,7 +287,9 @@ static int execute(PyObject *module)
     if (state->record == NULL || state->header == NULL)
         return -1;
     state->record_fields = added_type(module, &record_fields_spec);
-    if (state->record_fields == NULL)
+    state->ticket = added_type(module, &ticket_spec);
+    if (state->record_fields == NULL || state->ticket == NULL ||
+        add_type(module, &channel_spec) < 0 || add_type(module, &intake_spec) < 0)
         return -1;
     if (add_type(module, &builder_spec) < 0 || add_type(module, &offset_map_spec) < 0)
         return -1;
@@ -300,6 +302,7 @@ static int traverse(PyObject *module, visitproc visit, void *arg)
     Py_VISIT(state->parse_error);
     Py_VISIT(state->record);
     Py_VISIT(state->record_fields);
+    Py_VISIT(state->ticket);
     Py_VISIT(state->header);
     Py_VISIT(state->crc32c);
     return 0;
@@ -311,6 +314,7 @@ static int clear(PyObject *module)
     Py_CLEAR(state->parse_error);
     Py_CLEAR(state->record);
     Py_CLEAR(state->record_fields);
+    Py_CLEAR(state->ticket);
     Py_CLEAR(state->header);
     Py_CLEAR(state->crc32c);
     return 0;

@@ -25,6 +25,7 @@ typedef struct {
     PyObject *parse_error;   /* scriba.errors.ParseError */
     PyObject *record;        /* scriba.records.record.Record, a named tuple */
     PyObject *record_fields; /* RecordFields, of this module */
+    PyObject *ticket;        /* Ticket, of this module */
     PyObject *header;        /* scriba.records.header.BatchHeader, a named tuple */
     PyObject *crc32c;        /* scriba.records.crc.crc32c */
     void *window;            /* memory that check_lz4 uses again; NULL while it is in use */
@@ -217,8 +218,18 @@ Hash siphash(const uint64_t seed[2], const uint8_t *data, size_t size);
 /* siphash(seed, data), for its test vectors. */
 PyObject *siphash_digest(PyObject *module, PyObject *args);
 PyObject *murmur2(PyObject *module, PyObject *key);
+uint32_t murmur2_of(Cursor key);
+
+/* A Builder, used without a call: whether an object is one, what it has, one record more. */
+bool is_builder(PyObject *object);
+Py_ssize_t builder_size(PyObject *builder);
+bool builder_add(PyObject *builder, int64_t timestamp, PyObject *key, PyObject *value,
+                 PyObject *headers, int32_t *index);
 
 extern PyType_Spec record_fields_spec;
+extern PyType_Spec ticket_spec;
+extern PyType_Spec channel_spec;
+extern PyType_Spec intake_spec;
 extern PyType_Spec builder_spec;
 extern PyType_Spec offset_map_spec;
 

@@ -3,6 +3,9 @@ from typing import Final
 
 from scriba.records.fetched import RecordFields as RecordFields
 from scriba.records.fetched import present_records as present_records
+from scriba.records.intake import Channel as Channel
+from scriba.records.intake import Intake as Intake
+from scriba.records.intake import Ticket as Ticket
 from scriba.records.pure import Builder as Builder
 from scriba.records.pure import OffsetMap as OffsetMap
 from scriba.records.pure import check_records as check_records

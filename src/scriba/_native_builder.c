@@ -155,6 +155,8 @@ static bool put_header(Scratch *scratch, PyObject *pair)
 static Py_ssize_t put_headers(Scratch *scratch, PyObject *headers)
 {
     scratch->size = 0;
+    if (PyTuple_CheckExact(headers) && PyTuple_Size(headers) == 0)
+        return 0;
     PyObject *pairs = PySequence_Tuple(headers);
     if (pairs == NULL)
         return -1;
@@ -216,12 +218,11 @@ static bool put_record(Builder *self, int64_t timestamp, const Content *key, con
     return true;
 }
 
-static bool add_held(Builder *self, PyObject *timestamp, PyObject *key, PyObject *value,
+static bool add_held(Builder *self, int64_t time, PyObject *key, PyObject *value,
                      PyObject *headers)
 {
-    int64_t time;
     Content held_key, held_value;
-    if (!int64_argument(timestamp, &time) || !hold(key, &held_key))
+    if (!hold(key, &held_key))
         return false;
     bool done = false;
     if (hold(value, &held_value)) {
@@ -234,23 +235,37 @@ static bool add_held(Builder *self, PyObject *timestamp, PyObject *key, PyObject
     return done;
 }
 
-static bool add(Builder *self, PyObject *timestamp, PyObject *key, PyObject *value,
-                PyObject *headers)
+static bool add(Builder *self, int64_t time, PyObject *key, PyObject *value, PyObject *headers)
 {
     if (self->busy) {
         PyErr_SetString(PyExc_RuntimeError, "the builder is in use");
         return false;
     }
     self->busy = true;
-    bool done = add_held(self, timestamp, key, value, headers);
+    bool done = add_held(self, time, key, value, headers);
     self->busy = false;
     return done;
+}
+
+bool builder_add(PyObject *object, int64_t timestamp, PyObject *key, PyObject *value,
+                 PyObject *headers, int32_t *index)
+{
+    Builder *self = (Builder *)object;
+    *index = self->count;
+    return add(self, timestamp, key, value, headers);
+}
+
+Py_ssize_t builder_size(PyObject *object)
+{
+    return ((Builder *)object)->size;
 }
 
 static PyObject *builder_append(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
 {
     Builder *self = (Builder *)object;
-    if (!argument_count("append", nargs, 4) || !add(self, args[0], args[1], args[2], args[3]))
+    int64_t time;
+    if (!argument_count("append", nargs, 4) || !int64_argument(args[0], &time) ||
+        !add(self, time, args[1], args[2], args[3]))
         return NULL;
     return PyLong_FromSsize_t(self->size);
 }
@@ -261,8 +276,10 @@ static bool add_item(Builder *self, PyObject *record)
         PyErr_SetString(PyExc_TypeError, "a record is a tuple of five");
         return false;
     }
-    return add(self, PyTuple_GetItem(record, 1), PyTuple_GetItem(record, 2),
-               PyTuple_GetItem(record, 3), PyTuple_GetItem(record, 4));
+    int64_t time;
+    return int64_argument(PyTuple_GetItem(record, 1), &time) &&
+           add(self, time, PyTuple_GetItem(record, 2), PyTuple_GetItem(record, 3),
+               PyTuple_GetItem(record, 4));
 }
 
 static PyObject *builder_extend(PyObject *object, PyObject *records)
@@ -339,6 +356,11 @@ static void builder_dealloc(PyObject *object)
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
     Py_DECREF(type);
+}
+
+bool is_builder(PyObject *object)
+{
+    return PyType_GetSlot(Py_TYPE(object), Py_tp_dealloc) == (void *)builder_dealloc;
 }
 
 static PyObject *get_count(PyObject *self, void *Py_UNUSED(none))

@@ -86,21 +86,26 @@ PyObject *siphash_digest(PyObject *Py_UNUSED(module), PyObject *args)
 
 /* ---- MurmurHash2 of 32 bits, by Appleby, with the seed of Kafka's clients ---- */
 
-PyObject *murmur2(PyObject *Py_UNUSED(module), PyObject *key)
+uint32_t murmur2_of(Cursor cursor)
 {
-    Py_buffer view;
-    if (PyObject_GetBuffer(key, &view, PyBUF_SIMPLE) < 0)
-        return NULL;
     const uint32_t factor = 0x5bd1e995;
-    Cursor cursor = cursor_over(&view);
-    uint32_t hash = 0x9747b28c ^ (uint32_t)view.len;
+    uint32_t hash = 0x9747b28c ^ (uint32_t)(cursor.end - cursor.at);
     for (; cursor.end - cursor.at >= 4; cursor.at += 4) {
         uint32_t word = (uint32_t)little_endian(cursor.at, 4) * factor;
         hash = hash * factor ^ (word ^ word >> 24) * factor;
     }
     if (cursor.at < cursor.end)
         hash = (hash ^ (uint32_t)little_endian(cursor.at, (size_t)(cursor.end - cursor.at))) * factor;
-    PyBuffer_Release(&view);
     hash = (hash ^ hash >> 13) * factor;
-    return PyLong_FromUnsignedLong(hash ^ hash >> 15);
+    return hash ^ hash >> 15;
+}
+
+PyObject *murmur2(PyObject *Py_UNUSED(module), PyObject *key)
+{
+    Py_buffer view;
+    if (PyObject_GetBuffer(key, &view, PyBUF_SIMPLE) < 0)
+        return NULL;
+    uint32_t hash = murmur2_of(cursor_over(&view));
+    PyBuffer_Release(&view);
+    return PyLong_FromUnsignedLong(hash);
 }

@@ -3,23 +3,30 @@
 The accumulator decides nothing about time or brokers. It fills batches, tells which queue has
 something to send (`ripe`), takes back what has to be sent again, and counts memory: a batch holds
 its bytes from the first record until its fate is known.
+
+Nearly all records go into an open batch by `Intake.put`. Any thread may do that, and begin a batch
+(`begin`) when there is none: `lock` keeps these from each other, and from the event loop when it
+closes one. A new batch is in `arrived` until the loop takes it up (`absorb`); everything else
+belongs to the loop.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Container, Iterator
+from typing import Any, Final
 
-from scriba.client.batches import Batch
+from scriba.client.batches import Batch, Delivery
 from scriba.client.errors import BufferFull, ClientError
 from scriba.client.model import TopicPartition
 from scriba.client.numbering import Numbering
 from scriba.client.partitioner import Sticky
 from scriba.client.settings import ProducerSettings
+from scriba.records import native
+from scriba.records.intake import Lock
+from scriba.records.record import Record
+from scriba.runtime.clock import SystemClock
 from scriba.runtime.ports import Clock, Rng
-
-RECORD_OVERHEAD: Final = 10
-"""Length, attributes, deltas and lengths of key, value and headers of an ordinary record."""
+from scriba.runtime.threads import new_lock
 
 _RATIO_UP: Final = 0.05
 _RATIO_DOWN: Final = 0.005
@@ -29,19 +36,33 @@ _SAFETY: Final = 1.05
 class Queue:
     """The batches of one partition, oldest first."""
 
-    __slots__ = ("blocked_until", "in_flight", "made", "numbering", "open", "waiting", "where")
+    __slots__ = (
+        "arrived",
+        "blocked_until",
+        "in_flight",
+        "made",
+        "numbering",
+        "open",
+        "timer",
+        "waiting",
+        "where",
+    )
 
     def __init__(self, where: TopicPartition) -> None:
         self.where = where
+        self.arrived: deque[Batch] = deque()
+        """Those that the event loop has not taken up."""
         self.waiting: deque[Batch] = deque()
         """Those that were sent before and have to be sent again come first, in their order."""
         self.open: Batch | None = None
-        """The last of them, while it takes records."""
+        """The last of all, while it takes records."""
         self.in_flight: list[Batch] = []
         self.blocked_until = 0
         """No sending before this time, after a failure."""
         self.numbering: Numbering | None = None
         self.made = 0
+        self.timer: asyncio.TimerHandle | None = None
+        """Of the time that the last batch may wait for more."""
 
     def put_back(self, batch: Batch) -> None:
         """Puts a batch where it was, before all that were made after it."""
@@ -59,13 +80,13 @@ class Queue:
 class TopicQueues:
     """The queues of one topic and what its partitioner remembers."""
 
-    __slots__ = ("_batch_size", "_ratio", "limit", "queues", "sticky")
+    __slots__ = ("_batch_size", "_ratio", "channel", "queues", "sticky")
 
-    def __init__(self, batch_size: int, rng: Rng) -> None:
+    def __init__(self, batch_size: int, rng: Rng, lock: Lock) -> None:
         self.queues: dict[int, Queue] = {}
         self.sticky = Sticky(batch_size, rng)
-        self.limit: float = batch_size
-        """Bytes before compression at which a batch is full."""
+        self.channel = native.kit.Channel(batch_size, lock)
+        """Its open batches; `limit` are the bytes before compression at which one is full."""
         self._batch_size = batch_size
         self._ratio = 1.0
 
@@ -75,23 +96,58 @@ class TopicQueues:
             self._ratio = max(self._ratio + _RATIO_UP, seen)
         else:
             self._ratio = max(self._ratio - _RATIO_DOWN, seen)
-        self.limit = self._batch_size / (self._ratio * _SAFETY)
+        self.channel.limit = self._batch_size / (self._ratio * _SAFETY)
 
     def forget_ratio(self) -> None:
         self._ratio = 1.0
-        self.limit = self._batch_size
+        self.channel.limit = self._batch_size
+
+    def hide(self) -> None:
+        """Nothing is put before somebody knows the topic again."""
+        self.channel.known = None
+
+    def stuck(self) -> None:
+        """Counts what went to the sticky partition by the channel."""
+        self.sticky.bytes = 2 * self._batch_size - self.channel.room
+
+    def stick(self, size: int, batch_full: bool) -> None:
+        """Counts a record for the sticky partition, which may be left then."""
+        sticky, channel = self.sticky, self.channel
+        sticky.bytes += size
+        sticky.leave(batch_full)
+        channel.sticky = -1 if sticky.partition is None else sticky.partition
+        channel.room = 2 * self._batch_size - sticky.bytes
 
 
 class Accumulator:
-    def __init__(self, settings: ProducerSettings, clock: Clock, rng: Rng) -> None:
+    """`known` is what is known of topics, by name."""
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        clock: Clock,
+        rng: Rng,
+        known: dict[str, Any],
+    ) -> None:
+        self.lock = new_lock()
+        self.home: object = None
+        """Whoever can wait for batches in another thread."""
         self.topics: dict[str, TopicQueues] = {}
         self.pending: dict[Batch, None] = {}
         """Every batch whose fate is not known, oldest first."""
         self.hurry = 0
         """How many want everything sent now: flushes, the end, senders that wait for memory."""
-        self.used = 0
-        """Bytes of the buffer that are in use."""
         self.memory = settings.buffer_memory
+        self.intake = native.kit.Intake(
+            known,
+            Delivery,
+            clock.wall_ms,
+            isinstance(clock, SystemClock),
+            self.lock,
+            self.memory,
+            settings.max_request_size,
+            not settings.partitioner_ignore_keys,
+        )
         self.waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         """Senders that wait for memory, and how much each."""
         self._batch_size = max(1, settings.batch_size)
@@ -102,23 +158,46 @@ class Accumulator:
     def topic(self, name: str) -> TopicQueues:
         found = self.topics.get(name)
         if found is None:
-            found = self.topics[name] = TopicQueues(self._batch_size, self._rng)
+            with self.lock:
+                found = self.topics.get(name) or TopicQueues(self._batch_size, self._rng, self.lock)
+                self.topics[name] = found
+                self.intake.channels[name] = found.channel
         return found
 
-    def queue(self, topic: TopicQueues, name: str, partition: int) -> Queue:
-        """A new queue for a partition that has none."""
-        queue = topic.queues[partition] = Queue(TopicPartition(name, partition))
-        return queue
+    def know(self, name: str, topic: object, partitions: Container[int], keyed: int) -> None:
+        """The picture of a topic changed. By how many the hash of a key is divided is `keyed`."""
+        found = self.topic(name)
+        for partition, queue in list(found.queues.items()):
+            if partition not in partitions:
+                self.close_batch(queue)
+        found.channel.partitions = keyed
+        found.channel.known = topic
 
     def queues(self) -> Iterator[Queue]:
-        for topic in self.topics.values():
-            yield from topic.queues.values()
+        # Another thread may add some meanwhile.
+        for topic in list(self.topics.values()):
+            yield from list(topic.queues.values())
+
+    def hide_all(self) -> None:
+        """Nothing is put any more but by those who know the topic."""
+        with self.lock:
+            for topic in list(self.topics.values()):
+                topic.hide()
 
     # -- memory ----------------------------------------------------------------------------------
 
+    @property
+    def used(self) -> int:
+        """Bytes of the buffer that are in use."""
+        return self.intake.used
+
     def lacks(self, size: int) -> bool:
         """Whether a record of this size has to wait for memory."""
-        return self.used + size > self.memory or bool(self.waiting)
+        return self.intake.used + size > self.memory or bool(self.waiting)
+
+    def _gate(self) -> None:
+        """Those who wait for memory come before those who would just take it."""
+        self.intake.shut = bool(self.waiting)
 
     async def room(self, size: int) -> None:
         """Takes memory for a record, after all who have waited longer."""
@@ -129,16 +208,18 @@ class Accumulator:
                 fix="raise buffer.memory",
             )
         if not self.lacks(size):
-            self.used += size
+            self.intake.spend(size)
             return
         waiter = (size, asyncio.get_running_loop().create_future())
         self.waiting.append(waiter)
+        self._gate()
         self.hurry += 1
         try:
             await waiter[1]
         except BaseException:
             if waiter in self.waiting:
                 self.waiting.remove(waiter)
+                self._gate()
             elif not waiter[1].cancelled():
                 self.release(size)  # it was given room in the moment it gave up
             raise
@@ -146,43 +227,64 @@ class Accumulator:
             self.hurry -= 1
 
     def release(self, size: int) -> None:
-        self.used -= size
+        """Gives memory back, and on to those who wait for it."""
+        self.intake.spend(-size)
+        if not self.waiting:
+            return
         while self.waiting:
             wanted, waiter = self.waiting[0]
             if waiter.done():
                 self.waiting.popleft()
-            elif self.used + wanted <= self.memory:
+            elif self.intake.used + wanted <= self.memory:
                 self.waiting.popleft()
-                self.used += wanted
+                self.intake.spend(wanted)
                 waiter.set_result(None)
             else:
-                return
+                break
+        self._gate()
 
     # -- filling ---------------------------------------------------------------------------------
 
-    def new_batch(self, queue: Queue) -> Batch:
-        """Opens a batch at the end of a queue; the one before takes no more."""
-        if queue.open is not None:
-            queue.open.closed = True
-        queue.made += 1
-        batch = Batch(queue.where, (queue.made,), self._clock.mono_ms())
-        self.pending[batch] = None
-        queue.waiting.append(batch)
-        queue.open = batch
-        return batch
+    def begin(
+        self, topic: TopicQueues, where: TopicPartition, record: Record, reserved: int
+    ) -> tuple[Queue, Batch]:
+        """Opens a batch at the end of a queue with a first record; the one before is closed.
 
-    def close_batch(self, queue: Queue) -> None:
-        """The last batch is full."""
-        if queue.open is not None:
-            queue.open.closed = True
-            queue.open = None
+        Whoever calls holds the lock.
+        """
+        queue = topic.queues.get(where.partition)
+        made = 1 if queue is None else queue.made + 1
+        batch = Batch(where, (made,), self._clock.mono_ms(), self.home)
+        batch.add(record)
+        if queue is None:
+            queue = topic.queues[where.partition] = Queue(where)
+        queue.made = made
+        self.intake.spend(batch.charge - reserved)
+        self.close_batch(queue)
+        if batch.size >= topic.channel.limit:
+            batch.closed = True
+        else:
+            assert batch.builder is not None
+            topic.channel.open(where.partition, batch, batch.builder)
+            queue.open = batch
+        queue.arrived.append(batch)
+        return queue, batch
 
-    def drop_empty(self, queue: Queue, batch: Batch) -> None:
-        """Takes back a new batch whose first record turned out to be none."""
-        if not batch.count and queue.open is batch:
-            queue.open = None
-            queue.waiting.remove(batch)
-            del self.pending[batch]
+    def close_batch(self, queue: Queue, batch: Batch | None = None) -> None:
+        """The open batch, or this one if it is open, takes no more."""
+        with self.lock:
+            if queue.open is not None and (batch is None or queue.open is batch):
+                topic, partition = queue.where
+                self.topics[topic].channel.close(partition)
+                queue.open.closed = True
+                queue.open = None
+
+    def absorb(self, queue: Queue) -> None:
+        """Takes up the batches that arrived."""
+        while queue.arrived:
+            batch = queue.arrived.popleft()
+            self.pending[batch] = None
+            queue.waiting.append(batch)
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -197,8 +299,8 @@ class Accumulator:
 
     def take(self, queue: Queue) -> Batch:
         batch = queue.waiting.popleft()
-        if batch is queue.open:
-            self.close_batch(queue)
+        if not batch.closed:
+            self.close_batch(queue, batch)
         queue.in_flight.append(batch)
         return batch
 
@@ -234,11 +336,14 @@ class Accumulator:
         self._settled(batch)
         for part in parts:
             self.pending[part] = None
-            self.used += part.charge
+            self.intake.spend(part.charge)
             queue.put_back(part)
         batch.move(places)
         return parts
 
     def _settled(self, batch: Batch) -> None:
+        if not batch.closed:
+            topic, partition = batch.where
+            self.close_batch(self.topics[topic].queues[partition], batch)
         del self.pending[batch]
         self.release(batch.charge)

@@ -8,7 +8,7 @@ than its first records): then the old batch only knows where each of them went.
 
 import asyncio
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scriba.client.errors import BrokerError, ClientError
 from scriba.client.model import RecordMetadata, TopicPartition
@@ -26,6 +26,10 @@ from scriba.records.batch import (
     read_header,
 )
 from scriba.records.compression import Codec
+from scriba.records.intake import Ticket
+
+if not TYPE_CHECKING:
+    Ticket = native.kit.Ticket
 
 Watcher = Callable[[], object]
 
@@ -34,41 +38,49 @@ class Batch:
     """Records of one partition that are sent, and succeed or fail, together."""
 
     __slots__ = (
-        "_builder",
+        "_count",
+        "_size",
         "_watchers",
-        "append",
         "append_time",
         "attempts",
         "base_offset",
+        "builder",
         "closed",
-        "count",
         "created",
         "data",
         "error",
         "finished",
+        "home",
         "moved",
         "ordinal",
         "producer_epoch",
         "producer_id",
         "record_errors",
         "sequence",
-        "size",
         "uncertain",
         "where",
     )
 
-    def __init__(self, where: TopicPartition, ordinal: tuple[int, ...], created: int) -> None:
+    def __init__(
+        self,
+        where: TopicPartition,
+        ordinal: tuple[int, ...],
+        created: int,
+        home: Any = None,
+        *,
+        parking: bool = False,
+    ) -> None:
         self.where = where
         self.ordinal = ordinal
         """Its place in the order of the partition's batches; parts of one come in its place."""
         self.created = created
-        self._builder = native.kit.Builder(HEADER_SIZE)
-        self.append = self._builder.append
-        """Encodes a record (timestamp, key, value, headers); gives the batch's new `size`."""
-        self.count = 0
-        self.size = HEADER_SIZE
-        """Bytes before compression. Whoever appends keeps this and `count`."""
-        self.closed = False
+        self.home = home
+        """Whoever can wait for it in another thread."""
+        self.builder = None if parking else native.kit.Builder(HEADER_SIZE)
+        """Takes the records; None for one that only stands for them, and once it is encoded."""
+        self._count = 0
+        self._size = HEADER_SIZE
+        self.closed = parking
         """Whether it takes no more records."""
         self.data: bytearray | None = None
         """The batch as it is sent, once it is encoded."""
@@ -87,12 +99,32 @@ class Batch:
         """Where each of its records is now, when it was split or found its topic."""
         self._watchers: list[tuple[int, Watcher]] = []
 
+    @property
+    def count(self) -> int:
+        return self._count if self.builder is None else self.builder.count
+
+    @property
+    def size(self) -> int:
+        """Bytes before compression."""
+        return self._size if self.builder is None else self.builder.size
+
     def add(self, record: Record) -> int:
         """Takes a record in; its index."""
-        index = self.count
-        self.size = self.append(record.timestamp, record.key, record.value, record.headers)
-        self.count = index + 1
+        assert self.builder is not None
+        index = self.builder.count
+        self.builder.append(record.timestamp, record.key, record.value, record.headers)
         return index
+
+    def park(self, size: int) -> int:
+        """Stands for one record more, of about this size; its index."""
+        index = self._count
+        self._count = index + 1
+        self._size += size
+        return index
+
+    def unpark(self, size: int) -> None:
+        """A record that it stands for has found memory elsewhere."""
+        self._size -= size
 
     @property
     def charge(self) -> int:
@@ -105,8 +137,11 @@ class Batch:
 
     def encode(self, codec: Codec, level: int | None, transactional: bool = False) -> None:
         """Makes the bytes that are sent."""
+        assert self.builder is not None
+        self._count, self._size = self.builder.count, self.builder.size
+        builder, self.builder = self.builder, None
         self.data = build_batch(
-            self._builder,
+            builder,
             codec=codec,
             level=level,
             producer_id=self.producer_id,
@@ -176,10 +211,12 @@ class Batch:
             batch._watchers.append((index, tell))
 
 
-class Delivery:
-    """The fate of one record: awaiting it gives where it was written, or raises why it was not."""
+class Fate(Ticket):
+    """What becomes of one record; how to wait for it is for others to say."""
 
-    __slots__ = ("batch", "index", "timestamp")
+    __slots__ = ()
+
+    batch: Batch
 
     def __init__(self, batch: Batch, index: int, timestamp: int) -> None:
         self.batch = batch
@@ -189,8 +226,7 @@ class Delivery:
     def done(self) -> bool:
         return self.batch.place(self.index)[0].finished
 
-    def exception(self) -> ClientError | None:
-        """Why it failed; None when it did not. InvalidStateError before it is done."""
+    def _error(self) -> ClientError | None:
         batch, index = self.batch.place(self.index)
         if not batch.finished:
             raise asyncio.InvalidStateError("the record is still on its way")
@@ -199,8 +235,8 @@ class Delivery:
         message = batch.record_errors.get(index, "another record of its batch was refused")
         return BrokerError(ErrorCode.INVALID_RECORD, message, about=str(batch.where))
 
-    def result(self) -> RecordMetadata:
-        error = self.exception()
+    def _metadata(self) -> RecordMetadata:
+        error = self._error()
         if error is not None:
             raise error
         batch, index = self.batch.place(self.index)
@@ -208,6 +244,25 @@ class Delivery:
         offset = batch.base_offset + index if batch.base_offset >= 0 else -1
         timestamp = batch.append_time if batch.append_time >= 0 else self.timestamp
         return RecordMetadata(topic, partition, offset, timestamp)
+
+    async def written(self) -> RecordMetadata:
+        """Waits for it, on the event loop."""
+        if not self.done():
+            await _told(self.batch, self.index)
+        return self._metadata()
+
+
+class Delivery(Fate):
+    """The fate of one record: awaiting it gives where it was written, or raises why it was not."""
+
+    __slots__ = ()
+
+    def exception(self) -> ClientError | None:
+        """Why it failed; None when it did not. InvalidStateError before it is done."""
+        return self._error()
+
+    def result(self) -> RecordMetadata:
+        return self._metadata()
 
     def add_done_callback(self, call: "Callable[[Delivery], Any]") -> None:
         """Calls it from the event loop when the record is done, soon if it is already."""

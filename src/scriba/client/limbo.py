@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sized
 from typing import Any, Protocol
 
-from scriba.client.accumulator import RECORD_OVERHEAD, Accumulator
-from scriba.client.batches import Batch, Delivery
+from scriba.client.accumulator import Accumulator
+from scriba.client.batches import Batch, Delivery, Fate
 from scriba.client.cluster import Cluster, Topic
 from scriba.client.errors import BufferFull, ClientError, RecordError
 from scriba.client.model import HeadersLike, TopicPartition
+from scriba.records.intake import RECORD_OVERHEAD
 
 Parked = tuple[Any, Any, int | None, int, HeadersLike]
 """Value, key, partition, timestamp and headers of a record."""
@@ -23,7 +24,7 @@ Parked = tuple[Any, Any, int | None, int, HeadersLike]
 class Put(Protocol):
     """Puts a parked record into the batch of its partition, into memory reserved for it if any."""
 
-    def __call__(self, topic: Topic, parked: Parked, reserved: int = 0) -> Delivery: ...
+    def __call__(self, topic: Topic, parked: Parked, reserved: int = 0) -> Fate: ...
 
 
 class _Waiting:
@@ -63,19 +64,20 @@ class Limbo:
         """Keeps a record until the topic's partitions are known."""
         waiting = self._topics.get(topic)
         if waiting is None:
-            batch = Batch(TopicPartition(topic, -1), (0,), self._clock.mono_ms())
+            self._accumulator.topic(topic).hide()
+            batch = self._stand_in(topic)
             self._accumulator.pending[batch] = None
             search = self._cluster.tasks.spawn(self._search(topic), name="scriba-topic")
             waiting = self._topics[topic] = _Waiting(batch, search)
         size = _size(parked)
         if self._accumulator.lacks(size):
             raise BufferFull(f"{self._accumulator.used} bytes are in use", size)
-        self._accumulator.used += size
-        waiting.batch.size += size
+        self._accumulator.intake.spend(size)
         waiting.records.append(parked)
-        index = waiting.batch.count
-        waiting.batch.count = index + 1
-        return Delivery(waiting.batch, index, parked[3])
+        return Delivery(waiting.batch, waiting.batch.park(size), parked[3])
+
+    def _stand_in(self, topic: str) -> Batch:
+        return Batch(TopicPartition(topic, -1), (0,), self._clock.mono_ms(), parking=True)
 
     async def placed(self, topic: str) -> None:
         """Waits until no record of this topic is parked any more."""
@@ -99,7 +101,7 @@ class Limbo:
             while len(places) < len(waiting.records):
                 parked = waiting.records[len(places)]
                 size = _size(parked)
-                waiting.batch.size -= size
+                waiting.batch.unpark(size)
                 self._accumulator.release(size)
                 places.append(await self._place(found, parked))
         except ClientError as failure:
@@ -121,8 +123,8 @@ class Limbo:
                 await self._room(full.size)
                 delivery = self._put(topic, parked, full.size)
         except RecordError as refused:
-            batch = Batch(TopicPartition(topic.name, -1), (0,), self._clock.mono_ms())
-            batch.count = 1
+            batch = self._stand_in(topic.name)
+            batch.park(0)
             batch.fail(self._lost(refused))
             return batch, 0
         return delivery.batch, delivery.index

@@ -9,31 +9,35 @@ await later, or not at all: a failure is logged either way.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self
 
-from scriba.client.accumulator import RECORD_OVERHEAD, Accumulator, Queue, TopicQueues
-from scriba.client.batches import Batch, Delivery, settled
+from scriba.client.accumulator import Accumulator
+from scriba.client.batches import Delivery, Fate, settled
 from scriba.client.cluster import Cluster, Topic
 from scriba.client.errors import (
     BufferFull,
     ClientError,
     Closed,
-    RecordError,
     TimedOut,
     TransactionStateError,
 )
 from scriba.client.limbo import Limbo, Parked
-from scriba.client.model import ConsumerGroupMetadata, HeadersLike, RecordMetadata
-from scriba.client.partitioner import Partitioner, RoundRobin, by_key
+from scriba.client.model import (
+    ConsumerGroupMetadata,
+    Headers,
+    HeadersLike,
+    RecordMetadata,
+)
+from scriba.client.placer import Placer, no_partition
 from scriba.client.ports import Ports, real_ports
 from scriba.client.sender import Sender
-from scriba.client.serializers import Serializer, not_bytes, read_headers, serializer
+from scriba.client.serializers import read_headers
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions import Transactions
 from scriba.client.transactions_run import OffsetsLike, Transaction, TransactionRunner
-from scriba.records.batch import Headers
 from scriba.records.compression import Codec, codec_named
 
 _NO_HEADERS: Headers = ()
@@ -59,19 +63,15 @@ class Producer:
         self._ports = ports or real_ports()
         self._clock = self._ports.clock
         self._wall_ms = self._clock.wall_ms
-        self._max_request_size = settings.max_request_size
-        self._ignore_keys = settings.partitioner_ignore_keys
-        self._to_key: Serializer | None = serializer(settings.key_serializer)
-        self._to_value: Serializer | None = serializer(settings.value_serializer)
-        self._partitioner: Partitioner | None = None
-        if settings.partitioner_class is not None:
-            chosen = settings.partitioner_class
-            self._partitioner = RoundRobin() if isinstance(chosen, str) else chosen
         codec = codec_named(settings.compression_type) or Codec.NONE
         self._cluster = Cluster(
             self._ports, settings, auto_create=True, topic_idle_ms=settings.metadata_max_idle_ms
         )
-        self._accumulator = Accumulator(settings, self._clock, self._ports.rng)
+        self._accumulator = Accumulator(
+            settings, self._clock, self._ports.rng, self._cluster.topics
+        )
+        self._quick_put = self._accumulator.intake.put
+        """Does all for nearly every record; None says that it takes more than that."""
         name = settings.transactional_id
         self._machine = None if name is None else Transactions(name)
         self._sender = Sender(
@@ -82,6 +82,11 @@ class Producer:
             _level(settings, codec),
             self._machine,
         )
+        self._placer = Placer(
+            self._cluster, self._accumulator, settings, self._sender, self._hidden
+        )
+        self._prepares = self._machine is not None or self._placer.serializes
+        """Whether a record has to be prepared before it is put."""
         self._limbo = Limbo(
             self._cluster,
             self._accumulator,
@@ -116,11 +121,10 @@ class Producer:
         headers: HeadersLike = _NO_HEADERS,
     ) -> RecordMetadata:
         """Sends a record and waits until it is written: where it is, or the error."""
-        return await (
-            await self.enqueue(
-                topic, value, key, partition=partition, timestamp=timestamp, headers=headers
-            )
+        delivery: Fate = await self.enqueue(
+            topic, value, key, partition=partition, timestamp=timestamp, headers=headers
         )
+        return await delivery.written()
 
     async def enqueue(
         self,
@@ -136,22 +140,40 @@ class Producer:
 
         Waits for `max.block.ms` at most, also for the topic's metadata when it is the first one.
         """
+        if self._prepares or headers:
+            value, key, headers = self._prepare(topic, value, key, headers)
+        delivery: Delivery | None = self._quick_put(
+            topic, value, key, partition, timestamp, headers
+        )
+        if delivery is not None:
+            return delivery
+        return await self._enqueue_prepared(topic, value, key, partition, timestamp, headers)
+
+    async def _enqueue_prepared(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: HeadersLike,
+    ) -> Delivery:
+        """The same for a record that was prepared, and could not just be put."""
         found = self._cluster.topics.get(topic)
         if found is None or topic in self._limbo or not self._started:
             found = await self._find(topic)
         if partition is not None and partition not in found.partitions:
             found = await self._look_again(found, partition)
-        if self._machine is not None:
-            self._check_transaction()
+        self._check_transaction()
         try:
-            delivery = self._put(found, value, key, partition, timestamp, headers)
+            delivery = self._placer.put(found, value, key, partition, timestamp, headers)
         except BufferFull as full:
             await self._wait_for_room(full.size)
             found = self._cluster.topics.get(topic, found)
             self._check_transaction(full.size)
-            delivery = self._put(found, value, key, partition, timestamp, headers, full.size)
-        if delivery.batch.closed:
-            await asyncio.sleep(0)  # a full batch: the sender gets its turn
+            delivery = self._placer.put(found, value, key, partition, timestamp, headers, full.size)
+        if not delivery.index:
+            await asyncio.sleep(0)  # a batch began, another may be full: the sender gets its turn
         return delivery
 
     def send_nowait(
@@ -170,23 +192,61 @@ class Producer:
         """
         if not self._started:
             self._start()
-        if self._machine is not None:
-            self._check_transaction()
+        if self._prepares or headers:
+            value, key, headers = self._prepare(topic, value, key, headers)
+        delivery: Delivery | None = self._quick_put(
+            topic, value, key, partition, timestamp, headers
+        )
+        if delivery is not None:
+            return delivery
         found = self._cluster.topics.get(topic)
         if found is None or topic in self._limbo:
             when = self._wall_ms() if timestamp is None else timestamp
             return self._limbo.park(topic, (value, key, partition, when, headers))
-        return self._put(found, value, key, partition, timestamp, headers)
+        return self._placer.put(found, value, key, partition, timestamp, headers)
+
+    def _serve_threads(
+        self,
+        home: object,
+        ticket: type[Fate],
+        soon: Callable[[Callable[[], object]], object],
+    ) -> None:
+        """Lets other threads put records: `home` is told to batches, `ticket` is made for each
+        record, `soon` has the event loop call something."""
+        self._accumulator.home = home
+        self._accumulator.intake.ticket = ticket
+        placer = self._placer
+        placer.announce = lambda queue: soon(partial(placer.look_after, queue))
+
+    def _put_from_thread(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: HeadersLike,
+    ) -> Fate | None:
+        """Puts a record that was prepared, from any thread; None when it takes the loop to do it.
+
+        BufferFull when there is no room for it.
+        """
+        found = self._cluster.topics.get(topic)
+        if not self._started or found is None or topic in self._limbo:
+            return None
+        if partition is not None and partition not in found.partitions:
+            return None
+        return self._placer.put(found, value, key, partition, timestamp, headers)
 
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Sends everything now and waits until the fate of all records sent before is known.
 
         Errors are those of the deliveries; here only TimedOut is raised.
         """
-        pending = list(self._accumulator.pending)
         self._accumulator.hurry += 1
         try:
             self._sender.ready_all()
+            pending = list(self._accumulator.pending)
             async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
                 for batch in pending:
                     await settled(batch)
@@ -259,6 +319,7 @@ class Producer:
             return
         self._closed = True
         started, self._started = self._started, False
+        self._accumulator.hide_all()
         try:
             if started and self._runner is not None:
                 await self._runner.leave(timeout_ms or _FAREWELL_MS)
@@ -302,81 +363,13 @@ class Producer:
 
     # -- one record ------------------------------------------------------------------------------
 
-    def _put(
-        self,
-        topic: Topic,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp: int | None,
-        headers: HeadersLike,
-        reserved: int = 0,
-    ) -> Delivery:
-        """Puts one record into the batch of its partition: all that is done for every record.
-
-        `reserved` is memory that was taken for it before; BufferFull when that has to be waited
-        for.
-        """
-        accumulator = self._accumulator
-        try:
-            size = RECORD_OVERHEAD
-            if key is not None:
-                if self._to_key is not None:
-                    key = self._to_key(key)
-                size += len(key)
-            if value is not None:
-                if self._to_value is not None:
-                    value = self._to_value(value)
-                size += len(value)
-            pairs = _NO_HEADERS
-            if headers:
-                pairs, extra = read_headers(headers)
-                size += extra
-            if timestamp is None:
-                timestamp = self._wall_ms()
-            if size > self._max_request_size or timestamp < 0:
-                raise self._too_much(size, timestamp)
-            if not reserved and accumulator.lacks(size):
-                raise BufferFull(f"{accumulator.used} bytes are in use", size)
-            queues = accumulator.topics.get(topic.name) or accumulator.topic(topic.name)
-            sticky = None
-            if partition is None:
-                if (key is None or self._ignore_keys) and self._partitioner is None:
-                    sticky = queues.sticky
-                    partition = sticky.partition
-                if partition is None or partition not in topic.partitions:
-                    partition = self._choose(topic, queues, key, value)
-            elif partition not in topic.partitions:
-                raise _no_partition(topic, partition)
-            queue = queues.queues.get(partition) or accumulator.queue(queues, topic.name, partition)
-            batch = queue.open
-            if batch is None or batch.size + size > queues.limit:
-                batch = accumulator.new_batch(queue)
-            try:
-                total = batch.append(timestamp, key, value, pairs)
-            except BaseException:
-                accumulator.drop_empty(queue, batch)
-                raise
-        except ClientError:
-            accumulator.release(reserved)
-            raise
-        except Exception as failure:
-            accumulator.release(reserved)
-            raise self._explain(failure, topic.name, key, value) from failure
-        accumulator.used += total - batch.size - reserved
-        batch.size = total
-        index = batch.count
-        batch.count = index + 1
-        if total >= queues.limit:
-            accumulator.close_batch(queue)
-            self._sender.ready(queue)
-        if not index:
-            self._begin(queue, batch)
-        if sticky is not None:
-            sticky.bytes += size
-            if sticky.bytes >= sticky.batch_size:
-                sticky.leave(batch.closed)
-        return Delivery(batch, index, timestamp)
+    def _prepare(
+        self, topic: str, value: Any, key: Any, headers: HeadersLike
+    ) -> tuple[Any, Any, HeadersLike]:
+        """Makes bytes of value and key, and pairs of the headers; raises if it cannot be sent."""
+        self._check_transaction()
+        value, key = self._placer.serialized(topic, value, key)
+        return value, key, read_headers(headers)[0] if headers else _NO_HEADERS
 
     def _check_transaction(self, reserved: int = 0, parked: bool = False) -> None:
         """Raises unless a record may be sent now, and gives back what was reserved for it."""
@@ -384,57 +377,16 @@ class Producer:
             try:
                 self._machine.check_send(parked)
             except ClientError:
-                self._accumulator.release(reserved)
+                if reserved:
+                    self._accumulator.release(reserved)
                 raise
+
+    def _hidden(self, topic: str) -> bool:
+        return topic in self._limbo or not self._started
 
     def _put_parked(self, topic: Topic, parked: Parked, reserved: int = 0) -> Delivery:
         self._check_transaction(reserved, parked=True)
-        return self._put(topic, *parked, reserved)
-
-    def _explain(self, failure: Exception, topic: str, key: Any, value: Any) -> RecordError:
-        """The failure as the caller should see it."""
-        fields = (("key", key, self._to_key), ("value", value, self._to_value))
-        for what, data, to_bytes in fields:
-            fine = data is None or isinstance(data, bytes | bytearray | memoryview)
-            if not fine and to_bytes is None:
-                return not_bytes(data, what)
-        return RecordError(f"a record for {topic} was refused: {failure!r}", cause=failure)
-
-    def _too_much(self, size: int, timestamp: int) -> RecordError:
-        if timestamp < 0:
-            return RecordError(f"the timestamp {timestamp} is negative", fix="give milliseconds")
-        return RecordError(
-            f"the record has {size} bytes, max.request.size is {self._max_request_size}",
-            fix="raise max.request.size, and the topic's max.message.bytes",
-        )
-
-    def _begin(self, queue: Queue, batch: Batch) -> None:
-        """Sees to it that a new batch, and the one it closed, will be sent."""
-        self._cluster.want(queue.where.topic)
-        linger_ms = self.settings.linger_ms
-        if not linger_ms or self._accumulator.hurry or len(queue.waiting) > 1:
-            self._sender.ready(queue)
-        if linger_ms and not batch.closed:
-            asyncio.get_running_loop().call_later(linger_ms / 1000, self._sender.ready, queue)
-
-    def _choose(
-        self, topic: Topic, queues: TopicQueues, key: bytes | None, value: bytes | None
-    ) -> int:
-        count = len(topic.partitions)
-        if self._partitioner is not None:
-            chosen = self._partitioner(topic.name, key, value, count)
-            if chosen not in topic.partitions:
-                raise _no_partition(topic, chosen)
-            return chosen
-        if key is not None and not self._ignore_keys:
-            return by_key(bytes(key), count)
-        led = [p for p, info in topic.partitions.items() if info.leader >= 0]
-        led = led or list(topic.partitions)
-        queued: list[int] | None = None
-        if self.settings.partitioner_adaptive_partitioning_enable:
-            of = queues.queues
-            queued = [len(of[p].waiting) if p in of else 0 for p in led]
-        return queues.sticky.draw(led, queued)
+        return self._placer.put(topic, *parked, reserved)
 
     # -- topics that are not known yet -----------------------------------------------------------
 
@@ -453,7 +405,7 @@ class Producer:
         )
         found = self._cluster.topics.get(topic.name, topic)
         if partition not in found.partitions:
-            raise _no_partition(found, partition)
+            raise no_partition(found, partition)
         return found
 
     async def _wait_for_room(self, size: int) -> None:
@@ -468,13 +420,6 @@ class Producer:
                 size,
                 fix="send less at once, or raise buffer.memory",
             ) from None
-
-
-def _no_partition(topic: Topic, partition: int) -> RecordError:
-    return RecordError(
-        f"{topic.name} has no partition {partition}",
-        fix=f"choose one below {len(topic.partitions)}, or add partitions",
-    )
 
 
 def _level(settings: ProducerSettings, codec: Codec) -> int | None:

@@ -109,6 +109,7 @@ class Sender:
 
     def ready_all(self) -> None:
         for queue in self._accumulator.queues():
+            self._accumulator.absorb(queue)
             if queue.waiting:
                 self.ready(queue)
 
@@ -454,11 +455,11 @@ class Sender:
         if error is None or transactions.state is State.ABORTING:
             error = AbortableTransactionError("the transaction was aborted", fix="send it again")
         for queue in self._accumulator.queues():
+            self._accumulator.absorb(queue)
             for batch in queue.waiting:
                 transactions.dropped(batch.numbered)
                 self._accumulator.fail(batch, error)
             queue.waiting.clear()
-            queue.open = None
 
     def renumber(self) -> None:
         """The identity changed between two transactions: every partition counts from zero.
@@ -474,6 +475,7 @@ class Sender:
     def fail_all(self, error: ClientError) -> None:
         """Fails everything that is not settled."""
         for queue in self._accumulator.queues():
+            self._accumulator.absorb(queue)
             queue.waiting.clear()
         for batch in list(self._accumulator.pending):
             self._accumulator.fail(batch, error)

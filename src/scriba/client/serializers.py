@@ -68,6 +68,11 @@ def not_bytes(value: object, what: str) -> RecordError:
     )
 
 
+def plain_bytes(data: Any) -> bytes | bytearray:
+    """The bytes of whatever has some; TypeError for what has not."""
+    return data if isinstance(data, bytes) else memoryview(data).tobytes()
+
+
 def read_headers(given: HeadersLike) -> tuple[Headers, int]:
     """Headers as pairs, and about how many bytes they take."""
     pairs = tuple(given.items()) if isinstance(given, Mapping) else tuple(given)

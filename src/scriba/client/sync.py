@@ -24,9 +24,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from scriba.client.admin import Admin
-from scriba.client.batches import Delivery
+from scriba.client.batches import Batch, Fate
 from scriba.client.consumer import Consumer
-from scriba.client.errors import ClientError, Closed, RecordError, TimedOut
+from scriba.client.errors import BufferFull, ClientError, Closed, RecordError, TimedOut
 from scriba.client.group_offsets import Done, Offsets
 from scriba.client.model import (
     ConsumerGroupMetadata,
@@ -54,33 +54,22 @@ _READ_AHEAD: Final = 2_000
 """Records that iterating takes from the event loop at once, when no group waits meanwhile."""
 
 
-class SyncDelivery:
+class SyncDelivery(Fate):
     """The fate of one record that was sent without waiting."""
 
-    __slots__ = ("_delivery", "_error", "_producer")
-
-    def __init__(self, producer: "SyncProducer") -> None:
-        self._producer = producer
-        self._delivery: Delivery | None = None
-        self._error: ClientError | None = None
-
-    def done(self) -> bool:
-        return self._error is not None or (self._delivery is not None and self._delivery.done())
+    __slots__ = ()
 
     def result(self, timeout_ms: int | None = None) -> RecordMetadata:
         """Where the record was written; waits for it. Raises why it was not."""
         if not self.done():
-            self._producer._wait_for(self, timeout_ms)
-        if self._error is not None:
-            raise self._error
-        assert self._delivery is not None
-        return self._delivery.result()
+            self.batch.home._wait_for(self, timeout_ms)
+        return self._metadata()
 
     def exception(self, timeout_ms: int | None = None) -> ClientError | None:
         """Why the record was not written, None when it was; waits for it."""
         if not self.done():
-            self._producer._wait_for(self, timeout_ms)
-        return self._error or (self._delivery.exception() if self._delivery else None)
+            self.batch.home._wait_for(self, timeout_ms)
+        return self._error()
 
 
 class SyncTransaction:
@@ -110,13 +99,21 @@ class SyncTransaction:
 
 
 class SyncProducer(Sync[Producer]):
-    """`send_nowait` hands records over in bulk, and waits only when the buffer is full."""
+    """`send_nowait` puts records into their batches itself, and waits only when the buffer is full.
+
+    What it cannot put, because the topic has to be found first, it hands over to the event loop, in
+    order; until the loop has put all of that, everything else goes the same way.
+    """
 
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
         self._handed: deque[tuple[SyncDelivery, _Record]] = deque()
         self._taking = False
+        self._behind = False
+        """Whether something was handed over and is not yet put."""
         self._lock = asyncio.Lock()
         super().__init__(partial(Producer, config, **keywords))
+        self._client._serve_threads(self, SyncDelivery, self._host.poke)
+        self._put = self._client._quick_put
 
     send = waits(Producer.send)
     flush = waits(Producer.flush)
@@ -147,16 +144,56 @@ class SyncProducer(Sync[Producer]):
         headers: HeadersLike = (),
     ) -> SyncDelivery:
         """As `Producer.enqueue`: puts a record on its way and gives a handle to its fate."""
+        client = self._client
+        if client._prepares or headers:
+            try:
+                value, key, headers = client._prepare(topic, value, key, headers)
+            except ClientError as refused:
+                return self._refuse(topic, refused)
+        if not self._behind:
+            delivery: SyncDelivery | None = self._put(
+                topic, value, key, partition, timestamp, headers
+            )
+            if delivery is not None:
+                return delivery
+        return self._send_prepared((topic, value, key, partition, timestamp, headers))
+
+    def _send_prepared(self, record: _Record) -> SyncDelivery:
+        """Begins a batch with it, or hands it over."""
         if self._closed:
             raise Closed("the producer was closed")
-        delivery = SyncDelivery(self)
-        self._handed.append((delivery, (topic, value, key, partition, timestamp, headers)))
+        full = False
+        if not self._behind:
+            try:
+                delivery = self._client._put_from_thread(*record)
+            except BufferFull:
+                full = True
+            except ClientError as refused:
+                return self._refuse(record[0], refused)
+            else:
+                if isinstance(delivery, SyncDelivery):
+                    return delivery
+        handed = self._stand_in(record[0])
+        self._handed.append((handed, record))
+        self._behind = True  # after that, or the loop might find nothing and set it back
         if not self._taking:
             self._taking = True  # before the loop is told, which sets it back when it is done
             self._host.poke(self._take_over)
-        if len(self._handed) >= _HANDED_OVER:
+        if full or len(self._handed) >= _HANDED_OVER:
             self._call(_nothing)
-        return delivery
+        return handed
+
+    def _stand_in(self, topic: str) -> SyncDelivery:
+        """The handle of a record that is in no batch yet."""
+        batch = Batch(TopicPartition(topic, -1), (0,), 0, self, parking=True)
+        return SyncDelivery(batch, batch.park(0), -1)
+
+    def _refuse(self, topic: str, error: ClientError) -> SyncDelivery:
+        if self._closed:
+            raise Closed("the producer was closed")
+        refused = self._stand_in(topic)
+        refused.batch.fail(error)
+        return refused
 
     enqueue = send_nowait
 
@@ -173,32 +210,33 @@ class SyncProducer(Sync[Producer]):
             while self._handed or self._taking:
                 self._taking = False  # from here on, whoever hands over tells again
                 while self._handed:
-                    delivery, record = self._handed.popleft()
-                    topic, value, key, partition, timestamp, headers = record
+                    handed, record = self._handed.popleft()
                     try:
-                        delivery._delivery = await self._client.enqueue(
-                            topic,
-                            value,
-                            key,
-                            partition=partition,
-                            timestamp=timestamp,
-                            headers=headers,
-                        )
+                        delivery = await self._client._enqueue_prepared(*record)
                     except ClientError as refused:
-                        delivery._error = refused
+                        handed.batch.fail(refused)
                     except Exception as wrong:
-                        delivery._error = RecordError(f"cannot be sent: {wrong!r}", cause=wrong)
+                        reason = RecordError(f"cannot be sent: {wrong!r}", cause=wrong)
+                        handed.batch.fail(reason)
+                    except BaseException:
+                        handed.batch.fail(Closed("sending it was interrupted"))
+                        raise
+                    else:
+                        handed.timestamp = delivery.timestamp
+                        handed.batch.move([(delivery.batch, delivery.index)])
+                self._behind = False
+                if self._handed:
+                    self._behind = True
 
     def _wait_for(self, waited: SyncDelivery, timeout_ms: int | None) -> None:
         async def work() -> None:
-            if waited._delivery is not None:
-                try:
-                    async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
-                        await waited._delivery
-                except TimeoutError:
-                    raise TimedOut("the record is still on its way") from None
-                except ClientError:
-                    pass  # the caller asks the delivery itself
+            try:
+                async with asyncio.timeout(None if timeout_ms is None else timeout_ms / 1000):
+                    await waited.written()
+            except TimeoutError:
+                raise TimedOut("the record is still on its way") from None
+            except ClientError:
+                pass  # the caller asks the delivery itself
 
         self._call(work)
 

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from scriba.records import fetched, pure, quick
+from scriba.records import fetched, intake, pure, quick
 from scriba.records.fetched import Make
 from scriba.records.header import BatchHeader, Buffer
 from scriba.records.record import Record
@@ -38,6 +38,9 @@ class Kit(NamedTuple):
     Builder: type[pure.Builder]
     OffsetMap: type[pure.OffsetMap]
     RecordFields: type[fetched.RecordFields]
+    Ticket: type[intake.Ticket]
+    Channel: type[intake.Channel]
+    Intake: type[intake.Intake]
 
 
 PURE = Kit(
@@ -51,6 +54,9 @@ PURE = Kit(
     pure.Builder,
     pure.OffsetMap,
     fetched.RecordFields,
+    intake.Ticket,
+    intake.Channel,
+    intake.Intake,
 )
 NATIVE = (
     Kit(
@@ -64,6 +70,9 @@ NATIVE = (
         _native.Builder,
         _native.OffsetMap,
         _native.RecordFields,
+        _native.Ticket,
+        _native.Channel,
+        _native.Intake,
     )
     if built
     else None

@@ -197,10 +197,13 @@ def test_a_gap_that_was_not_written_raises_the_epoch() -> None:
     assert play.numbering.epoch == 1
 
 
+class Huge(Batch):
+    count = 2**31 - 1  # type: ignore[assignment]
+
+
 def test_sequences_wrap_after_the_largest_number() -> None:
     numbering = Numbering(7, 0)
-    big = batch_of(1, 1)
-    big.count = 2**31 - 1
+    big = Huge(WHERE, (1,), 0)
     numbering.give(big)
     numbering.acknowledged(big)
     two = batch_of(2, 2)

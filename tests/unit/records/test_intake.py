@@ -1,0 +1,250 @@
+"""Records on their way into batches: both twins take, and leave to others, the same ones."""
+
+import gc
+import threading
+import weakref
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scriba.records import native
+from scriba.records.record import Record
+from scriba.runtime.clock import SystemClock
+
+TOPIC = object()
+MACHINE = SystemClock().wall_ms
+ROOM = 1 << 40
+SIZE = 110
+"""What is counted for a record of a hundred bytes without key and headers."""
+
+
+@pytest.fixture
+def ticket(kit):
+    class Handle(kit.Ticket):
+        __slots__ = ()
+
+        def __init__(self, batch, index, timestamp):
+            self.batch = batch
+            self.index = index
+            self.timestamp = timestamp
+
+    return Handle
+
+
+class Setting:
+    """An intake with one topic of four partitions, each with an open batch."""
+
+    def __init__(self, kit, ticket, *, memory=ROOM, limit=ROOM, clock=None, by_key=True):
+        self.kit = kit
+        real, clock, lock = clock is MACHINE, clock or (lambda: 77), threading.RLock()
+        self.topics = {"orders": TOPIC}
+        self.intake = kit.Intake(self.topics, ticket, clock, real, lock, memory, 1000, by_key)
+        self.channel = kit.Channel(limit, lock)
+        self.channel.known = TOPIC
+        self.channel.partitions = 4
+        self.channel.sticky, self.channel.room = 2, ROOM
+        self.intake.channels["orders"] = self.channel
+        self.builders = [kit.Builder() for _ in range(4)]
+        for partition, builder in enumerate(self.builders):
+            self.channel.open(partition, f"batch {partition}", builder)
+
+    def put(self, value=b"v", key=None, partition=None, timestamp=None, headers=(), *reserved):
+        return self.intake.put("orders", value, key, partition, timestamp, headers, *reserved)
+
+    def counts(self):
+        return [builder.count for builder in self.builders]
+
+    def records(self, partition):
+        builder = self.builders[partition]
+        count, base = builder.count, builder.base_timestamp
+        return self.kit.decode_records(builder.take(), count, 0, base, None)
+
+
+@pytest.fixture
+def setting(kit, ticket):
+    return Setting(kit, ticket)
+
+
+def test_a_record_goes_into_the_open_batch_and_its_handle_tells_where(setting):
+    handle = setting.put(b"v", b"k", 1, 5, (("h", b"x"), ("n", None)))
+    assert (handle.batch, handle.index, handle.timestamp) == ("batch 1", 0, 5)
+    assert setting.put(b"w", None, 1, 6).index == 1
+    assert setting.intake.used == setting.builders[1].size
+    assert setting.records(1) == [
+        Record(0, 5, b"k", b"v", (("h", b"x"), ("n", None))),
+        Record(1, 6, None, b"w"),
+    ]
+
+
+def test_time_comes_from_the_clock_that_it_was_given(setting):
+    assert setting.put().timestamp == 77
+
+
+def test_a_real_clock_tells_the_time_of_the_machine(kit, ticket):
+    before = MACHINE()
+    assert before <= Setting(kit, ticket, clock=MACHINE).put().timestamp <= MACHINE()
+
+
+@given(st.binary(max_size=40))
+def test_a_key_decides_on_the_partition_as_its_hash_says(kit, key):
+    setting = Setting(kit, lambda batch, index, timestamp: batch)
+    partition = (native.PURE.murmur2(key) & 0x7FFFFFFF) % 4
+    assert setting.put(key=key) == f"batch {partition}"
+    assert setting.put(key=bytearray(key)) == f"batch {partition}"
+
+
+def test_keys_may_be_ignored(kit, ticket):
+    setting = Setting(kit, ticket, by_key=False)
+    assert {setting.put(key=bytes([n])).batch for n in range(9)} == {"batch 2"}
+
+
+def test_records_without_a_key_stay_until_there_is_no_room(setting):
+    setting.channel.room = 2 * SIZE
+    assert setting.put(bytes(100)).batch == "batch 2"
+    assert setting.put(bytes(100)).batch == "batch 2"
+    assert setting.channel.room == 0
+    assert setting.put(bytes(100)) is None
+    assert setting.put(bytes(100), partition=2).batch == "batch 2"
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"value": "text"},
+        {"key": 7},
+        {"value": memoryview(b"v")},
+        {"value": bytes(991)},
+        {"partition": 4},
+        {"partition": -1},
+        {"partition": 2**70},
+        {"partition": True},
+        {"timestamp": -1},
+        {"timestamp": 2**63},
+        {"timestamp": 1.5},
+        {"headers": [("h", b"x")]},
+        {"headers": {}},
+        {"headers": (("h", "x"),)},
+        {"headers": (("h", b"x", 1),)},
+        {"headers": ((b"h", b"x"),)},
+        {"headers": (("h", bytes(990)),)},
+    ],
+    ids=repr,
+)
+def test_what_is_not_plain_is_left_to_others_and_changes_nothing(setting, record):
+    assert setting.put(**record) is None
+    assert setting.counts() == [0, 0, 0, 0]
+    assert setting.intake.used == 0
+    assert setting.channel.room == ROOM
+
+
+def test_a_topic_has_to_be_known_as_the_channel_knows_it(setting):
+    assert setting.intake.put("payments", b"v", None, None, None, ()) is None
+    assert setting.intake.put(b"orders", b"v", None, None, None, ()) is None
+    setting.topics["orders"] = object()
+    assert setting.put() is None
+    setting.channel.known = setting.topics["orders"]
+    assert setting.put() is not None
+    del setting.topics["orders"]
+    assert setting.put() is None
+    setting.channel.known = None
+    assert setting.put() is None
+
+
+def test_nothing_goes_into_a_closed_batch(setting):
+    setting.channel.close(2)
+    assert setting.put() is None
+    setting.channel.close(17)
+    setting.channel.open(2, "another", setting.kit.Builder())
+    assert setting.put().batch == "another"
+
+
+def test_a_batch_gets_full_only_when_somebody_looks_at_it_afterwards(kit, ticket):
+    setting = Setting(kit, ticket, limit=3 * SIZE)
+    assert setting.put(bytes(100)) is not None
+    assert setting.put(bytes(100)) is not None
+    assert setting.put(bytes(100)) is None
+    assert setting.put(bytes(100), None, None, None, (), 0) is not None
+    assert setting.put(bytes(100), None, None, None, (), 0) is None
+
+
+def test_memory_is_a_limit_except_for_what_was_reserved(kit, ticket):
+    setting = Setting(kit, ticket, memory=2 * SIZE)
+    assert setting.put(bytes(100)) is not None
+    setting.intake.spend(SIZE)
+    assert setting.put(bytes(100)) is None
+    assert setting.put(bytes(100), None, None, None, (), SIZE) is not None
+    assert setting.intake.used == setting.builders[2].size
+    setting.intake.spend(-setting.builders[2].size)
+    assert setting.intake.used == 0
+
+
+def test_while_it_is_shut_only_those_get_in_that_have_memory(setting):
+    setting.intake.shut = True
+    assert setting.put() is None
+    setting.intake.spend(20)
+    assert setting.put(b"v", None, None, None, (), 20) is not None
+
+
+def test_any_callable_can_make_the_handles(kit):
+    setting = Setting(kit, lambda *fields: fields)
+    assert setting.put(timestamp=9) == ("batch 2", 0, 9)
+
+
+def test_no_partition_is_below_zero(setting):
+    with pytest.raises(ValueError, match="no partition"):
+        setting.channel.open(-1, "batch", setting.kit.Builder())
+
+
+def test_a_clock_that_fails_is_heard(kit, ticket):
+    def stopped():
+        raise LookupError("no time")
+
+    with pytest.raises(LookupError, match="no time"):
+        Setting(kit, ticket, clock=stopped).put()
+
+
+def test_a_batch_that_refers_to_its_intake_is_collected(kit, ticket):
+    class Batch:
+        pass
+
+    setting, batch = Setting(kit, ticket), Batch()
+    setting.channel.open(2, batch, kit.Builder())
+    batch.home, batch.handle = setting, setting.put()
+    gone = weakref.ref(batch)
+    del setting, batch
+    gc.collect()
+    assert gone() is None
+
+
+def test_threads_lose_nothing_while_another_one_closes_batches(kit, ticket):
+    """Each batch ends up with what its handles say, and memory with the sum of all."""
+    setting = Setting(kit, ticket)
+    builders: dict[str, object] = {"batch 2": setting.builders[2]}
+    handles: list[list] = [[], [], []]
+
+    def send(mine):
+        while len(mine) < 2000:
+            handle = setting.put(len(mine).to_bytes(4, "big"))
+            if handle is not None:
+                mine.append(handle)
+
+    threads = [threading.Thread(target=send, args=(mine,)) for mine in handles]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        name, builder = f"batch {len(builders) + 2}", kit.Builder()
+        builders[name] = builder
+        setting.channel.open(2, name, builder)
+        setting.channel.close(2)
+        setting.channel.open(2, name, builder)
+    for thread in threads:
+        thread.join()
+    everything = [handle for mine in handles for handle in mine]
+    places = [(handle.batch, handle.index) for handle in everything]
+    assert len(set(places)) == len(places) == 6000
+    assert sum(builder.count for builder in builders.values()) == 6000
+    assert setting.intake.used == sum(builder.size for builder in builders.values())
+    for mine in handles:
+        order = [(int(handle.batch.split()[1]), handle.index) for handle in mine]
+        assert order == sorted(order)
