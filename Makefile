@@ -14,7 +14,7 @@ JARS := .cache/jars.ready
 KAFKAJS := .cache/kafkajs.ready
 CLASSES := .cache/spark/classes.jsa
 
-.PHONY: help setup run test lint format unit sim mutants integration conformance faults spark browser chaos bench clients soak golden docs clean
+.PHONY: help setup run test lint format unit sim mutants integration conformance faults spark browser chaos bench clients page soak golden docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -66,6 +66,9 @@ bench: setup ## side by side with Apache Kafka, into bench/RESULTS.md; ARGS=--qu
 
 clients: setup ## client libraries beside each other, into bench/CLIENTS.md; ARGS=--quick
 	@$(PY) bench/clients.py $(ARGS)
+
+page: $(READY) $(CLASSES) ## from an event to the shop's page, in seconds; ARGS='--probes 60'
+	@$(PY) bench/event_to_page.py $(ARGS)
 
 soak: $(READY) ## a node under mixed work, flat in memory and descriptors; MINUTES=20
 	@$(PY) bench/soak.py --minutes $(or $(MINUTES),20)

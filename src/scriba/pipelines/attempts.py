@@ -14,7 +14,7 @@ LONGEST_PAUSE: Final = 30.0
 
 _BUSY: Final = ("Python worker failed to connect back", "waiting for the Python worker to connect")
 _TRACEBACK: Final = "Traceback (most recent call last)"
-MACHINE_IS_BUSY: Final = "the machine is too busy: a Python process took Spark longer than 10 s"
+MACHINE_IS_BUSY: Final = "the machine is too busy: a Python process was not up within ten seconds"
 
 
 def busy(failure: BaseException) -> bool:
