@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from scriba.client import (
     SyncConsumer,
     SyncProducer,
 )
+from scriba.client.sync import SyncDelivery
 
 
 def test_calls_wait_for_their_results(broker: Broker, topic: str) -> None:
@@ -54,6 +57,51 @@ def test_what_was_handed_over_is_sent_at_the_end(broker: Broker, topic: str) -> 
         left = producer.send_nowait(topic, b"x")
     assert left.done()
     assert left.result().offset == 0
+
+
+def test_threads_share_a_producer_and_each_keeps_its_order(broker: Broker, topic: str) -> None:
+    """With so little memory each of them waits for it again and again."""
+    with SyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 1)])
+    sent: list[list[SyncDelivery]] = [[], [], []]
+    with SyncProducer(
+        bootstrap_servers=broker.bootstrap,
+        value_serializer="str",
+        linger_ms=1,
+        batch_size=500,
+        buffer_memory=4000,
+    ) as producer:
+
+        def send(thread: int) -> None:
+            for n in range(400):
+                sent[thread].append(producer.send_nowait(topic, f"{thread} {n}", key=b"k" * 30))
+
+        threads = [Thread(target=send, args=(thread,)) for thread in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        producer.flush()
+        offsets = [[delivery.result().offset for delivery in mine] for mine in sent]
+    assert sorted(offset for mine in offsets for offset in mine) == list(range(1200))
+    assert all(mine == sorted(mine) for mine in offsets)
+    with SyncConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        found = {record.offset: record.value for record in islice(consumer, 1200)}
+    for thread, mine in enumerate(offsets):
+        assert [found[offset] for offset in mine] == [b"%d %d" % (thread, n) for n in range(400)]
+
+
+def test_what_cannot_be_sent_is_told_by_its_handle_alone(broker: Broker, topic: str) -> None:
+    with SyncProducer(bootstrap_servers=broker.bootstrap, value_serializer="json") as producer:
+        good = producer.send_nowait(topic, {"id": 1})
+        refused = producer.send_nowait(topic, {"id": object()})
+        nowhere = producer.send_nowait(topic, {"id": 2}, partition=99)
+        last = producer.send_nowait(topic, {"id": 3}, headers={"from": b"test"})
+        assert refused.done()
+        assert isinstance(refused.exception(), RecordError)
+        assert "no partition 99" in str(nowhere.exception())
+        assert (good.result().offset, last.result().offset) == (0, 1)
 
 
 def test_a_wrong_setting_is_told_when_the_client_is_made() -> None:
