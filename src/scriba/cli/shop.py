@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scriba.cli.output import print_json, print_table
-from scriba.cli.problems import CommandError
+from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import client_settings, open_admin, run_session
 from scriba.cli.sparks import running_spark
 from scriba.pipelines.shop.topics import Names, create
@@ -141,6 +141,8 @@ def archive(options: argparse.Namespace) -> int:
 
 
 def query(options: argparse.Namespace) -> int:
+    if (options.question is None) == (options.sql is None):
+        raise Misuse("ask one question, by its name or with --sql")
     with running_spark(options, "scriba-shop-query") as spark:
         from scriba.pipelines.shop.questions import QUESTIONS, NoRecords, ask
 

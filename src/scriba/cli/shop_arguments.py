@@ -165,9 +165,8 @@ def _query(commands: Commands) -> None:
         epilog="--sql sees two tables: events, each once, with day, topic, event_time, user_id, "
         "session_id, product_id, items, total_cents; and records, as they were archived.",
     )
-    what = made.add_mutually_exclusive_group(required=True)
-    what.add_argument("question", nargs="?", choices=("top-products", "conversion", "revenue"))
-    what.add_argument("--sql", metavar="SELECT", help="a question of your own")
+    made.add_argument("question", nargs="?", choices=("top-products", "conversion", "revenue"))
+    made.add_argument("--sql", metavar="SELECT", help="a question of your own instead")
     _lake(made)
     made.add_argument("--since", metavar="DATE", help="only what arrived since, as 2026-01-31")
     made.add_argument("--until", metavar="DATE", help="only what arrived until then")
