@@ -10,6 +10,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # A time limit on each example would judge the machine, not the code.
 hypothesis.settings.register_profile("untimed", deadline=None)
@@ -36,18 +38,37 @@ def stage_of(nodeid: str) -> str:
     return path.split("/")[0] if "/" in path else "layers"
 
 
+def group_of(nodeid: str) -> str:
+    """What stays together where tests run side by side.
+
+    Those of a file share what they start. All that start a Spark or a browser run one after the
+    other: two at a time leave a small machine no time for either.
+    """
+    return "heavy" if stage_of(nodeid) in HEAVY else nodeid.partition("::")[0]
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The cheapest tests first, so that a mistake shows early.
 
-    Where tests run side by side, those of a file stay together, as they share what they start;
-    and so do all that start a Spark or a browser.
+    Side by side, the heavy ones begin at once and last as long as all others.
     """
     order = {stage: place for place, stage in enumerate(STAGES)}
+    if hasattr(config, "workerinput"):
+        order |= {stage: order[stage] - len(STAGES) for stage in HEAVY}
     items.sort(key=lambda item: order.get(stage_of(item.nodeid), len(STAGES)))
-    for item in items:
-        stage, file = stage_of(item.nodeid), item.nodeid.partition("::")[0]
-        item.add_marker(pytest.mark.xdist_group(stage if stage in HEAVY else file))
+
+
+class Together(LoadScopeScheduling):  # type: ignore[misc]
+    """Hands out groups in the order of their tests."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Together:
+    config.option.loadscopereorder = False
+    return Together(config, log)
 
 
 class Tally:

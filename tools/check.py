@@ -77,7 +77,7 @@ def main() -> None:
         return
     os.environ["SCRIBA_SPENT"] = ",".join(f"{name}={took:.1f}" for name, took in spent.items())
     os.chdir(ROOT)
-    side_by_side = ["-n", str(min(os.cpu_count() or 1, MOST_WORKERS)), "--dist", "loadgroup"]
+    side_by_side = ["-n", str(min(os.cpu_count() or 1, MOST_WORKERS))]
     sys.exit(tests([sys.executable, "-m", "pytest", "tests", *side_by_side, *sys.argv[1:]]))
 
 
