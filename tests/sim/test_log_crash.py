@@ -171,6 +171,7 @@ def test_what_comes_back_is_a_prefix_with_all_that_was_promised(seed: int) -> No
             "internal.segment.bytes": str((2_500, 20_000)[rng.below(2)]),
             "index.interval.bytes": str((1, 1000)[rng.below(2)]),
             "max.message.bytes": "20000",
+            "preallocate": ("true", "false", "false")[seed % 3],
         },
         NodeSettings.parse({}),
     )

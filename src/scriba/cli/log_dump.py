@@ -32,6 +32,7 @@ from scriba.records.header import (
 from scriba.records.record import Record
 from scriba.storage.names import INDEX, LOG, TIME_INDEX, parse_file
 
+_CHUNK: Final = 1 << 20
 _OFFSET_ENTRY: Final = struct.Struct(">II")
 _TIME_ENTRY: Final = struct.Struct(">qI")
 _MOST_PROBLEMS: Final = 20
@@ -126,6 +127,8 @@ def _walk(file: BinaryIO, segment: Segment, with_records: bool) -> Iterator[Batc
     while position < segment.size:
         left = segment.size - position
         data = file.read(HEADER_SIZE)
+        if not any(data) and _only_zeros(file):
+            return  # room that `preallocate` has reserved
         if len(data) < HEADER_SIZE:
             segment.complain(f"position {position}: {counted(left, 'byte')} that are no batch")
             return
@@ -141,6 +144,16 @@ def _walk(file: BinaryIO, segment: Segment, with_records: bool) -> Iterator[Batc
         data += file.read(header.length - MIN_LENGTH)
         yield _note(segment, position, header, data, with_records)
         position += header.size
+
+
+def _only_zeros(file: BinaryIO) -> bool:
+    """Whether nothing else follows; if something does, reading goes on from where it was."""
+    here = file.tell()
+    while data := file.read(_CHUNK):
+        if any(data):
+            file.seek(here)
+            return False
+    return True
 
 
 def _note(

@@ -18,7 +18,6 @@ COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "pr
 
 TIERED: Final = "tiered storage"
 THROTTLING: Final = "replication throttling"
-PREALLOCATION: Final = "preallocation of segment files"
 
 
 class TopicSettings(Settings):
@@ -219,7 +218,6 @@ class TopicSettings(Settings):
         default=False,
         scope=Scope.CLUSTER_WIDE,
         synonyms=("log.preallocate",),
-        feature=PREALLOCATION,
         doc="Whether a new segment's file takes its full size at once.",
     )
     remote_log_copy_disable: bool = setting(

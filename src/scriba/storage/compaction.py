@@ -21,6 +21,7 @@ from scriba.storage.cleaner_output import discard
 from scriba.storage.cleaning import Dirt, GroupLimits, LogFacts, Rules, SealedSegment, assess
 from scriba.storage.durability import Durability
 from scriba.storage.index import OFFSET_ENTRY, TIME_ENTRY
+from scriba.storage.limits import Limits
 from scriba.storage.names import (
     CLEANED,
     INDEX,
@@ -31,7 +32,7 @@ from scriba.storage.names import (
     file_name,
     parse_file,
 )
-from scriba.storage.segment import UNKNOWN, Limits, Segment
+from scriba.storage.segment import UNKNOWN, Segment
 from scriba.storage.segments import Segments
 from scriba.storage.snapshots import Snapshots
 

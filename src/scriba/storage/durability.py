@@ -80,7 +80,8 @@ class Durability:
         """Whether a name in the directory may not be on the device."""
         self._created = not durable
         """Whether the directory itself may not be."""
-        behind = [] if durable else segments.from_offset(flushed_offset)
+        # With the one that ends there: that it was trimmed may not be on the device.
+        behind = [] if durable else segments.from_offset(flushed_offset - 1)
         self._unsynced = [
             each
             for each in segments

@@ -32,6 +32,7 @@ from scriba.storage.durability import Durability
 from scriba.storage.epochs import Epochs
 from scriba.storage.incoming import check_batches, read_marker
 from scriba.storage.inline import Inline
+from scriba.storage.limits import Limits, limits_of
 from scriba.storage.names import parent_of
 from scriba.storage.partition_metadata import claim
 from scriba.storage.producers import AbortedTxn, ActiveProducer, Producers, Repeat
@@ -45,8 +46,8 @@ from scriba.storage.results import (
     storage_error,
 )
 from scriba.storage.search import TimedOffset, first_after, latest
-from scriba.storage.segment import Damaged, Limits, Segment
-from scriba.storage.segments import Segments, limits_of
+from scriba.storage.segment import Damaged, Segment
+from scriba.storage.segments import Segments
 from scriba.storage.shortening import Shortening
 from scriba.storage.snapshots import Snapshots
 from scriba.storage.writer import Writer
@@ -56,7 +57,7 @@ __all__ = ["EMPTY", "Appended", "Cold", "Empty", "Failure", "Log", "Slice", "Tim
 logger = logging.getLogger(__name__)
 
 DAY_MS: Final = 86_400_000
-_new = tuple.__new__
+_new = tuple.__new__  # makes a named tuple without a call of Python
 
 
 class Log:
@@ -270,7 +271,6 @@ class Log:
         if header.producer_id >= 0:
             self._note_producer(segment, header, marker, base_offset, now)
         time = max_timestamp if attributes & LOG_APPEND_TIME else -1
-        # As `Appended()`, without the call of Python that it is.
         return _new(Appended, (base_offset, last_offset, time, self.start_offset, False))
 
     def append_follower(self, view: memoryview, now: Instant) -> None:
@@ -446,8 +446,8 @@ class Log:
             at_rest = not self.end_offset or (
                 self._durability.settled and self._snapshots.latest == self.end_offset
             )
-            if self.failure is None and (self._writer.torn or not at_rest):
-                self._writer.remove_torn()
+            if self.failure is None and (self._writer.ragged or not at_rest):
+                self._writer.trim()
                 self._segments.active.seal()
                 self._writer.take_snapshot(self.end_offset)
                 self._durability.closing = True

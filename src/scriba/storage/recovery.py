@@ -28,6 +28,7 @@ from scriba.storage.aborted import AbortedTxns
 from scriba.storage.compaction import finish_swaps
 from scriba.storage.epochs import Epochs
 from scriba.storage.indexes import UNSURE_ENTRIES
+from scriba.storage.limits import Limits
 from scriba.storage.names import (
     CLEANED,
     DELETED,
@@ -43,9 +44,10 @@ from scriba.storage.names import (
     file_name,
     parse_file,
 )
+from scriba.storage.padding import trim_sealed
 from scriba.storage.producers import Producers
 from scriba.storage.scan import read_batch, scan
-from scriba.storage.segment import UNKNOWN, Limits, Segment
+from scriba.storage.segment import UNKNOWN, Segment
 from scriba.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
@@ -332,6 +334,7 @@ def _end_of(segment: Segment) -> int | None:
 
 
 def _recover(loaded: Loaded, recovery_point: int) -> None:
+    loaded.cut = trim_sealed(loaded.segments[loaded.floor(recovery_point - 1) :])
     snapshot = _load_producers(loaded, recovery_point)
     _replay(loaded, snapshot, check_from=recovery_point)
     if loaded.end_offset < recovery_point and not loaded.damage:

@@ -11,7 +11,7 @@ memory, and its timestamps are unknown. So a node with many partitions starts an
 
 from bisect import bisect_right
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from scriba.records.header import (
     HEADER,
@@ -26,6 +26,7 @@ from scriba.storage.aborted import AbortedTxns
 from scriba.storage.cold import Cold, Window, settled
 from scriba.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from scriba.storage.indexes import Indexes, WithRoom
+from scriba.storage.limits import Limits
 from scriba.storage.names import LOG, TXN_INDEX, file_name
 from scriba.storage.producers import AbortedTxn
 from scriba.storage.rebuild import rebuild_indexes
@@ -39,16 +40,6 @@ _NEVER: Final = 2**63 - 1
 _ALWAYS: Final = -(2**63)
 _ASLEEP: Final = -1
 _WINDOW: Final = 16 << 10
-
-
-class Limits(NamedTuple):
-    """When a segment has had enough."""
-
-    size: int
-    age_ms: int
-    entries: int
-    """Index entries; one more slot is kept free for the time index's last one."""
-    index_interval: int
 
 
 class Damaged(Exception):
@@ -87,6 +78,7 @@ class Segment:
         "max_timestamp",
         "max_timestamp_offset",
         "next_offset",
+        "padded",
         "recent",
         "roll_after",
         "size",
@@ -113,6 +105,8 @@ class Segment:
         self.max_offset = base_offset + MAX_RELATIVE_OFFSET
         self.created_ms = created_ms
         self.size = size
+        self.padded = False
+        """Whether the file is longer: room for what is to come."""
         self.file: File | None = None
         self.indexes = Indexes(disk, stem, base_offset, index_bytes, time_index_bytes)
         self.aborted = aborted or AbortedTxns()
@@ -148,6 +142,9 @@ class Segment:
         if file.size():
             file.truncate(0)
         self.file = file
+        if self.limits.preallocate:
+            file.truncate(self.limits.size)
+            self.padded = True
         self.configure(self.limits)
 
     def configure(self, limits: Limits) -> None:
@@ -481,6 +478,7 @@ class Segment:
         self.load_indexes()
         file = self.open_file()
         file.truncate(position)
+        self.padded = False
         self.aborted_dirty = self.aborted.truncate(end_offset) or self.aborted_dirty
         start = self.rewind(end_offset)
         for at, header in scan(file, start, position, self.base_offset, check_from=None):

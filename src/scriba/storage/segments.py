@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from scriba.instant import Instant
-from scriba.records.crc import crc32c
 from scriba.runtime.ports import Disk, Offload
-from scriba.settings import TopicSettings
 from scriba.storage.cold import Cold
-from scriba.storage.index import TIME_ENTRY
+from scriba.storage.limits import Limits
 from scriba.storage.producers import AbortedTxn
 from scriba.storage.removal import Removal
 from scriba.storage.results import EMPTY, Empty, Slice
 from scriba.storage.retention import SegmentFacts, expired
-from scriba.storage.segment import Limits, Segment
+from scriba.storage.segment import Segment
 
 _AWAKE: Final = 4
 
@@ -263,23 +261,3 @@ class Segments:
             if file is not None:
                 file.close()
         self.removal.close()
-
-
-def limits_of(settings: TopicSettings, directory: str, base_offset: int) -> Limits:
-    """What the settings say about the segment with this base offset.
-
-    The jitter that keeps partitions from rolling all at once comes from the segment's name, so
-    that it is the same after a restart.
-    """
-    age_ms = settings.segment_ms
-    if "compact" in settings.cleanup_policy:
-        # Only sealed segments are compacted: one that waits longer than its records may is late.
-        age_ms = min(age_ms, settings.max_compaction_lag_ms)
-    spread = min(settings.segment_jitter_ms, age_ms)
-    jitter = crc32c(f"{directory}/{base_offset}".encode()) % spread if spread else 0
-    return Limits(
-        size=settings.segment_bytes,
-        age_ms=age_ms - jitter,
-        entries=settings.segment_index_bytes // TIME_ENTRY - 1,
-        index_interval=settings.index_interval_bytes,
-    )

@@ -44,6 +44,7 @@ class Writer:
 
     def roll(self, base_offset: int, now: Instant) -> None:
         """Begins a segment; the old one is durable before the flushed end passes its own."""
+        self.trim()
         self._durability.rolled(self._segments.roll(base_offset, now.wall_ms))
         self.take_snapshot(base_offset)
 
@@ -139,12 +140,20 @@ class Writer:
             )
         return segment
 
-    def remove_torn(self) -> None:
-        """OSError while the disk does not let us."""
-        if self.torn:
+    @property
+    def ragged(self) -> bool:
+        """Whether the file goes on behind the last batch."""
+        return self.torn or self._segments.active.padded
+
+    def trim(self) -> None:
+        """Cuts off what lies behind the last batch: part of one, or room for more of them.
+
+        OSError while the disk does not let us.
+        """
+        if self.ragged:
             segment = self._segments.active
             segment.open_file().truncate(segment.size)
-            self.torn = False
+            segment.padded = self.torn = False
 
     def _make_room(
         self,
@@ -158,7 +167,8 @@ class Writer:
         """The segment that takes a batch: the active one if it still may, or else a new one."""
         segment = self._segments.active
         try:
-            self.remove_torn()
+            if self.torn:
+                self.trim()
             if segment.limit < 0:
                 segment.wake()
             if segment.is_full(size, last_offset, max_timestamp, now.wall_ms):
@@ -175,7 +185,7 @@ class Writer:
         segment.limit = -1
         self.torn = True
         try:
-            self.remove_torn()
+            self.trim()
         except OSError:
             logger.warning("%r: part of a batch stays until the disk takes writes", self._log)
         return storage_error(f"{self._log!r} cannot be written: {error}")

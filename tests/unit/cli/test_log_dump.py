@@ -93,6 +93,18 @@ def test_a_tail_that_is_no_batch(
     assert complaint in problem
 
 
+def test_room_that_is_reserved_for_more_is_no_problem(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = directory / f"{NAME}.log"
+    data = path.read_bytes()
+    for room in (10, 5000, 3 << 20):
+        path.write_bytes(data + bytes(room))
+        assert problems(capsys, path) == []
+    path.write_bytes(data + bytes(5000) + b"x")
+    assert "no batch begins here" in problems(capsys, path)[0]
+
+
 def test_garbage_in_place_of_a_header(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = directory / f"{NAME}.log"
     log.write_bytes(log.read_bytes() + b"x" * 100)
