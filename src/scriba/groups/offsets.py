@@ -39,6 +39,7 @@ from scriba.wire.txn import (
     TxnOffsetCommitResponseTopic,
 )
 
+NO_PRODUCER = NO_EPOCH = -1
 TOPIC_IDS_FROM = 10
 GROUP_ID_NOT_FOUND_FROM = 9
 
@@ -181,6 +182,10 @@ def _check_txn_commit(
 ) -> CheckPlace | None:
     if not request.group_id:
         refuse(ErrorCode.INVALID_GROUP_ID)
+    if request.producer_id != NO_PRODUCER and request.producer_epoch == NO_EPOCH:
+        # No batch can be written for it, as Kafka finds out late. Without a producer at all, which
+        # gets here where nobody verifies, a commit is like any other.
+        refuse(ErrorCode.UNKNOWN_SERVER_ERROR)
     group = state.store.groups.get(request.group_id)
     if group is None:
         if request.generation_id >= 0:

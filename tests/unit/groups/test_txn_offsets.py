@@ -138,3 +138,14 @@ def test_markers_of_others_change_nothing(shard: Any) -> None:
     shard.commit({T0: 1})
     shard.end_txn(77, commit=True)
     assert shard.fetch() == {T0: (1, 0)}
+
+
+def test_without_a_producer_a_commit_is_like_any_other_but_not_without_its_epoch(
+    shard: Any,
+) -> None:
+    """What Kafka 4.3 answers where `transaction.partition.verification.enable` is off."""
+    assert shard.commit_in_txn(-1, {T0: 5}, producer_epoch=-1) == {T0: 0}
+    assert shard.fetch(T0, stable=True) == {T0: (5, 0)}
+    refused = shard.commit_in_txn(5, {T0: 6}, producer_epoch=-1)
+    assert refused == {T0: ErrorCode.UNKNOWN_SERVER_ERROR}
+    assert shard.fetch(T0, stable=True) == {T0: (5, 0)}
