@@ -104,7 +104,7 @@ def main() -> int:
     with shop_broker() as (bootstrap, folder):
         truth = folder / "truth.json"
         reach = ("-b", bootstrap)
-        past = ("--backfill", "80m", "--duration", f"{seconds}s", "--truth", str(truth))
+        past = ("--backfill", "70m", "--duration", f"{seconds}s", "--truth", str(truth))
         rate = ("--rate", str(options.rate), "-q")
         generator = Part("shop", "generate", *reach, *past, *rate)
         run = ("shop", "run", *reach, "--checkpoints", str(folder / "checkpoints"), *quick_java())

@@ -11,6 +11,9 @@ from scriba.pipelines.shop.topics import Names
 
 TICK_SECONDS = 0.05
 """How often what has become due is sent."""
+AT_ONCE = 2_000
+"""Events after which those under way are waited for: while the past is being made up nothing else
+would run, and on a busy machine events would wait beyond their limit of time."""
 
 
 @dataclass
@@ -47,7 +50,8 @@ class Feed:
                 told(self.sent)
                 await asyncio.sleep(TICK_SECONDS)
             await self._send(delivery)
-            if self.sent.events % 10_000 == 0:
+            if self.sent.events % AT_ONCE == 0:
+                await self._producer.flush()
                 told(self.sent)
         await self._producer.flush()
         return self.sent
