@@ -71,6 +71,7 @@ IMPURE = WORLD | {"os", "asyncio", "datetime", "io"}
 
 PLANS = {("storage", "retention"), ("storage", "cleaning")}
 PLANS |= {("client", name) for name in ("classic", "reconciling", "payload", "shares", "sticky")}
+PLANS |= {("client", "machine")}
 """Modules outside the machines' rooms that decide and therefore keep the machines' rules."""
 
 SWITCHES = {"scriba.records.native"}

@@ -26,7 +26,8 @@ from typing import Final
 
 from scriba.client.assignors import Assignor
 from scriba.client.assignors.model import Held, Member, Partitions
-from scriba.client.errors import BrokerError, ClientError
+from scriba.client.errors import BrokerError
+from scriba.client.membership.machine import Machine
 from scriba.client.membership.model import Change, Identity, Wish
 from scriba.client.membership.payload import (
     decode_assignment,
@@ -85,23 +86,18 @@ _ABOUT_MEMBER: Final = _UNKNOWN | {
 }
 
 
-class Classic:
+class Classic(Machine[Phase]):
     def __init__(self, identity: Identity) -> None:
-        self.phase = Phase.OUT
+        super().__init__(identity, Phase.OUT, VALID, _BEATING)
         self.member_id = ""
         self.generation = NO_GENERATION
-        self.owned: tuple[TopicPartition, ...] = ()
         self.needed_topics: frozenset[str] = frozenset()
         """What the leader has to know of: the topics of all members."""
         self.cooperative = all(assignor.cooperative for assignor in identity.assignors)
-        self._identity = identity
         self._assignors = {assignor.name: assignor for assignor in identity.assignors}
-        self._wish = Wish()
         self._joined = Wish()
         self._rejoin = ""
         self._lost = False
-        self._changing = False
-        self._error: ClientError | None = None
         self._assignor: Assignor | None = None
         self._members: tuple[Member, ...] = ()
         self._skip_assignment = False
@@ -110,20 +106,10 @@ class Classic:
         self._plan: dict[str, list[TopicPartition]] = {}
         self._target: tuple[TopicPartition, ...] = ()
         self._held = Held()
-        self._beat_at = 0
-        self._last_poll: int | None = None
 
     @property
     def lost(self) -> bool:
         return self._lost
-
-    @property
-    def has_error(self) -> bool:
-        return self._error is not None
-
-    def _go(self, phase: Phase) -> None:
-        assert phase in VALID[self.phase], f"{self.phase} -> {phase}"
-        self.phase = phase
 
     # -- what the application wants --------------------------------------------------------------
 
@@ -172,16 +158,8 @@ class Classic:
             return Change(release, assign=self._target)
         return None
 
-    def begin(self, change: Change) -> None:
-        """The application has begun with it; until `changed` it may have either."""
-        self._changing = True
-
     def changed(self, change: Change) -> None:
-        self._changing = False
-        gone = set(change.release)
-        self.owned = tuple(where for where in self.owned if where not in gone)
-        if change.assign is not None:
-            self.owned = change.assign
+        self._carried_out(change)
         if self.phase is Phase.ADOPTING and change.assign is not None:
             self._held = Held(self.owned, self.generation)
             self._go(Phase.STABLE)
@@ -251,23 +229,11 @@ class Classic:
         return None
 
     def wake_at(self) -> int | None:
-        if self._error is not None:
-            return None
-        times = [self._beat_at] if self._beats else []
-        if self._last_poll is not None and self.phase in _BEATING:
-            times.append(self._last_poll + self._identity.max_poll_interval_ms)
-        return min(times, default=None)
+        return self._wake_at(self._beats)
 
     @property
     def _beats(self) -> bool:
         return self.phase in _BEATING and self.generation != NO_GENERATION
-
-    def _is_away(self, now: int) -> bool:
-        return (
-            self._last_poll is not None
-            and self.phase in _BEATING
-            and now >= self._last_poll + self._identity.max_poll_interval_ms
-        )
 
     def _join(self) -> JoinGroupRequest:
         identity = self._identity
@@ -345,13 +311,6 @@ class Classic:
     def unanswered(self, request: Message, now: int) -> None:
         if isinstance(request, HeartbeatRequest):
             self._beat_at = now
-
-    def fail(self, error: ClientError) -> None:
-        self._error = error
-
-    def take_error(self) -> ClientError | None:
-        error, self._error = self._error, None
-        return error
 
     def commit_refused(self, code: ErrorCode) -> None:
         """Of what a coordinator says to a commit, some is about the member."""

@@ -17,7 +17,8 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
-from scriba.client.errors import BrokerError, ClientError
+from scriba.client.errors import BrokerError
+from scriba.client.membership.machine import Machine
 from scriba.client.membership.model import Change, Identity, Wish
 from scriba.client.membership.payload import by_topic
 from scriba.client.model import TopicPartition
@@ -54,15 +55,11 @@ VALID: Final[Mapping[Phase, frozenset[Phase]]] = {
 _FENCING: Final = frozenset({ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID})
 
 
-class Reconciling:
+class Reconciling(Machine[Phase]):
     def __init__(self, identity: Identity, member_id: str) -> None:
-        self.phase = Phase.OUT
+        super().__init__(identity, Phase.OUT, VALID, frozenset({Phase.MEMBER}))
         self.member_id = member_id
         self.generation = JOIN_EPOCH
-        self.owned: tuple[TopicPartition, ...] = ()
-        self._identity = identity
-        self._wish = Wish()
-        self._error: ClientError | None = None
         self._target: dict[bytes, tuple[int, ...]] = {}
         self._names: dict[bytes, str] = {}
         self._owned_ids: dict[str, bytes] = {}
@@ -71,23 +68,12 @@ class Reconciling:
         """What the broker has been told; None when it has to be told everything, or all that is
         owned."""
         self._at_once = False
-        self._changing = False
         self._changing_to: dict[str, bytes] = {}
-        self._beat_at = 0
         self._interval_ms = identity.heartbeat_interval_ms
-        self._last_poll: int | None = None
 
     @property
     def lost(self) -> bool:
         return self.phase in (Phase.FENCED, Phase.AWAY)
-
-    @property
-    def has_error(self) -> bool:
-        return self._error is not None
-
-    def _go(self, phase: Phase) -> None:
-        assert phase in VALID[self.phase], f"{self.phase} -> {phase}"
-        self.phase = phase
 
     # -- what the application wants --------------------------------------------------------------
 
@@ -169,16 +155,12 @@ class Reconciling:
         return {self._names[i]: i for i in self._target if i in self._names}
 
     def begin(self, change: Change) -> None:
-        """The application has begun with it; until `changed` it may have either."""
-        self._changing = True
+        super().begin(change)
         self._changing_to = self._target_ids()
 
     def changed(self, change: Change) -> None:
-        self._changing = False
-        gone = set(change.release)
-        self.owned = tuple(where for where in self.owned if where not in gone)
+        self._carried_out(change)
         if change.assign is not None:
-            self.owned = change.assign
             self._owned_ids = self._changing_to
         if self._said is not None:
             self._said = (self._said[0], None)
@@ -204,19 +186,7 @@ class Reconciling:
         return None
 
     def wake_at(self) -> int | None:
-        if self._error is not None or self.phase is not Phase.MEMBER:
-            return None
-        times = [self._beat_at]
-        if self._last_poll is not None:
-            times.append(self._last_poll + self._identity.max_poll_interval_ms)
-        return min(times)
-
-    def _is_away(self, now: int) -> bool:
-        return (
-            self._last_poll is not None
-            and self.phase is Phase.MEMBER
-            and now >= self._last_poll + self._identity.max_poll_interval_ms
-        )
+        return self._wake_at(self.phase is Phase.MEMBER)
 
     def _heartbeat(self, now: int) -> ConsumerGroupHeartbeatRequest:
         identity = self._identity
@@ -281,13 +251,6 @@ class Reconciling:
     def unanswered(self, request: Message, now: int) -> None:
         self._said = None
         self._at_once = True
-
-    def fail(self, error: ClientError) -> None:
-        self._error = error
-
-    def take_error(self) -> ClientError | None:
-        error, self._error = self._error, None
-        return error
 
     def commit_refused(self, code: ErrorCode) -> None:
         """Only heartbeats fence; they are sent now, so that the epoch is soon the right one."""
