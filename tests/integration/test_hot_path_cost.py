@@ -26,7 +26,7 @@ from scriba.runtime.loop import loop_factory
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
 
-PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 42, 55
+PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 26, 40
 """Wait, receive, write to the log, send."""
 
 FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 72, 103

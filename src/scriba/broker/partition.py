@@ -197,7 +197,7 @@ class Partition:
     def _move(self, high_watermark: int) -> None:
         if high_watermark > self.high_watermark.value:
             self.high_watermark.advance(high_watermark)
-        stable = self.log.last_stable_offset(high_watermark)
+        stable = self.log.producers.last_stable_offset(high_watermark)
         if stable > self.stable_offset.value:
             self.stable_offset.advance(stable)
 

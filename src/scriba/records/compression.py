@@ -138,11 +138,11 @@ def _snap(data: Buffer, level: int | None) -> bytes:
     return b"".join(out)
 
 
-def _unsnap(data: Buffer, max_bytes: int) -> Iterator[bytes]:
+def _unsnap(data: Buffer, max_bytes: int) -> Iterator[memoryview]:
     """Framed as above, or one bare block, which librdkafka sends."""
     view = memoryview(data)
     if bytes(view[:8]) != _XERIAL_MAGIC:
-        yield _unsnap_block(bytes(view), max_bytes)
+        yield _unsnap_block(view, max_bytes)
         return
     position = len(_XERIAL_HEADER)
     while position < len(view):
@@ -150,14 +150,14 @@ def _unsnap(data: Buffer, max_bytes: int) -> Iterator[bytes]:
         position += 4
         if not 0 <= size <= len(view) - position:
             raise ParseError("a snappy block reaches past the end of its batch")
-        yield _unsnap_block(bytes(view[position : position + size]), max_bytes)
+        yield _unsnap_block(view[position : position + size], max_bytes)
         position += size
 
 
-def _unsnap_block(block: bytes, max_bytes: int) -> bytes:
+def _unsnap_block(block: memoryview, max_bytes: int) -> memoryview:
     if cramjam.snappy.decompress_raw_len(block) > max_bytes:
         raise _refuse(max_bytes)
-    return bytes(cramjam.snappy.decompress_raw(block))
+    return memoryview(cramjam.snappy.decompress_raw(block))
 
 
 def _lz4(data: Buffer, level: int | None) -> bytes:

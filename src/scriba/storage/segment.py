@@ -21,7 +21,7 @@ from scriba.records.header import (
     BatchHeader,
     sane_header,
 )
-from scriba.runtime.ports import WOULD_BLOCK, Buffer, Disk, File, Offload
+from scriba.runtime.ports import WOULD_BLOCK, Disk, File, Offload
 from scriba.storage.aborted import AbortedTxns
 from scriba.storage.cold import Cold, Window, settled
 from scriba.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
@@ -248,14 +248,6 @@ class Segment:
         return file
 
     # ---- appending ----
-
-    def append(self, view: Buffer, base_offset: int, last_offset: int, max_timestamp: int) -> None:
-        """Writes one batch at the end, in one call. OSError leaves the segment as it was."""
-        file = self.file
-        assert file is not None, "the segment is asleep"
-        position = self.size
-        file.pwritev((view,), position)
-        self.note(position, len(view), base_offset, last_offset, max_timestamp)
 
     def note(
         self, position: int, size: int, base_offset: int, last_offset: int, max_timestamp: int

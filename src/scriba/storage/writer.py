@@ -94,10 +94,14 @@ class Writer:
             segment = self._make_room(
                 size, base_offset, base_offset, last_offset, max_timestamp, now
             )
+        file = segment.file
+        assert file is not None, "the segment is asleep"
+        position = segment.size
         try:
-            segment.append(view, base_offset, last_offset, max_timestamp)
+            file.pwritev((view,), position)
         except OSError as error:
             raise self._not_written(segment, error) from error
+        segment.note(position, size, base_offset, last_offset, max_timestamp)
         self.unsnapped += size
         return segment
 
