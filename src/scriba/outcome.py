@@ -18,6 +18,9 @@ from scriba.wire.schema import Message
 Token = int
 """Names a request that is waiting for its reply."""
 
+Sees = Callable[[str], bool]
+"""Whether somebody may know of a topic."""
+
 
 class Change(NamedTuple):
     """A record of the coordinator's topic; no value is a tombstone."""
@@ -43,6 +46,8 @@ class Caller(NamedTuple):
     client_id: str
     host: str
     fresh: bytes
+    sees: Sees | None = None
+    """None where everybody sees every topic."""
 
 
 class Event(NamedTuple):

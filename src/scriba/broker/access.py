@@ -53,6 +53,26 @@ class Open:
         return True
 
 
+class Sight:
+    """Whether the sender of a request may know of a topic; equal for equal senders."""
+
+    __slots__ = ("_access", "_ctx", "_who")
+
+    def __init__(self, access: Access, ctx: Context) -> None:
+        self._access = access
+        self._ctx = ctx
+        self._who = (ctx.principal, ctx.listener, ctx.host)
+
+    def __call__(self, topic: str) -> bool:
+        return self._access.allowed(self._ctx, Operation.DESCRIBE, Resource.TOPIC, topic)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sight) and self._who == other._who
+
+    def __hash__(self) -> int:
+        return hash(self._who)
+
+
 def allowed_operations(access: Access, ctx: Context, resource: Resource, name: str) -> int:
     """The bit field that Metadata, DescribeCluster and others report on request."""
     bits = 0

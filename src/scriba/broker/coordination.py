@@ -8,8 +8,10 @@ replica, so that groups work from the first minute.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.shards import Kind, Shards
@@ -19,7 +21,11 @@ from scriba.controller.image import GROUP
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.facts import GroupSettings, TopicFacts
 from scriba.groups.machine import Groups
+from scriba.groups.regex import Expression
+from scriba.groups.regex_search import Search
+from scriba.outcome import Sees
 from scriba.records.compression import Codec
+from scriba.runtime.pace import Pace
 from scriba.settings import GroupConfigs, NodeSettings
 from scriba.txn.facts import TxnSettings
 from scriba.txn.machine import Transactions
@@ -34,6 +40,11 @@ if TYPE_CHECKING:
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 MS_PER_MINUTE: Final = 60_000
+SLICE_VISITS: Final = 20_000
+SLICE_TOPICS: Final = 2_000
+"""What is matched against an expression at a time: some milliseconds."""
+KEPT_FOR_S: Final = 60.0
+"""How long topics that were found wait to be asked for."""
 
 
 def group_settings(node: NodeSettings, image: ClusterImage) -> GroupSettings:
@@ -188,6 +199,51 @@ def _configs(configs: Mapping[str, str | int]) -> list[CreatableTopicConfig]:
     return [CreatableTopicConfig(name=name, value=str(value)) for name, value in configs.items()]
 
 
+class TopicSearch:
+    """The topics that a regular expression names and its subscriber sees, found in slices."""
+
+    def __init__(self, node: Node, expression: str, sees: Sees | None) -> None:
+        self.key = (expression, sees)
+        self.topology = node.topology
+        self.done = False
+        self._search = Search(Expression(expression), tuple(node.image.topics_by_name))
+        self._unseen: Iterator[str] | None = None
+        self._seen: list[str] = []
+        self._sees = sees
+        self._failure: KafkaError | None = None
+
+    def advance(self) -> bool:
+        """Does a slice of it; whether there is an end."""
+        if not self.done:
+            try:
+                self.done = self._slice()
+            except KafkaError as error:  # told to whoever asks for the topics
+                self._failure, self.done = error, True
+        return self.done
+
+    def _slice(self) -> bool:
+        if self._unseen is None:
+            if not self._search.advance(SLICE_VISITS):
+                return False
+            self._unseen = iter(sorted(self._search.found()))
+        if self._sees is None:
+            self._seen += self._unseen
+            return True
+        for name in islice(self._unseen, SLICE_TOPICS):
+            if self._sees(name):
+                self._seen.append(name)
+        more = next(self._unseen, None)
+        if more is None:
+            return True
+        self._unseen = chain((more,), self._unseen)
+        return False
+
+    def found(self) -> frozenset[str]:
+        if self._failure is not None:
+            raise self._failure
+        return frozenset(self._seen)
+
+
 class ClusterTopics:
     """The topics of the image as the group coordinators see them: `groups.facts.Topics`.
 
@@ -197,6 +253,8 @@ class ClusterTopics:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._searches: dict[tuple[str, Sees | None], TopicSearch] = {}
+        """Under way, or done and not yet asked for."""
         self._known: dict[bytes, TopicFacts] = {}
         self._known_at = -1
 
@@ -210,6 +268,28 @@ class ClusterTopics:
 
     def names(self) -> Iterable[str]:
         return self._node.image.topics_by_name
+
+    def matching(self, expression: str, sees: Sees | None) -> frozenset[str] | None:
+        search = self._searches.pop((expression, sees), None)
+        if search is None or search.topology != self._node.topology:
+            search = TopicSearch(self._node, expression, sees)
+        elif not search.done:
+            self._searches[expression, sees] = search
+            return None
+        if search.advance():
+            return search.found()
+        self._searches[expression, sees] = search
+        self._node.tasks.spawn(self._go_on(search), name="matches topics")
+        return None
+
+    async def _go_on(self, search: TopicSearch) -> None:
+        pace = Pace(self._node.world.clock)
+        while not search.advance():
+            await pace()
+        # Nobody may come back for it: the member has gone, say.
+        await asyncio.sleep(KEPT_FOR_S)
+        if self._searches.get(search.key) is search:
+            del self._searches[search.key]
 
     def _facts(self, topic: TopicImage) -> TopicFacts:
         if self._known_at != self._node.topology:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
+from scriba.broker.access import Sight
 from scriba.broker.shard import FIRST_REST_MS, REFUSALS, Settled, Shard, State
 from scriba.broker.shard_log import batches, read_back
 from scriba.errors import ErrorCode, KafkaError
@@ -159,7 +160,8 @@ class Shards:
         shard = self.answering(index)
         now = self._node.world.clock.now()
         fresh = self._node.world.rng.bytes(16) if type(request) in self._kind.draws else b""
-        caller = Caller(ctx.version, ctx.client_id or "", ctx.host, fresh)
+        sees = None if self._node.access.open else Sight(self._node.access, ctx)
+        caller = Caller(ctx.version, ctx.client_id or "", ctx.host, fresh, sees)
         self._last_token = token = self._last_token + 1
         waiter: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
         shard.waiting[token] = waiter

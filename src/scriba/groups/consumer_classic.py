@@ -121,6 +121,7 @@ def _join(
     except ParseError as e:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"malformed subscription: {e}") from e
     draft = Draft(group)
+    draft.sees = caller.sees
     replaced = group.static(request.group_instance_id)
     downwards = replaced is not None and may_replace_last(state, group, replaced)
     before = _find(draft, request, member_id)
@@ -248,6 +249,7 @@ def heartbeat(
     out = Outcome()
     # Where only classic members are left there may be no other heartbeat to find this out.
     draft = Draft(group)
+    draft.sees = caller.sees
     update(state, draft, member, member, out, now)
     retarget(state, draft, now)
     looked(state, draft)

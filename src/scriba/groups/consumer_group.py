@@ -22,7 +22,7 @@ from scriba.groups.assignors import Assignment
 from scriba.groups.consumer_member import ConsumerMember
 from scriba.groups.facts import Topics
 from scriba.groups.store import CheckPlace, Committed
-from scriba.outcome import Change
+from scriba.outcome import Change, Sees
 from scriba.wire.schema import Message
 from scriba.wire.stored_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -327,6 +327,8 @@ class Draft:
     def __init__(self, group: ConsumerGroup) -> None:
         self.group = group
         self.records: list[Change] = []
+        self.sees: Sees | None = None
+        """Which topics the member sees whose request this is about."""
         self._copied = False
 
     def write(self, *changes: Change) -> Self:

@@ -112,6 +112,7 @@ def _stay(
     joining = request.member_epoch == JOIN_EPOCH
     standing = state.store.groups.get(request.group_id)
     draft = _open(state, request.group_id, joining)
+    draft.sees = caller.sees
     check_room(state, draft.group, request.member_id)
     owned = None
     if request.topic_partitions is not None:
@@ -151,14 +152,15 @@ def _stay(
 
 
 def _interval_ms(state: State, group: ConsumerGroup, member: ConsumerMember, now: Instant) -> int:
-    """Who waits for others, or for the next target, is asked to come again soon. So is, for a
-    short time after each target, who holds something: members tend to come one after the other,
-    and the next ones wait for it. Kafka lets all of them wait a whole interval, which is most of
-    the time that a rebalance takes there."""
+    """Who waits for others, for the next target, or for its expression to be matched, is asked to
+    come again soon. So is, for a short time after each target, who holds something: members tend
+    to come one after the other, and the next ones wait for it. Kafka lets all of them wait a whole
+    interval, which is most of the time that a rebalance takes there."""
     interval = state.settings.of(group.group_id).consumer_heartbeat_interval_ms
     waits = member.state is MemberState.UNRELEASED_PARTITIONS or group.epoch > group.target_epoch
     young = 0 <= now.wall_ms - group.target_wall_ms < BURST_MS
-    soon = waits or (young and bool(member.assigned))
+    unmatched = bool(member.regex) and member.regex not in group.regexes
+    soon = waits or unmatched or (young and bool(member.assigned))
     return min(interval, SOON_MS) if soon else interval
 
 

@@ -14,7 +14,7 @@ from scriba.groups.assignors import ASSIGNORS, MemberSpec
 from scriba.groups.consumer_group import ConsumerGroup, Draft
 from scriba.groups.consumer_member import ConsumerMember, MemberState
 from scriba.groups.reconcile import Goal, Owned, reconcile
-from scriba.groups.regex import BadExpression, Expression
+from scriba.groups.regex import BadExpression
 from scriba.groups.state import State, Timer
 from scriba.groups.topic_hash import metadata_hash
 from scriba.instant import Instant
@@ -103,12 +103,15 @@ def _resolve(
     """Brings the topics of the group's expressions up to date; whether any of them changed.
 
     Unlike Kafka, which does it aside and tells at a later heartbeat, a new expression is resolved
-    at once."""
+    at once, unless there are so many topics that it takes a while. As in Kafka, what the member
+    sees who brings it about is what the group shares."""
     group_id = draft.group.group_id
     if before.regex != after.regex:
         drop_unused_regex(draft, before.regex)
     if after.regex and after.regex not in draft.group.regexes:
-        topics = Expression(after.regex).matching(state.topics.names())
+        topics = state.topics.matching(after.regex, draft.sees)
+        if topics is None:
+            return False
         draft.write(records.regex(group_id, after.regex, topics, 1, now.wall_ms))
         return True
     return _refresh(state, draft, out, now) if draft.group.regexes else False
@@ -129,14 +132,20 @@ def _refresh(state: State, draft: Draft, out: Outcome, now: Instant) -> bool:
     # A wall clock that was set back must not stop the refreshing until it is there again.
     if 0 <= age <= limit:
         return False
-    moved = False
+    found: dict[str, frozenset[str]] = {}
     for regex, resolved in sorted(group.regexes.items()):
         try:
-            topics = Expression(regex).matching(state.topics.names())
+            topics = state.topics.matching(regex, draft.sees)
         except BadExpression as e:
             # It was fine when it was accepted: there are more topics now. Its members keep theirs.
             out.events.append(Event("subscription", group.group_id, e.message))
             topics = resolved.topics
+        if topics is None:
+            return False  # a later heartbeat will know
+        found[regex] = topics
+    moved = False
+    for regex, topics in found.items():
+        resolved = group.regexes[regex]
         moved |= topics != resolved.topics
         draft.write(records.regex(group.group_id, regex, topics, resolved.version + 1, now.wall_ms))
     draft.group.topics_came = False

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
+from scriba.outcome import Sees
+
 INT32_MAX: Final = 2**31 - 1
 NO_TOPIC_ID: Final = bytes(16)
 
@@ -61,3 +63,11 @@ class Topics(Protocol):
     def by_id(self, id: bytes) -> TopicFacts | None: ...
 
     def names(self) -> Iterable[str]: ...
+
+    def matching(self, expression: str, sees: Sees | None) -> frozenset[str] | None:
+        """Topics that a regular expression names, among those that its subscriber sees.
+
+        None while that is being found out, which may take a while where there are many: whoever
+        asks again later is told. BadExpression for what cannot be matched.
+        """
+        ...

@@ -7,8 +7,8 @@ per character. What bounds it:
 
 - an expression has at most MAX_LENGTH characters, MAX_DEPTH groups inside each other and
   MAX_STATES states, a repetition counts to RE2's 1000;
-- a character costs at most one visit of every state; `matching` adds the visits up and gives up
-  beyond MAX_VISITS.
+- a character costs at most one visit of every state; `regex_search` adds the visits up and gives
+  up beyond MAX_VISITS.
 
 Topic names are ASCII, so a set of characters is a number with one bit for each. Of RE2's syntax
 names of scripts (`\\p{Greek}`) and `\\C` are refused; general categories (`\\pL`, `\\p{Nd}`) are
@@ -17,7 +17,7 @@ known. As in RE2 there are no backreferences and no lookaround. A name must matc
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, NamedTuple, NoReturn
 
 from scriba.errors import ErrorCode, KafkaError
@@ -26,7 +26,6 @@ MAX_LENGTH: Final = 4_000
 MAX_DEPTH: Final = 100
 MAX_STATES: Final = 5_000
 MAX_REPEAT: Final = 1_000
-MAX_VISITS: Final = 2_000_000
 _MAX_REMEMBERED: Final = 1_000
 
 _ALL: Final = (1 << 128) - 1
@@ -422,7 +421,8 @@ class Expression:
         self._start = frozenset({_Parser(text).parse()(program, 0)})
         self._program = program.states
         self._points: dict[tuple[frozenset[int], str], _Point] = {}
-        self._visits = 0
+        self.visits = 0
+        """Of states, since it was compiled."""
 
     def matches(self, name: str) -> bool:
         point = self._point(self._start, _BEGIN)
@@ -433,17 +433,6 @@ class Expression:
         if point.final is None:
             point.final = 0 in self._closure(point, _END)
         return point.final
-
-    def matching(self, names: Iterable[str]) -> frozenset[str]:
-        """Those of the names that match; BadExpression where finding out takes too long."""
-        self._visits = 0
-        found = []
-        for name in names:
-            if self.matches(name):
-                found.append(name)
-            if self._visits > MAX_VISITS:
-                raise BadExpression(self.text, "it takes too long to match")
-        return frozenset(found)
 
     def _point(self, states: frozenset[int], before: str) -> _Point:
         point = self._points.get((states, before))
@@ -480,5 +469,5 @@ class Expression:
             fresh = [number for number in follow if number not in seen]
             seen.update(fresh)
             open_ends += fresh
-        self._visits += len(seen)
+        self.visits += len(seen)
         return seen

@@ -11,8 +11,10 @@ from typing import Any
 
 from scriba.groups.facts import GroupSettings, TopicFacts
 from scriba.groups.machine import Groups
+from scriba.groups.regex import Expression
+from scriba.groups.regex_search import matching
 from scriba.instant import Instant
-from scriba.outcome import Caller, Origin, Outcome
+from scriba.outcome import Caller, Origin, Outcome, Sees
 from scriba.wire import groups as wire
 from scriba.wire.coordinators import OFFSETS_TOPIC, decode_change, encode_change
 from scriba.wire.schema import Message
@@ -35,6 +37,8 @@ class TopicTable:
 
     def __init__(self) -> None:
         self.topics: dict[str, TopicFacts] = {}
+        self.busy = False
+        """Whether there are so many that no expression is matched at once."""
         self._ids = 0
 
     def create(self, name: str, partitions: int) -> TopicFacts:
@@ -50,6 +54,12 @@ class TopicTable:
 
     def names(self) -> Iterable[str]:
         return list(self.topics)
+
+    def matching(self, expression: str, sees: Sees | None) -> frozenset[str] | None:
+        if self.busy:
+            return None
+        found = matching(Expression(expression), self.names())
+        return frozenset(name for name in found if sees is None or sees(name))
 
 
 class Pending:

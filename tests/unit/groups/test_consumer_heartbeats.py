@@ -547,3 +547,33 @@ def test_what_older_brokers_stored_of_topics_is_cleared_away(shard: Shard) -> No
     a.beat()
     assert "PartitionMetadata" in names(shard)
     assert not group_of(shard).has_partition_metadata
+
+
+def test_a_member_whose_expression_takes_long_comes_back_soon_and_is_served_then(
+    shard: Any,
+) -> None:
+    shard.topics.busy = True
+    a = Consumer(shard, "a", subscribed_topic_regex="t|u")
+    answer = a.join()
+    assert answer.error_code == 0
+    assert answer.heartbeat_interval_ms < shard.machine.settings.consumer_heartbeat_interval_ms
+    assert group_of(shard).regexes == {}
+    assert a.share() == {}
+    shard.topics.busy = False
+    settle(a)
+    assert set(a.share()) == {"t", "u"}
+
+
+def test_topics_that_came_are_not_forgotten_while_matching_takes_long(shard: Any) -> None:
+    a = Consumer(shard, "a", subscribed_topic_regex="t|new.*")
+    a.join()
+    settle(a)
+    shard.topics.create("new-1", 2)
+    shard.change_topics("new-1")
+    shard.topics.busy = True
+    shard.pass_time(11_000)
+    settle(a)
+    assert set(a.share()) == {"t"}
+    shard.topics.busy = False
+    settle(a)
+    assert set(a.share()) == {"t", "new-1"}

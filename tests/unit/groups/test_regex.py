@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scriba.errors import ErrorCode
-from scriba.groups import regex
+from scriba.groups import regex_search
 from scriba.groups.regex import BadExpression, Expression
 
 NAMES = [
@@ -54,7 +54,7 @@ NAMES = [
     ],
 )
 def test_a_whole_name_must_match(text: str, matching: set[str]) -> None:
-    assert Expression(text).matching(NAMES) == matching
+    assert regex_search.matching(Expression(text), NAMES) == matching
 
 
 @pytest.mark.parametrize(
@@ -104,10 +104,21 @@ def test_an_expression_that_makes_backtracking_explode_is_matched_at_once() -> N
 def test_matching_many_names_by_a_huge_expression_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(regex, "MAX_VISITS", 1_000)
+    monkeypatch.setattr(regex_search, "MAX_VISITS", 1_000)
     names = [f"{n:b}".replace("0", "a").replace("1", "b") for n in range(200, 300)]
     with pytest.raises(BadExpression, match="too long"):
-        Expression("(a|b)*a(a|b){6}").matching(names)
+        regex_search.matching(Expression("(a|b)*a(a|b){6}"), names)
+
+
+def test_names_are_matched_a_share_at_a_time_as_they_are_all_at_once() -> None:
+    names = [f"{n:b}" for n in range(300)]
+    expression = Expression("1(0|1)*1")
+    search = regex_search.Search(expression, names)
+    shares = 1
+    while not search.advance(50):
+        shares += 1
+    assert shares > 10
+    assert search.found() == regex_search.matching(Expression("1(0|1)*1"), names)
 
 
 LITERAL = st.sampled_from(["a", "b", "-", "\\.", ".", "[ab]", "[^a]", "\\w", "\\d"])

@@ -12,6 +12,7 @@ from scriba.broker.shards import partition_for
 from scriba.broker.transactions import Covered, append_marker
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.regex import Expression
+from scriba.groups.regex_search import matching
 from scriba.records.batch import EndTxnMarker
 from scriba.runtime.pace import Pace
 from scriba.txn.messages import EndTxnWith, ProducerIdNeeded, TopicPartition
@@ -434,5 +435,5 @@ async def _list(
 def _matching(expression: Expression, names: list[str]) -> set[str]:
     """Expressions are of ASCII: to them any other character is one that `.` stands for."""
     plain = {name: "".join(c if c < "\x80" else "\x7f" for c in name) for name in names}
-    found = expression.matching(plain.values())
+    found = matching(expression, plain.values())
     return {name for name in names if plain[name] in found}
