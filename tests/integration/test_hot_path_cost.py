@@ -29,7 +29,7 @@ from scriba.settings import NodeSettings
 PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 26, 40
 """Wait, receive, write to the log, send."""
 
-FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 72, 103
+FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 31, 36
 """Wait, receive, read a batch's header and then the records, send."""
 
 REQUESTS = 500

@@ -1,0 +1,347 @@
+"""The short way of a repeated Fetch: it answers as the ordinary way does, or is not taken."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scriba.broker import fetch_lanes
+from scriba.broker.access import Operation, Resource
+from scriba.broker.context import Context
+from scriba.broker.node import Node
+from scriba.errors import ErrorCode
+from scriba.records.batch import Record, encode_batch
+from scriba.testing.peer import Peer
+from scriba.testing.sim_disk import SimDisk
+from scriba.testing.sim_world import ProcessWorld
+from scriba.wire.admin import (
+    CreatableTopic,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from scriba.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from scriba.wire.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from scriba.wire.txn import (
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
+
+InANode = Callable[..., None]
+VERSIONS = range(4, 19)
+
+
+async def until(so: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if so():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came to be")
+
+
+class Reader:
+    """A consumer of one topic that says the same again and again, and a producer beside it."""
+
+    def __init__(self, node: Node, world: ProcessWorld) -> None:
+        self.node = node
+        self.world = world
+
+    async def open(self, partitions: int = 1) -> "Reader":
+        self.peer = await Peer.connect(self.world.net, "127.0.0.1", 9092)
+        self.writer = await Peer.connect(self.world.net, "127.0.0.1", 9092)
+        new = CreatableTopic(name="t", num_partitions=partitions, replication_factor=1)
+        made = await self.writer.call(CreateTopicsRequest(topics=[new]), 7, CreateTopicsResponse)
+        assert made.topics[0].error_code == 0
+        self.topic_id = self.node.image.topics_by_name["t"].id
+        return self
+
+    async def write(self, size: int = 100, **how: Any) -> int:
+        """Two records; where the first one went."""
+        now = self.world.clock.wall_ms()
+        records = [Record(0, now, b"k", b"v" * size, ()), Record(1, now, b"k", b"w" * size, ())]
+        data = PartitionProduceData(index=0, records=bytes(encode_batch(records, **how)))
+        request = ProduceRequest(
+            transactional_id="shop" if how else None,
+            acks=-1,
+            timeout_ms=1000,
+            topic_data=[TopicProduceData(name="t", partition_data=[data])],
+        )
+        answer = await self.writer.call(request, 12, ProduceResponse)
+        told = answer.responses[0].partition_responses[0]
+        assert told.error_code == 0
+        return told.base_offset
+
+    def wanted(self, offset: int, version: int, **how: Any) -> FetchRequest:
+        asked: dict[str, Any] = {"partition_max_bytes": 1 << 20, "fetch_offset": offset}
+        asked |= {name: how.pop(name) for name in tuple(how) if hasattr(FetchPartition(), name)}
+        named = {"topic_id": self.topic_id} if version >= 13 else {"topic": "t"}
+        topic = FetchTopic(partitions=[FetchPartition(**asked)], **named)
+        return FetchRequest(**{"max_bytes": 1 << 20, "min_bytes": 1, "topics": [topic], **how})
+
+    async def ask(self, offset: int, version: int = 12, **how: Any) -> FetchResponse:
+        return await self.peer.call(self.wanted(offset, version, **how), version, FetchResponse)
+
+    async def ordinarily(self, offset: int, version: int = 12, **how: Any) -> FetchResponse:
+        self.node.throttles = True
+        answer = await self.ask(offset, version, **how)
+        self.node.throttles = False
+        return answer
+
+    async def took_the_short_way(self, offset: int, version: int = 12, **how: Any) -> bool:
+        """Fetches twice, and says whether the second of two equal answers came the short way."""
+        ordinary = await self.ordinarily(offset, version, **how)
+        before = self.node.counters.short_fetches
+        assert await self.ask(offset, version, **how) == ordinary
+        return self.node.counters.short_fetches > before
+
+    @property
+    def waiting(self) -> int:
+        return self.node.replicas.find("t", 0).high_watermark.waiting()
+
+    async def parked(self) -> None:
+        await until(lambda: self.waiting > 0)
+
+
+def code(answer: FetchResponse) -> int:
+    return answer.responses[0].partitions[0].error_code
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_answers_are_those_of_the_ordinary_way(
+    in_a_node: InANode, version: int, isolation: int
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        reader = await Reader(node, world).open()
+        for size in (10, 200, 70_000, 30):
+            await reader.write(size)
+        short = version >= fetch_lanes.SESSIONS_FROM
+        how = {"isolation_level": isolation}
+        await reader.ask(0, version, **how)
+        for offset in range(9):  # also inside of batches, and at the end
+            assert await reader.took_the_short_way(offset, version, **how) == short
+        for offset in (-1, 9, 2**40):
+            assert not await reader.took_the_short_way(offset, version, **how)
+        for limit in ({"max_bytes": 1}, {"partition_max_bytes": 300}, {"max_bytes": 150_000}):
+            await reader.ask(0, version, **how, **limit)
+            for offset in range(9):
+                assert await reader.took_the_short_way(offset, version, **how, **limit) == short
+
+    in_a_node(script)
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"replica_id": -2},
+        {"max_bytes": -1},
+        {"partition_max_bytes": -1},
+        {"session_id": 5, "session_epoch": 7},
+        {"session_epoch": 0},
+        {"last_fetched_epoch": 0},
+        {"isolation_level": 3},
+        {"partition": 1},
+        {"current_leader_epoch": 9},
+    ],
+    ids=str,
+)
+def test_what_is_not_plain_stays_on_the_ordinary_way(
+    in_a_node: InANode, how: dict[str, Any]
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        reader = await Reader(node, world).open()
+        await reader.write()
+        for _ in range(3):
+            await reader.ask(0, **how)
+        assert node.counters.short_fetches == 0
+
+    in_a_node(script)
+
+
+def test_a_record_that_was_waited_for_comes_as_it_would_without_waiting(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        reader = await Reader(node, world).open()
+        await reader.write()
+        await reader.ask(0, max_wait_ms=20_000)
+        for offset in (2, 4, 6):
+            asked = asyncio.ensure_future(reader.ask(offset, max_wait_ms=20_000))
+            await reader.parked()
+            assert await reader.write() == offset
+            assert await asked == await reader.ordinarily(offset)
+        assert node.counters.short_fetches == 3
+        assert reader.waiting == 0
+
+    in_a_node(script)
+
+
+def test_who_waits_for_more_bytes_than_come_gets_what_there_is_when_time_is_up(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        reader = await Reader(node, world).open()
+        loop = asyncio.get_running_loop()
+        how = {"max_wait_ms": 5_000, "min_bytes": 1000}
+        await reader.ask(0, **how)
+        begun = loop.time()
+        nothing = await reader.ask(0, **how)
+        assert 5 <= loop.time() - begun < 6
+        assert nothing == await reader.ordinarily(0)
+        asked = asyncio.ensure_future(reader.ask(0, **how))
+        await reader.parked()
+        await reader.write()
+        await reader.parked()
+        assert not asked.done(), "300 bytes are not enough"
+        await reader.write(1000)
+        assert await asked == await reader.ordinarily(0)
+        await reader.write()
+        begun = loop.time()
+        assert await reader.ask(4, **how) == await reader.ordinarily(4)
+        assert 5 <= loop.time() - begun < 6
+        assert node.counters.short_fetches == 3
+
+    in_a_node(script)
+
+
+def test_a_topic_that_goes_while_a_fetch_waits_is_told_by_the_ordinary_way(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        reader = await Reader(node, world).open()
+        await reader.write()
+        for version in (12, 17):
+            await reader.ask(0, version, max_wait_ms=20_000)
+        asked = asyncio.ensure_future(reader.ask(2, 17, max_wait_ms=20_000))
+        await reader.parked()
+        gone = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000)
+        await reader.writer.call(gone, 6, DeleteTopicsResponse)
+        assert code(await asked) in (
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        )
+        assert code(await reader.ask(0, 17)) == ErrorCode.UNKNOWN_TOPIC_ID
+        assert code(await reader.ask(0, 12)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    in_a_node(script)
+
+
+class Nobody:
+    """An authoriser that came later."""
+
+    open = False
+
+    def allowed(self, ctx: Context, operation: Operation, resource: Resource, name: str) -> bool:
+        return False
+
+
+def test_an_authoriser_is_asked_also_by_a_fetch_that_was_waiting_when_it_came(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        reader = await Reader(node, world).open()
+        await reader.write()
+        await reader.ask(0, max_wait_ms=20_000)
+        assert await reader.took_the_short_way(0, max_wait_ms=20_000)
+        asked = asyncio.ensure_future(reader.ask(2, max_wait_ms=20_000))
+        await reader.parked()
+        open_access, node.access = node.access, Nobody()
+        node.replicas.find("t", 0).high_watermark.advance(3)
+        assert code(await asked) == ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        node.access = open_access
+
+    in_a_node(script)
+
+
+def test_a_consumer_that_leaves_takes_its_wait_along(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        reader = await Reader(node, world).open()
+        await reader.write()
+        await reader.ask(0, max_wait_ms=20_000)
+        reader.peer.send(reader.wanted(2, 12, max_wait_ms=20_000), 12, FetchResponse)
+        await reader.parked()
+        reader.peer.close()
+        # The broker hears of it when the pause ends and it reads again.
+        await reader.write()
+        await asyncio.sleep(1)
+        assert reader.waiting == 0
+        assert node.server.connections == 1
+
+    in_a_node(script)
+
+
+def test_records_that_left_the_page_cache_come_the_ordinary_way(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        reader = await Reader(node, world).open()
+        await reader.write()
+        warm = await reader.ask(0)
+        assert await reader.took_the_short_way(0)
+        assert isinstance(world.disk, SimDisk)
+        world.disk.volume.faults.cold = 1.0
+        assert await reader.ask(0) == warm
+        assert await reader.ask(0) == warm
+
+    in_a_node(script)
+
+
+def test_a_reader_of_what_is_committed_is_told_of_what_was_aborted(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        reader = await Reader(node, world).open()
+        await reader.write()
+        how = {"isolation_level": 1}
+        await reader.ask(0, **how)
+        assert await reader.took_the_short_way(0, **how)
+        find = FindCoordinatorRequest(key="shop", key_type=1)
+        await reader.writer.call(find, 2, FindCoordinatorResponse)
+        init = InitProducerIdRequest(transactional_id="shop", transaction_timeout_ms=60_000)
+        for _ in range(100):  # the coordinator has to load first
+            opened = await reader.writer.call(init, 4, InitProducerIdResponse)
+            if not opened.error_code:
+                break
+            await asyncio.sleep(0.1)
+        id, epoch = opened.producer_id, opened.producer_epoch
+        await reader.write(
+            producer_id=id, producer_epoch=epoch, base_sequence=0, transactional=True
+        )
+        assert await reader.took_the_short_way(0, **how), "nothing of the open transaction is seen"
+        end = EndTxnRequest(
+            transactional_id="shop", producer_id=id, producer_epoch=epoch, committed=False
+        )
+        assert (await reader.writer.call(end, 5, EndTxnResponse)).error_code == 0
+        await until(lambda: node.replicas.find("t", 0).stable_offset.value == 5)
+        assert not await reader.took_the_short_way(0, **how)
+        aborted = (await reader.ask(0, **how)).responses[0].partitions[0].aborted_transactions
+        assert aborted is not None
+        assert [(each.producer_id, each.first_offset) for each in aborted] == [(id, 2)]
+        await reader.ask(0)
+        assert await reader.took_the_short_way(0), "who reads all has nothing to leave out"
+
+    in_a_node(script)
+
+
+def test_no_more_lanes_are_kept_than_there_is_room_for(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch_lanes, "MOST_LANES", 3)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        reader = await Reader(node, world).open()
+        await reader.write()
+        for limit in range(1000, 1010):
+            await reader.ask(0, max_bytes=limit)
+            assert await reader.took_the_short_way(0, max_bytes=limit)
+        lanes = node.dispatch._lanes[1]
+        assert isinstance(lanes, fetch_lanes.FetchLanes)
+        assert len(lanes._lanes) <= 3
+
+    in_a_node(script)
