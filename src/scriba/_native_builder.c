@@ -21,6 +21,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *buffer; /* a bytearray, as long as there is room for */
     Py_ssize_t room;
+    Py_ssize_t expected; /* room for this much is enough, as a rule */
     Py_ssize_t size;
     int64_t base_timestamp;
     int64_t max_timestamp;
@@ -184,6 +185,8 @@ static bool grow(Builder *self, Py_ssize_t more)
     if (needed <= capacity)
         return true;
     Py_ssize_t wanted = capacity < FIRST_CAPACITY / 2 ? FIRST_CAPACITY : 2 * capacity;
+    if (wanted > self->expected && needed <= self->expected)
+        wanted = self->expected;
     return PyByteArray_Resize(self->buffer, needed > wanted ? needed : wanted) == 0;
 }
 
@@ -330,9 +333,9 @@ static PyObject *builder_take(PyObject *object, PyObject *Py_UNUSED(none))
 
 static PyObject *builder_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"", NULL};
-    Py_ssize_t room = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|n:Builder", names, &room))
+    static char *names[] = {"", "", NULL};
+    Py_ssize_t room = 0, expected = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|nn:Builder", names, &room, &expected))
         return NULL;
     if (room < 0) {
         PyErr_SetString(PyExc_ValueError, "room cannot be negative");
@@ -342,6 +345,7 @@ static PyObject *builder_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     if (self == NULL)
         return NULL;
     self->room = room;
+    self->expected = expected;
     if (!start_anew(self))
         Py_CLEAR(self);
     return (PyObject *)self;

@@ -254,14 +254,16 @@ class Accumulator:
         """
         queue = topic.queues.get(where.partition)
         made = 1 if queue is None else queue.made + 1
-        batch = Batch(where, (made,), self._clock.mono_ms(), self.home)
+        limit = topic.channel.limit
+        created = self._clock.mono_ms()
+        batch = Batch(where, (made,), created, self.home, expected=int(limit))
         batch.add(record)
         if queue is None:
             queue = topic.queues[where.partition] = Queue(where)
         queue.made = made
         self.intake.spend(batch.charge - reserved)
         self.close_batch(queue)
-        if batch.size >= topic.channel.limit:
+        if batch.size >= limit:
             batch.closed = True
         else:
             assert batch.builder is not None

@@ -68,6 +68,7 @@ class Batch:
         created: int,
         home: Any = None,
         *,
+        expected: int = 0,
         parking: bool = False,
     ) -> None:
         self.where = where
@@ -76,7 +77,7 @@ class Batch:
         self.created = created
         self.home = home
         """Whoever can wait for it in another thread."""
-        self.builder = None if parking else native.kit.Builder(HEADER_SIZE)
+        self.builder = None if parking else native.kit.Builder(HEADER_SIZE, expected)
         """Takes the records; None for one that only stands for them, and once it is encoded."""
         self._count = 0
         self._size = HEADER_SIZE

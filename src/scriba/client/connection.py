@@ -37,6 +37,9 @@ MAX_FRAME: Final = 1 << 30
 """More than any answer; less than the first four letters of an HTTP answer, read as a length."""
 
 _READ_BYTES: Final = 1 << 16
+_KEPT_FRAMES: Final = 3
+"""One that is filled while records are read in two others."""
+_KEPT_BYTES: Final = 2 << 20
 _MAX_VIEWS: Final = 512
 _HEAD: Final = Layout(">ihhih")
 _LENGTH: Final = Layout(">i")
@@ -140,6 +143,8 @@ class Connection:
         self._view = memoryview(self._buffer)
         self._filled = 0
         self._frame: bytearray | None = None
+        self._frames: list[bytearray] = []
+        """Memory of long frames, to be used again when nobody reads in it any more."""
         stream.want(self._on_readable, None)
 
     @classmethod
@@ -324,7 +329,7 @@ class Connection:
             at = start + size
             if at > end:
                 if at - start + _LENGTH.size > _READ_BYTES:
-                    self._frame = frame = bytearray(size)
+                    self._frame = frame = self._memory(size)
                     self._filled = end - start
                     frame[: end - start] = view[start:end]
                     return
@@ -335,6 +340,25 @@ class Connection:
                 return
         self._buffer[: end - at] = view[at:end]
         self._filled = end - at
+
+    def _memory(self, size: int) -> bytearray:
+        """Memory for a long frame: fresh pages cost as much as copying the frame into them."""
+        if size > _KEPT_BYTES:
+            return bytearray(size)
+        for frame in self._frames:
+            try:
+                frame.append(0)
+            except BufferError:
+                continue  # there is a view of it: records that are still to be read
+            if size < len(frame):
+                del frame[size:]
+            else:
+                frame.extend(bytes(size - len(frame)))
+            return frame
+        frame = bytearray(size)
+        if len(self._frames) < _KEPT_FRAMES:
+            self._frames.append(frame)
+        return frame
 
     def _deliver(self, frame: Buffer) -> None:
         if not self._pending:

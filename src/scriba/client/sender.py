@@ -2,7 +2,7 @@
 
 Every broker that leads something has a lane: a task that collects one batch per partition into a
 request and posts it while fewer than `max.in.flight.requests.per.connection` are unanswered. Each
-answer is settled by a task of its own: acknowledged, put back to be sent again after a pause, split
+answer is settled when it comes: acknowledged, put back to be sent again after a pause, split
 in two, or failed. Whatever happens in between (a new leader, a lost connection, a broker that
 forgot the producer), a batch ends within `delivery.timeout.ms`.
 
@@ -14,6 +14,7 @@ request is in flight.
 import asyncio
 import logging
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from scriba.client.accumulator import Accumulator, Queue
@@ -239,7 +240,7 @@ class Sender:
                 self._again(queue, batch, failure)
             raise
         lane.in_flight += 1
-        self._cluster.tasks.spawn(self._settle(lane, answer, where), name="scriba-produce")
+        answer.add_done_callback(partial(self._settle, lane, where))
 
     def _expired(self, queue: Queue, batch: Batch) -> bool:
         """Whether a batch was failed while it was made ready."""
@@ -260,19 +261,21 @@ class Sender:
 
     # -- answers ---------------------------------------------------------------------------------
 
-    async def _settle(
-        self,
-        lane: _Lane,
-        answer: "asyncio.Future[ProduceResponse]",
-        where: Awaited,
+    def _settle(
+        self, lane: _Lane, where: Awaited, answer: "asyncio.Future[ProduceResponse]"
     ) -> None:
-        try:
-            response = await answer
-        except ClientError as failure:
+        lane.in_flight -= 1
+        if lane.queues:
+            lane.wake.set()
+        if answer.cancelled():
+            return
+        failure = answer.exception()
+        if isinstance(failure, ClientError):
             self._cluster.stale()
             for queue, batch in where.values():
                 self._again(queue, batch, failure, uncertain=True)
         else:
+            response = answer.result()
             nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in response.node_endpoints]
             for topic in response.responses:
                 for partition in topic.partition_responses:
@@ -283,10 +286,6 @@ class Sender:
             for queue, batch in where.values():
                 silence = BrokerError(ErrorCode.UNKNOWN_SERVER_ERROR, "no word on the partition")
                 self._again(queue, batch, silence, uncertain=True)
-        finally:
-            lane.in_flight -= 1
-            if lane.queues:
-                lane.wake.set()
 
     def _judge(
         self, queue: Queue, batch: Batch, said: PartitionProduceResponse, nodes: Iterable[Node]

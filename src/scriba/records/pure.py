@@ -203,11 +203,12 @@ class Builder:
     """The records of a batch, encoded one after the other.
 
     `room` bytes are left free at the front, for the header of the batch; `size` counts them too.
+    It grows as it must; the extension stops for a while at the `expected` size.
     """
 
     __slots__ = ("_buffer", "_record", "_room", "base_timestamp", "count", "max_timestamp")
 
-    def __init__(self, room: int = 0, /) -> None:
+    def __init__(self, room: int = 0, expected: int = 0, /) -> None:
         if room < 0:
             raise ValueError("room cannot be negative")
         self._room = room
