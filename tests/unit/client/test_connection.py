@@ -15,7 +15,12 @@ from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.testing.sim_net import NetFaults
 from scriba.testing.sim_world import ProcessWorld, SimWorld
 from scriba.wire.apis import API, ApiKey
-from scriba.wire.fetch import FetchRequest, FetchResponse
+from scriba.wire.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 from scriba.wire.frame import decode_request_header, encode_request, encode_response
 from scriba.wire.metadata import (
     ApiVersion,
@@ -141,8 +146,6 @@ def test_a_long_answer_is_read_into_memory_of_its_own() -> None:
         await peer.say_versions()
         for size in (10, len(records), 10, 70_000):
             _, version, correlation_id = await peer.asked.get()
-            from scriba.wire.fetch import FetchableTopicResponse, PartitionData
-
             said = PartitionData(records=records[:size], aborted_transactions=[])
             topic = FetchableTopicResponse(topic_id=b"1" * 16, partitions=[said])
             await peer.answer(FetchResponse(responses=[topic]), version, correlation_id)
@@ -156,6 +159,33 @@ def test_a_long_answer_is_read_into_memory_of_its_own() -> None:
         for size, view in kept:
             assert isinstance(view, memoryview)
             assert bytes(view) == records[:size], "later answers do not write over it"
+
+    play(broker, client)
+
+
+def test_memory_that_nobody_reads_in_any_more_is_used_again() -> None:
+    sizes = (100_000, 300_000, 80_000, 300_000, 3_000_000, 90_000)
+
+    async def broker(peer: Peer) -> None:
+        await peer.say_versions()
+        for turn, size in enumerate(sizes):
+            _, version, correlation_id = await peer.asked.get()
+            said = PartitionData(records=bytes([turn]) * size, aborted_transactions=[])
+            topic = FetchableTopicResponse(topic_id=b"1" * 16, partitions=[said])
+            await peer.answer(FetchResponse(responses=[topic]), version, correlation_id)
+
+    async def client(world: ProcessWorld) -> None:
+        connection = await connect(world)
+        places = []
+        for turn, size in enumerate(sizes):
+            answer = await connection.request(FetchRequest(), FetchResponse)
+            view = answer.responses[0].partitions[0].records
+            assert isinstance(view, memoryview)
+            assert bytes(view) == bytes([turn]) * size
+            places.append(view.obj)
+            del answer, view
+        assert all(place is places[0] for place in places if place is not places[4])
+        assert places[4] is not places[0], "what is very long is not kept"
 
     play(broker, client)
 
