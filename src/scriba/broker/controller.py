@@ -398,11 +398,12 @@ class ControllerNode:
                             partition_index=index, error_code=code, error_message=code.text
                         )
                     )
-        listeners = [
-            DescribeQuorumResponseListener(name=name, host=host, port=port)
-            for name, host, port in self._identity.endpoints
-        ]
-        response.nodes = [Node(node_id=self._node_id, listeners=listeners)]
+        if any(not p.error_code for topic in response.topics for p in topic.partitions):
+            listeners = [
+                DescribeQuorumResponseListener(name=name, host=host, port=port)
+                for name, host, port in self._identity.endpoints
+            ]
+            response.nodes = [Node(node_id=self._node_id, listeners=listeners)]
         return response
 
     def _describe_partition(self) -> DescribeQuorumResponsePartitionData:

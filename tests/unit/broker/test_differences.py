@@ -9,7 +9,7 @@ from scriba.records.batch import Record, encode_batch
 from scriba.records.compression import Codec
 from scriba.testing.peer import Peer
 from scriba.testing.sim_world import ProcessWorld
-from scriba.wire import admin, configs, fetch, metadata, produce, txn
+from scriba.wire import admin, configs, fetch, metadata, produce, quorum, txn
 
 InANode = Callable[..., None]
 TOPIC = "orders"
@@ -260,5 +260,55 @@ def test_a_page_of_partitions_is_never_empty_and_its_cursor_names_a_topic_asked_
             metadata.DescribeTopicPartitionsResponse,
         )
         assert [topic.error_code for topic in page.topics] == [ErrorCode.INVALID_REQUEST]
+
+    in_a_node(script)
+
+
+def test_an_internal_topic_that_is_not_there_is_unknown_first_of_all(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await client_of(world)
+        data = [produce.PartitionProduceData(index=0, records=encode_batch([Record(0, AT, b"k")]))]
+        request = produce.ProduceRequest(
+            acks=-1,
+            timeout_ms=1000,
+            topic_data=[produce.TopicProduceData(name="__consumer_offsets", partition_data=data)],
+        )
+        answer = await client.send(request, 9, produce.ProduceResponse)
+        (partition,) = answer.responses[0].partition_responses
+        assert partition.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    in_a_node(script)
+
+
+def test_whoever_asks_for_no_quorum_hears_of_no_nodes(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await client_of(world)
+        for name, nodes in ((TOPIC, 0), ("__cluster_metadata", 1)):
+            asked = quorum.DescribeQuorumRequestTopicData(
+                topic_name=name,
+                partitions=[quorum.DescribeQuorumRequestPartitionData(partition_index=0)],
+            )
+            answer = await client.send(
+                quorum.DescribeQuorumRequest(topics=[asked]), 2, quorum.DescribeQuorumResponse
+            )
+            assert len(answer.nodes) == nodes
+
+    in_a_node(script)
+
+
+def test_a_kind_of_settings_that_is_not_served_is_refused_in_words(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await client_of(world)
+        loggers = configs.IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=8, resource_name="1", configs=[]
+        )
+        answer = await client.send(
+            configs.IncrementalAlterConfigsRequest(resources=[loggers]),
+            1,
+            configs.IncrementalAlterConfigsResponse,
+        )
+        (refused,) = answer.responses
+        assert refused.error_code == ErrorCode.INVALID_REQUEST
+        assert refused.error_message == "settings of resource type 8 are not served"
 
     in_a_node(script)

@@ -190,7 +190,10 @@ async def _alter(
         if code is None:
             allowed.append(resource)
         else:
-            refusals.append(refused(resource, code, code.text))
+            text = code.text
+            if code is ErrorCode.INVALID_REQUEST:
+                text = f"settings of resource type {resource.resource_type} are not served"
+            refusals.append(refused(resource, code, text))
     request.resources = allowed
     if allowed:
         response = await node.controller.call(request, ctx.version)

@@ -298,7 +298,8 @@ def _resolve(node: Node, ctx: Context, topic: TopicProduceData) -> tuple[str, Ka
         name = found
     if not node.access.allowed(ctx, Operation.WRITE, Resource.TOPIC, name):
         return name, KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    if name in node.internal_topics and ctx.client_id != INTERNAL_WRITER:
+    internal = name in node.internal_topics and ctx.client_id != INTERNAL_WRITER
+    if internal and name in node.image.topics_by_name:
         return name, KafkaError(
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal; only the broker writes to it"
         )
