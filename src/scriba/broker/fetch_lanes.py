@@ -1,16 +1,17 @@
 """The short way of a Fetch that says what an earlier one said, but for its offset.
 
-A consumer of one partition repeats itself: from one request to the next only the correlation id
-and the offset differ. What was found out for the bytes around them is kept as a *lane*: the
-partition, the limits, the answer up to its records. A later request is taken apart by one call,
-recognised by one look into a table, read as always, and answered by a copy with its holes filled;
-small records are read straight to their place in it. One that has to wait is a callback on the
-watermark, without a task.
+A consumer of one partition repeats itself: from one request to the next only the correlation id,
+the offset and, in a session, its epoch differ. What was found out for the bytes around them is kept
+as a *lane*: the partition, the limits, the answer up to its records. A later request is taken apart
+by one call, recognised by one look into a table, read as always, and answered by a copy with its
+holes filled; small records are read straight to their place in it. One that has to wait is a
+callback on the watermark, without a task.
 
-A lane knows only the plain good case: a consumer without a session that asks for one partition,
-an offset that exists, records in memory, none of an aborted transaction. Whatever else comes, also
-after waiting, is left to the ordinary way, which then has what is left of the time. Lanes are
-forgotten when the cluster's shape changes, and not taken where access or quotas have a say.
+A lane knows only the plain good case: a consumer that asks for one partition and has no other in
+its session, an offset that exists, records in memory, none of an aborted transaction. Whatever else
+comes, also after waiting, is left to the ordinary way, which then has what is left of the time.
+Lanes are forgotten when the cluster's shape changes, and not taken where access or quotas have a
+say.
 """
 
 from __future__ import annotations
@@ -33,17 +34,19 @@ from scriba.wire.fetch import (
     PartitionData,
 )
 from scriba.wire.frame import RequestHeader, decode_request_header
+from scriba.wire.schema import Struct
 from scriba.wire.varint import write_uvarint
 
 if TYPE_CHECKING:
     from scriba.broker.connection import Connection
     from scriba.broker.dispatch import Served
+    from scriba.broker.fetch_sessions import Watched
     from scriba.broker.node import Node
     from scriba.broker.partition import Partition
 
 Layout = struct.Struct
 Ordinary = Callable[["Connection", FetchRequest, RequestHeader], Parts | Parked | None]
-Key = tuple[int, bytes, bytes]
+Key = tuple[int, bytes, bytes, bytes]
 
 MOST_LANES: Final = 4096
 MOST_BYTES: Final = 1024
@@ -51,10 +54,12 @@ MOST_LAYOUTS: Final = 8
 FLEXIBLE_FROM: Final = 12
 SESSIONS_FROM: Final = 7
 BY_ID_FROM: Final = 13
-NO_SESSION: Final = (0, -1)
+NO_SESSION: Final = -1
+"""The epoch of a request that neither has a session nor wants one."""
 CONSUMER: Final = -1
 
 _VERSION_AT: Final = 2
+_EPOCH: Final = 0x5A17C0DE
 _INT32: Final = struct.Struct(">i")
 _OFFSETS: Final = struct.Struct(">qqq")
 _MARK: Final = 0x5A17C0DE_5A17C0DE
@@ -73,9 +78,12 @@ class FetchLane:
         "least",
         "max_bytes",
         "partition",
+        "quiet",
         "request",
+        "session_id",
         "tail",
         "wait_ms",
+        "watched",
     )
 
     def __init__(self, partition: Partition, request: FetchRequest, header: RequestHeader) -> None:
@@ -84,6 +92,9 @@ class FetchLane:
         self.partition = partition
         self.request = request
         self.header = header
+        self.session_id = request.session_id
+        self.watched = (topic.topic_id, topic.topic, asked.partition)
+        """Its name in a session."""
         self.committed_only = request.isolation_level == READ_COMMITTED
         self.epoch = max(asked.current_leader_epoch, -1)
         self.max_bytes = min(request.max_bytes, asked.partition_max_bytes)
@@ -99,12 +110,17 @@ class FetchLane:
             records=_RECORDS,
         )
         answer = FetchResponse(
+            session_id=request.session_id,
             responses=[
                 FetchableTopicResponse(
                     topic=topic.topic, topic_id=topic.topic_id, partitions=[data]
                 )
-            ]
+            ],
         )
+        self.quiet = bytearray(8 + self.flexible)
+        """What a session hears that has nothing to hear."""
+        FetchResponse(session_id=request.session_id).encode_into(self.quiet, version)
+        _INT32.pack_into(self.quiet, 0, len(self.quiet) - 4)
         out = bytearray(8 + self.flexible)
         answer.encode_into(out, version)
         at = out.rindex(_RECORDS)
@@ -113,24 +129,29 @@ class FetchLane:
         self.tail = bytes(out[at + len(_RECORDS) :])
         self.hole = self.head.index(_MARKED)
 
-    def asks(self, offset: int, wait_ms: int) -> FetchRequest:
-        """The request itself, as the ordinary way needs it."""
-        told = self.request
-        (topic,) = told.topics
-        (asked,) = topic.partitions
-        wanted = FetchPartition(
+    def asked(self, offset: int) -> FetchPartition:
+        (asked,) = self.request.topics[0].partitions
+        return FetchPartition(
             partition=asked.partition,
             current_leader_epoch=asked.current_leader_epoch,
             fetch_offset=offset,
             log_start_offset=asked.log_start_offset,
             partition_max_bytes=asked.partition_max_bytes,
         )
+
+    def asks(self, offset: int, epoch: int, wait_ms: int) -> FetchRequest:
+        """The request itself, as the ordinary way needs it."""
+        told = self.request
+        (topic,) = told.topics
+        wanted = [self.asked(offset)]
         return FetchRequest(
             max_wait_ms=wait_ms,
             min_bytes=told.min_bytes,
             max_bytes=told.max_bytes,
             isolation_level=told.isolation_level,
-            topics=[FetchTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=[wanted])],
+            session_id=told.session_id,
+            session_epoch=epoch,
+            topics=[FetchTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=wanted)],
         )
 
     def read(self, offset: int, most_bytes: int, least: int) -> Slice | int | None:
@@ -208,12 +229,13 @@ class FetchLanes:
         (topic,) = request.topics
         name = topic.topic if version < BY_ID_FROM else node.topic_name(topic.topic_id)
         partition = node.replicas.get(name, topic.partitions[0].partition) if name else None
-        at = _offset_at(frame, start, version, request)
-        if version < SESSIONS_FROM or partition is None or not at:
+        if version < SESSIONS_FROM or partition is None:
+            return
+        layout = _layout(frame, start, version, request)
+        if layout is None:
             return
         if len(connection.fetches) >= MOST_LAYOUTS:
             connection.fetches.clear()
-        layout = struct.Struct(f">hi{at - 8}sq{len(frame) - at - 8}s")
         connection.fetches[len(frame)] = layout
         self._lanes[_key(layout, frame)] = FetchLane(partition, request, header)
 
@@ -227,18 +249,24 @@ class FetchLanes:
             return None
         if node.throttles:
             return None
-        _, _, before, offset, after = layout.unpack_from(frame, _VERSION_AT)
-        lane = self._lanes.get((version, before, after))
+        _, _, before, epoch, between, offset, after = layout.unpack_from(frame, _VERSION_AT)
+        lane = self._lanes.get((version, before, between, after))
         if lane is None:
             return None
         found = lane.read(offset, node.settings.fetch_max_bytes, lane.least)
         if found is None:
             return None
+        item = None
+        if epoch != NO_SESSION or lane.session_id:
+            session = node.sessions.alone(lane.session_id, epoch, lane.watched)
+            if session is None:
+                return None
+            item = node.sessions.follow(session, lane.asked(offset), connection.last_active)
         self._served.count += 1
         node.counters.short_fetches += 1
         if type(found) is int and lane.least > 0:
-            return _Waiting(self, lane, offset, correlation_id, found)
-        return self.answer(lane, correlation_id, found)
+            return _Waiting(self, lane, item, epoch, offset, correlation_id, found)
+        return self.answer(lane, item, correlation_id, found)
 
     def again(self, lane: FetchLane, offset: int, least: int) -> Slice | int | None:
         """What a request that waited finds."""
@@ -247,11 +275,32 @@ class FetchLanes:
             return None
         return lane.read(offset, node.settings.fetch_max_bytes, least)
 
-    def answer(self, lane: FetchLane, correlation_id: int, found: Slice | int) -> Parts:
-        if type(found) is Slice:
-            self.node.counters.topic_bytes_out += found.size
-            return lane.answer(correlation_id, found)
-        return lane.answer(correlation_id, None)
+    def answer(
+        self, lane: FetchLane, item: Watched | None, correlation_id: int, found: Slice | int
+    ) -> Parts:
+        records = found if type(found) is Slice else None
+        if item is not None and not _news(item, lane.partition, records):
+            quiet = lane.quiet[:]
+            _INT32.pack_into(quiet, 4, correlation_id)
+            return (quiet,)
+        if records is not None:
+            self.node.counters.topic_bytes_out += records.size
+        return lane.answer(correlation_id, records)
+
+
+def _news(item: Watched, partition: Partition, records: Slice | None) -> bool:
+    """Whether a session has to hear of its partition; remembers what it hears."""
+    high_watermark, start_offset = partition.high_watermark.value, partition.log.start_offset
+    news = (
+        records is not None
+        or high_watermark != item.high_watermark
+        or start_offset != item.log_start_offset
+        or item.told_error
+    )
+    item.high_watermark = high_watermark
+    item.log_start_offset = start_offset
+    item.told_error = False
+    return news
 
 
 class _Waiting(Promise):
@@ -260,6 +309,8 @@ class _Waiting(Promise):
     __slots__ = (
         "_correlation_id",
         "_deadline",
+        "_epoch",
+        "_item",
         "_lane",
         "_lanes",
         "_moved",
@@ -274,9 +325,18 @@ class _Waiting(Promise):
     _timer: asyncio.TimerHandle
 
     def __init__(
-        self, lanes: FetchLanes, lane: FetchLane, offset: int, correlation_id: int, wanted: int
+        self,
+        lanes: FetchLanes,
+        lane: FetchLane,
+        item: Watched | None,
+        epoch: int,
+        offset: int,
+        correlation_id: int,
+        wanted: int,
     ) -> None:
         super().__init__()
+        self._item = item
+        self._epoch = epoch
         self._lanes = lanes
         self._lane = lane
         self._offset = offset
@@ -327,7 +387,7 @@ class _Waiting(Promise):
             connection.keep(self, Parked(self._ordinary_way()))
             return
         try:
-            parts = self._lanes.answer(self._lane, self._correlation_id, found)
+            parts = self._lanes.answer(self._lane, self._item, self._correlation_id, found)
         except OSError:
             connection.close()
         else:
@@ -336,9 +396,12 @@ class _Waiting(Promise):
     async def _ordinary_way(self) -> Parts | None:
         lane = self._lane
         left = self._deadline - asyncio.get_running_loop().time()
+        if self._item is not None:
+            # What the session was told is told once more, from the same epoch on.
+            self._lanes.node.sessions.rewind(lane.session_id, self._epoch)
         answer = self._lanes.ordinary(
             self.connection,
-            lane.asks(self._offset, max(round(left * 1000), 0)),
+            lane.asks(self._offset, self._epoch, max(round(left * 1000), 0)),
             lane.header._replace(correlation_id=self._correlation_id),
         )
         if isinstance(answer, Parked):
@@ -347,13 +410,15 @@ class _Waiting(Promise):
 
 
 def _plain(request: FetchRequest) -> bool:
-    """Whether a consumer without a session asks for one partition and nothing out of the way."""
+    """Whether a consumer asks for one partition, in a session or without, and nothing else."""
     if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
         return False
     asked = request.topics[0].partitions[0]
     return (
         request.replica_id == request.replica_state.replica_id == CONSUMER
-        and (request.session_id, request.session_epoch) == NO_SESSION
+        and (
+            request.session_epoch > 0 if request.session_id else request.session_epoch == NO_SESSION
+        )
         and not request.forgotten_topics_data
         and request.isolation_level in (READ_UNCOMMITTED, READ_COMMITTED)
         and asked.last_fetched_epoch < 0
@@ -363,28 +428,39 @@ def _plain(request: FetchRequest) -> bool:
 
 
 def _key(layout: Layout, frame: memoryview) -> Key:
-    version, _, before, _, after = layout.unpack_from(frame, _VERSION_AT)
-    return version, before, after
+    version, _, before, _, between, _, after = layout.unpack_from(frame, _VERSION_AT)
+    return version, before, between, after
 
 
-def _offset_at(frame: memoryview, start: int, version: int, request: FetchRequest) -> int:
-    """Where the offset stands: nothing but it changes in the request with the bytes there."""
-    asked = request.topics[0].partitions[0]
-    offset = asked.fetch_offset
-    told = offset.to_bytes(8, "big", signed=True)
+def _layout(frame: memoryview, start: int, version: int, request: FetchRequest) -> Layout | None:
+    """How a request is taken apart at its session's epoch and its offset."""
+    (asked,) = request.topics[0].partitions
     body = bytes(frame)
-    at = body.find(told, start)
-    while at > 0:
-        other = bytearray(body)
-        other[at : at + 8] = _MARKED
-        try:
-            changed, _ = FetchRequest.decode_from(memoryview(other), start, version)
-        except ParseError:
-            changed = request
-        asked.fetch_offset = _MARK
-        same = changed == request
-        asked.fetch_offset = offset
-        if same:
-            return at
-        at = body.find(told, at + 1)
-    return 0
+
+    def place(owner: Struct, name: str, size: int, mark: int, after: int) -> int:
+        """Where a field stands: nothing but it changes in the request with the bytes there."""
+        value: int = getattr(owner, name)
+        told = value.to_bytes(size, "big", signed=True)
+        at = body.find(told, after)
+        while at > 0:
+            other = bytearray(body)
+            other[at : at + size] = mark.to_bytes(size, "big")
+            try:
+                changed, _ = FetchRequest.decode_from(memoryview(other), start, version)
+            except ParseError:
+                changed = request
+            setattr(owner, name, mark)
+            same = changed == request
+            setattr(owner, name, value)
+            if same:
+                break
+            at = body.find(told, at + 1)
+        return at
+
+    epoch_at = place(request, "session_epoch", 4, _EPOCH, start)
+    if epoch_at < 0:
+        return None
+    at = place(asked, "fetch_offset", 8, _MARK, epoch_at + 4)
+    if at < 0:
+        return None
+    return struct.Struct(f">hi{epoch_at - 8}si{at - epoch_at - 4}sq{len(body) - at - 8}s")

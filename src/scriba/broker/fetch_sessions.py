@@ -102,14 +102,37 @@ class FetchSessions:
         if session.by_id != by_id:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
         self._update(session, request)
-        session.epoch = 1 if epoch == LAST_EPOCH else epoch + 1
+        self._used(session, now_ms)
+        if not session.watched:
+            del self._sessions[session.id]
+            return Plan(None, 0, incremental=True)
+        return Plan(session, session.id, incremental=True, watched=list(session.watched.values()))
+
+    def alone(self, session_id: int, epoch: int, key: Key) -> Session | None:
+        """The session if this epoch is its next and this partition all it watches."""
+        session = self._sessions.get(session_id)
+        if session is None or session.epoch != epoch:
+            return None
+        return session if len(session.watched) == 1 and key in session.watched else None
+
+    def follow(self, session: Session, asked: FetchPartition, now_ms: int) -> Watched:
+        """Works a request into a session that watches one partition, as `plan` would."""
+        (item,) = session.watched.values()
+        item.asked = asked
+        self._used(session, now_ms)
+        return item
+
+    def rewind(self, session_id: int, epoch: int) -> None:
+        """The request with this epoch begins anew."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.epoch == _after(epoch):
+            session.epoch = epoch
+
+    def _used(self, session: Session, now_ms: int) -> None:
+        session.epoch = _after(session.epoch)
         session.last_used_ms = now_ms
         # In the order of use, so that the first one is the one to evict.
-        del self._sessions[session.id]
-        if not session.watched:
-            return Plan(None, 0, incremental=True)
-        self._sessions[session.id] = session
-        return Plan(session, session.id, incremental=True, watched=list(session.watched.values()))
+        self._sessions[session.id] = self._sessions.pop(session.id)
 
     @staticmethod
     def _items(request: FetchRequest) -> list[Watched]:
@@ -147,3 +170,7 @@ class FetchSessions:
             del self._sessions[oldest.id]
             return True
         return False
+
+
+def _after(epoch: int) -> int:
+    return 1 if epoch == LAST_EPOCH else epoch + 1

@@ -345,3 +345,89 @@ def test_no_more_lanes_are_kept_than_there_is_room_for(
         assert len(lanes._lanes) <= 3
 
     in_a_node(script)
+
+
+class Session:
+    """An incremental session of one partition, all of it on the short way or none."""
+
+    def __init__(self, reader: Reader, version: int, short: bool) -> None:
+        self.reader = reader
+        self.version = version
+        self.short = short
+        self.id = 0
+        self.epoch = 0
+
+    async def ask(self, offset: int | None, **how: Any) -> FetchResponse:
+        """What a fetch brings; without an offset no partition is named."""
+        node = self.reader.node
+        request = self.reader.wanted(offset or 0, self.version, **how)
+        request.session_id, request.session_epoch = self.id, self.epoch
+        if offset is None:
+            request.topics = []
+        node.throttles = not self.short
+        answer = await self.reader.peer.call(request, self.version, FetchResponse)
+        node.throttles = False
+        self.epoch += 1
+        self.id, answer.session_id = answer.session_id, 0
+        return answer
+
+
+@pytest.mark.parametrize("version", [7, 11, 12, 17])
+def test_a_session_of_one_partition_hears_the_same_on_both_ways(
+    in_a_node: InANode, version: int
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        reader = await Reader(node, world).open()
+        for _ in range(2):
+            await reader.write()
+        short, ordinary = (Session(reader, version, way) for way in (True, False))
+        for step in (0, 0, 0, 2, "write", 2, 4, 4, None, "write", None, 4, 6, 99, 6, 6, None, 6):
+            if step == "write":
+                await reader.write()
+                continue
+            offset = step if isinstance(step, int) else None
+            assert await short.ask(offset) == await ordinary.ask(offset), step
+        assert node.counters.short_fetches >= 8
+        assert len(node.sessions) == 2
+
+    in_a_node(script)
+
+
+def test_a_session_waits_for_records_and_is_told_nothing_when_none_come(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        reader = await Reader(node, world).open()
+        await reader.write()
+        session = Session(reader, 17, short=True)
+        for offset in (0, 0, 0):
+            await session.ask(offset, max_wait_ms=2_000)
+        before = node.counters.short_fetches
+        assert (await session.ask(2, max_wait_ms=2_000)).responses == []
+        asked = asyncio.ensure_future(session.ask(2, max_wait_ms=2_000))
+        await reader.parked()
+        await reader.write()
+        assert (await asked).responses == (await reader.ordinarily(2, 17)).responses
+        assert node.counters.short_fetches == before + 2
+
+    in_a_node(script)
+
+
+def test_a_session_goes_on_after_a_wait_that_ended_on_the_ordinary_way(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        reader = await Reader(node, world).open()
+        await reader.write()
+        session = Session(reader, 17, short=True)
+        for offset in (0, 0):
+            await session.ask(offset, max_wait_ms=20_000)
+        asked = asyncio.ensure_future(session.ask(2, max_wait_ms=20_000))
+        await reader.parked()
+        node.throttles = True
+        await reader.write()
+        answer = await asked
+        assert answer.error_code == 0
+        assert answer.responses == (await reader.ordinarily(2, 17)).responses
+        assert (await session.ask(4)).error_code == 0
+        assert (await session.ask(0)).responses == (await reader.ordinarily(0, 17)).responses
+
+    in_a_node(script)
