@@ -53,6 +53,7 @@ GUESTS = {
     "scriba.cli.log_dump": {"records", "storage"},
     "scriba.spark.link": {"runtime"},
     "scriba.spark.lookup": {"wire"},
+    "scriba.spark.placing": {"records"},
     "scriba.spark.reading": {"records", "wire"},
     "scriba.spark.writing": {"records", "wire"},
 }

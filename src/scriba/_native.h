@@ -230,7 +230,28 @@ extern PyType_Spec record_fields_spec;
 extern PyType_Spec ticket_spec;
 extern PyType_Spec channel_spec;
 extern PyType_Spec intake_spec;
+/* A column of bytes as Arrow lays it out: ends, contents, and bits for rows that are not null. */
+typedef struct {
+    Py_buffer views[3];
+    int held;
+    const int32_t *ends;
+    const uint8_t *data;
+    const uint8_t *bits; /* NULL when no row is null */
+    int64_t rows;
+} ColumnView;
+
+/* Holds a tuple of (ends, data, bits or None); false with an exception set. */
+bool hold_column(PyObject *argument, ColumnView *column);
+void let_column_go(ColumnView *column);
+
+/* A row of it; false with an exception set when its ends lead outside. */
+bool column_field(const ColumnView *column, int64_t row, Field *field);
+
+PyObject *place_keys(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *append_rows(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+
 extern PyType_Spec builder_spec;
+extern PyType_Spec columns_spec;
 extern PyType_Spec offset_map_spec;
 
 #endif

@@ -1,6 +1,9 @@
 # The same functions and classes as in `scriba.records.pure` and beside it, which say what they do.
 from typing import Final
 
+from scriba.records.columns import Columns as Columns
+from scriba.records.columns import append_rows as append_rows
+from scriba.records.columns import place_keys as place_keys
 from scriba.records.fetched import RecordFields as RecordFields
 from scriba.records.fetched import present_records as present_records
 from scriba.records.intake import Channel as Channel

@@ -303,6 +303,66 @@ static PyObject *builder_extend(PyObject *object, PyObject *records)
     return PyLong_FromSsize_t(self->size);
 }
 
+static bool put_row(Builder *self, int64_t timestamp, const ColumnView *keys,
+                    const ColumnView *values, int64_t row)
+{
+    Field key = {NULL, 0}, value;
+    if ((keys != NULL && !column_field(keys, row, &key)) || !column_field(values, row, &value))
+        return false;
+    Content held_key = {.data = (const char *)key.data, .size = key.size};
+    Content held_value = {.data = (const char *)value.data, .size = value.size};
+    return put_record(self, timestamp, &held_key, &held_value, 0);
+}
+
+static PyObject *put_rows(Builder *self, PyObject *const *args, const ColumnView *keys,
+                          const ColumnView *values)
+{
+    int64_t timestamp, row, end, limit;
+    if (!int64_argument(args[0], &timestamp) || !int64_argument(args[3], &row) ||
+        !int64_argument(args[4], &end) || !int64_argument(args[5], &limit))
+        return NULL;
+    if (row < 0 || end > values->rows || (keys != NULL && end > keys->rows)) {
+        PyErr_SetString(PyExc_ValueError, "there are not so many rows");
+        return NULL;
+    }
+    self->headers.size = 0;
+    for (bool full = false; row < end && !full; row++, full = self->size >= limit) {
+        if (!put_row(self, timestamp, keys, values, row))
+            return NULL;
+    }
+    return PyLong_FromLongLong(row);
+}
+
+PyObject *append_rows(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t nargs)
+{
+    if (!argument_count("append_rows", nargs, 7))
+        return NULL;
+    if (!is_builder(args[0])) {
+        PyErr_SetString(PyExc_TypeError, "rows are appended to a Builder");
+        return NULL;
+    }
+    Builder *self = (Builder *)args[0];
+    args++;
+    if (self->busy) {
+        PyErr_SetString(PyExc_RuntimeError, "the builder is in use");
+        return NULL;
+    }
+    ColumnView keys, values;
+    bool keyed = args[1] != Py_None;
+    if (keyed && !hold_column(args[1], &keys))
+        return NULL;
+    PyObject *next = NULL;
+    if (hold_column(args[2], &values)) {
+        self->busy = true;
+        next = put_rows(self, args, keyed ? &keys : NULL, &values);
+        self->busy = false;
+        let_column_go(&values);
+    }
+    if (keyed)
+        let_column_go(&keys);
+    return next;
+}
+
 static bool start_anew(Builder *self)
 {
     PyObject *buffer = PyByteArray_FromStringAndSize(NULL, self->room);

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pyspark
 import pytest
 from hypothesis import given
@@ -9,8 +10,10 @@ from hypothesis import strategies as st
 
 from scriba.client.errors import RecordError
 from scriba.client.model import Isolation, TopicPartition
+from scriba.client.partitioner import by_key
 from scriba.config import ConfigError
 from scriba.spark.options import EARLIEST, LATEST, OptionError, read_options, write_options
+from scriba.spark.placing import Placing
 from scriba.spark.positions import (
     Positions,
     Range,
@@ -27,7 +30,7 @@ from scriba.spark.positions import (
     without_place,
 )
 from scriba.spark.sessions import official, session
-from scriba.spark.sink import Placing, check_disjoint
+from scriba.spark.sink import check_disjoint
 from scriba.spark.writing import TaskRepeated, Written
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
@@ -160,13 +163,27 @@ def test_the_same_range_of_a_topic_made_anew_begins_at_zero() -> None:
 
 
 def test_rows_without_a_key_stay_together_and_unknown_topics_are_refused() -> None:
-    placing = Placing({"a": 3}, 1)
-    assert placing.partitions(["a"] * 4, [None] * 4) == [1] * 4
-    assert placing.partitions(["a"] * 2, [None] * 2) == [2] * 2
+    placing, nobody = Placing({"a": 3}, 1), pa.nulls(4, pa.binary())
+    assert placing.places("a", 4, nobody, None).to_pylist() == [1] * 4
+    assert placing.places("a", 2, None, None).to_pylist() == [2] * 2
     with pytest.raises(RecordError, match="topics"):
-        placing.partitions(["b"], [None])
+        placing.places("b", 1, None, None)
     with pytest.raises(RecordError, match="partition 3"):
-        placing.check("a", 3)
+        placing.places("a", 2, None, pa.array([0, 3], pa.int32()))
+
+
+def test_rows_go_to_the_partition_they_name_or_to_that_of_their_key() -> None:
+    keys = [b"one", None, b"", b"two"]
+    own = pa.array([None, None, 1, None], pa.int32())
+    placing = Placing({"a": 5}, 3)
+    found = placing.places("a", 3, pa.array([b"before", *keys], pa.binary())[1:4], own[:3])
+    assert found.to_pylist() == [by_key(b"one", 5), 3, 1]
+    assert placing.places("a", 4, None, pa.array([4, 0, 4, 2], pa.int32())).to_pylist() == [
+        4,
+        0,
+        4,
+        2,
+    ]
 
 
 def test_two_tasks_in_one_partition_are_noticed() -> None:

@@ -8,7 +8,8 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from scriba.records import fetched, intake, pure, quick
+from scriba.records import columns, fetched, intake, pure, quick
+from scriba.records.column import Given
 from scriba.records.fetched import Make
 from scriba.records.header import BatchHeader, Buffer
 from scriba.records.record import Record
@@ -35,8 +36,11 @@ class Kit(NamedTuple):
         [Buffer, int, int, int, int | None, int, Make[Any], str, int, int, int], list[Any]
     ]
     murmur2: Callable[[Buffer], int]
+    place_keys: Callable[[Given, int, int, int, int], bytes]
+    append_rows: Callable[[pure.Builder, int, Given | None, Given, int, int, int], int]
     Builder: type[pure.Builder]
     OffsetMap: type[pure.OffsetMap]
+    Columns: type[columns.Columns]
     RecordFields: type[fetched.RecordFields]
     Ticket: type[intake.Ticket]
     Channel: type[intake.Channel]
@@ -51,8 +55,11 @@ PURE = Kit(
     quick.take_plain,
     fetched.present_records,
     pure.murmur2,
+    columns.place_keys,
+    columns.append_rows,
     pure.Builder,
     pure.OffsetMap,
+    columns.Columns,
     fetched.RecordFields,
     intake.Ticket,
     intake.Channel,
@@ -67,8 +74,11 @@ NATIVE = (
         _native.take_plain,
         _native.present_records,
         _native.murmur2,
+        _native.place_keys,
+        _native.append_rows,
         _native.Builder,
         _native.OffsetMap,
+        _native.Columns,
         _native.RecordFields,
         _native.Ticket,
         _native.Channel,

@@ -1,8 +1,8 @@
 """Reads part of one partition into Arrow batches, inside a task of Spark.
 
 One Fetch is under way while the records of the one before are decoded: where the next one begins
-follows from the batch headers alone. Per-record work is in `records.decode_records` and in the
-columns that pyarrow makes of its tuples.
+follows from the batch headers alone. Per-record work is in `native.kit.Columns`, which writes
+buffers that Arrow takes as they are; only rows with headers become objects on the way.
 
 Offsets are not dense: compaction and the markers of transactions leave gaps, so a range ends when
 its last offset has been passed, or when the log has no more batches before its end. What must not
@@ -24,14 +24,18 @@ from scriba.client.model import Isolation, OffsetSpec
 from scriba.client.offsets import list_offsets
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode, KafkaError, ParseError, error_code
+from scriba.records import native
 from scriba.records.batch import (
+    BatchHeader,
     ControlType,
-    Record,
     check_crc,
     control_type,
     decode_records,
+    records_bytes,
     walk,
 )
+from scriba.records.columns import Column
+from scriba.records.compression import MAX_DECOMPRESSED_BYTES
 from scriba.spark.link import Link
 from scriba.spark.positions import Range
 from scriba.wire.fetch import (
@@ -51,6 +55,9 @@ log = logging.getLogger(__name__)
 
 ROWS: Final = 20_000
 """Most rows of one Arrow batch; about what the JVM takes at once without copying twice."""
+
+BYTES: Final = 32 << 20
+"""Most bytes of it, but for the last Kafka batch in it."""
 
 _BY_TOPIC_ID: Final = 13
 _NO_SESSION: Final = -1
@@ -238,45 +245,91 @@ class RangeReader:
         self._offset = min(begins, part.end)
 
 
+class Section(NamedTuple):
+    """A batch that the application may see, and which of its offsets."""
+
+    data: memoryview
+    header: BatchHeader
+    first: int
+    end: int
+
+
 class Columns:
     """Rows of one partition by column, until there are enough for an Arrow batch."""
 
-    def __init__(self, part: Range, headers: bool) -> None:
+    def __init__(self, part: Range) -> None:
         self._part = part
-        self._with_headers = headers
-        self._records: list[Record] = []
-        self._kinds: list[int] = []
+        self._columns = native.kit.Columns()
 
-    def add(self, records: list[Record], kind: int) -> None:
-        self._records += records
-        self._kinds += [kind] * len(records)
+    def add(self, section: Section) -> bool:
+        """Whether there are enough."""
+        data, header, first, end = section
+        rows = self._columns.add(
+            records_bytes(data, header, MAX_DECOMPRESSED_BYTES),
+            header.count,
+            header.base_offset,
+            header.base_timestamp,
+            header.max_timestamp if header.log_append_time else None,
+            first,
+            end,
+        )
+        return rows >= ROWS or self._columns.bytes >= BYTES
 
     @property
     def rows(self) -> int:
-        return len(self._records)
+        return self._columns.rows
 
     def take(self, schema: "pa.Schema") -> "pa.RecordBatch":
         """All rows as one batch of this schema; none are left."""
         import pyarrow as pa
 
-        records, kinds = self._records, self._kinds
-        self._records, self._kinds = [], []
-        count = len(records)
-        offsets, times, keys, values, headers = zip(*records, strict=True)
+        rows, offsets, times, kinds, keys, values = self._columns.take()
         columns: list[Any] = [
-            pa.array(keys, pa.binary()),
-            pa.array(values, pa.binary()),
-            pa.repeat(pa.scalar(self._part.topic, pa.string()), count),
-            pa.repeat(pa.scalar(self._part.partition, pa.int32()), count),
-            pa.array(offsets, pa.int64()),
-            pa.array(times, pa.timestamp("ms", "UTC")).cast(pa.timestamp("us", "UTC")),
-            pa.array(kinds, pa.int32()),
+            _binary(rows, keys),
+            _binary(rows, values),
+            pa.repeat(pa.scalar(self._part.topic, pa.string()), rows),
+            pa.repeat(pa.scalar(self._part.partition, pa.int32()), rows),
+            pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(offsets)]),
+            pa.Array.from_buffers(pa.timestamp("us", "UTC"), rows, [None, pa.py_buffer(times)]),
+            pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(kinds)]),
         ]
-        if self._with_headers:
-            kind = schema.field("headers").type
-            rows = [[{"key": k, "value": v} for k, v in each] if each else None for each in headers]
-            columns.append(pa.array(rows, kind))
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _binary(rows: int, column: Column) -> Any:
+    import pyarrow as pa
+
+    ends, data, bits, nulls = column
+    held = [pa.py_buffer(bits) if nulls else None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), rows, held, nulls)
+
+
+class ColumnsWithHeaders(Columns):
+    """The same with a column of headers, from records one by one."""
+
+    def __init__(self, part: Range) -> None:
+        super().__init__(part)
+        self._headers: list[Any] = []
+
+    def add(self, section: Section) -> bool:
+        data, _, first, end = section
+        with uncollected():
+            self._headers += [
+                [{"key": k, "value": v} for k, v in record.headers] if record.headers else None
+                for record in decode_records(data)
+                if first <= record.offset < end
+            ]
+        return super().add(section)
+
+    def take(self, schema: "pa.Schema") -> "pa.RecordBatch":
+        import pyarrow as pa
+
+        field = schema.field("headers")
+        rows, self._headers = self._headers, []
+        with uncollected():
+            column = pa.array(rows, field.type)
+        plain = super().take(schema.remove(schema.get_field_index("headers")))
+        return pa.RecordBatch.from_arrays([*plain.columns, column], schema=schema)
 
 
 class Visible:
@@ -287,8 +340,8 @@ class Visible:
         self._committed = committed
         self._check_crcs = check_crcs
 
-    def batches(self, answer: Answer) -> Iterator[tuple[list[Record], int]]:
-        """Records with the type of their timestamp, batch by batch."""
+    def sections(self, answer: Answer) -> Iterator[Section]:
+        """What may be seen of an answer, batch by batch."""
         aborting = [(a.first_offset, a.producer_id) for a in answer.aborted]
         heapify(aborting)
         aborted: set[int] = set()
@@ -312,11 +365,7 @@ class Visible:
                     continue
             elif header.is_control:
                 continue
-            records = decode_records(batch)
-            if header.base_offset < first or header.last_offset >= end:
-                records = [record for record in records if first <= record.offset < end]
-            if records:
-                yield records, 1 if header.log_append_time else 0
+            yield Section(batch, header, first, end)
 
 
 def _ends_in_abort(batch: memoryview) -> bool:
@@ -335,32 +384,20 @@ def read(
 ) -> "Iterator[pa.RecordBatch]":
     """The rows of a range. `strict` is failOnDataLoss."""
     visible = Visible(part, settings.isolation_level == "read_committed", settings.check_crcs)
-    columns = Columns(part, headers)
+    columns = ColumnsWithHeaders(part) if headers else Columns(part)
     for answer in RangeReader(link, settings, part, strict):
-        batches = visible.batches(answer)
+        sections = visible.sections(answer)
         while True:
             try:
-                with uncollected():
-                    more = _fill(columns, batches)
-                    ready = columns.take(schema) if columns.rows >= ROWS else None
+                enough = any(columns.add(section) for section in sections)
             except (ParseError, KafkaError) as damage:
                 code, told = ErrorCode.CORRUPT_MESSAGE, str(damage)
                 raise BrokerError(code, told, about=str(part.where)) from damage
-            if ready is not None:
-                yield ready
-            if not more:
+            if not enough:
                 break
+            yield columns.take(schema)
     if columns.rows:
         yield columns.take(schema)
-
-
-def _fill(columns: Columns, batches: Iterator[tuple[list[Record], int]]) -> bool:
-    """Takes batches until there are rows enough; whether there may be more."""
-    for records, kind in batches:
-        columns.add(records, kind)
-        if columns.rows >= ROWS:
-            return True
-    return False
 
 
 @contextlib.contextmanager

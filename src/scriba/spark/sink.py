@@ -22,10 +22,10 @@ What must never happen: a commit of anything but exactly the rows of one batch a
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import count
 from typing import Any, Final, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -40,15 +40,15 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from scriba.client.errors import AbortableTransactionError, RecordError
+from scriba.client.errors import AbortableTransactionError
 from scriba.client.identity import ProducerIdentity
 from scriba.client.model import TopicPartition
-from scriba.client.partitioner import by_key
 from scriba.client.settings import ProducerSettings
 from scriba.spark.link import Link, link, own_link
 from scriba.spark.options import OptionError, WriteOptions, write_options
+from scriba.spark.placing import Placing, write_batch
 from scriba.spark.transaction import Marker, SinkTransactions
-from scriba.spark.writing import Identity, Rows, TaskRepeated, TaskWriter, Written, write_rows
+from scriba.spark.writing import Identity, TaskRepeated, TaskWriter, Written
 
 log = logging.getLogger(__name__)
 
@@ -92,44 +92,6 @@ def check_columns(schema: StructType, options: WriteOptions) -> set[str]:
     return found
 
 
-class Placing:
-    """Which partition a row goes to: its own, that of its key, or any for rows without one."""
-
-    def __init__(self, counts: Mapping[str, int], first: int) -> None:
-        self._counts = counts
-        self._turns = count(first)
-
-    def partitions(self, topics: list[str], keys: list[bytes | None]) -> list[int]:
-        """Rows without a key stay together within a batch, so that batches fill (KIP-794)."""
-        turn = next(self._turns)
-        counts = self._counts
-        try:
-            return [
-                turn % counts[topic] if key is None else by_key(key, counts[topic])
-                for topic, key in zip(topics, keys, strict=True)
-            ]
-        except KeyError as unknown:
-            raise RecordError(
-                f"a row names the topic {unknown.args[0]!r}",
-                fix="name every topic that rows may go to in the option topics",
-            ) from None
-
-    def places(self, topics: list[str], rows: Rows) -> list[int]:
-        """The same for whole rows, of which some or all name their partition."""
-        own = rows.plain("partition")
-        for topic, partition in set(zip(topics, own, strict=True)):
-            if partition is not None:
-                self.check(topic, partition)
-        if None not in own:
-            return own
-        chosen = self.partitions(topics, list(rows.bytes("key")))
-        return [one if mine is None else mine for one, mine in zip(chosen, own, strict=True)]
-
-    def check(self, topic: str, partition: int) -> None:
-        if not 0 <= partition < self._counts.get(topic, 0):
-            raise RecordError(f"a row names partition {partition} of {topic}, which there is not")
-
-
 def targets(link: Link, options: WriteOptions) -> dict[str, int]:
     """The topics to write to, with how many partitions each has now."""
     limit = options.settings().max_block_ms
@@ -169,9 +131,7 @@ class BatchWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         placing = Placing(counts, 0 if context is None else context.partitionId())
         for batch in iterator:
-            rows = Rows(batch)
-            topics = [options.topic] * rows.count if options.topic else rows.plain("topic")
-            write_rows(writer, rows, topics, placing.places(topics, rows))
+            write_batch(writer, placing, batch, options.topic)
         return TaskDone(writer.finish())
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -195,8 +155,9 @@ async def _own_identity(here: Link) -> Identity:
 class WriteTask:
     """What a task of the exactly-once sink does; travels to the executors by pickle."""
 
-    def __init__(self, client: Mapping[str, str], identity: Identity, counts: dict[str, int]):
-        self.client = dict(client)
+    def __init__(self, options: WriteOptions, identity: Identity, counts: dict[str, int]) -> None:
+        self.client = dict(options.client)
+        self.topic = options.topic
         self.identity = identity
         self.counts = counts
 
@@ -212,9 +173,7 @@ class WriteTask:
         writer = TaskWriter(here, settings, self.identity)
         placing = Placing(self.counts, 0)
         for batch in batches:
-            rows = Rows(batch)
-            topics = rows.plain("topic")
-            write_rows(writer, rows, topics, placing.places(topics, rows))
+            write_batch(writer, placing, batch, self.topic)
         done = writer.finish()
         yield pa.RecordBatch.from_arrays(
             [
@@ -308,14 +267,9 @@ class ExactlyOnceSink:
     def _plan(self, rows: DataFrame, counts: dict[str, int]) -> DataFrame:
         """The rows as tasks write them: with topic and partition, and by these to the tasks."""
         names = check_columns(rows.schema, self.options)
-        topic = F.lit(self.options.topic) if self.options.topic else F.col("topic")
-        key = F.col("key").cast("binary") if "key" in names else F.lit(None).cast("binary")
-        columns = [topic.alias("topic"), key.alias("key")]
-        columns.append(F.col("value").cast("binary").alias("value"))
-        if "headers" in names:
-            columns.append(F.col("headers"))
-        own = F.col("partition") if "partition" in names else F.lit(None).cast("int")
-        placed = rows.select(*columns, own.alias("partition"))
+        if self.options.topic:
+            names.discard("topic")
+        placed = rows.select(*(_written(name) for name in TAKEN if name in names))
         cores = rows.sparkSession.sparkContext.defaultParallelism
         tasks = self.options.tasks or max(1, cores // CORES_A_TASK)
         tasks = min(tasks, sum(counts.values()))
@@ -323,12 +277,14 @@ class ExactlyOnceSink:
             return placed.coalesce(1)
         if tasks == 1:
             return placed.repartition(1)  # what comes before goes on in parallel
-        if set(counts.values()) == {1} and self.options.topic:
-            chosen: Column = F.lit(0)
-        else:
-            chosen = _place_udf(counts)(F.col("topic"), F.col("key"))
-        placed = placed.withColumn("partition", F.coalesce(F.col("partition"), chosen))
-        return placed.repartitionById(tasks, _task_of(counts, tasks))
+        place = _place_udf(counts, self.options.topic)
+        key = F.col("key") if "key" in names else F.lit(None).cast("binary")
+        topic = F.lit(self.options.topic) if self.options.topic else F.col("topic")
+        chosen = place(key) if self.options.topic else place(topic, key)
+        if "partition" in names:
+            chosen = F.coalesce(F.col("partition"), chosen)
+        placed = placed.withColumn("partition", chosen)
+        return placed.repartitionById(tasks, _task_of(topic, counts, tasks))
 
     def _attempt(
         self,
@@ -343,7 +299,7 @@ class ExactlyOnceSink:
         identity = transactions.begin(places)
         self._watch("write")
         try:
-            task = WriteTask(self.options.client, identity, counts)
+            task = WriteTask(self.options, identity, counts)
             found = planned.mapInArrow(cast(Any, task), _WRITTEN).collect()
             written = [Written(*row) for row in found]
             check_disjoint(written)
@@ -386,19 +342,34 @@ def check_disjoint(written: list[Written]) -> None:
         seen.add(where)
 
 
-def _place_udf(counts: dict[str, int]) -> Callable[..., Column]:
+def _written(name: str) -> Column:
+    """A column of rows as tasks take it."""
+    column = F.col(name)
+    return column.cast("binary").alias(name) if name in ("key", "value") else column.alias(name)
+
+
+def _place_udf(counts: dict[str, int], topic: str | None) -> Callable[..., Column]:
     placing = Placing(counts, 0)
 
-    def place(topics: pa.Array, keys: pa.Array) -> pa.Array:
-        return pa.array(placing.partitions(topics.to_pylist(), keys.to_pylist()), pa.int32())
+    def place(keys: pa.Array) -> pa.Array:
+        assert topic is not None
+        return placing.places(topic, len(keys), keys, None)
 
-    return cast(Callable[..., Column], cast(Any, arrow_udf)(place, IntegerType()))
+    def place_by_topic(topics: pa.Array, keys: pa.Array) -> pa.Array:
+        found = pa.nulls(len(keys), pa.int32())
+        for name in pc.unique(topics).to_pylist():
+            chosen = placing.places(name, len(keys), keys, None)
+            found = pc.if_else(pc.equal(topics, name), chosen, found)
+        return found
+
+    made = cast(Any, arrow_udf)(place if topic else place_by_topic, IntegerType())
+    return cast(Callable[..., Column], made)
 
 
-def _task_of(counts: dict[str, int], tasks: int) -> Column:
+def _task_of(topic: Column, counts: dict[str, int], tasks: int) -> Column:
     """Which task writes a partition: they are dealt out in turn over all topics."""
     first, base = F.lit(0), 0
-    for topic, partitions in counts.items():
-        first = F.when(F.col("topic") == topic, F.lit(base)).otherwise(first)
+    for name, partitions in counts.items():
+        first = F.when(topic == name, F.lit(base)).otherwise(first)
         base += partitions
     return ((first + F.col("partition")) % tasks).cast("int")

@@ -63,7 +63,6 @@ from scriba.spark.positions import (
     without_place,
 )
 from scriba.spark.reading import DataLoss, read
-from scriba.spark.sink import BatchWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -140,6 +139,8 @@ class ScribaDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise OptionError('a topic cannot be overwritten; write with mode("append")')
+        from scriba.spark.sink import BatchWriter  # not loaded where rows are only read
+
         return BatchWriter(write_options(self.options, exactly_once=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:

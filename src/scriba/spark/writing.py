@@ -6,24 +6,25 @@ no task may do so twice. Batches of a partition leave one at a time and in order
 be sent again, so numbers never pass each other; batches of several partitions share a request.
 
 The loop runs only when a batch is full (see `link`): while the next one is encoded, the last is on
-its way.
+its way. Rows come as Arrow's columns and go into batches as bytes; only those with headers become
+objects on the way.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple, cast
 
 from scriba.client.cluster import NO_NODE
 from scriba.client.connection import Connection, Payload
-from scriba.client.errors import BrokerError, ClientError, RecordError, TimedOut
+from scriba.client.errors import BrokerError, ClientError, TimedOut
 from scriba.client.model import TopicPartition
 from scriba.client.ports import Backoff
 from scriba.client.settings import ProducerSettings
 from scriba.errors import ErrorCode, error_code
 from scriba.records import native
 from scriba.records.batch import HEADER_SIZE, Record, build_batch, decode_records, encode_batch
+from scriba.records.column import Given
 from scriba.records.compression import Codec, codec_named
 from scriba.spark.link import Link
 from scriba.wire.produce import (
@@ -34,9 +35,6 @@ from scriba.wire.produce import (
 )
 from scriba.wire.schema import Records
 from scriba.wire.txn import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _ALL: Final = -1
 _EXPLICIT: Final = 11
@@ -125,6 +123,21 @@ class TaskWriter:
         if lane.append(timestamp, key, value, headers) >= self._settings.batch_size:
             self._seal(lane)
             self._link.run(self._pump(_HELD))
+
+    def add_rows(
+        self, where: TopicPartition, timestamp: int, keys: Given | None, values: Given, span: range
+    ) -> None:
+        """Rows of columns, without headers."""
+        lane = self._lanes.get(where)
+        if lane is None:
+            lane = self._lanes[where] = _Lane(where)
+        limit = self._settings.batch_size
+        row, end = span.start, span.stop
+        while row < end:
+            row = native.kit.append_rows(lane.builder, timestamp, keys, values, row, end, limit)
+            if lane.builder.size >= limit:
+                self._seal(lane)
+                self._link.run(self._pump(_HELD))
 
     def finish(self) -> list[Written]:
         """Writes the rest and waits for all of it."""
@@ -330,45 +343,3 @@ class TaskWriter:
                         )
         for lane in new:
             lane.claimed = True
-
-
-class Rows:
-    """The columns of an Arrow batch of rows to write."""
-
-    def __init__(self, batch: "pa.RecordBatch") -> None:
-        self._batch = batch
-        self.count = batch.num_rows
-
-    def bytes(self, name: str) -> Iterable[bytes | None]:
-        import pyarrow as pa
-
-        column = self._column(name)
-        if column is None:
-            return [None] * self.count
-        listed: list[bytes | None] = column.cast(pa.binary()).to_pylist()
-        return listed
-
-    def plain(self, name: str) -> list[Any]:
-        column = self._column(name)
-        return [None] * self.count if column is None else column.to_pylist()
-
-    def headers(self) -> Iterator[Any]:
-        for each in self.plain("headers"):
-            yield [(pair["key"], pair["value"]) for pair in each] if each else ()
-
-    def _column(self, name: str) -> Any:
-        known = {found.lower(): found for found in self._batch.schema.names}
-        return self._batch.column(known[name]) if name in known else None
-
-
-def write_rows(
-    writer: TaskWriter, rows: Rows, topics: Iterable[str], partitions: Iterable[int]
-) -> None:
-    """Rows whose place is known."""
-    now = time.time_ns() // 1_000_000
-    columns = (topics, partitions, rows.bytes("key"), rows.bytes("value"), rows.headers())
-    for topic, partition, key, value, headers in zip(*columns, strict=True):
-        try:
-            writer.add(TopicPartition(topic, partition), now, key, value, headers)
-        except (TypeError, ValueError, OverflowError) as wrong:
-            raise RecordError(f"a row cannot be written: {wrong}") from wrong
