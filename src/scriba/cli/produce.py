@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final
 
 from scriba.cli.envelope import Outgoing, from_line
@@ -111,48 +111,49 @@ class Work:
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > LONGEST_LINE:
             raise CommandError(f"line {self._line + 1} is longer than {size(LONGEST_LINE)}")
-        for line in lines:
-            await self._send(line)
+        await self._send(lines)
         self._reap()
 
     async def finish(self) -> None:
         """The last line may lack its end."""
         if self._rest:
-            await self._send(self._rest)
+            await self._send([self._rest])
         await self._producer.flush()
         self._reap()
 
-    async def _send(self, line: bytes) -> None:
-        self._line += 1
-        try:
-            record = self._parse(line)
-        except ValueError as error:
-            raise CommandError(f"line {self._line} {error}") from None
-        if record is None:
-            return
-        delivery = await self._enqueue(record)
-        self._under_way.append((self._line, delivery))
-        self.sent += 1
-
-    async def _enqueue(self, record: Outgoing) -> Delivery:
-        while True:
+    async def _send(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            self._line += 1
             try:
-                return self._producer.send_nowait(
-                    self._topic,
-                    record.value,
-                    record.key,
-                    partition=self._partition if record.partition is None else record.partition,
-                    timestamp=record.timestamp,
-                    headers=[*record.headers, *self._headers],
-                )
-            except BufferFull:
-                if not self._under_way:
-                    raise
+                record = self._parse(line)
+            except ValueError as error:
+                raise CommandError(f"line {self._line} {error}") from None
+            if record is None:
+                continue
+            while (delivery := self._put(record)) is None:
                 with contextlib.suppress(ClientError):  # told by the next line
                     await self._under_way[0][1]
                 self._reap()
-            except ClientError as error:
-                raise CommandError(f"line {self._line}: {error}") from error
+            self._under_way.append((self._line, delivery))
+            self.sent += 1
+
+    def _put(self, record: Outgoing) -> Delivery | None:
+        """Puts a record on its way; None when another one has to arrive first."""
+        try:
+            return self._producer.send_nowait(
+                self._topic,
+                record.value,
+                record.key,
+                partition=self._partition if record.partition is None else record.partition,
+                timestamp=record.timestamp,
+                headers=(*record.headers, *self._headers),
+            )
+        except BufferFull:
+            if not self._under_way:
+                raise
+            return None
+        except ClientError as error:
+            raise CommandError(f"line {self._line}: {error}") from error
 
     def _reap(self) -> None:
         """Forgets the records that have arrived; raises if one did not."""

@@ -140,7 +140,7 @@ class Producer:
 
         Waits for `max.block.ms` at most, also for the topic's metadata when it is the first one.
         """
-        if self._prepares or headers:
+        if self._prepares or headers is not _NO_HEADERS:
             value, key, headers = self._prepare(topic, value, key, headers)
         delivery: Delivery | None = self._quick_put(
             topic, value, key, partition, timestamp, headers
@@ -192,7 +192,7 @@ class Producer:
         """
         if not self._started:
             self._start()
-        if self._prepares or headers:
+        if self._prepares or headers is not _NO_HEADERS:
             value, key, headers = self._prepare(topic, value, key, headers)
         delivery: Delivery | None = self._quick_put(
             topic, value, key, partition, timestamp, headers

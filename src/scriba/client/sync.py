@@ -145,7 +145,7 @@ class SyncProducer(Sync[Producer]):
     ) -> SyncDelivery:
         """As `Producer.enqueue`: puts a record on its way and gives a handle to its fate."""
         client = self._client
-        if client._prepares or headers:
+        if client._prepares or headers != ():
             try:
                 value, key, headers = client._prepare(topic, value, key, headers)
             except ClientError as refused:
