@@ -228,7 +228,11 @@ class LogDir:
         now: Instant,
         producer_expiration_ms: int = DAY_MS,
     ) -> Log:
-        """Opens the partition's log, or creates it. After a crash the reading is offloaded."""
+        """Opens the partition's log, or creates it.
+
+        Off the loop where it may take a while: reading after a crash, and making files, for which
+        a busy disk has its callers wait.
+        """
         if self.failure is not None:
             raise self._error()
         name = PartitionName(topic, partition)
@@ -257,10 +261,10 @@ class LogDir:
             )
 
         try:
-            if known and not self.clean:
-                log = await self._offload.run(open_it)
+            if known and self.clean:
+                log = open_it()  # little is read, and nobody is served yet
             else:
-                log = open_it()
+                log = await self._offload.run(open_it)
         except OSError as error:
             self._fail(f"{directory}: {error}")
             raise self._error() from error
@@ -371,7 +375,7 @@ class LogDir:
         await self._write_log_starts(starts)
 
     async def checkpoint_high_watermarks(self, values: Mapping[PartitionName, int]) -> None:
-        marks = {PartitionName(*name): value for name, value in values.items()}
+        marks = dict(values)
         if marks != self.high_watermarks or HIGH_WATERMARKS in self._unwritten:
             self.high_watermarks = marks
             await self._write(HIGH_WATERMARKS, marks)
