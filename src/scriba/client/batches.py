@@ -19,6 +19,7 @@ from scriba.records.batch import (
     NO_PRODUCER_EPOCH,
     NO_PRODUCER_ID,
     NO_SEQUENCE,
+    Builder,
     Record,
     assemble,
     build_batch,
@@ -138,9 +139,8 @@ class Batch:
 
     def encode(self, codec: Codec, level: int | None, transactional: bool = False) -> None:
         """Makes the bytes that are sent."""
-        assert self.builder is not None
-        self._count, self._size = self.builder.count, self.builder.size
-        builder, self.builder = self.builder, None
+        builder = self._take_builder()
+        assert builder is not None
         self.data = build_batch(
             builder,
             codec=codec,
@@ -150,6 +150,14 @@ class Batch:
             base_sequence=self.sequence,
             transactional=transactional,
         )
+
+    def _take_builder(self) -> Builder | None:
+        """The builder, of which only the figures are kept."""
+        builder = self.builder
+        if builder is not None:
+            self._count, self._size = builder.count, builder.size
+            self.builder = None
+        return builder
 
     def number(self, producer_id: int, epoch: int, sequence: int) -> None:
         """Gives it its place in the producer's sequence, a second time after a restart of it."""
@@ -183,6 +191,7 @@ class Batch:
         assert self.moved is None
         self.finished = True
         self.data = None
+        self._take_builder()
         watchers, self._watchers = self._watchers, []
         for _, tell in watchers:
             tell()
