@@ -55,7 +55,7 @@ def answers_before_it_is_safe(patch: Patch) -> None:
     async def covered(self: Shards, partition: Partition, end_offset: int) -> None:
         """Does not wait."""
 
-    patch.setattr(Shards, "_covered", covered)
+    patch.setattr(Shards, "covered", covered)
 
 
 def replays_the_older_offset_over_the_newer(patch: Patch) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.answers import Parked, Parts
 from scriba.broker.connection import Connection
-from scriba.broker.shard import Shard
+from scriba.broker.shard import Shard, State
 from scriba.broker.shard_log import batches
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups.machine import Groups
@@ -60,6 +60,7 @@ _INT64: Final = struct.Struct(">q")
 _TIMES: Final = struct.Struct(">qq")
 _CRC: Final = struct.Struct(">I")
 _ONES: Final = b"\xff" * 8
+_new = tuple.__new__  # makes a named tuple without a call of Python
 
 
 class CommitLane:
@@ -117,7 +118,7 @@ class CommitLane:
             pack(view, time_at, now_ms)
         _TIMES.pack_into(view, _TIMES_AT, now_ms, now_ms)
         _CRC.pack_into(view, CRC_OFFSET, crc32c(self._covered))
-        return view, BatchHeader._make(HEADER.unpack_from(view))
+        return view, _new(BatchHeader, HEADER.unpack_from(view))
 
 
 class Commits:
@@ -206,9 +207,10 @@ class CommitLanes:
             or leader is None
             or not node.access.open
             or node.throttles
-            or not node.groups.stands(shard)
+            or shard.state is not State.ACTIVE
+            or leader.leader_epoch != shard.epoch
             or shard.machine is not lane.machine
-            or lane.machine.settings is not lane.group_settings
+            or lane.machine.state.settings is not lane.group_settings
             or partition.settings is not lane.settings
             or not leader.in_sync(lane.settings.min_insync_replicas)
         ):

@@ -3,6 +3,7 @@
 LOADING -> ACTIVE             everything has been replayed
 LOADING -> RESTING            the log could not be replayed
 ACTIVE  -> RESTING -> LOADING an append failed: what the machine believes is no longer true
+any     -> ENDED              the leadership has gone
 """
 
 from __future__ import annotations
@@ -26,17 +27,20 @@ class State(enum.Enum):
     LOADING = "loading"
     ACTIVE = "active"
     RESTING = "resting"
+    ENDED = "ended"
 
 
 VALID: Final = {
-    State.LOADING: {State.ACTIVE, State.RESTING},
-    State.ACTIVE: {State.RESTING},
-    State.RESTING: {State.LOADING},
+    State.LOADING: {State.ACTIVE, State.RESTING, State.ENDED},
+    State.ACTIVE: {State.RESTING, State.ENDED},
+    State.RESTING: {State.LOADING, State.ENDED},
+    State.ENDED: set(),
 }
 
 REFUSALS: Final = {
     State.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     State.RESTING: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    State.ENDED: ErrorCode.NOT_COORDINATOR,
 }
 
 Settled = tuple[Message | KafkaError, int]
@@ -71,6 +75,10 @@ class Shard:
         self.let_go(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why))
         self.due_ms = now_ms + self.rest_ms
         self.rest_ms = min(max(2 * self.rest_ms, FIRST_REST_MS), LONGEST_REST_MS)
+
+    def end(self, error: KafkaError) -> None:
+        self.move(State.ENDED)
+        self.let_go(error)
 
     def reply(self, token: Token, answer: Message | KafkaError) -> None:
         waiter = self.waiting.pop(token, None)

@@ -120,7 +120,7 @@ class Shards:
     def unload(self, index: int) -> None:
         shard = self._shards.pop(index, None)
         if shard is not None:
-            shard.let_go(KafkaError(ErrorCode.NOT_COORDINATOR))
+            shard.end(KafkaError(ErrorCode.NOT_COORDINATOR))
 
     def partitions_led(self) -> list[int]:
         return sorted(self._shards)
@@ -215,14 +215,6 @@ class Shards:
             self.unload(index)
             raise KafkaError(ErrorCode.NOT_COORDINATOR)
         return shard
-
-    def stands(self, shard: Shard) -> bool:
-        """Whether a shard that once answered still does."""
-        return (
-            self._shards.get(shard.index) is shard
-            and shard.state is State.ACTIVE
-            and self._leads(shard)
-        )
 
     def _leads(self, shard: Shard) -> bool:
         leader = shard.partition.leader
@@ -368,6 +360,8 @@ class Shards:
         """Throws away what the machine believes; the log will tell, after a while."""
         self.counts.failures += 1
         self._node.note("coordinator", repr(shard.partition), why)
+        if shard.state is State.ENDED:
+            return  # its leadership went in the same step
         shard.rest(self._mono_ms(), why)
         self._news.set()
 

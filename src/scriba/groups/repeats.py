@@ -23,6 +23,8 @@ from scriba.outcome import Caller, Change
 from scriba.wire.groups import OffsetCommitRequest
 from scriba.wire.stored_groups import OffsetCommitKey, OffsetCommitValue
 
+_new = tuple.__new__  # makes a named tuple without a call of Python
+
 
 class Standing(NamedTuple):
     """What stays the same of one partition's commit."""
@@ -101,6 +103,7 @@ def store(
     for (place, topic_id, leader_epoch, metadata), offset in zip(
         repeat.parts, offsets, strict=True
     ):
-        committed = Committed(offset, leader_epoch, metadata, commit_ms, -1, topic_id, position)
+        fields = (offset, leader_epoch, metadata, commit_ms, -1, topic_id, position)
+        committed = _new(Committed, fields)
         stored.put_offset(group_id, place, committed)
         position += 1
