@@ -28,7 +28,9 @@ from report import KAFKA, SCRIBA  # noqa: E402
 from rows import ALONE, SERVED, Bench, Row  # noqa: E402
 from scale import SCALE  # noqa: E402
 
-BOTH_UP = (*SERVED, *COORDINATED)
+from spark import SPARK  # noqa: E402
+
+BOTH_UP = (*SERVED, *COORDINATED, *SPARK)
 """Rows on brokers that stay up from the warm-up to the last round."""
 
 LATER = (*ALONE, *SCALE)
@@ -103,6 +105,8 @@ def fill_page_cache(folder: Path) -> None:
 
 
 def warm_up(bench: Bench, rows: Sequence[Row], seconds: float) -> None:
+    if not any(row.warms for row in rows):
+        return
     say(f"warming up {bench.broker.name} for {seconds:.0f} s")
     small = Bench(bench.broker, bench.scale / 5, bench.folder, bench.kept)
     end = time.monotonic() + seconds
