@@ -167,7 +167,7 @@ NOT_SEEN = "is committed, and lost"
 LOST_ROW = "the last value of"
 
 MUTANTS: Final = (
-    Mutant(answers_before_it_is_safe, 18, "was never committed"),
+    Mutant(answers_before_it_is_safe, 57, "last accepted is"),
     Mutant(replays_the_older_offset_over_the_newer, 1, "last accepted is"),
     Mutant(forgets_a_marker, 0, NOT_SEEN),
     Mutant(keeps_the_end_of_transactions_from_groups, 2, "did not catch up", cheap=False),
