@@ -129,7 +129,7 @@ def test_records_without_a_key_stay_until_there_is_no_room(setting):
         {"headers": ((b"h", b"x"),)},
         {"headers": (("h", bytes(990)),)},
     ],
-    ids=repr,
+    ids=lambda record: "-".join(f"{k} {v!r:.20}".partition(" at ")[0] for k, v in record.items()),
 )
 def test_what_is_not_plain_is_left_to_others_and_changes_nothing(setting, record):
     assert setting.put(**record) is None
