@@ -11,6 +11,8 @@ from scriba.cli.problems import CommandError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ENDS_WITHIN_S = 12.0
+"""Less than the demo gives its parts."""
 EXTRA = "pip install 'scriba[spark]', then `scriba spark doctor`"
 
 
@@ -20,6 +22,7 @@ def running_spark(options: argparse.Namespace, name: str) -> "Iterator[SparkSess
     try:
         from scriba.pipelines.sparks import start
         from scriba.spark.doctor import check_java
+        from scriba.spark.ending import end
     except ModuleNotFoundError as missing:
         raise CommandError(f"Spark needs {missing.name}", f"bring it with {EXTRA}") from missing
     for finding in check_java():
@@ -33,4 +36,4 @@ def running_spark(options: argparse.Namespace, name: str) -> "Iterator[SparkSess
     try:
         yield spark
     finally:
-        spark.stop()
+        end(spark, ENDS_WITHIN_S)
