@@ -11,8 +11,6 @@ from scriba.cli.problems import CommandError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ENDS_WITHIN_S = 12.0
-"""Less than the demo gives its parts."""
 EXTRA = "pip install 'scriba[spark]', then `scriba spark doctor`"
 
 
@@ -20,9 +18,8 @@ EXTRA = "pip install 'scriba[spark]', then `scriba spark doctor`"
 def running_spark(options: argparse.Namespace, name: str) -> "Iterator[SparkSession]":
     """A session; what is missing for one is told in a line."""
     try:
-        from scriba.pipelines.sparks import start
+        from scriba.pipelines.sparks import start, stop
         from scriba.spark.doctor import check_java
-        from scriba.spark.ending import end
     except ModuleNotFoundError as missing:
         raise CommandError(f"Spark needs {missing.name}", f"bring it with {EXTRA}") from missing
     for finding in check_java():
@@ -36,4 +33,4 @@ def running_spark(options: argparse.Namespace, name: str) -> "Iterator[SparkSess
     try:
         yield spark
     finally:
-        end(spark, ENDS_WITHIN_S)
+        stop(spark)

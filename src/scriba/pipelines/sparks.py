@@ -5,6 +5,7 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from scriba.spark.ending import end
 from scriba.spark.sessions import ON_ONE_MACHINE, session
 
 JAVA: Final = "spark.driver.extraJavaOptions"
@@ -20,6 +21,9 @@ STATE: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
 
+ENDS_WITHIN_S: Final = 12.0
+"""Less than the demo gives its parts."""
+
 
 def start(name: str, master: str | None, connector: str, config: Mapping[str, str]) -> SparkSession:
     """Queries share the cores fairly, so that a long batch of one does not hold up the others."""
@@ -31,3 +35,8 @@ def start(name: str, master: str | None, connector: str, config: Mapping[str, st
         connector=connector,
         config={"spark.scheduler.mode": "FAIR", **config, JAVA: deep},
     )
+
+
+def stop(spark: SparkSession) -> None:
+    """Within seconds, whatever its batches wait for."""
+    end(spark, ENDS_WITHIN_S)
