@@ -134,11 +134,14 @@ def write(
     configurations: Mapping[str, Sequence[str]],
     facts: Mapping[str, float],
     explained: Mapping[str, str],
+    about: str = "",
 ) -> None:
+    """`about` says how this very table came about."""
     goals = [line for line in lines if line.met is not None]
     met = sum(bool(line.met) for line in goals)
     text = f"# Scriba and Apache Kafka, side by side\n\n{machine()}; Scriba {commit()}\n\n"
-    text += METHOD.format(**facts) + f"\n**{met} of {len(goals)} goals met.**\n\n"
+    text += METHOD.format(**facts) + (f"\n{about.strip()}\n" if about else "")
+    text += f"\n**{met} of {len(goals)} goals met.**\n\n"
     text += table(lines) + misses(lines, explained)
     for name, settings in configurations.items():
         text += f"\n## {name}\n\n```\n" + "\n".join(settings) + "\n```\n"

@@ -3,9 +3,10 @@
     python bench/run.py [--rows KEY,...] [--pairs N] [--quick] [--targets scriba,kafka]
 
 Writes `RESULTS.md` and the raw figures in `results.json` beside this file; why a goal is missed is
-told in `explained.md`, a line for each row. `--quick` does an eighth of the work with a short
-warm-up: for trying out, not for publishing. `--targets kafka,kafka` holds a broker against itself,
-to see how much of a ratio is noise.
+told in `explained.md`, a line for each row. `--keep` joins new figures to those of earlier runs;
+`about.md` tells which are of which. `--quick` does an eighth of the work with a short warm-up: for
+trying out, not for publishing. `--targets kafka,kafka` holds a broker against itself, to see how
+much of a ratio is noise.
 """
 
 import argparse
@@ -162,7 +163,8 @@ def main() -> None:
     def save() -> None:
         lines = report.judge([r for r in (*BOTH_UP, *LATER) if r.key in samples], samples)
         explained = report.read_explained(HERE / "explained.md")
-        report.write(wanted.out / "RESULTS.md", lines, configurations, facts, explained)
+        about = (HERE / "about.md").read_text() if wanted.keep else ""
+        report.write(wanted.out / "RESULTS.md", lines, configurations, facts, explained, about)
         (wanted.out / "results.json").write_text(json.dumps(samples, indent=1) + "\n")
 
     with both(wanted.targets, scale) as benches:
