@@ -147,10 +147,9 @@ class Durability:
         try:
             await self._write_epochs()
             for segment in sealed:
-                self._segments.touch(segment)
-                await segment.sync(True, self._with_room)
+                await self._sync_segment(segment, True)
             if wanted:
-                await active.sync(self.closing, self._with_room)
+                await self._sync_segment(active, self.closing)
             await self._snapshots.sync()
             if files_new:
                 await self._disk.sync_dir(self._segments.directory)
@@ -165,6 +164,20 @@ class Durability:
             raise
         if generation == self._generation:
             self.flushed_offset = max(self.flushed_offset, end)
+
+    async def _sync_segment(self, segment: Segment, complete: bool) -> None:
+        """One that has left the log meanwhile, by its age or by compaction, needs none."""
+        if not self._stands(segment):
+            return
+        self._segments.touch(segment)
+        try:
+            await segment.sync(complete, self._with_room)
+        except FileNotFoundError:
+            if self._stands(segment):
+                raise
+
+    def _stands(self, segment: Segment) -> bool:
+        return any(each is segment for each in self._segments)
 
     async def _sync_creation(self) -> None:
         """The directory's own name, and the file that says whose it is."""

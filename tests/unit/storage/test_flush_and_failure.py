@@ -71,6 +71,27 @@ async def test_a_waiter_that_goes_away_does_not_take_the_sync_with_it(shelf):
     assert log.flushed_offset == 1
 
 
+async def test_segments_that_leave_the_log_while_a_sync_is_under_way_need_none(shelf):
+    log = shelf.open()
+    while log.end_offset < 200:
+        shelf.append(log)
+    await log.shortening.retention(shelf.now, 0)  # what else it syncs is synced
+    shelf.disk.gate = asyncio.Event()
+    flushing = asyncio.ensure_future(log.flush())
+    async with asyncio.timeout(60):
+        while shelf.disk.touched[-1] != ("sync", "00000000000000000000.log"):
+            await asyncio.sleep(0)
+        log.delete_records_to(150)
+        await log.shortening.retention(shelf.later(1), log.end_offset)
+        assert log.start_offset == 150
+        shelf.disk.gate.set()
+        await flushing
+    assert log.flushed_offset == log.end_offset
+    shelf.append(log)
+    await log.flush()
+    assert log.flushed_offset == 201
+
+
 async def test_new_files_are_in_their_directories_before_the_flushed_end_passes_them(shelf):
     log = shelf.open(topic_id=bytes(range(16)))
     shelf.append(log)
