@@ -33,6 +33,7 @@ PULSE_SECONDS: Final = 1.0
 SLOW_SECONDS: Final = 10.0
 """A browser that takes nothing for so long is let go; it comes back by itself."""
 FAREWELL_SECONDS: Final = 3
+BACKLOG: Final = 128
 
 POLICY: Final = "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'"
 HEADERS: Final = (
@@ -145,12 +146,16 @@ class Guarded:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound, so that the address can be told, and a taken port is told at once."""
+    """A socket that listens: whoever is told its address may come; a taken port is told at once.
+
+    Who comes before the server runs waits in the kernel.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         bound.bind((host, port))
+        bound.listen(BACKLOG)
     except OSError:
         bound.close()
         raise
