@@ -138,17 +138,16 @@ async def ledger_reader(soak: Soak) -> None:
 
 
 async def topics_come_and_go(soak: Soak) -> None:
-    async with (
-        Admin(bootstrap_servers=soak.node.bootstrap) as admin,
-        Producer(bootstrap_servers=soak.node.bootstrap) as producer,
-    ):
+    """Each with a producer of its own: one that stays would ask for it again, and so create it."""
+    async with Admin(bootstrap_servers=soak.node.bootstrap) as admin:
         number = 0
         while True:
             number += 1
             name = f"passing-{number}"
             await admin.create_topics([NewTopic(name, partitions=3)])
-            for _ in range(5):
-                await producer.send(name, b"z" * 100)
+            async with Producer(bootstrap_servers=soak.node.bootstrap) as producer:
+                for _ in range(5):
+                    await producer.send(name, b"z" * 100)
             await admin.delete_topics([name])
             soak.count("topics")
             await asyncio.sleep(0.5)
