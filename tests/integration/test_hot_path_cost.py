@@ -100,9 +100,9 @@ def test_a_warm_request_makes_few_system_calls(
 ) -> None:
     calls = system_calls(process.pid, tmp_path / "strace", lambda: client.run(name))
     assert calls.total() > REQUESTS, "the trace saw nothing"
-    # The watch over the loop's lag sleeps as often as the loop beats, and threads hand over.
-    timers = 2 * calls["clock_nanosleep"] + calls["futex"]
-    assert calls.total() - timers <= limit * REQUESTS + BACKGROUND, calls
+    # On a slow machine the watch over the loop's lag sleeps, and the loop beats, more often.
+    beats = 2 * calls["clock_nanosleep"]
+    assert calls.total() - beats <= limit * REQUESTS + BACKGROUND, calls
 
 
 # ---- Python calls ----
