@@ -9,7 +9,8 @@ A number whose batch will never be written leaves a gap that no later batch can 
 epoch is raised and counting starts at zero (KIP-360); epochs are counted per partition, since a
 broker keeps this state per partition. Invariants:
 
-- Numbers are given in the order of the batches, without gaps, within one epoch.
+- Numbers are given in the order of the batches, without gaps, within one epoch; a batch that has
+  them takes no more records.
 - An epoch is raised only when every batch numbered in it is settled, or known not to be written:
   a batch that may have been written is never sent again under another number.
 - At most MAX_UNACKNOWLEDGED batches are numbered and not yet settled: so many the broker remembers.
@@ -57,6 +58,7 @@ class Numbering:
         """Numbers a batch that is sent for the first time."""
         assert not self._broken
         assert not self._unresolved
+        assert batch.closed
         batch.number(self.producer_id, self.epoch, self._next)
         self._next = next_sequence(self._next, batch.count)
 

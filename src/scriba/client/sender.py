@@ -189,6 +189,8 @@ class Sender:
         if not may:
             return None
         if not batch.numbered:
+            # First closed: a record that another thread added after this would have no number.
+            self._accumulator.close_batch(queue, batch)
             numbering.give(batch)
         return batch
 

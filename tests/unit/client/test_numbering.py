@@ -19,6 +19,7 @@ def batch_of(count: int, ordinal: int) -> Batch:
     batch = Batch(WHERE, (ordinal,), 0)
     for _ in range(count):
         batch.add(Record(0, 0, None, b"v"))
+    batch.closed = True
     return batch
 
 
@@ -204,6 +205,7 @@ class Huge(Batch):
 def test_sequences_wrap_after_the_largest_number() -> None:
     numbering = Numbering(7, 0)
     big = Huge(WHERE, (1,), 0)
+    big.closed = True
     numbering.give(big)
     numbering.acknowledged(big)
     two = batch_of(2, 2)

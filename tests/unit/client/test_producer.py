@@ -255,6 +255,30 @@ def test_order_is_kept_with_five_in_flight_when_the_first_is_refused() -> None:
     assert len(log.batches) == 21
 
 
+def test_a_batch_takes_no_more_records_once_it_has_its_numbers() -> None:
+    """Numbered, it may still have to wait: here because it would make the request too large."""
+    cluster = FakeCluster()
+    _, log = cluster.topic("t", partitions=2)
+
+    async def main(world: ProcessWorld) -> None:
+        narrow = {"max_in_flight_requests_per_connection": 1, "max_request_size": 1000}
+        async with producer(cluster, world, linger_ms=0, **narrow) as p:
+            for partition in (0, 1):
+                await p.send("t", b"first", partition=partition)
+
+            def meanwhile(broker: int, request: ProduceRequest) -> object:
+                deliveries.extend(p.send_nowait("t", b"%d" % n, partition=1) for n in range(3))
+                return PASS
+
+            cluster.next(ApiKey.PRODUCE, meanwhile)
+            deliveries = [p.send_nowait("t", b"x" * 600, partition=log) for log in (0, 1)]
+            assert [(await delivery).offset for delivery in deliveries] == [1, 1, 2, 3, 4]
+            assert (await p.send("t", b"after", partition=1)).offset == 5
+
+    cluster.run(main)
+    assert values(log) == [b"first", b"x" * 600, b"0", b"1", b"2", b"after"]
+
+
 def test_without_idempotence_one_in_flight_keeps_order_too() -> None:
     cluster = FakeCluster()
     [log] = cluster.topic("t")
