@@ -42,6 +42,8 @@ FIRST_BY_ID: Final = 12
 SHORT: Final = 1000
 """Partitions that one slice of the loop can list."""
 
+_ALL: Final = slice(None)
+
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
 SOFTWARE_NAME: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-.")
@@ -236,12 +238,16 @@ def _named(
     )
 
 
-def _topic(node: Node, ctx: Context, topic: TopicImage) -> MetadataResponseTopic:
+def _topic(
+    node: Node, ctx: Context, topic: TopicImage, page: slice = _ALL
+) -> MetadataResponseTopic:
+    """A topic with those of its partitions, in order, that are on the page."""
     alive = node.alive_ids(ctx.listener)
     answer = MetadataResponseTopic(
         name=topic.name, topic_id=topic.id, is_internal=topic.name in node.internal_topics
     )
-    for index, partition in sorted(topic.partitions.items()):
+    for index in sorted(topic.partitions)[page]:
+        partition = topic.partitions[index]
         leader, code = _leader(partition, alive)
         answer.partitions.append(
             MetadataResponsePartition(
@@ -291,15 +297,13 @@ def describe_topic_partitions(
         if left <= 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
-        answer = _described(node, ctx, name, bool(request.topics))
+        answer = _described(node, ctx, name, bool(request.topics), slice(first, first + left))
         if answer is None:
             continue
-        whole = answer.partitions
-        answer.partitions = whole[first : first + left]
         response.topics.append(answer)
         left -= len(answer.partitions)
-        if first + len(answer.partitions) < len(whole):
-            next_index = first + len(answer.partitions)
+        next_index = first + len(answer.partitions)
+        if not answer.error_code and next_index < len(image.topics_by_name[name].partitions):
             response.next_cursor = Cursor(topic_name=name, partition_index=next_index)
             break
         first = 0
@@ -307,7 +311,7 @@ def describe_topic_partitions(
 
 
 def _described(
-    node: Node, ctx: Context, name: str, named: bool
+    node: Node, ctx: Context, name: str, named: bool, page: slice
 ) -> DescribeTopicPartitionsResponseTopic | None:
     answer = DescribeTopicPartitionsResponseTopic(name=name)
     if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
@@ -324,7 +328,7 @@ def _described(
         )
         return answer
     answer.topic_id = topic.id
-    for plain in _topic(node, ctx, topic).partitions:
+    for plain in _topic(node, ctx, topic, page).partitions:
         answer.partitions.append(
             DescribeTopicPartitionsResponsePartition(
                 error_code=plain.error_code,
