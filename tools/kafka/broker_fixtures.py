@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from brokers import KINDS, Broker, running
+from brokers import KINDS, PATIENCE, Broker, running
 
 TARGETS = {"both": ["scriba", "kafka"]}.get(
     os.environ.get("SCRIBA_TARGET", "scriba"), [os.environ.get("SCRIBA_TARGET", "scriba")]
@@ -63,7 +63,7 @@ def new_topic(request: pytest.FixtureRequest) -> Callable[[], str]:
     return lambda: _fresh(request)
 
 
-def eventually(told: Callable[[], bool], timeout: float = 30) -> None:
+def eventually(told: Callable[[], bool], timeout: float = PATIENCE) -> None:
     """Waits until it is so: metadata spreads after the answer to the change that made it."""
     deadline = time.monotonic() + timeout
     while not told():

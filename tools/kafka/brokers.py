@@ -8,6 +8,7 @@ shipped `server.properties` apart from the addresses and the data folder. Scriba
 
 import contextlib
 import os
+import random
 import re
 import signal
 import socket
@@ -59,6 +60,11 @@ KAFKA_PROPERTIES: Mapping[str, str] = {
 
 HOST = "127.0.0.1"
 POLL_SECONDS = 0.005
+PATIENCE = 300.0
+"""Seconds for a start or an end: only what hangs takes longer, however busy the machine."""
+
+FIRST_PORT = 10_000
+"""Ports are taken from here up to those that the system gives to connections."""
 
 
 class Broker(ABC):
@@ -119,7 +125,7 @@ class Broker(ABC):
                 cwd=self.data,
             )
 
-    def start(self, timeout: float = 60) -> None:
+    def start(self, timeout: float = PATIENCE) -> None:
         self.prepare()
         self.launch()
         deadline = time.monotonic() + timeout
@@ -132,7 +138,7 @@ class Broker(ABC):
     def ended(self) -> bool:
         return self.process is None or self.process.poll() is not None
 
-    def stop(self, timeout: float = 60) -> int:
+    def stop(self, timeout: float = PATIENCE) -> int:
         """A clean shutdown; the exit code."""
         assert self.process is not None, "not started"
         self.process.send_signal(signal.SIGTERM)
@@ -261,10 +267,48 @@ def running(broker: Broker) -> Iterator[Broker]:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port for a server that is stopped and started again.
+
+    It is not one that the system gives to a connection, or to whoever asks for any: such a one
+    may be gone when the server wants it, or wants it back. A client that tries such a port while
+    nobody listens can even be connected to itself.
+    """
+    for _ in range(1000):
+        port = random.randrange(FIRST_PORT, _first_given())
+        if _reserved(port):
+            with socket.socket() as probe, contextlib.suppress(OSError):
+                probe.bind((HOST, port))
+                return port
+    raise RuntimeError("no port is free")
+
+
+def _first_given() -> int:
+    """The lowest port that the system gives away by itself."""
+    try:
+        lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        lowest = 32_768
+    return lowest if lowest > FIRST_PORT + 1000 else 32_768
+
+
+_reservations: list[socket.socket] = []
+
+
+def _reserved(port: int) -> bool:
+    """Keeps other test processes from the port until this one ends.
+
+    Linux has names for sockets that are no files, and go with their process.
+    """
+    if sys.platform != "linux":
+        return True
+    held = socket.socket(socket.AF_UNIX)
+    try:
+        held.bind(f"\0scriba-tests-port-{port}")
+    except OSError:
+        held.close()
+        return False
+    _reservations.append(held)
+    return True
 
 
 def accepts(port: int) -> bool:

@@ -145,7 +145,7 @@ def command(name: str, *args: str) -> list[str]:
     return ["java", *options, TOOLS[name], *args]
 
 
-def tool(name: str, *args: str, stdin: str = "", timeout: float = 60) -> Outcome:
+def tool(name: str, *args: str, stdin: str = "", timeout: float = 300) -> Outcome:
     """Runs one of Kafka's tools to its end, in a JVM of its own."""
     line = command(name, *args)
     fresh: Path | None = None

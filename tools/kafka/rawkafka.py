@@ -163,7 +163,7 @@ class Closed(Exception):
 class Connection:
     """One blocking connection, with requests matched to answers in order."""
 
-    def __init__(self, port: int, timeout: float = 15) -> None:
+    def __init__(self, port: int, timeout: float = 300) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=timeout)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._correlation = itertools.count(1)
