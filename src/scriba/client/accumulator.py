@@ -210,26 +210,25 @@ class Accumulator:
         if not self.lacks(size):
             self.intake.spend(size)
             return
-        waiter = (size, asyncio.get_running_loop().create_future())
+        given: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiter = (size, given)
         self.waiting.append(waiter)
         self._gate()
-        self.hurry += 1
         try:
-            await waiter[1]
+            await given
         except BaseException:
             if waiter in self.waiting:
                 self.waiting.remove(waiter)
-                self._gate()
-            elif not waiter[1].cancelled():
+            if given.done() and not given.cancelled() and given.exception() is None:
                 self.release(size)  # it was given room in the moment it gave up
+            else:
+                self.release(0)  # those behind it may want less
             raise
-        finally:
-            self.hurry -= 1
 
     def release(self, size: int) -> None:
         """Gives memory back, and on to those who wait for it."""
         self.intake.spend(-size)
-        if not self.waiting:
+        if not self.waiting and not self.intake.shut:
             return
         while self.waiting:
             wanted, waiter = self.waiting[0]
@@ -242,6 +241,12 @@ class Accumulator:
             else:
                 break
         self._gate()
+
+    def refuse_waiting(self, error: ClientError) -> None:
+        """There will be no memory for those who wait for it."""
+        for _, given in self.waiting:
+            if not given.done():
+                given.set_exception(error)
 
     # -- filling ---------------------------------------------------------------------------------
 

@@ -137,11 +137,20 @@ class Batch:
     def numbered(self) -> bool:
         return self.sequence != NO_SEQUENCE
 
-    def encode(self, codec: Codec, level: int | None, transactional: bool = False) -> None:
-        """Makes the bytes that are sent."""
-        builder = self._take_builder()
+    def take_builder(self) -> Builder:
+        """The builder, of which only the figures are kept."""
+        builder = self.builder
         assert builder is not None
-        self.data = build_batch(
+        self._count, self._size = builder.count, builder.size
+        self.builder = None
+        return builder
+
+    def build(
+        self, builder: Builder, codec: Codec, level: int | None, transactional: bool = False
+    ) -> bytearray:
+        """The bytes that are sent: `data` from then on. Changes nothing, for it may run beside the
+        event loop."""
+        return build_batch(
             builder,
             codec=codec,
             level=level,
@@ -150,14 +159,6 @@ class Batch:
             base_sequence=self.sequence,
             transactional=transactional,
         )
-
-    def _take_builder(self) -> Builder | None:
-        """The builder, of which only the figures are kept."""
-        builder = self.builder
-        if builder is not None:
-            self._count, self._size = builder.count, builder.size
-            self.builder = None
-        return builder
 
     def number(self, producer_id: int, epoch: int, sequence: int) -> None:
         """Gives it its place in the producer's sequence, a second time after a restart of it."""
@@ -191,7 +192,8 @@ class Batch:
         assert self.moved is None
         self.finished = True
         self.data = None
-        self._take_builder()
+        if self.builder is not None:
+            self.take_builder()
         watchers, self._watchers = self._watchers, []
         for _, tell in watchers:
             tell()

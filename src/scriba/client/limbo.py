@@ -62,6 +62,9 @@ class Limbo:
 
     def park(self, topic: str, parked: Parked) -> Delivery:
         """Keeps a record until the topic's partitions are known."""
+        size = _size(parked)
+        if self._accumulator.lacks(size):
+            raise BufferFull(f"{self._accumulator.used} bytes are in use", size)
         waiting = self._topics.get(topic)
         if waiting is None:
             self._accumulator.topic(topic).hide()
@@ -69,9 +72,6 @@ class Limbo:
             self._accumulator.pending[batch] = None
             search = self._cluster.tasks.spawn(self._search(topic), name="scriba-topic")
             waiting = self._topics[topic] = _Waiting(batch, search)
-        size = _size(parked)
-        if self._accumulator.lacks(size):
-            raise BufferFull(f"{self._accumulator.used} bytes are in use", size)
         self._accumulator.intake.spend(size)
         waiting.records.append(parked)
         return Delivery(waiting.batch, waiting.batch.park(size), parked[3])
@@ -94,25 +94,33 @@ class Limbo:
 
     async def _search(self, topic: str) -> None:
         """Finds the partitions of a topic, and then places for all records that wait for it."""
+        places: list[tuple[Batch, int]] = []
+        failure: ClientError | None = None
         try:
             found = await self._cluster.topic(topic, self._max_block_ms)
             waiting = self._topics[topic]
-            places: list[tuple[Batch, int]] = []
             while len(places) < len(waiting.records):
                 parked = waiting.records[len(places)]
                 size = _size(parked)
                 waiting.batch.unpark(size)
                 self._accumulator.release(size)
                 places.append(await self._place(found, parked))
-        except ClientError as failure:
-            waiting = self._topics.pop(topic)
-            if not waiting.batch.finished:
-                self._accumulator.fail(waiting.batch, self._lost(failure))
+        except ClientError as stopped:
+            failure = stopped
+        waiting = self._topics.pop(topic)
+        if waiting.batch.finished:
             return
-        del self._topics[topic]
-        if not waiting.batch.finished:
-            del self._accumulator.pending[waiting.batch]
-            waiting.batch.move(places)
+        if failure is not None and not places:
+            self._accumulator.fail(waiting.batch, self._lost(failure))
+            return
+        if failure is not None:
+            # Those that have their places are on their way, and are told what becomes of them.
+            rest = self._stand_in(topic)
+            places += [(rest, rest.park(0)) for _ in waiting.records[len(places) :]]
+            rest.fail(self._lost(failure))
+        del self._accumulator.pending[waiting.batch]
+        self._accumulator.release(waiting.batch.charge)
+        waiting.batch.move(places)
 
     async def _place(self, topic: Topic, parked: Parked) -> tuple[Batch, int]:
         """The batch of a parked record, and its index there."""

@@ -202,7 +202,10 @@ class Placer:
     def _lingered(self, queue: Queue) -> None:
         """The last batch waited for more, or the one that was the last before it did."""
         queue.timer = None
-        if not queue.waiting or queue.waiting[-1].closed:
+        if not queue.waiting:
+            return
+        if queue.waiting[-1].closed:
+            self._sender.ready(queue)  # whoever closed it need not have told
             return
         age = self._clock.mono_ms() - queue.waiting[-1].created
         left = self._settings.linger_ms - age

@@ -164,13 +164,13 @@ class Producer:
             found = await self._find(topic)
         if partition is not None and partition not in found.partitions:
             found = await self._look_again(found, partition)
-        self._check_transaction()
+        self._check_sending()
         try:
             delivery = self._placer.put(found, value, key, partition, timestamp, headers)
         except BufferFull as full:
             await self._wait_for_room(full.size)
             found = self._cluster.topics.get(topic, found)
-            self._check_transaction(full.size)
+            self._check_sending(full.size)
             delivery = self._placer.put(found, value, key, partition, timestamp, headers, full.size)
         if not delivery.index:
             await asyncio.sleep(0)  # a batch began, another may be full: the sender gets its turn
@@ -231,12 +231,15 @@ class Producer:
 
         BufferFull when there is no room for it.
         """
-        found = self._cluster.topics.get(topic)
-        if not self._started or found is None or topic in self._limbo:
-            return None
-        if partition is not None and partition not in found.partitions:
-            return None
-        return self._placer.put(found, value, key, partition, timestamp, headers)
+        with self._accumulator.lock:
+            # Under it neither a close nor the end of a transaction comes between look and put.
+            found = self._cluster.topics.get(topic)
+            if not self._started or found is None or topic in self._limbo:
+                return None
+            if partition is not None and partition not in found.partitions:
+                return None
+            self._check_sending()
+            return self._placer.put(found, value, key, partition, timestamp, headers)
 
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Sends everything now and waits until the fate of all records sent before is known.
@@ -328,7 +331,9 @@ class Producer:
         except TimedOut:
             pass
         finally:
-            self._sender.fail_all(Closed("the producer was closed before the record was sent"))
+            late = Closed("the producer was closed before the record was sent")
+            self._sender.fail_all(late)
+            self._accumulator.refuse_waiting(late)
             await self._cluster.close()
 
     async def __aenter__(self) -> Self:
@@ -367,25 +372,29 @@ class Producer:
         self, topic: str, value: Any, key: Any, headers: HeadersLike
     ) -> tuple[Any, Any, HeadersLike]:
         """Makes bytes of value and key, and pairs of the headers; raises if it cannot be sent."""
-        self._check_transaction()
+        if self._machine is not None:
+            self._machine.check_send()
         value, key = self._placer.serialized(topic, value, key)
         return value, key, read_headers(headers)[0] if headers else _NO_HEADERS
 
-    def _check_transaction(self, reserved: int = 0, parked: bool = False) -> None:
-        """Raises unless a record may be sent now, and gives back what was reserved for it."""
-        if self._machine is not None:
-            try:
+    def _check_sending(self, reserved: int = 0, parked: bool = False) -> None:
+        """Raises unless a record may be put now, and gives back what was reserved for it; one that
+        was parked was sent before and only waits for its place."""
+        try:
+            if self._closed and not parked:
+                raise Closed("the producer was closed")
+            if self._machine is not None:
                 self._machine.check_send(parked)
-            except ClientError:
-                if reserved:
-                    self._accumulator.release(reserved)
-                raise
+        except ClientError:
+            if reserved:
+                self._accumulator.release(reserved)
+            raise
 
     def _hidden(self, topic: str) -> bool:
         return topic in self._limbo or not self._started
 
     def _put_parked(self, topic: Topic, parked: Parked, reserved: int = 0) -> Delivery:
-        self._check_transaction(reserved, parked=True)
+        self._check_sending(reserved, parked=True)
         return self._placer.put(topic, *parked, reserved)
 
     # -- topics that are not known yet -----------------------------------------------------------
@@ -409,17 +418,19 @@ class Producer:
         return found
 
     async def _wait_for_room(self, size: int) -> None:
-        waiting = asyncio.ensure_future(self._accumulator.room(size))
-        self._sender.ready_all()
+        self._accumulator.hurry += 1
         try:
+            self._sender.ready_all()
             async with asyncio.timeout(self.settings.max_block_ms / 1000):
-                await waiting
+                await self._accumulator.room(size)
         except TimeoutError:
             raise BufferFull(
                 f"no room for {size} bytes within max.block.ms={self.settings.max_block_ms}",
                 size,
                 fix="send less at once, or raise buffer.memory",
             ) from None
+        finally:
+            self._accumulator.hurry -= 1
 
 
 def _level(settings: ProducerSettings, codec: Codec) -> int | None:

@@ -99,6 +99,7 @@ class Sender:
         leader = self._cluster.leader(queue.where)
         if leader == NO_NODE or leader not in self._cluster.nodes:
             self._homeless[queue] = None
+            self._cluster.want(queue.where.topic)  # it may have been forgotten meanwhile
             self._cluster.stale()
             return
         lane = self._lanes.get(leader)
@@ -107,6 +108,11 @@ class Sender:
             self._cluster.tasks.spawn(self._run(lane), name=f"scriba-lane-{leader}")
         lane.queues[queue] = None
         lane.wake.set()
+
+    def _ready_again(self, queue: Queue) -> None:
+        """The same for one that paused: what waited there may be gone, with the producer."""
+        if queue.waiting:
+            self.ready(queue)
 
     def ready_all(self) -> None:
         for queue in self._accumulator.queues():
@@ -223,7 +229,7 @@ class Sender:
             for _, batch in taken:
                 if batch.data is None and not batch.finished:
                     await self._encode(batch)
-            taken = [(queue, batch) for queue, batch in taken if not self._expired(queue, batch)]
+            taken = [(queue, batch) for queue, batch in taken if self._may_go(queue, batch)]
             if not taken:
                 return
             version, request, where = produce_request(
@@ -244,22 +250,29 @@ class Sender:
         lane.in_flight += 1
         answer.add_done_callback(partial(self._settle, lane, where))
 
-    def _expired(self, queue: Queue, batch: Batch) -> bool:
-        """Whether a batch was failed while it was made ready."""
+    def _may_go(self, queue: Queue, batch: Batch) -> bool:
+        """Whether a batch can still be sent, after it was made ready."""
         if batch.finished:
             self._landed(queue, batch)
-        return batch.finished
+        elif queue.where.topic not in self._cluster.topics:
+            code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            self._again(queue, batch, BrokerError(code, about=str(queue.where)))
+        else:
+            return True
+        return False
 
     async def _encode(self, batch: Batch) -> None:
         size = batch.size
-        how = (self._codec, self._level, self._transactions is not None)
+        builder = batch.take_builder()
+        how = (builder, self._codec, self._level, self._transactions is not None)
         if self._codec != Codec.NONE and size >= _OFFLOAD_BYTES:
-            await self._cluster.ports.offload.run(batch.encode, *how)
+            data = await self._cluster.ports.offload.run(batch.build, *how)
         else:
-            batch.encode(*how)
+            data = batch.build(*how)
+        if not batch.finished:
+            batch.data = data
         if self._codec != Codec.NONE:
-            assert batch.data is not None
-            self._accumulator.topic(batch.where.topic).learn_ratio(len(batch.data) / size)
+            self._accumulator.topic(batch.where.topic).learn_ratio(len(data) / size)
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -382,7 +395,7 @@ class Sender:
         batch.attempts += 1
         queue.put_back(batch)
         queue.blocked_until = max(queue.blocked_until, now + pause)
-        asyncio.get_running_loop().call_later(pause / 1000, self.ready, queue)
+        asyncio.get_running_loop().call_later(pause / 1000, self._ready_again, queue)
 
     def _give_up(
         self,

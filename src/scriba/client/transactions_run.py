@@ -95,6 +95,7 @@ class TransactionRunner:
         """Commits; after TimedOut it may be called again, to go on with it."""
         machine = self.machine
         machine.commit()
+        self._accumulator.hide_all()  # what another thread is about to put is looked at again
         async with self._row:
             if machine.state is not State.COMMITTING:
                 self._raise_failure()
@@ -109,6 +110,7 @@ class TransactionRunner:
         """Aborts; after TimedOut it may be called again, to go on with it."""
         machine = self.machine
         machine.abort()
+        self._accumulator.hide_all()
         self._give_up_records()
         if self._telling is not None:
             # Asked once more behind the end, it would open the next transaction.

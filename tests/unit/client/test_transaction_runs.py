@@ -414,3 +414,37 @@ def test_where_nobody_answers_starting_times_out() -> None:
             await p.begin_transaction()
 
     cluster.run(main)
+
+
+@GENERATIONS
+@pytest.mark.parametrize("end", ["commit", "abort"])
+def test_a_record_that_another_thread_is_about_to_put_is_not_taken_into_an_ending_transaction(
+    generation: int, end: str
+) -> None:
+    """It was looked at while the transaction was open, and is put when that is about to end."""
+    cluster = FakeTransactions(generation=generation)
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        name, where = "orders", cluster.bootstrap
+        lasting = Producer(bootstrap_servers=where, transactional_id=name, ports=world, linger_ms=9)
+        async with lasting as p:
+            await p.begin_transaction()
+            await p.send("t", b"first")
+            record = ("t", b"second", None, None, None, ())
+            p._prepare("t", b"second", None, ())
+            open_batch = p.send_nowait("t", b"joined by nothing")
+            ending = asyncio.ensure_future(getattr(p, f"{end}_transaction")())
+            await asyncio.sleep(0)
+            assert p._quick_put(*record) is None
+            with pytest.raises(TransactionStateError):
+                p._put_from_thread(*record)
+            await ending
+            assert open_batch.done()
+            assert not p._accumulator.pending
+            await p.begin_transaction()
+            assert (await p.send("t", b"third")).partition == 0
+            await p.commit_transaction()
+
+    cluster.run(main)
+    assert b"second" not in b"".join(bytes(data) for _, data in log.batches)
