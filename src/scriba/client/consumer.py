@@ -135,6 +135,7 @@ class Consumer:
         """Gives up all partitions, however they came, and leaves the group."""
         self._check_open()
         if self._group is not None and self._group.subscription is not None:
+            self._group.refuse_listener("unsubscribe")
             await self._group.leave("unsubscribed", self._limit(timeout_ms))
         else:
             self.assign([])
@@ -298,9 +299,11 @@ class Consumer:
         most = max_records or self.settings.max_poll_records
         if self._group is not None:
             return await self._poll_in_group(self._group, timeout_ms, most)
+        # Fetches go on even if the caller never waits; and from a taking to its end there is no
+        # await, so that a poll that is cancelled takes nothing with it.
+        await asyncio.sleep(0)
         records = self._take(most)
         if records or timeout_ms <= 0:
-            await asyncio.sleep(0)  # fetches go on even if the caller never waits
             return records
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -319,6 +322,7 @@ class Consumer:
         mono_ms = self._ports.clock.mono_ms
         deadline = mono_ms() + timeout_ms
         await group.turn()
+        await asyncio.sleep(0)  # as above
         while not (records := self._take(most)) and (left := deadline - mono_ms()) > 0:
             try:
                 async with asyncio.timeout(left / 1000):
@@ -327,7 +331,6 @@ class Consumer:
                 return []
             if group.due:
                 await group.turn()
-        await asyncio.sleep(0)  # fetches go on even if the caller never waits
         return records
 
     def __aiter__(self) -> Self:
@@ -374,6 +377,8 @@ class Consumer:
         are given up when the time is over."""
         if self._closing:
             return
+        if self._group is not None:
+            self._group.refuse_listener("close")
         self._closing = True
         try:
             if self._group is not None and self._started:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Coroutine, Iterable
+from contextvars import ContextVar
 from typing import Any, Final
 
 from scriba.client.assignors import ASSIGNORS
@@ -58,6 +59,19 @@ _SEVERAL_LEAVE: Final = 3
 _TOPICS_BY_ID: Final = 12
 _LATE_MS: Final = 5_000
 """How much later than the rebalance itself the answer to JoinGroup may come."""
+
+
+class _Telling:
+    """A listener that is being told something, until it has returned; then of no group."""
+
+    __slots__ = ("group",)
+
+    def __init__(self, group: "Group") -> None:
+        self.group: Group | None = group
+
+
+_telling: ContextVar[_Telling | None] = ContextVar("telling", default=None)
+"""Goes with what a listener calls, through tasks and threads."""
 
 
 class Group:
@@ -162,8 +176,10 @@ class Group:
             await self._finish_change()
         machine, subscription = self._machine, self.subscription
         problem: Exception | None = None
+        await self.offsets.under_way(timeout_ms)
         if commit and not machine.lost:
-            await self.offsets.commit_before_parting(timeout_ms)
+            left = max(0, deadline - self._clock.mono_ms())
+            await self.offsets.commit_before_parting(left)
         if subscription is not None:
             if machine.owned:
                 problem = await self._part(machine.owned, machine.lost)
@@ -198,8 +214,7 @@ class Group:
     async def turn(self) -> None:
         """What the group wants of the application; raises what the application has to know."""
         machine = self._machine
-        if asyncio.current_task() is self._changing:
-            raise ClientError("a listener cannot poll", fix="poll after it has returned")
+        self.refuse_listener("poll")
         for task in self._tasks:
             if task.done():
                 task.result()  # it ends only by a mistake, which must not go unnoticed
@@ -263,11 +278,22 @@ class Group:
 
     async def _tell(self, told: Coroutine[Any, Any, None]) -> Exception | None:
         """The application's own failure goes to its poll, when the rebalance is done."""
+        telling = _Telling(self)
+        before = _telling.set(telling)
         try:
             await told
         except Exception as problem:
             return problem
+        finally:
+            telling.group = None
+            _telling.reset(before)
         return None
+
+    def refuse_listener(self, call: str) -> None:
+        """A listener that waited for the end of its own turn would wait for ever."""
+        telling = _telling.get()
+        if telling is not None and telling.group is self:
+            raise ClientError(f"a listener cannot {call}", fix=f"{call} after it has returned")
 
     def _assign(self, partitions: Iterable[TopicPartition]) -> None:
         before = self._positions.assigned

@@ -65,6 +65,7 @@ class GroupOffsets:
         self._committed = CommittedOffsets(cluster, coordinator)
         self._turn = asyncio.Lock()
         self._automatic: asyncio.Task[None] | None = None
+        self._commits: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         if self._settings.enable_auto_commit:
@@ -119,7 +120,15 @@ class GroupOffsets:
             elif failure is not None:
                 log.warning("a commit failed: %s", failure)
 
-        return self._cluster.tasks.spawn(work(), name="scriba-commit")
+        task = self._cluster.tasks.spawn(work(), name="scriba-commit")
+        self._commits.add(task)
+        task.add_done_callback(self._commits.discard)
+        return task
+
+    async def under_way(self, timeout_ms: int) -> None:
+        """Waits for the commits that nobody waits for, as long as there is time."""
+        if self._commits:
+            await asyncio.wait(list(self._commits), timeout=timeout_ms / 1000)
 
     def commit_automatically(self) -> None:
         """Begins to commit the positions of now; the one before may still be under way."""

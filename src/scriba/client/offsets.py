@@ -39,14 +39,18 @@ async def look_up(
 ) -> Found:
     """One try to find each partition's offset for a name or timestamp."""
     found = Found({}, {})
-    by_leader: dict[int, dict[TopicPartition, int]] = {}
+    by_leader: dict[int, dict[TopicPartition, ListOffsetsPartition]] = {}
     for where, target in wanted.items():
-        leader = cluster.leader(where)
-        if leader == NO_NODE:
+        known = cluster.partition(where)
+        if known is None or known.leader == NO_NODE:
             found.failures[where] = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, about=str(where))
             cluster.stale()
         else:
-            by_leader.setdefault(leader, {})[where] = target
+            by_leader.setdefault(known.leader, {})[where] = ListOffsetsPartition(
+                partition_index=where.partition,
+                current_leader_epoch=known.leader_epoch,
+                timestamp=target,
+            )
     await asyncio.gather(
         *(_ask(cluster, leader, part, isolation, found) for leader, part in by_leader.items())
     )
@@ -56,22 +60,14 @@ async def look_up(
 async def _ask(
     cluster: Cluster,
     leader: int,
-    wanted: Mapping[TopicPartition, int],
+    wanted: Mapping[TopicPartition, ListOffsetsPartition],
     isolation: Isolation,
     found: Found,
 ) -> None:
     topics: dict[str, ListOffsetsTopic] = {}
-    for where, target in wanted.items():
-        partition = cluster.partition(where)
-        assert partition is not None
+    for where, asked in wanted.items():
         topic = topics.setdefault(where.topic, ListOffsetsTopic(name=where.topic))
-        topic.partitions.append(
-            ListOffsetsPartition(
-                partition_index=where.partition,
-                current_leader_epoch=partition.leader_epoch,
-                timestamp=target,
-            )
-        )
+        topic.partitions.append(asked)
     request = ListOffsetsRequest(
         replica_id=_NO_REPLICA,
         isolation_level=isolation,
@@ -81,7 +77,7 @@ async def _ask(
     try:
         connection = await cluster.connect(leader)
         version = connection.version(ListOffsetsRequest)
-        needed = max((_NEEDS.get(target, 0) for target in wanted.values()), default=0)
+        needed = max((_NEEDS.get(asked.timestamp, 0) for asked in wanted.values()), default=0)
         if version < needed:
             raise BrokerError(ErrorCode.UNSUPPORTED_VERSION, "the broker is too old for this place")
         answer = await connection.request(request, ListOffsetsResponse, version=version)

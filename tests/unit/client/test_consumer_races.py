@@ -1,0 +1,134 @@
+"""What happens to a consumer between two of its steps, in virtual time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from fake_cluster import FakeCluster
+from test_consumer import T0, consumer, fill, offsets
+
+from scriba.broker.node import Node
+from scriba.client import Admin, ClientError, Consumer, NewTopic, Producer
+from scriba.client.model import Isolation, OffsetSpec, TopicPartition
+from scriba.client.offsets import look_up
+from scriba.settings import NodeSettings
+from scriba.testing.sim_world import ProcessWorld, SimWorld
+
+AT = {"bootstrap.servers": "broker:9092"}
+
+
+@pytest.mark.parametrize("steps", range(5))
+@pytest.mark.parametrize("timeout_ms", [0, 1000])
+def test_a_poll_that_is_cancelled_takes_nothing_with_it(steps: int, timeout_ms: int) -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+    fill(log, 3, 3)
+
+    async def main(world: ProcessWorld) -> None:
+        async with consumer(cluster, world) as c:
+            c.assign([T0])
+            seen = await c.poll(1000, max_records=1)
+            polling = asyncio.ensure_future(c.poll(timeout_ms, max_records=2))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            polling.cancel()
+            await asyncio.wait([polling])
+            if not polling.cancelled():
+                seen += polling.result()
+            while len(seen) < 6:
+                more = await c.poll(1000)
+                assert more
+                seen += more
+            assert offsets(seen) == list(range(6))
+
+    cluster.run(main)
+
+
+def test_a_topic_that_leaves_the_picture_as_its_offsets_are_asked_for_harms_nobody() -> None:
+    cluster = FakeCluster()
+    [log] = cluster.topic("t")
+    fill(log, 3)
+
+    async def main(world: ProcessWorld) -> None:
+        async with consumer(cluster, world) as c:
+            await c.partitions("t")
+            asyncio.get_running_loop().call_soon(c._cluster.forget, ["t"])
+            wanted = {T0: int(OffsetSpec.LATEST)}
+            found = await look_up(c._cluster, wanted, Isolation.READ_UNCOMMITTED)
+            place = found.offsets[T0]
+            assert place is not None
+            assert place.offset == 3
+
+    cluster.run(main)
+
+
+# -- in a group, with a real node ------------------------------------------------------------------
+
+
+def in_a_group(work: Any, **settings: Any) -> None:
+    """Runs `work(consumer, world)` beside a node with ten records in topic t."""
+    sim = SimWorld(1)
+
+    async def node(world: ProcessWorld) -> None:
+        lines = {
+            "listeners": "PLAINTEXT://broker:9092",
+            "scriba.allow.insecure.bind": "true",
+            "log.dirs": "/data",
+            "group.initial.rebalance.delay.ms": "0",
+        }
+        served = Node(NodeSettings.parse(lines), world)
+        await served.start()
+        await served.wait_stopped()
+
+    async def client(world: ProcessWorld) -> None:
+        async with Admin(AT, ports=world) as admin:
+            await admin.create_topics([NewTopic("t", partitions=1)])
+        async with Producer(AT, ports=world) as p:
+            for n in range(10):
+                await p.send("t", b"%d" % n)
+        chosen = {"group_id": "g", "auto_offset_reset": "earliest", **settings}
+        c = Consumer(AT, ports=world, **chosen)
+        try:
+            async with asyncio.timeout(120):
+                await work(c, world)
+        finally:
+            await c.close()
+
+    async def main() -> None:
+        sim.host("broker").start(node)
+        await sim.host("client").start(client).task
+
+    sim.run(main())
+
+
+async def committed(world: ProcessWorld) -> int | None:
+    async with Consumer(AT, ports=world, group_id="g") as other:
+        place = (await other.committed([T0]))[T0]
+        return None if place is None else place.offset
+
+
+def test_a_commit_that_nobody_waits_for_is_not_lost_with_the_consumer() -> None:
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        told: list[ClientError | None] = []
+        c.subscribe("t")
+        assert len(await c.poll(60_000, max_records=4)) == 4
+        c.commit_nowait({T0: 4}, lambda offsets, failure: told.append(failure))
+        await c.close()
+        assert told == [None]
+        assert await committed(world) == 4
+
+    in_a_group(work, enable_auto_commit=False)
+
+
+@pytest.mark.parametrize("call", ["poll", "close", "unsubscribe"])
+def test_what_a_listener_cannot_do_is_told(call: str) -> None:
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        async def assigned(partitions: list[TopicPartition]) -> None:
+            await getattr(c, call)()
+
+        c.subscribe("t", on_assigned=assigned)
+        with pytest.raises(ClientError, match=f"a listener cannot {call}"):
+            await c.poll(60_000)
+        assert len(await c.poll(1000)) == 10, "and it goes on"
+
+    in_a_group(work)
