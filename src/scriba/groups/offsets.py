@@ -66,6 +66,8 @@ class Verdicts:
         self.errors = [
             ErrorCode.NONE if 0 <= each.partition_index < count else absent for each in partitions
         ]
+        self.complete = facts is not None and absent not in self.errors
+        """Whether all of it exists."""
 
     def acceptable(self) -> Iterator[tuple[int, TopicFacts, Partition]]:
         """Position, topic and partition of what has no error so far."""
@@ -105,9 +107,24 @@ def commit(
             ],
         )
         for topic, each in zip(request.topics, verdicts, strict=True)
+        # Of a topic without partitions Kafka tells only where it does not exist.
+        if topic.partitions or each.facts is None
     ]
+    if len(topics) > 1 and not all(each.complete for each in verdicts):
+        topics = _once(topics)
     out.replies.append((token, OffsetCommitResponse(topics=topics)))
     return out
+
+
+def _once(topics: list[OffsetCommitResponseTopic]) -> list[OffsetCommitResponseTopic]:
+    """Kafka puts together what it says of a topic that is named twice if it has anything to add
+    to the coordinator's answer."""
+    found: dict[tuple[str, bytes], OffsetCommitResponseTopic] = {}
+    for topic in topics:
+        first = found.setdefault((topic.name, topic.topic_id), topic)
+        if first is not topic:
+            first.partitions += topic.partitions
+    return list(found.values())
 
 
 def look_up(state: State, topic: OffsetCommitRequestTopic, version: int) -> Verdicts:

@@ -159,7 +159,7 @@ def delete(
     except KafkaError as e:
         out.replies.append((token, refused(request, e.code, caller.version)))
         return out
-    topics = []
+    topics: dict[str, OffsetDeleteResponseTopic] = {}
     for topic in request.topics:
         facts = state.topics.get(topic.name)
         count = facts.partitions if facts is not None else 0
@@ -176,8 +176,10 @@ def delete(
             partitions.append(
                 OffsetDeleteResponsePartition(partition_index=index, error_code=error)
             )
-        topics.append(OffsetDeleteResponseTopic(name=topic.name, partitions=partitions))
-    out.replies.append((token, OffsetDeleteResponse(topics=topics)))
+        if partitions or facts is None:
+            answer = OffsetDeleteResponseTopic(name=topic.name)
+            topics.setdefault(topic.name, answer).partitions += partitions
+    out.replies.append((token, OffsetDeleteResponse(topics=[*topics.values()])))
     return out
 
 

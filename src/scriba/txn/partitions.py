@@ -11,7 +11,7 @@ from scriba.instant import Instant
 from scriba.outcome import Caller, Outcome, Token
 from scriba.txn.messages import TopicPartition
 from scriba.txn.state import State
-from scriba.txn.states import ENDED, ONGOING, PREPARED, TV_WITH_EPOCH_BUMP, Txn, stored
+from scriba.txn.states import ENDED, ONGOING, PREPARED, TV_WITH_EPOCH_BUMP, Txn, by_topic, stored
 from scriba.wire.txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
@@ -36,7 +36,7 @@ def add_partitions(
         wanted = frozenset((t.name, index) for t in asked.topics for index in t.partitions)
         txn = changed.get(asked.transactional_id) or state.txns.get(asked.transactional_id)
         if asked.verify_only:
-            results.append(result_of(asked, _verify(txn, asked, wanted)))
+            results.append(grouped(asked.transactional_id, _verify(txn, asked, wanted)))
             continue
         code = _refuse(txn, asked)
         if code is None and txn is not None and not _has(txn, wanted):
@@ -106,10 +106,28 @@ def _verify(
     }
 
 
+def grouped(
+    transactional_id: str, codes: dict[TopicPartition, ErrorCode]
+) -> AddPartitionsToTxnResult:
+    """The answer for one transaction whose partitions fare differently: each is told of once."""
+    result = AddPartitionsToTxnResult(transactional_id=transactional_id)
+    for topic, indexes in by_topic(codes).items():
+        answers = [
+            AddPartitionsToTxnPartitionResult(
+                partition_index=index, partition_error_code=codes[topic, index]
+            )
+            for index in indexes
+        ]
+        result.topic_results.append(
+            AddPartitionsToTxnTopicResult(name=topic, results_by_partition=answers)
+        )
+    return result
+
+
 def result_of(
     asked: AddPartitionsToTxnTransaction, codes: dict[TopicPartition, ErrorCode]
 ) -> AddPartitionsToTxnResult:
-    """The answer for one transaction: a code for each partition that it named."""
+    """The answer for one transaction in the shape of the question."""
     return AddPartitionsToTxnResult(
         transactional_id=asked.transactional_id,
         topic_results=[

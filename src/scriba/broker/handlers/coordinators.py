@@ -72,7 +72,7 @@ def _answer(
                     host=found.host,
                     port=found.port,
                     error_code=found.error,
-                    error_message="",
+                    error_message="" if shards is not None else found.error.text,
                 )
                 for key, found in answers
             ]

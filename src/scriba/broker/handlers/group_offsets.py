@@ -15,7 +15,12 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.refusals import refused
 from scriba.wire import groups as wire
 from scriba.wire.schema import Message
-from scriba.wire.txn import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from scriba.wire.txn import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponseTopic,
+)
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
@@ -94,21 +99,66 @@ def txn_offset_commit(node: Node, ctx: Context, request: TxnOffsetCommitRequest)
 async def _txn_offset_commit(
     node: Node, ctx: Context, request: TxnOffsetCommitRequest
 ) -> Message | Later[Message]:
+    """What does not exist is answered before anybody asks whose transaction it is."""
     request.topics, denied = _sorted_out(node, ctx, Operation.READ, request.topics, by_id=False)
-    told: Any = refused(TxnOffsetCommitRequest(topics=denied), DENIED, ctx.version)
+    request.topics, absent = _existing(node, request.topics)
+    told = [
+        topic
+        for topics, code in (
+            (denied, DENIED),
+            (absent, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        )
+        for topic in _refused_in_txn(topics, code)
+    ]
 
     def finish(answer: TxnOffsetCommitResponse) -> Message:
-        answer.topics += told.topics
+        if not told:
+            return answer
+        by_name: dict[str, TxnOffsetCommitResponseTopic] = {}
+        for topic in [*told, *answer.topics]:
+            fresh = TxnOffsetCommitResponseTopic(name=topic.name)
+            by_name.setdefault(topic.name, fresh).partitions += topic.partitions
+        answer.topics = list(by_name.values())
         return answer
 
     if not request.topics:
         return finish(TxnOffsetCommitResponse())
     try:
+        if not request.group_id:
+            raise KafkaError(ErrorCode.INVALID_GROUP_ID)
         await _verify(node, ctx, request)
     except KafkaError as error:
         answer: Any = refused(request, error.code, ctx.version)
         return finish(answer)
     return to_coordinator(node, ctx, request, request.group_id, finish)
+
+
+def _existing(
+    node: Node, topics: list[TxnOffsetCommitRequestTopic]
+) -> tuple[list[TxnOffsetCommitRequestTopic], list[TxnOffsetCommitRequestTopic]]:
+    """Places that exist, and those that do not; a topic may be in both."""
+    existing: list[TxnOffsetCommitRequestTopic] = []
+    absent: list[TxnOffsetCommitRequestTopic] = []
+    for topic in topics:
+        known = node.image.topics_by_name.get(topic.name)
+        if known is None:
+            absent.append(topic)
+            continue
+        there = [p for p in topic.partitions if p.partition_index in known.partitions]
+        if len(there) < len(topic.partitions):
+            gone = [p for p in topic.partitions if p.partition_index not in known.partitions]
+            absent.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=gone))
+        if there:
+            existing.append(TxnOffsetCommitRequestTopic(name=topic.name, partitions=there))
+    return existing, absent
+
+
+def _refused_in_txn(
+    topics: list[TxnOffsetCommitRequestTopic], code: ErrorCode
+) -> list[TxnOffsetCommitResponseTopic]:
+    answer: Any = refused(TxnOffsetCommitRequest(topics=topics), code, FIRST_THAT_ADDS)
+    found: list[TxnOffsetCommitResponseTopic] = answer.topics
+    return found
 
 
 async def _verify(node: Node, ctx: Context, request: TxnOffsetCommitRequest) -> None:

@@ -17,11 +17,18 @@ from typing import TYPE_CHECKING, Final
 from scriba.broker.access import Operation, Resource
 from scriba.broker.answers import HangUp
 from scriba.broker.context import Context, Later
-from scriba.broker.handlers.produce_txn import Open, Verified, admit, unverified, verify
+from scriba.broker.handlers.produce_txn import (
+    NotVerified,
+    Open,
+    Verified,
+    admit,
+    unverified,
+    verify,
+)
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.compression import Codec
-from scriba.records.header import CODEC_MASK, BatchHeader
-from scriba.records.validate import BadRecord, Heavy, Prepared, is_light, prepare
+from scriba.records.header import CODEC_MASK, TRANSACTIONAL, BatchHeader
+from scriba.records.validate import BadRecord, Heavy, Prepared, TopicRules, is_light, peek, prepare
 from scriba.runtime.watermark import Watermark
 from scriba.wire.produce import (
     BatchIndexAndErrorMessage,
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
     from scriba.broker.node import Node
     from scriba.broker.partition import Partition
     from scriba.storage.log import Appended
+    from scriba.storage.producers import Verification
 
 Ready = dict[int, "Prepared | KafkaError"]
 """Batches that were looked at before the append, by the identity of their request's entry."""
@@ -49,14 +57,18 @@ FIRST_WITH_ZSTD: Final = 7
 _LOW_ATTRIBUTES: Final = 22
 """Where in a batch the byte is that names the codec."""
 
-_JUDGED_BY_THE_LOG: Final = frozenset(
+_BEFORE_THE_LOG: Final = frozenset(
     {
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+        ErrorCode.KAFKA_STORAGE_ERROR,
     }
 )
-"""What a batch is refused for at the partition itself: the answer tells where the log begins."""
+"""Refusals at the partition that do not tell where its log begins; all others do."""
 
 
 class Wait:
@@ -75,11 +87,14 @@ class Wait:
 def produce(
     node: Node, ctx: Context, request: ProduceRequest, verified: Verified | None = None
 ) -> ProduceResponse | Later[ProduceResponse] | None:
+    if verified is None:
+        _keep_last(request)
     if request.transactional_id is not None and verified is None:
         opening = _opening(node, ctx, request)
-        if opening is not None:
+        if opening is not None and opening.entries:
             _keep_records(request)
             return Later(_produce_verified(node, ctx, request, opening))
+        verified = opening.verified if opening is not None else None
     prepared: Ready = {}
     batches = [data.records for topic in request.topic_data for data in topic.partition_data]
     if node.replicas.inspects() or not is_light(batches):
@@ -93,6 +108,25 @@ def produce(
     if request.acks != 0 and not waits:
         return response
     return _conclude(request, response, waits)
+
+
+def _keep_last(request: ProduceRequest) -> None:
+    """Of a partition that is named twice only the last batch counts, as in Kafka."""
+    topics = request.topic_data
+    if len(topics) > 1:
+        last = {(topic.name, topic.topic_id): topic for topic in topics}
+        if len(last) < len(topics):
+            for topic in topics:
+                kept = last[topic.name, topic.topic_id]
+                if kept is not topic:
+                    kept.partition_data = topic.partition_data + kept.partition_data
+            request.topic_data = topics = list(last.values())
+    for topic in topics:
+        entries = topic.partition_data
+        if len(entries) > 1:
+            by_index = {data.index: data for data in entries}
+            if len(by_index) < len(entries):
+                topic.partition_data = list(by_index.values())
 
 
 def _opening(node: Node, ctx: Context, request: ProduceRequest) -> Open | None:
@@ -150,6 +184,19 @@ def _answers(
 # ---- preparing off the loop ----
 
 
+class NoBatch(KafkaError):
+    """What came for a partition is not one batch, so that it never gets as far as a log."""
+
+
+def _named(error: KafkaError, records: memoryview) -> KafkaError:
+    """Why a batch is refused; a NoBatch where there is none."""
+    try:
+        peek(records)
+    except KafkaError:
+        return NoBatch(error.code, error.message)
+    return error
+
+
 def _prepare_all(
     node: Node, ctx: Context, request: ProduceRequest
 ) -> tuple[Ready, list[tuple[int, memoryview, Partition]]]:
@@ -171,7 +218,7 @@ def _prepare_all(
             except Heavy:
                 heavy.append((id(data), memoryview(bytearray(records)), partition))
             except KafkaError as error:
-                prepared[id(data)] = error
+                prepared[id(data)] = _named(error, memoryview(records))
     return prepared, heavy
 
 
@@ -226,13 +273,14 @@ def _append_all(
         name, topic_refusal = _resolve(node, ctx, topic)
         answers: list[PartitionProduceResponse] = []
         for data in topic.partition_data:
-            try:
-                if refusal is not None or topic_refusal is not None:
-                    raise refusal or topic_refusal  # type: ignore[misc]
-                answer = _append(node, request, name, data, prepared, verified, waits)
-            except KafkaError as error:
-                partition = node.replicas.get(name, data.index)
-                answer = refused(node, data.index, partition, error)
+            known = verified.get(id(data)) if verified else None
+            early = refusal or topic_refusal
+            if early is not None:
+                answer = refused(node, data.index, None, early)
+            elif isinstance(known, KafkaError):
+                answer = refused(node, data.index, None, known)
+            else:
+                answer = _append(node, request, name, data, prepared, known, waits)
             answers.append(answer)
         topics.append(
             TopicProduceResponse(
@@ -245,15 +293,18 @@ def _append_all(
 def refused(
     node: Node, index: int, partition: Partition | None, error: KafkaError
 ) -> PartitionProduceResponse:
+    """`partition` is None where the refusal has nothing to do with the log. Texts are told of what
+    a code alone does not say: a bad record, a transaction that could not be verified."""
     node.counters.failed_produce += 1
-    judged = isinstance(error, BadRecord) or error.code in _JUDGED_BY_THE_LOG
+    judged = error.code not in _BEFORE_THE_LOG and not isinstance(error, NoBatch)
+    told = isinstance(error, BadRecord | NotVerified)
     return PartitionProduceResponse(
         index=index,
         error_code=error.code,
         base_offset=-1,
         log_start_offset=partition.log.start_offset if judged and partition is not None else -1,
         record_errors=_blamed(error),
-        error_message=error.message,
+        error_message=error.message if told else None,
     )
 
 
@@ -280,12 +331,23 @@ def _blamed(error: KafkaError) -> list[BatchIndexAndErrorMessage]:
 def _refuse_request(node: Node, ctx: Context, request: ProduceRequest) -> KafkaError | None:
     if request.acks not in (-1, 0, 1):
         return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-    tid = request.transactional_id
-    if tid is not None and not node.access.allowed(
-        ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, tid
-    ):
-        return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    if _has_transactional(request):
+        tid = request.transactional_id
+        allowed = node.access.allowed
+        if tid is None or not allowed(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, tid):
+            return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     return None
+
+
+def _has_transactional(request: ProduceRequest) -> bool:
+    """Whether some batch belongs to a transaction, by its attributes."""
+    return any(
+        data.records is not None
+        and len(data.records) > _LOW_ATTRIBUTES
+        and data.records[_LOW_ATTRIBUTES] & TRANSACTIONAL
+        for topic in request.topic_data
+        for data in topic.partition_data
+    )
 
 
 def _resolve(node: Node, ctx: Context, topic: TopicProduceData) -> tuple[str, KafkaError | None]:
@@ -312,29 +374,24 @@ def _append(
     name: str,
     data: PartitionProduceData,
     prepared: Ready,
-    verified: Verified | None,
+    verification: Verification | None,
     waits: list[Wait],
 ) -> PartitionProduceResponse:
-    partition = node.replicas.find(name, data.index)
-    leader = partition.leader
-    if leader is None:
-        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    settings = partition.settings
-    if request.acks == -1 and not leader.in_sync(settings.min_insync_replicas):
-        raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
-    now = node.world.clock.now()
-    ready = prepared.get(id(data)) if prepared else None
-    if ready is None:
-        records = data.records
-        if records is None:
-            raise KafkaError(ErrorCode.INVALID_RECORD, "the partition came without records")
-        ready = prepare(memoryview(records), settings, now.wall_ms)
-    elif isinstance(ready, KafkaError):
-        raise ready
-    view, header = ready
-    if header.is_transactional:
-        admit(node, request, partition, header, verified.get(id(data)) if verified else None)
-    place = partition.append(view, header, now)
+    partition: Partition | None = None
+    try:
+        partition = node.replicas.find(name, data.index)
+        if partition.leader is None:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        settings = partition.settings
+        if request.acks == -1 and not partition.leader.in_sync(settings.min_insync_replicas):
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        now = node.world.clock.now()
+        view, header = _ready(prepared, data, settings, now.wall_ms)
+        if header.is_transactional and header.producer_id >= 0:
+            admit(node, partition, header, verification)
+        place = partition.append(view, header, now)
+    except KafkaError as error:
+        return refused(node, data.index, partition, error)
     counters = node.counters
     counters.messages_in += header.count
     counters.topic_bytes_in += len(view)
@@ -346,6 +403,23 @@ def _append(
     elif partition.syncs and partition.flushed.value < end_offset:
         waits.append(Wait(answer, partition.flushed, end_offset))
     return answer
+
+
+def _ready(
+    prepared: Ready, data: PartitionProduceData, settings: TopicRules, now_ms: int
+) -> Prepared:
+    ready = prepared.get(id(data)) if prepared else None
+    if isinstance(ready, KafkaError):
+        raise ready
+    if ready is not None:
+        return ready
+    records = data.records
+    if records is None:
+        raise NoBatch(ErrorCode.INVALID_RECORD, "the partition came without records")
+    try:
+        return prepare(memoryview(records), settings, now_ms)
+    except KafkaError as error:
+        raise _named(error, memoryview(records)) from None
 
 
 # ---- waiting ----

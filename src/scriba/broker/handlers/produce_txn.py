@@ -37,7 +37,8 @@ Verified = dict[int, "Verification | KafkaError"]
 
 
 class Open(NamedTuple):
-    """The entries of a request whose transaction is not open in their partition."""
+    """The entries of a request whose transaction is not open in their partition; `verified` also
+    has those that are refused without asking anybody."""
 
     producer_id: int
     epoch: int
@@ -64,7 +65,10 @@ def unverified(node: Node, ctx: Context, request: ProduceRequest) -> Open | None
             if records is None or len(records) < HEADER_SIZE:
                 continue  # the append itself will say what is wrong
             header = read_header(records)
-            if not header.is_transactional:
+            if not header.is_transactional or header.producer_id < 0:
+                continue  # without a producer there is nobody to have a transaction
+            partition = node.replicas.get(name, data.index) if name else None
+            if partition is None:
                 continue
             if producer not in (None, (header.producer_id, header.producer_epoch)):
                 raise KafkaError(
@@ -72,8 +76,7 @@ def unverified(node: Node, ctx: Context, request: ProduceRequest) -> Open | None
                     "transactional batches of more than one producer came in one request",
                 )
             producer = header.producer_id, header.producer_epoch
-            partition = node.replicas.get(name, data.index) if name else None
-            if partition is None or partition.leader is None:
+            if partition.leader is None:
                 continue
             try:
                 pending = partition.log.producers.begin_verification(
@@ -85,7 +88,7 @@ def unverified(node: Node, ctx: Context, request: ProduceRequest) -> Open | None
             if pending is not None:
                 verified[id(data)] = pending
                 entries[id(data)] = (partition.topic, data.index)
-    if producer is None or not entries:
+    if producer is None or not verified:
         return None
     return Open(*producer, entries, verified)
 
@@ -109,32 +112,28 @@ async def verify(node: Node, ctx: Context, tid: str, opening: Open) -> Verified:
     return verified
 
 
+class NotVerified(KafkaError):
+    """A transaction that could not be verified, which its code alone does not say."""
+
+
 def _refusal(code: ErrorCode, adds: bool) -> KafkaError:
     if code in _COORDINATOR_AWAY or (code is ErrorCode.CONCURRENT_TRANSACTIONS and not adds):
         # A code that every producer answers by trying again.
-        return KafkaError(
+        return NotVerified(
             ErrorCode.NOT_ENOUGH_REPLICAS,
             f"cannot verify that the partition is part of the transaction: {code.name}",
         )
     if code is ErrorCode.INVALID_TXN_STATE:
-        return KafkaError(code, "the partition was not added to the transaction")
+        return NotVerified(code, "the partition was not added to the transaction")
     return KafkaError(code)
 
 
 def admit(
     node: Node,
-    request: ProduceRequest,
     partition: Partition,
     header: BatchHeader,
-    verified: Verification | KafkaError | None,
+    verification: Verification | None,
 ) -> None:
     """Refuses a transactional batch that belongs to no transaction; right before its append."""
-    if request.transactional_id is None:
-        raise KafkaError(
-            ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            "a transactional batch came in a request without a transactional id",
-        )
-    if isinstance(verified, KafkaError):
-        raise verified
     if node.settings.transaction_partition_verification_enable:
-        partition.log.producers.admit(header, verified)
+        partition.log.producers.admit(header, verification)

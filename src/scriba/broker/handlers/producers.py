@@ -86,15 +86,15 @@ def describe_producers(
     for topic in request.topics:
         answers = TopicResponse(name=topic.name)
         response.topics.append(answers)
-        allowed = node.access.allowed(ctx, Operation.READ, Resource.TOPIC, topic.name)
+        refusal = _refuse_topic(node, ctx, topic.name)
         for index in topic.partition_indexes:
             answer = PartitionResponse(partition_index=index)
             answers.partitions.append(answer)
+            if refusal is not None:
+                answer.error_code = refusal
+                answer.error_message = refusal.text
+                continue
             try:
-                if not node.is_legal_topic(topic.name):
-                    raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
-                if not allowed:
-                    raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 partition = node.replicas.find(topic.name, index)
                 partition.check_leader(-1)
                 answer.active_producers = [
@@ -110,8 +110,17 @@ def describe_producers(
                 ]
             except KafkaError as error:
                 answer.error_code = error.code
-                answer.error_message = error.message
     return response
+
+
+def _refuse_topic(node: Node, ctx: Context, name: str) -> ErrorCode | None:
+    if not node.is_legal_topic(name):
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    if not node.access.allowed(ctx, Operation.READ, Resource.TOPIC, name):
+        return ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    if name not in node.image.topics_by_name:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return None
 
 
 def refuse_describe_producers(

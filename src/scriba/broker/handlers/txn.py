@@ -16,7 +16,7 @@ from scriba.groups.regex_search import matching
 from scriba.records.batch import EndTxnMarker
 from scriba.runtime.pace import Pace
 from scriba.txn.messages import EndTxnWith, ProducerIdNeeded, TopicPartition
-from scriba.txn.partitions import result_of
+from scriba.txn.partitions import grouped, result_of
 from scriba.txn.states import BY_LABEL
 from scriba.wire.schema import Message
 from scriba.wire.txn import (
@@ -100,7 +100,7 @@ def _add_to_one(
 ) -> AddPartitionsToTxnResult | Awaitable[AddPartitionsToTxnResult]:
     refused = _refuse_partitions(node, ctx, asked)
     if refused:
-        return result_of(asked, refused)
+        return grouped(asked.transactional_id, refused)
     request = AddPartitionsToTxnRequest(transactions=[asked])
     try:
         answer = node.txns.begin(node.txns.partition_of(asked.transactional_id), request, ctx)
@@ -269,6 +269,11 @@ def write_txn_markers(
         for operation in (Operation.ALTER, Operation.CLUSTER_ACTION)
     ):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    for marker in request.markers:
+        nobodys = marker.producer_id < 0 or marker.producer_epoch < 0
+        if nobodys and any(node.replicas.get(*where) for where in _places(marker)):
+            text = "a marker needs a producer and its epoch"
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
     return Later(_write_markers(node, request.markers))
 
 
@@ -278,8 +283,8 @@ async def _write_markers(node: Node, markers: list[WritableTxnMarker]) -> WriteT
     waits: list[tuple[int, TopicPartition, Covered]] = []
     pace = Pace(node.world.clock)
     for marker in markers:
-        codes = results.setdefault(marker.producer_id, {})
-        for where in ((t.name, index) for t in marker.topics for index in t.partition_indexes):
+        for where in _places(marker):
+            codes = results.setdefault(marker.producer_id, {})
             await pace()
             try:
                 covered = append_marker(node, where, *_ending(marker))
@@ -289,6 +294,11 @@ async def _write_markers(node: Node, markers: list[WritableTxnMarker]) -> WriteT
                 codes[where] = ErrorCode.NONE
                 waits.append((marker.producer_id, where, covered))
     return await _await_markers(node, results, waits)
+
+
+def _places(marker: WritableTxnMarker) -> Iterable[TopicPartition]:
+    """The partitions of a marker, each once."""
+    return dict.fromkeys((t.name, index) for t in marker.topics for index in t.partition_indexes)
 
 
 def _ending(marker: WritableTxnMarker) -> tuple[tuple[int, int], EndTxnMarker, int]:
