@@ -70,8 +70,8 @@ def check_supported(features: Mapping[str, int], supported: Mapping[str, tuple[i
 def update_features(
     state: State, request: UpdateFeaturesRequest, version: int, now: Instant
 ) -> Result:
-    """All updates take effect, or none; up to version 1 each one is told so."""
-    response = UpdateFeaturesResponse()
+    """All updates take effect, or none; up to version 1 each one that does is told so."""
+    response = UpdateFeaturesResponse(error_message=None)
     records: list[Message] = []
     try:
         _refuse_duplicates(request)
@@ -83,13 +83,9 @@ def update_features(
     except KafkaError as error:
         response.error_code, response.error_message = error.code, error.message
         records = []
-    if version < 2:
+    if version < 2 and not response.error_code:
         response.results = [
-            UpdatableFeatureResult(
-                feature=update.feature,
-                error_code=response.error_code,
-                error_message=response.error_message,
-            )
+            UpdatableFeatureResult(feature=update.feature, error_message=ErrorCode.NONE.name)
             for update in request.feature_updates
         ]
     return Result([] if request.validate_only else records, response)

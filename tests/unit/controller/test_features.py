@@ -106,8 +106,17 @@ def test_older_requests_hear_about_each_feature(make_cluster: Any) -> None:
     cluster = make_cluster().with_brokers(1)
     answer = update(cluster, version=0, transaction_version=2)
     assert [(r.feature, r.error_code) for r in answer.results] == [("transaction.version", 0)]
+    assert answer.error_message is None
     assert update(cluster, kind=2, version=0, transaction_version=1).error_code == 0
     assert cluster.image.features["transaction.version"] == 1
+
+
+def test_an_older_request_that_is_refused_hears_so_once(make_cluster: Any) -> None:
+    cluster = make_cluster().with_brokers(1)
+    answer = update(cluster, version=1, transaction_version=2, group_version=9)
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert answer.error_message
+    assert answer.results == []
 
 
 def test_every_controller_must_support_it(make_cluster: Any) -> None:
