@@ -10,6 +10,7 @@ waits for is free.
 """
 
 from dataclasses import replace
+from functools import partial
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups import classic_join
@@ -32,6 +33,7 @@ from scriba.groups.consumer_progress import (
     retarget,
     settle,
     step,
+    undo,
     update,
 )
 from scriba.groups.embedded import by_id, read_subscription, version_of, write_assignment
@@ -70,7 +72,7 @@ def join(
     group = _group(state, request.group_id)
     if group.empty():
         return _join_anew(state, group, request, token, caller, now)
-    out = Outcome()
+    out = Outcome(instead=partial(undo, state, request.group_id))
     try:
         error = classic_join.malformed(state, request)
         if error is not None:
@@ -246,7 +248,7 @@ def heartbeat(
         )
     except KafkaError as e:
         return Outcome(replies=[(token, refused(request, e.code, caller.version))])
-    out = Outcome()
+    out = Outcome(instead=partial(undo, state, request.group_id))
     # Where only classic members are left there may be no other heartbeat to find this out.
     draft = Draft(group)
     draft.sees = caller.sees
@@ -311,7 +313,7 @@ def leave(
     group = _group(state, request.group_id)
     together = caller.version >= MEMBERS_LEAVE_TOGETHER_FROM
     leaving = request.members if together else [MemberIdentity(member_id=request.member_id)]
-    out = Outcome()
+    out = Outcome(instead=partial(undo, state, request.group_id))
     answers = []
     gone: dict[str, ConsumerMember] = {}
     for identity in leaving:

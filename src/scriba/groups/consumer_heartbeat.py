@@ -1,6 +1,7 @@
 """ConsumerGroupHeartbeat: joining, staying, leaving; and what a member's timers do."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Final, NoReturn
 
 from scriba.errors import ErrorCode, KafkaError
@@ -23,6 +24,7 @@ from scriba.groups.consumer_progress import (
     keep_session,
     raise_epoch,
     settle,
+    undo,
 )
 from scriba.groups.migration import downgrade, may_downgrade, upgrade
 from scriba.groups.reconcile import Owned, owned_by
@@ -52,7 +54,7 @@ def heartbeat(
     caller: Caller,
     now: Instant,
 ) -> Outcome:
-    out = Outcome()
+    out = Outcome(instead=partial(undo, state, request.group_id))
     try:
         _check(state, request, caller.version)
         if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
@@ -135,6 +137,7 @@ def _stay(
     )
     member = settle(state, draft, before, after, owned, out, now)
     if isinstance(standing, ClassicGroup):
+        out.instead = None
         dissolve(state, standing, ErrorCode.REBALANCE_IN_PROGRESS, out)
         for other in draft.group.classic_members():
             keep_session(state, request.group_id, other, now)
@@ -342,7 +345,7 @@ def on_rebalance_timer(state: State, timer: Timer, now: Instant) -> Outcome:
 
 
 def _expire(state: State, timer: Timer, why: str, now: Instant) -> Outcome:
-    out = Outcome()
+    out = Outcome(instead=partial(undo, state, timer.group_id))
     group = state.store.groups.get(timer.group_id)
     if isinstance(group, ConsumerGroup) and timer.member_id in group.members:
         fence(state, group, [group.members[timer.member_id]], why, out, now)

@@ -12,7 +12,7 @@ from typing import Final
 from scriba.groups import consumer_records as records
 from scriba.groups.assignors import ASSIGNORS, MemberSpec
 from scriba.groups.consumer_group import ConsumerGroup, Draft
-from scriba.groups.consumer_member import ConsumerMember, MemberState
+from scriba.groups.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember, MemberState
 from scriba.groups.reconcile import Goal, Owned, reconcile
 from scriba.groups.regex import BadExpression
 from scriba.groups.state import State, Timer
@@ -233,6 +233,22 @@ def keep_session(state: State, group_id: str, member: ConsumerMember, now: Insta
         else member.classic.session_timeout_ms
     )
     state.timers.set(Timer(SESSION, group_id, member.member_id), now.mono_ms + timeout)
+
+
+def undo(state: State, group_id: str, now: Instant) -> Outcome:
+    """A change that the log can never take: the group is as it was, and so are its timers."""
+    group = state.store.groups.get(group_id)
+    if isinstance(group, ConsumerGroup):
+        group.stale = group.topics_came = True  # the next heartbeat looks again
+        for member in group.members.values():
+            if Timer(SESSION, group_id, member.member_id) not in state.timers:
+                keep_session(state, group_id, member, now)
+            guard = Timer(REBALANCE, group_id, member.member_id)
+            if member.classic is not None or member.epoch == STATIC_LEAVE_EPOCH:
+                state.timers.cancel(guard)
+            elif member.state is not MemberState.UNREVOKED_PARTITIONS or guard not in state.timers:
+                guard_revocation(state, group_id, member, now)
+    return Outcome()
 
 
 def cancel_timers(state: State, group_id: str, member_id: str) -> None:

@@ -146,6 +146,7 @@ def downgrade(
 ) -> None:
     """From here on the classic group lives; what is stored follows with the outcome's records. It
     rebalances if there is a reason why. `group` may be a draft, of which nothing is stored."""
+    out.instead = None
     staying = [m for m in group.members.values() if m.member_id not in gone]
     classic = ClassicGroup(group.group_id, now.wall_ms)
     classic.generation = group.epoch

@@ -62,3 +62,26 @@ def test_members_hear_that_their_assignment_cannot_be_stored_and_rebalance(
         assert read.offsets == one.store().offsets
 
     in_a_node(script, message_max_bytes=2_000, group_initial_rebalance_delay_ms=0)
+
+
+def test_a_consumer_whose_subscription_is_too_large_is_refused_and_nobody_else_notices(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = await Committer(node, world).ready()
+        loads = node.groups.counts.loads
+        beat = groups.ConsumerGroupHeartbeatRequest(
+            group_id="h",
+            member_id="m",
+            rebalance_timeout_ms=60_000,
+            topic_partitions=[],
+            subscribed_topic_names=["t", *(f"{number:0200}" for number in range(20))],
+        )
+        response = groups.ConsumerGroupHeartbeatResponse
+        assert (await one.peer.call(beat, 1, response)).error_code == -1
+        beat.subscribed_topic_names = ["t"]
+        assert (await one.peer.call(beat, 1, response)).error_code == 0
+        assert await one.commit(1) == [0]
+        assert (node.groups.counts.loads, node.groups.counts.failures) == (loads, 0)
+
+    in_a_node(script, message_max_bytes=2_000, group_initial_rebalance_delay_ms=0)

@@ -70,6 +70,7 @@ class Pending:
 
 
 PENDING = Pending()
+REFUSED: Any = "the log can never take it"
 
 
 class Shard:
@@ -80,10 +81,12 @@ class Shard:
         self.now = Instant(1_000_000, 1_700_000_000_000)
         self.settings = GroupSettings(**settings)
         self.log: list[Entry] = []
-        self.answers: dict[int, Message] = {}
+        self.answers: dict[int, Any] = {}
         self.waiting: dict[int, tuple[type[Message], int]] = {}
         self.written: list[tuple[Message, Message | None]] = []
         self.events: list[Any] = []
+        self.most_records: int | None = None
+        """More than that in one step is what the log can never take."""
         self._tokens = 0
         self._random = random.Random(7)
         self.machine = Groups(self.settings, self.topics)
@@ -94,6 +97,9 @@ class Shard:
     def carry_out(self, outcome: Outcome) -> None:
         producer = outcome.producer or (-1, -1)
         self.written = []
+        if self.most_records is not None and len(outcome.records) > self.most_records:
+            self._refuse(outcome)
+            return
         for change in outcome.records:
             key, value = encode_change(OFFSETS_TOPIC, change)
             origin = Origin(len(self.log), self.now.wall_ms, *producer)
@@ -107,6 +113,14 @@ class Shard:
             _, version = self.waiting.pop(token)
             self.answers[token] = type(response).decode(response.encode(version), version)
         self.events += outcome.events
+
+    def _refuse(self, outcome: Outcome) -> None:
+        """As the broker does with records that are too large; `answers` has the error itself."""
+        for token, _ in outcome.replies:
+            del self.waiting[token]
+            self.answers[token] = REFUSED
+        assert outcome.instead is not None, "the machine would have to be built again"
+        self.carry_out(outcome.instead(self.now))
 
     def _replay(self, machine: Groups, entry: Entry) -> None:
         kind, first, second, origin = entry
