@@ -6,6 +6,10 @@ process (`storage.cleaner`), which is handed paths and bounds. As it reports wha
 is held to `log.cleaner.io.max.bytes.per.second`, and each segment that it completes is swapped in
 here. How far a log is compacted is written down after the last of them.
 
+The worker gets only time that nobody else wants. On a machine that is never idle that would be
+next to none, and logs would grow for ever; so one that gets nowhere is replaced by one that takes
+time from others, until the pass is over.
+
 A log that is deleted, truncated or shortened meanwhile makes the work stale: it is dropped, and
 the next pass looks again. A log in which the worker finds damage, or at which it fails in any other
 way that would come again, is marked as uncleanable, with an event and in `uncleanable`: it is
@@ -17,9 +21,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scriba.errors import KafkaError
 from scriba.instant import Instant
@@ -41,8 +46,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 TASK: Final = "scriba.storage.cleaner:clean"
-MOST_STEP_BYTES: Final = 4 << 20
-"""Between two reports of a worker; the loop has a word each time."""
+MOST_STEP_BYTES: Final = 16 << 20
+"""Between two reports of a worker; the loop has a word each time, and pays for it."""
+
+PATIENCE_MS: Final = 10_000
+LEAST_BYTES: Final = 64 << 20
+"""What a worker that gets any time to speak of moves within that; one left alone needs 0.1 s."""
 
 
 @dataclass(slots=True)
@@ -72,6 +81,10 @@ class Throttle:
         now = self._clock.mono_ms()
         self._paid_until_ms = max(self._paid_until_ms, now) + moved / bytes_per_second * 1000
         return self._paid_until_ms - now
+
+
+class Starved(Exception):
+    """A worker that waits for idle time, of which there is none."""
 
 
 class _Candidate(NamedTuple):
@@ -142,10 +155,17 @@ class Cleaning:
     # ---- carrying it out ----
 
     async def _work_off(self, left: deque[_Candidate]) -> None:
-        worker = self._node.world.workers.start()
+        workers = self._node.world.workers
+        worker = workers.start(idle=True)
         try:
             while left:
-                await self._clean(worker, left.popleft())
+                candidate = left.popleft()
+                try:
+                    await self._clean(worker, candidate)
+                except Starved:
+                    left.appendleft(candidate)
+                    await worker.close()
+                    worker = workers.start(idle=False)
         finally:
             await worker.close()
 
@@ -157,6 +177,9 @@ class Cleaning:
             await self._compact(worker, candidate)
             node.counters.compactions += 1
             return
+        except Starved:
+            node.note("compaction", repr(partition), "begins again: the machine is never idle")
+            raise
         except Stale:
             why = "given up: the log has changed meanwhile"
         except Exception as error:
@@ -205,7 +228,7 @@ class Cleaning:
         seed = node.world.rng.bytes(16)
         work = work_on(log, first_dirty, dirt.first_uncleanable, means, seed, now)
         async with aclosing(worker.run(TASK, work)) as steps:
-            async for step in steps:
+            async for step in in_time(node.world.clock, steps, worker.idle):
                 if not self._may_clean(partition) or generation != log.compaction.generation:
                     raise Stale
                 match step:
@@ -237,6 +260,28 @@ class Cleaning:
             f"up to offset {done.end_offset} in {took_ms} ms: kept {done.records_kept} of "
             f"{done.records_read} records, wrote {done.bytes_written} bytes",
         )
+
+
+async def in_time(clock: Clock, steps: AsyncIterator[Any], idle: bool) -> AsyncIterator[Any]:
+    """The steps of a worker; Starved if it is an idle one that gets nowhere."""
+    waited_ms = moved = 0
+    while True:
+        asked = clock.mono_ms()
+        try:
+            async with asyncio.timeout(PATIENCE_MS / 1000 if idle else None):
+                step = await anext(steps)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise Starved from None
+        waited_ms += clock.mono_ms() - asked
+        if isinstance(step, Progress):
+            moved += step.read + step.written
+        if waited_ms >= PATIENCE_MS:
+            if idle and moved < LEAST_BYTES:
+                raise Starved
+            waited_ms = moved = 0
+        yield step
 
 
 def means_of(settings: NodeSettings) -> Means:

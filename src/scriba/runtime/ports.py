@@ -52,10 +52,14 @@ class Offload(Protocol):
 class Worker(Protocol):
     """Runs long tasks one after the other, outside the loop's process."""
 
+    idle: bool
+    """Whether it gets only time that nobody else wants."""
+
     def run(self, task: str, *values: Any) -> AsyncGenerator[Any, None]:
         """What the generator function `module:function` yields, given a disk and `values`.
 
-        It goes on only as its items are taken; closing the iterator early ends the task.
+        It goes on only as its items are taken; closing the iterator early ends the task. None is
+        no item: there the task may be made to wait.
         """
         ...
 
@@ -63,7 +67,7 @@ class Worker(Protocol):
 
 
 class Workers(Protocol):
-    def start(self) -> Worker: ...
+    def start(self, idle: bool = False) -> Worker: ...
 
 
 class File(Protocol):

@@ -2,11 +2,15 @@
 
 It ends when its parent does: the parent's end closes its input, which a thread watches. So no task
 outlives the process that owns the files it works on.
+
+A task yields what it has to tell, or None where it has nothing to tell but might give way. One that
+has only the time that nobody else wants does: the scheduler would else let it finish its slice, a
+millisecond or more, while the node waits for the same processor.
 """
 
 import os
 import pickle
-import queue
+import select
 import struct
 import sys
 import threading
@@ -18,9 +22,6 @@ from scriba.runtime.disk import PosixDisk
 from scriba.runtime.offload import ThreadOffload
 
 LENGTH: Final = struct.Struct(">I")
-NICENESS: Final = 5
-"""Background work gives way to the node that serves clients."""
-
 ITEM, END, ERROR = range(3)
 """What a frame to the parent holds."""
 
@@ -49,9 +50,16 @@ def _read(source: BinaryIO) -> bytes:
     return data
 
 
-def _watch(source: BinaryIO, orders: "queue.SimpleQueue[bytes]") -> None:
-    while True:
-        orders.put(_read(source))
+def _end_with_parent() -> None:
+    """Woken by nothing but the end of the input: what else comes is for the task."""
+    hangup = select.poll()
+    hangup.register(0, 0)
+    hangup.poll()
+    os._exit(0)
+
+
+def _gives_way() -> bool:
+    return hasattr(os, "SCHED_IDLE") and os.sched_getscheduler(0) == os.SCHED_IDLE
 
 
 def _answer(out: BinaryIO, kind: int, value: Any) -> None:
@@ -69,26 +77,25 @@ def _portable(error: Exception) -> Exception:
 
 
 def main() -> None:
-    os.nice(NICENESS)
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a task prints must not get between the frames
-    orders: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_watch, args=(sys.stdin.buffer, orders), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    orders = sys.stdin.buffer
     disk = PosixDisk(ThreadOffload(1))
     while True:
-        order = orders.get()
+        order = _read(orders)
         if order == GO:  # left over from a task that has ended
             continue
         name, values = pickle.loads(order)
+        gives_way = _gives_way()
         try:
             for item in find_task(name)(disk, *values):
-                orders.get()
-                _answer(out, ITEM, item)
+                if item is not None:
+                    _read(orders)
+                    _answer(out, ITEM, item)
+                elif gives_way:
+                    os.sched_yield()
         except Exception as error:
             _answer(out, ERROR, _portable(error))
         else:
             _answer(out, END, None)
-
-
-if __name__ == "__main__":
-    main()

@@ -3,9 +3,14 @@
 A thread would share the interpreter with the loop and take half of its time. The child is started
 by the first task and kept for the next ones; its owner ends it when there is nothing to do. It runs
 a little ahead of who takes its items, and no further.
+
+It stays in the session of its parent: Linux weighs sessions against each other (autogroups), and
+priorities count only within one. But it leaves the process group, since a Ctrl-C at the terminal is
+for the node alone. Its priority is set from here, so that it holds while the child imports, too.
 """
 
 import asyncio
+import os
 import pickle
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -18,9 +23,15 @@ from scriba.runtime.worker_process import END, ERROR, GO, LENGTH
 AHEAD: Final = 2
 """Items that a task may make before the last one was taken."""
 
+NICENESS: Final = 5
+"""Added to the parent's, for a child that may take time from others."""
+
+CHILD: Final = "import os; os.setpgid(0, 0); from scriba.runtime.worker_process import main; main()"
+
 
 class ChildWorker:
-    def __init__(self) -> None:
+    def __init__(self, idle: bool = False) -> None:
+        self.idle = idle
         self._process: Process | None = None
 
     async def run(self, task: str, *values: Any) -> AsyncGenerator[Any, None]:
@@ -48,12 +59,13 @@ class ChildWorker:
         if process is None or process.returncode is not None:
             process = self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
-                "-m",
-                "scriba.runtime.worker_process",
+                "-c",
+                CHILD,
                 stdin=PIPE,
                 stdout=PIPE,
-                start_new_session=True,  # a Ctrl-C at the terminal is for the node alone
             )
+            with suppress(OSError):  # it has ended already, or may not be lowered
+                _lower(process.pid, self.idle)
         return process
 
     async def close(self) -> None:
@@ -65,8 +77,16 @@ class ChildWorker:
 
 
 class ChildWorkers:
-    def start(self) -> ChildWorker:
-        return ChildWorker()
+    def start(self, idle: bool = False) -> ChildWorker:
+        return ChildWorker(idle)
+
+
+def _lower(pid: int, idle: bool) -> None:
+    if idle and hasattr(os, "SCHED_IDLE"):
+        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        niceness = os.getpriority(os.PRIO_PROCESS, pid) + NICENESS
+        os.setpriority(os.PRIO_PROCESS, pid, niceness)
 
 
 def _send(process: Process, data: bytes) -> None:

@@ -17,7 +17,8 @@ A batch that loses nothing is copied byte for byte. All others keep base and las
 codec and leader epoch. So offsets, order and timestamps of what stays are as they were.
 
 `clean` is a generator: it yields what it has done, and whoever drives it decides how fast it goes
-and whether it goes on. It changes nothing but files of its own; the log's owner swaps them in.
+and whether it goes on. None, after each stretch that it has read, is only a place to give way. It
+changes nothing but files of its own; the log's owner swaps them in.
 """
 
 from array import array
@@ -126,7 +127,7 @@ class Finished(NamedTuple):
 Step = Progress | Rewritten | Finished
 
 
-def clean(disk: Disk, work: Work) -> Iterator[Step]:
+def clean(disk: Disk, work: Work) -> Iterator[Step | None]:
     """Compacts; Damage when the log is not sound."""
     cleaner = _Cleaner(disk, work)
     try:
@@ -160,7 +161,7 @@ class _Cleaner:
 
     # ---- the first reading ----
 
-    def build_map(self) -> Iterator[Step]:
+    def build_map(self) -> Iterator[Step | None]:
         work = self._work
         fates = Fates(work.aborted)
         for number, segment in enumerate(work.segments):
@@ -172,7 +173,7 @@ class _Cleaner:
                 self._read += window.at
                 if full:
                     return
-                yield from self._report()
+                yield self._report()
             self._latest = max(self._latest, end - 1)
 
     def _map_window(self, segment: SealedSegment, window: Window, fates: Fates) -> bool:
@@ -219,14 +220,14 @@ class _Cleaner:
 
     # ---- the second reading ----
 
-    def rewrite(self) -> Iterator[Step]:
+    def rewrite(self) -> Iterator[Step | None]:
         work = self._work
         end = self._latest + 1
         touched = [segment for segment in work.segments if segment.base_offset < end]
         for group in groups(touched, self._end_of(len(touched) - 1), work.limits):
             yield from self._rewrite_group(group)
 
-    def _rewrite_group(self, group: Sequence[SealedSegment]) -> Iterator[Step]:
+    def _rewrite_group(self, group: Sequence[SealedSegment]) -> Iterator[Step | None]:
         work = self._work
         output = self._output = Output(
             self._disk, work.directory, group[0].base_offset, work.index_interval, self._buffer
@@ -241,7 +242,7 @@ class _Cleaner:
                     self._rewrite_window(window, window.end if number == last else -1)
                     self._read += window.at
                     self._written = written + output.size
-                    yield from self._report()
+                    yield self._report()
                     end_offset = window.next_offset
             if not self._changed:
                 output.abandon()
@@ -409,11 +410,13 @@ class _Cleaner:
 
     # ---- what to tell ----
 
-    def _report(self) -> Iterator[Step]:
+    def _report(self) -> Progress | None:
+        """What was done since the last report, if it is enough for one."""
         read, written = self._read - self._reported[0], self._written - self._reported[1]
-        if read + written >= self._work.means.step_bytes:
-            self._reported = (self._read, self._written)
-            yield Progress(read, written)
+        if read + written < self._work.means.step_bytes:
+            return None
+        self._reported = (self._read, self._written)
+        return Progress(read, written)
 
     def finished(self) -> Finished:
         return Finished(

@@ -100,17 +100,20 @@ class SimOffload:
 class SimWorkers:
     """Tasks of other processes: they take turns with the loop, item by item."""
 
+    idle = False
+
     def __init__(self, disk: SimDisk, rng: SeededRng) -> None:
         self._disk = disk
         self._rng = rng
 
-    def start(self) -> "SimWorkers":
+    def start(self, idle: bool = False) -> "SimWorkers":
         return self
 
     async def run(self, task: str, *values: Any) -> AsyncGenerator[Any, None]:
         for item in find_task(task)(self._disk, *values):
-            await asyncio.sleep(self._rng.between(0.02, 2.0) / 1000)
-            yield item
+            if item is not None:
+                await asyncio.sleep(self._rng.between(0.02, 2.0) / 1000)
+                yield item
 
     async def close(self) -> None:
         """Nothing of it is left between two tasks."""

@@ -36,3 +36,10 @@ def for_ever(disk: Disk) -> Iterator[int]:
     yield _number(disk)
     while True:
         disk.list("/")
+
+
+def hesitant(disk: Disk, items: int) -> Iterator[int | None]:
+    """Offers to wait before each item."""
+    for item in range(items):
+        yield None
+        yield item
