@@ -322,8 +322,8 @@ def compaction(bench: Bench) -> Figures:
     """A gigabyte of 1 KB values, a tenth of the keys unique, and a small producer beside it.
 
     The topic is filled under `delete` and then told to be compacted; done is when the checkpoint
-    of the cleaner has passed every closed segment. The small producer begins when the order has been
-    acknowledged, so that the client that gave it is not what it waits for.
+    of the cleaner has passed every closed segment. The small producer begins when the order has
+    been acknowledged, so that the client that gave it is not what it waits for.
     """
     name = f"compacted-{time.monotonic_ns()}"
     total = bench.amount(GB)
