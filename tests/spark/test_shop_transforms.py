@@ -14,7 +14,7 @@ from scriba.pipelines.shop.figures import (
     joined,
     joined_records,
     minute_records,
-    rejected_records,
+    outcome_records,
     session_records,
     sessions,
 )
@@ -92,7 +92,7 @@ def test_every_record_has_its_outcome_and_every_dead_letter_its_reason(spark: Sp
 def test_what_is_rejected_is_kept_as_it_was_sent(spark: SparkSession) -> None:
     late = change(VIEW, event_time="2026-11-15T12:00:00.000Z")
     rows = judged(records(spark, (VIEW, late), (VIEW, b"{"), (VIEW, None)), Names())
-    found = table(rejected_records(rows, Names("eu-")))
+    found = table(outcome_records(rows, Names("eu-")))
     kept = found["eu-shop_late_events", "product_viewed-0-0"]
     assert (kept["event"], kept["seconds"]) == (json.loads(late), 2100.0)
     dead = found["eu-shop_dead_letters", "product_viewed-0-1"]

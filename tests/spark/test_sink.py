@@ -1,5 +1,6 @@
 """Writing topics: at least once from a batch query, exactly once from a stream."""
 
+import contextlib
 import os
 import signal
 import threading
@@ -21,7 +22,7 @@ from scriba.spark.sink import WriteTask
 from scriba.spark.transaction import Marker, SinkTransactions
 from scriba.spark.writing import TaskRepeated, TaskWriter
 
-from .conftest import KEPT, Desk, available_now
+from .conftest import KEPT, Desk, available_now, to_the_end
 
 STEPS = ("take over", "begin", "write", "mark", "commit", "committed")
 """Where a driver may die."""
@@ -111,6 +112,53 @@ def test_a_stream_is_written_once_wherever_its_driver_dies(
     available_now(desk.stream(source), checkpoint, noting)
     assert [(done.rows, done.repeated) for done in outcomes] == [(0, True), (1, False)]
     assert committed(desk, target) == [*values, "more"]
+
+
+def test_rows_that_the_driver_has_are_written_once_wherever_it_dies(
+    desk: Desk, new_topic: Callable[[], str]
+) -> None:
+    source, target = new_topic(), new_topic()
+    desk.create(source, 1)
+    desk.create(target, 3)
+    checkpoint = desk.checkpoint()
+    values = [f"{n}" for n in range(8)]
+    desk.fill(source, {0: values})
+    written = []
+    for watch in (*map(crash_at, STEPS), lambda step: None):
+        sink = ExactlyOnceSink({**desk.kafka, "topic": target}, watch=watch)
+
+        def write(rows: DataFrame, batch: int, sink: ExactlyOnceSink = sink) -> None:
+            context = rows.sparkSession.sparkContext
+            written.append(sink.write(rows.select("key", "value").toArrow, batch, context))
+
+        with contextlib.suppress(StreamingQueryException):
+            available_now(desk.stream(source), checkpoint, write)
+    assert committed(desk, target) == values
+    assert written == [False]
+
+
+def test_a_query_with_state_goes_on_after_a_batch_that_was_committed_before(
+    desk: Desk, new_topic: Callable[[], str]
+) -> None:
+    source, target = new_topic(), new_topic()
+    desk.create(source, 1)
+    desk.create(target, 1)
+    checkpoint = desk.checkpoint()
+
+    def count(watch: Callable[[str], None]) -> None:
+        counts = desk.stream(source).groupBy(F.col("value").cast("string").alias("key")).count()
+        rows = counts.select(F.concat_ws("=", "key", "count").alias("value"))
+        sink = ExactlyOnceSink({**desk.kafka, "topic": target}, watch=watch)
+        stream = rows.writeStream.outputMode("update").foreachBatch(sink)
+        stream = stream.option("checkpointLocation", checkpoint)
+        to_the_end(lambda: stream.trigger(availableNow=True).start())
+
+    desk.fill(source, {0: ["a", "a"]})
+    with pytest.raises(StreamingQueryException, match="committed"):
+        count(crash_at("committed"))
+    desk.fill(source, {0: ["a"]})
+    count(lambda step: None)
+    assert committed(desk, target) == ["a=2", "a=3"]
 
 
 def test_a_batch_whose_worker_is_killed_while_it_writes_begins_anew(

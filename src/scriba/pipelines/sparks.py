@@ -1,6 +1,9 @@
 """Spark sessions of the pipelines, and where their queries keep state."""
 
+import os
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -24,17 +27,45 @@ STATE: Final[Mapping[str, str]] = {
 ENDS_WITHIN_S: Final = 12.0
 """Less than the demo gives its parts."""
 
+_POOL: Final = """  <pool name="{}"><schedulingMode>FIFO</schedulingMode>
+    <weight>{}</weight><minShare>{}</minShare></pool>
+"""
+POOLS: Final = "".join(
+    (
+        '<?xml version="1.0"?>\n<allocations>\n',
+        _POOL.format("figures", 8, 2),
+        _POOL.format("intake", 4, 0),
+        "</allocations>\n",
+    )
+)
+"""Whose tasks go first when several queries wait for a core: the figures, which somebody looks at.
+Queries that are not named weigh 1."""
+
+ON_A_CLUSTER: Final[Mapping[str, str]] = {"spark.sql.shuffle.partitions": "8"}
+"""Spark's own number is 200, each of which would be a store to commit in every micro-batch."""
+
 
 def start(name: str, master: str | None, connector: str, config: Mapping[str, str]) -> SparkSession:
-    """Queries share the cores fairly, so that a long batch of one does not hold up the others."""
-    java = config.get(JAVA, ON_ONE_MACHINE[JAVA])
-    deep = java if "-Xss" in java else f"{java} {DEEP}"
-    return session(
-        name,
-        master=master,
-        connector=connector,
-        config={"spark.scheduler.mode": "FAIR", **config, JAVA: deep},
-    )
+    """Queries share the cores by the pools, so that a long batch of one does not hold up others."""
+    here = chosen(master).startswith("local")
+    java = config.get(JAVA, ON_ONE_MACHINE[JAVA] if here else "")
+    deep = java if "-Xss" in java else f"{java} {DEEP}".strip()
+    with tempfile.NamedTemporaryFile("w", suffix=".xml") as pools:
+        pools.write(POOLS)
+        pools.flush()
+        shared = {
+            "spark.scheduler.mode": "FAIR",
+            "spark.scheduler.allocation.file": Path(pools.name).as_uri(),
+            **({} if here else ON_A_CLUSTER),
+        }
+        return session(
+            name, master=master, connector=connector, config={**shared, **config, JAVA: deep}
+        )
+
+
+def chosen(master: str | None) -> str:
+    """The master of a session, as `session` chooses it."""
+    return master or os.environ.get("MASTER") or "local[*]"
 
 
 def stop(spark: SparkSession) -> None:

@@ -19,14 +19,15 @@ the one that took the transactional id first is fenced, and fails.
 What must never happen: a commit of anything but exactly the rows of one batch and its marker.
 """
 
+import json
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -47,6 +48,7 @@ from scriba.client.settings import ProducerSettings
 from scriba.spark.link import Link, link, own_link
 from scriba.spark.options import OptionError, WriteOptions, write_options
 from scriba.spark.placing import Placing, write_batch
+from scriba.spark.reading import Repeated
 from scriba.spark.transaction import Marker, SinkTransactions
 from scriba.spark.writing import Identity, TaskRepeated, TaskWriter, Written
 
@@ -57,10 +59,13 @@ RUN: Final = "spark.jobGroup.id"
 """Local properties in which Spark tells who runs a batch; the run's id is its job group."""
 
 CORES_A_TASK: Final = 2
-"""A task that writes keeps the JVM and its Python worker busy. A single one places rows itself and
-saves the pass that hashes their keys, so two tasks on two cores would be slower than one."""
+"""A task that writes keeps the JVM and its Python worker busy, so two tasks on two cores would be
+slower than one. A single one places rows itself, and reads them too when nothing was shuffled
+before: the shuffle would cost more than it lets run in parallel. What comes after a shuffle, such
+as state, goes on with as many tasks as it has, and its rows are few."""
 
-_WRITTEN: Final = "topic string, partition int, rows long, first long"
+_WRITTEN: Final = "written string"
+"""What a task did, as a list of `Written` in JSON."""
 
 TAKEN: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "key": (BinaryType, StringType),
@@ -168,22 +173,20 @@ class WriteTask:
                 f"task {context.partitionId()} is tried again; what its first attempt wrote is not "
                 "known, so the batch begins anew"
             )
-        here = link(self.client, ProducerSettings)
-        settings = ProducerSettings.build(self.client, {})
-        writer = TaskWriter(here, settings, self.identity)
+        done = self.write(link(self.client, ProducerSettings), batches)
+        told = Repeated(json.dumps(done)).column(1)
+        yield pa.RecordBatch.from_arrays([told], names=["written"])
+
+    def write(self, here: Link, batches: Iterable[pa.RecordBatch]) -> list[Written]:
+        writer = TaskWriter(here, ProducerSettings.build(self.client, {}), self.identity)
         placing = Placing(self.counts, 0)
         for batch in batches:
             write_batch(writer, placing, batch, self.topic)
-        done = writer.finish()
-        yield pa.RecordBatch.from_arrays(
-            [
-                pa.array([w.topic for w in done], pa.string()),
-                pa.array([w.partition for w in done], pa.int32()),
-                pa.array([w.rows for w in done], pa.int64()),
-                pa.array([w.offset for w in done], pa.int64()),
-            ],
-            names=["topic", "partition", "rows", "first"],
-        )
+        return writer.finish()
+
+
+Carry = Callable[[WriteTask], list[Written]]
+"""Has the rows of a batch written by a task, or by several."""
 
 
 @dataclass(frozen=True)
@@ -216,7 +219,35 @@ class ExactlyOnceSink:
         self._marker: Marker | None = None
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        context = rows.sparkSession.sparkContext
+        def plan(counts: dict[str, int]) -> Carry:
+            planned = self._plan(rows, counts)
+            return lambda task: [
+                Written(*place)
+                for row in planned.mapInArrow(cast(Any, task), _WRITTEN).collect()
+                for place in json.loads(row.written)
+            ]
+
+        if not self._write(rows.sparkSession.sparkContext, batch_id, plan):
+            # Spark ends a query with state whose batch was not computed, needed or not.
+            rows.write.format("noop").mode("overwrite").save()
+
+    def write(self, make: Callable[[], pa.Table], batch_id: int, context: SparkContext) -> bool:
+        """A batch whose rows the driver has: it writes them itself, which saves a job.
+
+        `make` is asked for them once earlier runs can write no more, and may read what they wrote;
+        it is not asked, and the answer False, when the batch was committed before.
+        """
+
+        def plan(counts: dict[str, int]) -> Carry:
+            here, batches = self._here(), make().to_batches()
+            return lambda task: task.write(here, batches)
+
+        return self._write(context, batch_id, plan)
+
+    def _write(
+        self, context: SparkContext, batch_id: int, plan: Callable[[dict[str, int]], Carry]
+    ) -> bool:
+        """Whether the batch was written, and not before."""
         query, run = context.getLocalProperty(QUERY), context.getLocalProperty(RUN)
         if query is None:
             raise OptionError("the exactly-once sink works only in writeStream.foreachBatch(sink)")
@@ -227,14 +258,14 @@ class ExactlyOnceSink:
         if marker is not None and marker.query == query and marker.batch >= batch_id:
             log.info("batch %d of query %s was committed before", batch_id, query)
             self.last = Outcome(batch_id, 0, 0, 0, True)
-            return
-        planned = self._plan(rows, counts)
-        places = [TopicPartition(t, p) for t, n in counts.items() for p in range(n)]
+            return False
+        carry = plan(counts)
         for attempt in range(1, self.options.attempts + 1):
-            written = self._attempt(transactions, planned, counts, places, attempt)
+            written = self._attempt(transactions, carry, counts, attempt)
             if written is not None:
                 self._commit(transactions, Marker(query, batch_id), written, attempt)
-                return
+                break
+        return True
 
     def _here(self) -> Link:
         """Its own link: queries of one driver run at the same time, a loop only for one of them."""
@@ -273,10 +304,9 @@ class ExactlyOnceSink:
         cores = rows.sparkSession.sparkContext.defaultParallelism
         tasks = self.options.tasks or max(1, cores // CORES_A_TASK)
         tasks = min(tasks, sum(counts.values()))
-        if self.options.tasks == 1:
-            return placed.coalesce(1)
         if tasks == 1:
-            return placed.repartition(1)  # what comes before goes on in parallel
+            alone = self.options.tasks == 1 or not _shuffled(rows)
+            return placed.coalesce(1) if alone else placed.repartition(1)
         place = _place_udf(counts, self.options.topic)
         key = F.col("key") if "key" in names else F.lit(None).cast("binary")
         topic = F.lit(self.options.topic) if self.options.topic else F.col("topic")
@@ -289,19 +319,17 @@ class ExactlyOnceSink:
     def _attempt(
         self,
         transactions: SinkTransactions,
-        planned: DataFrame,
+        carry: Carry,
         counts: dict[str, int],
-        places: list[TopicPartition],
         attempt: int,
     ) -> list[Written] | None:
         """Writes the batch once; None when it has to begin anew."""
         self._watch("begin")
+        places = [TopicPartition(t, p) for t, n in counts.items() for p in range(n)]
         identity = transactions.begin(places)
         self._watch("write")
         try:
-            task = WriteTask(self.options, identity, counts)
-            found = planned.mapInArrow(cast(Any, task), _WRITTEN).collect()
-            written = [Written(*row) for row in found]
+            written = carry(WriteTask(self.options, identity, counts))
             check_disjoint(written)
         except Exception as failure:
             self._watch("abort")
@@ -346,6 +374,12 @@ def _written(name: str) -> Column:
     """A column of rows as tasks take it."""
     column = F.col(name)
     return column.cast("binary").alias(name) if name in ("key", "value") else column.alias(name)
+
+
+def _shuffled(rows: DataFrame) -> bool:
+    """Whether tasks of this batch begin with what others left behind, as after a `groupBy`."""
+    lineage: Any = rows._jdf.queryExecution().toRdd().toDebugString()
+    return "ShuffledRowRDD" in lineage
 
 
 def _place_udf(counts: dict[str, int], topic: str | None) -> Callable[..., Column]:

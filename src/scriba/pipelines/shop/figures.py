@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 from scriba.pipelines.shop import topics
 from scriba.pipelines.shop.rules import (
     LOOKED_BEFORE,
+    MINUTE_MS,
     SESSION_GAP,
     SLIDE,
     SLIDING,
@@ -101,7 +102,8 @@ def _measures() -> Column:
 
 
 def minute_records(changed: DataFrame, names: Names) -> DataFrame:
-    """What `by_minute` found, as records for the topics."""
+    """What `by_minute` found, as records for the topics; those that say how often a product was
+    viewed also with the minute, in ms, and the number, for the ranking."""
     measure = F.col("measure")
     end = F.date_format("window.end", _WINDOW).alias("window_end")
     minute = F.date_format(F.col("window.end") - F.expr(f"INTERVAL {interval(SLIDE)}"), _WINDOW)
@@ -138,7 +140,18 @@ def minute_records(changed: DataFrame, names: Names) -> DataFrame:
         .when(F.col("last_rows") > 0, F.array(sliding, minute_sales))
         .otherwise(F.array(sliding))
     )
-    return changed.select(F.explode(made).alias("record")).select("record.*")
+    of_views = measure == VIEWS
+    return changed.select(
+        F.explode(made).alias("record"),
+        F.when(of_views, _start_ms()).alias("minute"),
+        "about",
+        F.when(of_views, F.col("views")).alias("views"),
+    ).select("record.*", "minute", "about", "views")
+
+
+def _start_ms() -> Column:
+    """Of a window's last minute."""
+    return F.unix_millis("window.end") - F.lit(MINUTE_MS)
 
 
 _STEPS: Final = ("views", "carts", "purchases")
@@ -223,8 +236,9 @@ def joined_records(pairs: DataFrame, names: Names) -> DataFrame:
     )
 
 
-def rejected_records(rows: DataFrame, names: Names) -> DataFrame:
-    """Late events and dead letters, keyed by where they came from, so that each is there once."""
+def outcome_records(rows: DataFrame, names: Names) -> DataFrame:
+    """What became of every record in which minute of arrival, in ms; and for late events and dead
+    letters a record, keyed by where it came from, so that each is there once."""
     arrived = F.date_format("arrived", _TIME).alias("arrived")
     place = [F.col("topic"), F.col("partition"), F.col("offset"), arrived]
     seconds = (F.unix_millis("arrived") - F.unix_millis("event_time")) / 1000
@@ -232,9 +246,12 @@ def rejected_records(rows: DataFrame, names: Names) -> DataFrame:
     late = F.concat(F.substring_index(head, "}", 1), F.lit(',"event":'), F.col("value"), F.lit("}"))
     dead = F.to_json(F.struct(*place, "reason", "value"), {"ignoreNullFields": "false"})
     is_late = F.col("outcome") == "late"
-    target = F.when(is_late, names(topics.LATE_EVENTS)).otherwise(names(topics.DEAD_LETTERS))
-    return rows.where(F.col("outcome").isin("late", "dead_letters")).select(
+    is_dead = F.col("outcome") == "dead_letters"
+    target = F.when(is_late, names(topics.LATE_EVENTS)).when(is_dead, names(topics.DEAD_LETTERS))
+    return rows.select(
+        F.unix_millis(F.date_trunc("minute", "arrived")).alias("minute"),
+        "outcome",
         target.alias("topic"),
-        F.concat_ws("-", "topic", "partition", "offset").alias("key"),
-        F.when(is_late, late).otherwise(dead).alias("value"),
+        F.when(is_late | is_dead, F.concat_ws("-", "topic", "partition", "offset")).alias("key"),
+        F.when(is_late, late).when(is_dead, dead).alias("value"),
     )

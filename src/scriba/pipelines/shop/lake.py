@@ -182,7 +182,8 @@ class ParquetLake:
         made = self._parquet(aside)
         for status in made:
             name = status.getPath().getName()
-            self._files.rename(status.getPath(), self._new_path(f"{folder}/{name}"))
+            if not self._files.rename(status.getPath(), self._new_path(f"{folder}/{name}")):
+                raise OSError(f"{status.getPath()} could not be moved to {folder}")
         for status in files:
             self._files.delete(status.getPath(), False)
         return len(made)

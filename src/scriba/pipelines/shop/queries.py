@@ -17,14 +17,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from scriba.pipelines.shop import events, figures, topics
+from scriba.pipelines.shop.ranking import KEEP_MS as RANKED_MS
 from scriba.pipelines.shop.ranking import Ranking
 from scriba.pipelines.shop.rules import time_ms
-from scriba.pipelines.shop.tally import Tally
+from scriba.pipelines.shop.tally import KEEP_MS as COUNTED_MS
+from scriba.pipelines.shop.tally import Counts, Tally
 from scriba.pipelines.shop.topics import Names
 from scriba.pipelines.sparks import STATE
 from scriba.spark.sink import QUERY, ExactlyOnceSink
@@ -39,9 +43,14 @@ CONFIG: Final[Mapping[str, str]] = {
 """The last one lets a query begin again whose very first batch failed and left some state, which
 that batch then replaces."""
 
-RECORD: Final = "topic string, key string, value string"
+RECORD: Final = pa.schema([(name, pa.string()) for name in ("topic", "key", "value")])
+Record = tuple[str, str, str]
+View = tuple[int, str, int]
+"""Minute in ms, product, how often it was viewed."""
 
 Batch = Callable[[DataFrame, int], None]
+Output = Callable[[Callable[[], pa.Table], int, SparkSession], bool]
+"""Writes what a function makes, as one batch; False when that was written before."""
 Start = Callable[[], StreamingQuery]
 
 
@@ -88,12 +97,16 @@ class Shop:
     # -- queries -----------------------------------------------------------------------------------
 
     def intake(self) -> StreamingQuery:
-        rows = events.judged(self.read("intake", topics.INPUTS), self.settings.names)
+        names = self.settings.names
+        rows = figures.outcome_records(
+            events.judged(self.read("intake", topics.INPUTS), names), names
+        )
         targets = (topics.HEALTH, topics.LATE_EVENTS, topics.DEAD_LETTERS)
-        return self._write("intake", rows, "append", Intake(self, self.sink("intake", targets)))
+        return self._write("intake", rows, "append", Intake(self, self.output("intake", targets)))
 
     def figures(self) -> StreamingQuery:
-        good = events.accepted(self.read("figures", topics.INPUTS), self.settings.names)
+        names = self.settings.names
+        good = events.accepted(self.read("figures", topics.INPUTS), names)
         targets = (
             topics.SALES_PER_MINUTE,
             topics.SALES_SLIDING,
@@ -102,8 +115,9 @@ class Shop:
             topics.PRODUCT_VIEWS,
             topics.TOP_VIEWED_PRODUCTS,
         )
-        batch = Figures(self, self.sink("figures", targets))
-        return self._write("figures", figures.by_minute(good), "update", batch)
+        batch = Figures(self, self.output("figures", targets))
+        rows = figures.minute_records(figures.by_minute(good), names)
+        return self._write("figures", rows, "update", batch)
 
     def sessions(self) -> StreamingQuery:
         good = events.accepted(self.read("sessions", topics.INPUTS), self.settings.names)
@@ -135,9 +149,20 @@ class Shop:
         return reader.load()
 
     def sink(self, name: str, targets: Iterable[str]) -> Batch:
+        """For rows of Spark."""
+        if self.settings.connector == "official":
+            return _official(self.settings.broker)
+        return self._exactly_once(name, targets)
+
+    def output(self, name: str, targets: Iterable[str]) -> Output:
+        """For rows that the driver has."""
+        if self.settings.connector == "official":
+            return _official_output(self.settings.broker)
+        sink = self._exactly_once(name, targets)
+        return lambda make, batch, session: sink.write(make, batch, session.sparkContext)
+
+    def _exactly_once(self, name: str, targets: Iterable[str]) -> ExactlyOnceSink:
         settings = self.settings
-        if settings.connector == "official":
-            return _official(settings.broker)
         written = ",".join(settings.names.all(targets))
         return ExactlyOnceSink(
             {
@@ -148,13 +173,15 @@ class Shop:
             }
         )
 
-    def table(self, session: SparkSession, topic: str) -> list[dict[str, Any]]:
-        """What a compacted topic says now: the last value of each key."""
+    def table(self, session: SparkSession, topic: str, since_ms: int) -> list[dict[str, Any]]:
+        """What a compacted topic says now: the last value of each key, of those written since."""
         settings = self.settings
         records = (
             session.read.format(FORMATS[settings.connector])
             .options(**settings.broker, subscribe=settings.names(topic))
             .option("kafka.isolation.level", "read_committed")
+            .option("startingTimestamp", str(since_ms))
+            .option("startingOffsetsByTimestampStrategy", "latest")
             .load()
         )
         last = records.groupBy("key").agg(F.max_by("value", "offset").alias("value"))
@@ -200,6 +227,26 @@ def _official(broker: Mapping[str, str]) -> Batch:
     return write
 
 
+def _official_output(broker: Mapping[str, str]) -> Output:
+    write = _official(broker)
+
+    def output(make: Callable[[], pa.Table], batch: int, session: SparkSession) -> bool:
+        write(session.createDataFrame(make()), batch)
+        return True
+
+    return output
+
+
+def table(records: list[Record]) -> pa.Table:
+    columns = zip(*records, strict=True) if records else ((), (), ())
+    return pa.table([pa.array(column, pa.string()) for column in columns], schema=RECORD)
+
+
+def records_of(rows: pa.Table) -> pa.Table:
+    """Without what is not written; Spark says of some columns that they are never null."""
+    return rows.select(RECORD.names).cast(RECORD)
+
+
 def query_id(rows: DataFrame) -> str:
     """Of the query whose batch this is."""
     found = rows.sparkSession.sparkContext.getLocalProperty(QUERY)
@@ -208,87 +255,76 @@ def query_id(rows: DataFrame) -> str:
 
 
 class Figures:
-    """Writes what changed in a batch, and the most viewed products that follow from it."""
+    """Writes what changed in a batch, and the most viewed products that follow from it.
 
-    def __init__(self, shop: Shop, sink: Batch) -> None:
+    The driver needs the views anyway, so it takes all that changed and writes it: a batch is one
+    job. What changes is of the order of what came in, of which `max_offsets` is the most.
+    """
+
+    def __init__(self, shop: Shop, output: Output) -> None:
         self._shop = shop
-        self._sink = sink
+        self._output = output
         self._ranking: Ranking | None = None
 
     def __call__(self, changed: DataFrame, batch: int) -> None:
-        ranking = self._ranking or self._restored(changed.sparkSession, batch)
-        self._ranking = ranking
-        names = self._shop.settings.names
-        changed = changed.persist()
-        try:
-            minute = F.unix_millis("window.end") - F.lit(60_000)
-            views = changed.where(F.col("measure") == figures.VIEWS)
-            for row in views.select(minute.alias("minute"), "about", "views").collect():
-                ranking.put(row.minute, row.about, row.views)
-            tops = [
-                (names(topics.TOP_VIEWED_PRODUCTS), key, json.dumps(value))
-                for key, value in ranking.changed()
-            ]
-            made = changed.sparkSession.createDataFrame(tops, RECORD)
-            records = figures.minute_records(changed, names).unionByName(made)
-            self._sink(records, batch)
-        finally:
-            changed.unpersist()
+        found = changed.toArrow()
+        viewed = found.filter(pc.is_valid(found["minute"])).select(["minute", "about", "views"])
+        views = list(zip(*(column.to_pylist() for column in viewed.columns), strict=True))
+        session = changed.sparkSession
 
-    def _restored(self, session: SparkSession, batch: int) -> Ranking:
+        def records() -> pa.Table:
+            tops = self._tops(session, batch, views) if views else []
+            return pa.concat_tables([records_of(found), table(tops)])
+
+        self._output(records, batch, session)
+
+    def _tops(self, session: SparkSession, batch: int, views: list[View]) -> list[Record]:
+        ranking = self._ranking or self._restored(session, batch, min(views)[0])
+        self._ranking = ranking
+        for view in views:
+            ranking.put(*view)
+        topic = self._shop.settings.names(topics.TOP_VIEWED_PRODUCTS)
+        return [(topic, key, json.dumps(value)) for key, value in ranking.changed()]
+
+    def _restored(self, session: SparkSession, batch: int, minute: int) -> Ranking:
         ranking = Ranking()
         if batch > 0:
-            for row in self._shop.table(session, topics.PRODUCT_VIEWS):
+            for row in self._shop.table(session, topics.PRODUCT_VIEWS, minute - RANKED_MS):
                 ranking.put(time_ms(row["window_start"]), row["product_id"], row["views"])
             ranking.restored()
         return ranking
 
 
 class Intake:
-    """Writes what was rejected in a batch, and counts all of it."""
+    """Writes what was rejected in a batch, and counts all of it; the driver does, as above."""
 
-    def __init__(self, shop: Shop, sink: Batch) -> None:
+    def __init__(self, shop: Shop, output: Output) -> None:
         self._shop = shop
-        self._sink = sink
+        self._output = output
         self._tally: Tally | None = None
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
-        tally = self._tally or self._restored(rows, batch)
+        found = rows.toArrow()
+        groups = found.group_by(["minute", "outcome"]).aggregate([([], "count_all")])
+        counts = {(row["minute"], row["outcome"]): row["count_all"] for row in groups.to_pylist()}
+
+        def records() -> pa.Table:
+            rejected = records_of(found.filter(pc.is_valid(found["topic"])))
+            health = self._health(rows, batch, counts) if counts else []
+            return pa.concat_tables([rejected, table(health)])
+
+        if self._output(records, batch, rows.sparkSession) and self._tally is not None:
+            self._tally.add(counts)
+
+    def _health(self, rows: DataFrame, batch: int, counts: Counts) -> list[Record]:
+        tally = self._tally or self._restored(rows, batch, min(counts)[0])
         self._tally = tally
-        names = self._shop.settings.names
-        kept = rows.select(
-            "topic",
-            "partition",
-            "offset",
-            "arrived",
-            "event_time",
-            "outcome",
-            "reason",
-            F.when(F.col("outcome").isin(events.LATE, events.DEAD_LETTER), F.col("value")).alias(
-                "value"
-            ),
-        ).persist()
-        try:
-            minute = F.unix_millis(F.date_trunc("minute", "arrived")).alias("minute")
-            found = kept.groupBy(minute, "outcome").count().collect()
-            counts = {(row[0], row[1]): row[2] for row in found}
-            health = [
-                (names(topics.HEALTH), row["minute"], json.dumps(row))
-                for row in tally.with_batch(counts)
-            ]
-            made = rows.sparkSession.createDataFrame(health, RECORD)
-            self._sink(figures.rejected_records(kept, names).unionByName(made), batch)
-        finally:
-            kept.unpersist()
-        if not self._was_repeated():
-            tally.add(counts)
+        topic = self._shop.settings.names(topics.HEALTH)
+        return [(topic, row["minute"], json.dumps(row)) for row in tally.with_batch(counts)]
 
-    def _was_repeated(self) -> bool:
-        sink = self._sink
-        return isinstance(sink, ExactlyOnceSink) and sink.last is not None and sink.last.repeated
-
-    def _restored(self, rows: DataFrame, batch: int) -> Tally:
+    def _restored(self, rows: DataFrame, batch: int, minute: int) -> Tally:
         tally = Tally(query_id(rows))
         if batch > 0:
-            tally.restore(self._shop.table(rows.sparkSession, topics.HEALTH))  # type: ignore[arg-type]
+            there = self._shop.table(rows.sparkSession, topics.HEALTH, minute - COUNTED_MS)
+            tally.restore(there)  # type: ignore[arg-type]
         return tally

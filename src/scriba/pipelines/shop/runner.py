@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -41,6 +42,11 @@ FIRST_BATCH: Final = 30.0
 LAST_WORDS: Final = 5.0
 WELL_AFTER: Final = 120.0
 """Seconds after which a query that finds nothing to read counts as well."""
+
+
+GONE: Final = (ConnectionError, Py4JNetworkError)
+"""What calls end with when Java is no longer there."""
+SIGNALS_APART: Final = 1.0
 
 
 class GivenUp(Exception):
@@ -83,11 +89,14 @@ class Runner:
             self._producer = producer
             self._spark.streams.addListener(self._listener)
             try:
-                self._watch()
-            finally:
-                self._end()
-                self._hear_out()
-                self._spark.streams.removeListener(self._listener)
+                try:
+                    self._watch()
+                finally:
+                    self._end()
+            except GONE as gone:
+                # Unless a signal to end reached Java as well: then there is nothing left to end.
+                if not self.stop.wait(SIGNALS_APART):
+                    raise GivenUp("Spark's Java process has ended by itself") from gone
 
     # -- what is published -------------------------------------------------------------------------
 
@@ -163,6 +172,8 @@ class Runner:
             watched.query = watched.start()
             watched.run = str(watched.query.runId)
             self._runs.add(watched.run)
+        except GONE:
+            raise
         except Exception as failure:
             self._failed(watched, failure)
 
@@ -180,9 +191,12 @@ class Runner:
         self._trouble(watched, f"{why}; it goes on in {pause:.0f} s")
 
     def _end(self) -> None:
+        """Ends the queries, and hears what Spark still has to say of them."""
         for watched in self._watched.values():
             if watched.query is not None:
                 try:
                     watched.query.stop()
                 except StreamingQueryException as failure:
                     log.info("a query that was stopped says: %s", reason(failure))
+        self._hear_out()
+        self._spark.streams.removeListener(self._listener)
