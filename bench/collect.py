@@ -1,15 +1,19 @@
 """`shop collect` measured: what each setting of --acks and --partition-by gives and costs.
 
-    python bench/collect.py [--seconds 8]
+    python bench/collect.py [--rounds 3] [--deaths 3]
 
-*acks.* Sixteen clients send one event a request over connections that stay open, each the next as
-soon as it has its answer: latency, and CPU of endpoint and broker. Then they send lists, and the
-broker dies (kill -9), or in other rounds the endpoint: events whose request was answered with 202
-and that are not in the topics afterwards are lost.
+Every row of the table is made of the same events in the same numbers, and the rows take turns.
 
-*partition-by.* The generator's events, a fifth of them from few bots, go into eight partitions: how
-uneven they get, how many bytes an event takes in the log, and whose events lie in one partition, so
-that a reader sees them in order.
+*Speed.* Sixteen clients send one event a request over connections that stay open, each the next as
+soon as it has its answer: latency, and CPU of endpoint and broker; the best of the rounds.
+
+*Loss.* They send lists of fifty, and after so many answers the broker dies (kill -9), or in other
+rounds the endpoint: events whose request was answered with 202 and that are not in the topics
+afterwards are lost.
+
+*Order.* All events, a fifth of them from few bots, go into eight partitions in lists: how uneven
+they get, how many bytes an event takes in the log, and whose events lie in one partition, so that a
+reader sees them in order.
 
 One node, so that `all` replicas are one, and 1 and all differ in nothing but the name.
 """
@@ -24,9 +28,10 @@ import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,31 +40,41 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "tools" / "kafka")]
 
 from brokers import Broker, ScribaBroker  # noqa: E402
-from shop_parts import Part  # noqa: E402
+from shop_parts import Part, ends_with_its_parts  # noqa: E402
 
 from scriba.client import SyncConsumer  # noqa: E402
 from scriba.pipelines.shop import topics  # noqa: E402
 from scriba.pipelines.shop.generator import Generator, Shape  # noqa: E402
 
 CLIENTS = 16
-DEATHS = 4
 PARTITIONS = 8
-SPREAD_EVENTS = 20_000
+EVENTS = 20_000
+ALONE = 4_000
+"""Events that go one by one, after as many as warm the processes up."""
+WARM = 1_000
 AT_ONCE = 50
+ANSWERS = 100
+"""Lists that are answered before somebody dies."""
+LAST_ANSWERS = 5.0
+"""Seconds that others wait for theirs when the first client has ended."""
+
+ROWS = (
+    ("--acks", "0"),
+    ("--acks", "1"),
+    ("--acks", "all"),
+    ("--acks", "1", "--partition-by", "random"),
+)
 
 
 @cache
-def documents() -> Iterator[dict[str, Any]]:
-    """Events as web and mobile clients would send them, one stream for all rounds."""
-    events = _documents()
-    next(events)  # its beginning takes a while
-    return events
-
-
-def _documents() -> Iterator[dict[str, Any]]:
+def documents() -> list[dict[str, Any]]:
+    """Events as web and mobile clients would send them."""
     start = round(time.time() * 1000) - 3_600_000
-    for delivery in Generator(Shape(broken=0.0, duplicates=0.0), start, None).deliveries():
-        yield {"event": delivery.event.topic, **json.loads(delivery.value)}
+    made = Generator(Shape(broken=0.0, duplicates=0.0), start, None).deliveries()
+    return [
+        {"event": delivery.event.topic, **json.loads(delivery.value)}
+        for delivery in islice(made, EVENTS)
+    ]
 
 
 @dataclass
@@ -68,35 +83,47 @@ class Sent:
     answered: set[str] = field(default_factory=set)
 
 
-async def client(address: str, events: Iterator[dict[str, Any]], at_once: int, sent: Sent) -> None:
-    """Until somebody dies, or it is cancelled."""
-    where = urlsplit(address)
-    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-        reader, writer = await asyncio.open_connection(where.hostname, where.port)
-        code = 202
-        while code == 202:
-            some = [next(events) for _ in range(at_once)]
-            began = time.perf_counter()
-            code = await post(reader, writer, json.dumps(some).encode())
-            if code == 202:
+class Traffic:
+    """Clients that share out events; `told` is called after every answer, and ends it."""
+
+    def __init__(self, address: str, at_once: int, told: Callable[[int], bool]) -> None:
+        self._where = urlsplit(address)
+        self._at_once = at_once
+        self._told = told
+        self.sent = Sent()
+
+    async def run(self, events: Iterator[dict[str, Any]]) -> None:
+        clients = [asyncio.create_task(self._client(events)) for _ in range(CLIENTS)]
+        await asyncio.wait(clients, return_when=asyncio.FIRST_COMPLETED)
+        _, waiting = await asyncio.wait(clients, timeout=LAST_ANSWERS)
+        for client in waiting:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
+
+    async def _client(self, events: Iterator[dict[str, Any]]) -> None:
+        """Until there are no more events, or somebody has died."""
+        sent = self.sent
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            reader, writer = await asyncio.open_connection(self._where.hostname, self._where.port)
+            while some := list(islice(events, self._at_once)):
+                began = time.perf_counter()
+                if await post(reader, writer, json.dumps(some).encode()) != 202:
+                    return
                 sent.latencies.append(time.perf_counter() - began)
                 sent.answered.update(event["event_id"] for event in some)
+                if self._told(len(sent.latencies)):
+                    return
 
 
-async def traffic(address: str, at_once: int, seconds: float, victim: Part | Broker | None) -> Sent:
-    """What was answered; in the middle of it one dies."""
-    events, sent = documents(), Sent()
-    clients = [client(address, events, at_once, sent) for _ in range(CLIENTS)]
-    tasks = [asyncio.create_task(each) for each in clients]
-    if victim is not None:
-        await asyncio.sleep(seconds / 2)
-        victim.kill()
-        seconds /= 2
-    _, waiting = await asyncio.wait(tasks, timeout=seconds)
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    return sent
+def send(
+    address: str,
+    events: list[dict[str, Any]],
+    at_once: int,
+    told: Callable[[int], bool] = lambda answers: False,
+) -> Sent:
+    traffic = Traffic(address, at_once, told)
+    asyncio.run(traffic.run(iter(events)))
+    return traffic.sent
 
 
 async def post(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, body: bytes) -> int:
@@ -115,8 +142,8 @@ def cpu(part: Part) -> float:
 def stored(bootstrap: str) -> list[tuple[int, dict[str, Any]]]:
     """All events with their partition, topic by topic in the order of the logs."""
     found = []
-    reading = {"auto_offset_reset": "earliest", "allow_auto_create_topics": False}
-    with SyncConsumer(bootstrap_servers=bootstrap, **reading) as consumer:
+    reading = {"auto.offset.reset": "earliest", "allow.auto.create.topics": False}
+    with SyncConsumer(reading, bootstrap_servers=bootstrap) as consumer:
         places = [place for topic in topics.INPUTS for place in consumer.partitions(topic)]
         consumer.assign(places)
         ends = consumer.end_offsets(places)
@@ -125,107 +152,123 @@ def stored(bootstrap: str) -> list[tuple[int, dict[str, Any]]]:
     return found
 
 
-def endpoint(broker: Broker, *words: str) -> Part:
-    reach = ("-b", broker.bootstrap, "--port", "0", "--partitions", str(PARTITIONS))
-    return Part("shop", "collect", *reach, *words, ready=r"events to (\S+)")
-
-
-def measure_peace(acks: str, seconds: float) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+@contextlib.contextmanager
+def collecting(row: tuple[str, ...]) -> Iterator[tuple[ScribaBroker, Part]]:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         broker = ScribaBroker(Path(folder))
+        stack.callback(broker.kill)
         broker.start()
-        collect = endpoint(broker, "--acks", acks)
-        asyncio.run(traffic(collect.found, 1, 1.0, None))
-        before = cpu(collect), broker.cpu_seconds()
-        times = sorted(asyncio.run(traffic(collect.found, 1, seconds, None)).latencies)
-        used = cpu(collect) - before[0], broker.cpu_seconds() - before[1]
-        collect.kill()
-        broker.kill()
-    middle, late = statistics.median(times), times[int(len(times) * 0.99)]
-    each = [1000 * spent / len(times) for spent in used]
-    print(
-        f"  acks={acks:<4} {len(times) / seconds:5.0f} events/s, p50 {middle * 1000:.1f} ms, "
-        f"p99 {late * 1000:.1f} ms; CPU an event: endpoint {each[0]:.2f} ms, "
-        f"broker {each[1]:.2f} ms",
-        flush=True,
-    )
+        reach = ("-b", broker.bootstrap, "--port", "0", "--partitions", str(PARTITIONS))
+        collect = Part("shop", "collect", *reach, *row, ready=r"events to (\S+)")
+        stack.callback(collect.kill)
+        yield broker, collect
 
 
-def measure_death(acks: str, victim: str, seconds: float) -> None:
-    lost = answered = 0
-    for _ in range(DEATHS):
-        with tempfile.TemporaryDirectory() as folder:
-            broker = ScribaBroker(Path(folder))
-            broker.start()
-            collect = endpoint(broker, "--acks", acks)
+@dataclass
+class Row:
+    """What was found out of a setting."""
+
+    p50: float = float("inf")
+    p99: float = float("inf")
+    endpoint: float = float("inf")
+    broker: float = float("inf")
+    """CPU for an event, in ms."""
+    lost: Counter[str] = field(default_factory=Counter)
+    answered: Counter[str] = field(default_factory=Counter)
+    """By who died."""
+    fullest: float = 0.0
+    size: float = 0.0
+    in_order: float = 0.0
+
+    def measure_speed(self, row: tuple[str, ...]) -> None:
+        with collecting(row) as (broker, collect):
+            send(collect.found, documents()[:WARM], 1)
+            before = cpu(collect), broker.cpu_seconds()
+            times = sorted(send(collect.found, documents()[WARM : WARM + ALONE], 1).latencies)
+            used = cpu(collect) - before[0], broker.cpu_seconds() - before[1]
+        self.p50 = min(self.p50, 1000 * statistics.median(times))
+        self.p99 = min(self.p99, 1000 * times[int(len(times) * 0.99)])
+        self.endpoint = min(self.endpoint, 1000 * used[0] / len(times))
+        self.broker = min(self.broker, 1000 * used[1] / len(times))
+
+    def measure_loss(self, row: tuple[str, ...], victim: str) -> None:
+        with collecting(row) as (broker, collect):
             dies: Part | Broker = broker if victim == "broker" else collect
-            sent = asyncio.run(traffic(collect.found, AT_ONCE, seconds, dies))
+
+            def told(answers: int) -> bool:
+                if answers == ANSWERS:
+                    dies.kill()
+                return answers >= ANSWERS
+
+            sent = send(collect.found, documents(), AT_ONCE, told)
             collect.kill()
             if victim == "broker":
                 broker.start()
             there = {event["event_id"] for _, event in stored(broker.bootstrap)}
-            broker.kill()
-        lost += len(sent.answered - there)
-        answered += len(sent.answered)
-    told = f"{lost} lost of {answered} that were answered"
-    print(f"  acks={acks:<4} {DEATHS} deaths of the {victim}: {told}", flush=True)
+        self.lost[victim] += len(sent.answered - there)
+        self.answered[victim] += len(sent.answered)
+
+    def measure_order(self, row: tuple[str, ...]) -> None:
+        with collecting(row) as (broker, collect):
+            if len(send(collect.found, documents(), AT_ONCE).answered) != EVENTS:
+                raise SystemExit("events were refused")
+            found = stored(broker.bootstrap)
+            logs = [
+                log.stat().st_size
+                for topic in topics.INPUTS
+                for log in broker.log_dir.glob(f"{topic}-*/*.log")
+            ]
+        places = defaultdict(set)
+        for partition, event in found:
+            places[event["user_id"]].add(partition)
+        events = Counter(event["user_id"] for _, event in found)
+        several = [user for user, count in events.items() if count > 1]
+        self.in_order = sum(len(places[user]) == 1 for user in several) / len(several)
+        partitions = Counter(partition for partition, _ in found)
+        self.fullest = max(partitions.values()) * PARTITIONS / len(found)
+        self.size = sum(logs) / len(found)
+
+    def line(self, name: str) -> str:
+        lost = [f"{self.lost[v]:,} of {self.answered[v]:,}" for v in ("broker", "endpoint")]
+        cells = (
+            f"`{name}`",
+            f"{self.p50:.1f}, {self.p99:.1f} ms",
+            f"{self.endpoint:.2f}, {self.broker:.2f} ms",
+            *lost,
+            f"{self.fullest:.2f} times the mean",
+            f"{self.size:.0f}",
+            f"{self.in_order:.0%}",
+        )
+        return f"| {' | '.join(cells)} |"
 
 
-def measure_spread(by: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        broker = ScribaBroker(Path(folder))
-        broker.start()
-        collect = endpoint(broker, "--partition-by", by)
-        asyncio.run(fill(collect.found))
-        found = stored(broker.bootstrap)
-        logs = [
-            log.stat().st_size
-            for topic in topics.INPUTS
-            for log in broker.log_dir.glob(f"{topic}-*/*.log")
-        ]
-        collect.kill()
-        broker.kill()
-    partitions = Counter(partition for partition, _ in found)
-    places = defaultdict(set)
-    events: Counter[str] = Counter()
-    for partition, event in found:
-        places[event["user_id"]].add(partition)
-        events[event["user_id"]] += 1
-    several = [user for user, count in events.items() if count > 1]
-    ordered = sum(len(places[user]) == 1 for user in several)
-    fullest = max(partitions.values()) * PARTITIONS / len(found)
-    busiest = events.most_common(1)[0][1] / len(found)
-    print(
-        f"  {by:<8} fullest partition {fullest:.2f} times the mean (busiest user {busiest:.1%} of "
-        f"all), {sum(logs) / len(found):.0f} bytes an event, in order for "
-        f"{ordered / len(several):.0%} of users with several events"
-    )
-
-
-async def fill(address: str) -> None:
-    """Lists, as an app sends that was offline for a while."""
-    where = urlsplit(address)
-    reader, writer = await asyncio.open_connection(where.hostname, where.port)
-    events = documents()
-    for _ in range(SPREAD_EVENTS // AT_ONCE):
-        body = json.dumps([next(events) for _ in range(AT_ONCE)]).encode()
-        if await post(reader, writer, body) != 202:
-            raise SystemExit("events were refused")
-    writer.close()
+HEAD = (
+    "| | p50, p99 | CPU an event: endpoint, broker | lost with the broker | lost with the endpoint "
+    "| fullest partition | bytes an event | users in order |\n|---|---|---|---|---|---|---|---|"
+)
 
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__)
-    words.add_argument("--seconds", type=float, default=8.0)
-    seconds = words.parse_args().seconds
+    words.add_argument("--rounds", type=int, default=3)
+    words.add_argument("--deaths", type=int, default=3)
+    options = words.parse_args()
+    ends_with_its_parts()
     documents()
-    for acks in ("0", "1", "all"):
-        measure_peace(acks, seconds)
-    for acks in ("0", "1", "all"):
-        for victim in ("broker", "endpoint"):
-            measure_death(acks, victim, seconds / 2)
-    for by in ("user_id", "random"):
-        measure_spread(by)
+    found = {row: Row() for row in ROWS}
+    for _ in range(options.rounds):
+        for row, measured in found.items():
+            measured.measure_speed(row)
+    for _ in range(options.deaths):
+        for row, measured in found.items():
+            measured.measure_loss(row, "broker")
+            measured.measure_loss(row, "endpoint")
+    for row, measured in found.items():
+        measured.measure_order(row)
+    print(HEAD)
+    for row, measured in found.items():
+        print(measured.line(" ".join(row)))
+    print(f"\n{options.rounds} rounds, {options.deaths} deaths each; load {os.getloadavg()[0]:.1f}")
 
 
 if __name__ == "__main__":

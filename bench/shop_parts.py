@@ -22,6 +22,11 @@ def quick_java() -> tuple[str, str]:
     return "--spark", f"spark.driver.extraJavaOptions=-XX:+UseSerialGC{shared}"
 
 
+def ends_with_its_parts() -> None:
+    """Also when it is asked to end: parts have sessions of their own and would stay behind."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+
+
 class Part:
     """`scriba ...`, whose lines are kept; `ready` is what it says when it is."""
 

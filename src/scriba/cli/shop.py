@@ -44,6 +44,8 @@ def generate(options: argparse.Namespace) -> int:
     quiet = options.quiet or not sys.stderr.isatty()
 
     async def work() -> int:
+        if known is not None and callable(interrupt := signal.getsignal(signal.SIGINT)):
+            signal.signal(signal.SIGTERM, interrupt)  # the truth is written then as well
         async with Producer({"linger.ms": 20} | client_settings(options)) as producer:
             feed = Feed(producer, names, deliveries, until, known)
             try:
