@@ -324,6 +324,8 @@ class Fetcher:
             busy = True
             try:
                 connection = await self._cluster.connect(lane.node, "fetch")
+                if any(a.fetch_offset != want.offset for a, want in wanted.values()):
+                    continue  # the application went elsewhere while the connection was made
                 await self._fetch(lane, connection, wanted)
             except ClientError as failure:
                 log.debug("fetching from broker %d: %s", lane.node, failure)

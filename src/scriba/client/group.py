@@ -112,6 +112,8 @@ class Group:
         self._wake = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._changing: asyncio.Task[Exception | None] | None = None
+        self._given: ConsumerGroupMetadata | None = None
+        """Who this was when it last got partitions."""
         self._turn_wanted = False
         self._topics: frozenset[str] = frozenset()
         rng = cluster.ports.rng
@@ -128,7 +130,13 @@ class Group:
         return self._turn_wanted or self.offsets.due
 
     def metadata(self) -> ConsumerGroupMetadata:
+        """The member that the application's partitions were given to. One that the group has
+        dropped stays what it was until there are others: as nobody it would still be let commit
+        what it had read, in a transaction, though it is no longer its own."""
         machine = self._machine
+        out = machine.lost or machine.generation <= 0
+        if out and self.subscription is not None and self._given is not None:
+            return self._given
         member = self.subscription is not None and machine.generation > 0
         return ConsumerGroupMetadata(
             self._identity.group_id,
@@ -261,6 +269,8 @@ class Group:
             before = self._positions.assigned
             added = [where for where in change.assign if where not in before]
             self._assign(change.assign)
+            if not machine.lost:
+                self._given = self.metadata()
             problem = await self._tell(self.subscription.listener.assigned(added)) or problem
         machine.changed(change)
         self._wake.set()

@@ -12,7 +12,10 @@ from scriba.client import Admin, ClientError, Consumer, NewTopic, Producer
 from scriba.client.model import Isolation, OffsetSpec, TopicPartition
 from scriba.client.offsets import look_up
 from scriba.settings import NodeSettings
+from scriba.testing.peer import Peer
+from scriba.testing.sim_net import NetFaults
 from scriba.testing.sim_world import ProcessWorld, SimWorld
+from scriba.wire.groups import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 
 AT = {"bootstrap.servers": "broker:9092"}
 
@@ -40,6 +43,26 @@ def test_a_poll_that_is_cancelled_takes_nothing_with_it(steps: int, timeout_ms: 
                 assert more
                 seen += more
             assert offsets(seen) == list(range(6))
+
+    cluster.run(main)
+
+
+@pytest.mark.parametrize("waited_ms", range(0, 400, 25))
+def test_who_seeks_while_the_connection_is_made_anew_reads_there(waited_ms: int) -> None:
+    cluster = FakeCluster(faults=NetFaults(delay_ms=(40, 60)))
+    [log] = cluster.topic("t")
+    fill(log, 3, 3)
+
+    async def main(world: ProcessWorld) -> None:
+        async with consumer(cluster, world) as c:
+            c.assign([T0])
+            assert offsets(await c.poll(5000, max_records=3)) == [0, 1, 2]
+            cluster.stop(1)
+            cluster.start(1)
+            fill(log, 3)
+            await asyncio.sleep(waited_ms / 1000)
+            c.seek(T0, 1)
+            assert offsets(await c.poll(60_000, max_records=1)) == [1]
 
     cluster.run(main)
 
@@ -130,5 +153,26 @@ def test_what_a_listener_cannot_do_is_told(call: str) -> None:
         with pytest.raises(ClientError, match=f"a listener cannot {call}"):
             await c.poll(60_000)
         assert len(await c.poll(1000)) == 10, "and it goes on"
+
+    in_a_group(work)
+
+
+def test_a_member_that_was_dropped_is_nobody_else_until_it_has_partitions_again() -> None:
+    async def work(c: Consumer, world: ProcessWorld) -> None:
+        c.subscribe("t")
+        assert len(await c.poll(60_000, max_records=4)) == 4
+        me = c.group_metadata()
+        assert me.member_id
+        assert me.generation_id == 1
+        peer = await Peer.connect(world.net, "broker", 9092)
+        gone = LeaveGroupRequest(group_id="g", members=[MemberIdentity(member_id=me.member_id)])
+        await peer.call(gone, 5, LeaveGroupResponse)
+        for _ in range(20):
+            await asyncio.sleep(1)
+            assert c.group_metadata() == me, "whoever commits what it has read is found out"
+        await c.poll(60_000)
+        now = c.group_metadata()
+        assert now.generation_id > me.generation_id
+        assert now.member_id != me.member_id
 
     in_a_group(work)
