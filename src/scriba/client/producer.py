@@ -92,7 +92,7 @@ class Producer:
             self._accumulator,
             settings.max_block_ms,
             self._put_parked,
-            self._wait_for_room,
+            lambda size: self._wait_for_room(size, settings.max_block_ms),
             self._sender.lost,
         )
         self._runner: TransactionRunner | None = None
@@ -157,18 +157,20 @@ class Producer:
         partition: int | None,
         timestamp: int | None,
         headers: HeadersLike,
+        within_ms: int | None = None,
     ) -> Delivery:
         """The same for a record that was prepared, and could not just be put."""
+        limit = self.settings.max_block_ms if within_ms is None else within_ms
         found = self._cluster.topics.get(topic)
         if found is None or topic in self._limbo or not self._started:
-            found = await self._find(topic)
+            found = await self._find(topic, limit)
         if partition is not None and partition not in found.partitions:
-            found = await self._look_again(found, partition)
+            found = await self._look_again(found, partition, limit)
         self._check_sending()
         try:
             delivery = self._placer.put(found, value, key, partition, timestamp, headers)
         except BufferFull as full:
-            await self._wait_for_room(full.size)
+            await self._wait_for_room(full.size, limit)
             found = self._cluster.topics.get(topic, found)
             self._check_sending(full.size)
             delivery = self._placer.put(found, value, key, partition, timestamp, headers, full.size)
@@ -355,7 +357,7 @@ class Producer:
 
     async def partitions(self, topic: str) -> list[int]:
         """The partitions of a topic."""
-        return sorted((await self._find(topic)).partitions)
+        return sorted((await self._find(topic, self.settings.max_block_ms)).partitions)
 
     def _start(self) -> None:
         if self._closed:
@@ -399,29 +401,29 @@ class Producer:
 
     # -- topics that are not known yet -----------------------------------------------------------
 
-    async def _find(self, topic: str) -> Topic:
+    async def _find(self, topic: str, limit_ms: int) -> Topic:
         """The topic, after all records that were parked for it have found their places."""
         if not self._started:
             self._start()
         await self._limbo.placed(topic)
-        return await self._cluster.topic(topic, self.settings.max_block_ms)
+        return await self._cluster.topic(topic, limit_ms)
 
-    async def _look_again(self, topic: Topic, partition: int) -> Topic:
+    async def _look_again(self, topic: Topic, partition: int, limit_ms: int) -> Topic:
         """A partition that is not in the picture may have been added since it was made."""
         self._cluster.stale()
         await self._cluster.within(
-            self._cluster.next_update(), self.settings.max_block_ms, f"metadata of {topic.name}"
+            self._cluster.next_update(), limit_ms, f"metadata of {topic.name}"
         )
         found = self._cluster.topics.get(topic.name, topic)
         if partition not in found.partitions:
             raise no_partition(found, partition)
         return found
 
-    async def _wait_for_room(self, size: int) -> None:
+    async def _wait_for_room(self, size: int, limit_ms: int) -> None:
         self._accumulator.hurry += 1
         try:
             self._sender.ready_all()
-            async with asyncio.timeout(self.settings.max_block_ms / 1000):
+            async with asyncio.timeout(limit_ms / 1000):
                 await self._accumulator.room(size)
         except TimeoutError:
             raise BufferFull(

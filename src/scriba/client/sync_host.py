@@ -7,20 +7,24 @@ application's own callbacks belong to the thread that called, where they may cal
         create_topics = waits(Admin.create_topics)
 
 has the signature of `Admin.create_topics`, without the await, for people and for type checkers.
+
+Any thread may call, and any other may close the client meanwhile. Invariants: every call returns,
+with `Closed` at the latest when the loop has ended; the loop ends when the client is closed, once,
+however many close it.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import partial, update_wrapper
 from inspect import isawaitable
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from scriba.client.errors import Closed
+from scriba.client.errors import ClientError, Closed
 from scriba.runtime.loop import run
-from scriba.runtime.threads import start_daemon
+from scriba.runtime.threads import new_lock, start_daemon
 
 
 class Client(Protocol):
@@ -54,6 +58,10 @@ class Host:
     def __init__(self) -> None:
         up: SimpleQueue[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = SimpleQueue()
         self._ended: SimpleQueue[None] = SimpleQueue()
+        self._lock = new_lock()
+        self._down = False
+        """Whether the loop takes nothing more; changed under the lock."""
+        self._callers: set[_Caller] = set()
         start_daemon(partial(self._main, up), "scriba-client")
         self._loop, self._stop = up.get()
 
@@ -62,9 +70,23 @@ class Host:
             stop = asyncio.Event()
             up.put((asyncio.get_running_loop(), stop))
             await stop.wait()
+            with self._lock:
+                self._down = True
+            await asyncio.sleep(0)  # what was called before that becomes a task, and is cancelled
 
         run(serve())
+        with self._lock:
+            for caller in self._callers:
+                caller.calls.put(None)
         self._ended.put(None)
+
+    @property
+    def here(self) -> bool:
+        """Whether this runs in the loop's own thread, which cannot wait for itself."""
+        try:
+            return asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            return False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which runs on the loop."""
@@ -74,21 +96,36 @@ class Host:
             _caller.set(caller)
             return await work
 
-        future = asyncio.run_coroutine_threadsafe(called(), self._loop)
+        try:
+            if self.here:
+                raise ClientError("the client's own thread cannot wait for it", fix="send_nowait()")
+            with self._lock:
+                if self._down:
+                    raise Closed("the client was closed")
+                self._callers.add(caller)
+                future = asyncio.run_coroutine_threadsafe(called(), self._loop)
+        except ClientError:
+            work.close()
+            raise
         future.add_done_callback(lambda _: caller.calls.put(None))
         try:
             while (call := caller.calls.get()) is not None:
                 call()
+            if not future.done() or future.cancelled():
+                raise Closed("the client was closed meanwhile")
             return future.result()
-        except KeyboardInterrupt:
+        except BaseException:
             future.cancel()
             raise
         finally:
             caller.gone = True
+            with self._lock:
+                self._callers.discard(caller)
 
     async def in_caller(self, function: Callable[[D], T], argument: D) -> T:
         """Runs something in the thread that waits for what runs here."""
         caller = _caller.get()
+        context = copy_context()
         result: asyncio.Future[T] = self._loop.create_future()
 
         def settle(value: T | None, error: BaseException | None) -> None:
@@ -102,7 +139,7 @@ class Host:
             value: T | None = None
             failure: BaseException | None = None
             try:
-                value = function(argument)
+                value = context.run(function, argument)
             except Exception as raised:
                 failure = raised
             except BaseException:
@@ -118,11 +155,18 @@ class Host:
 
     def poke(self, call: Callable[[], object]) -> None:
         """Has the loop call something soon."""
-        self._loop.call_soon_threadsafe(call)
+        with self._lock:
+            if self._down:
+                raise Closed("the client was closed")
+            self._loop.call_soon_threadsafe(call)
 
     def close(self) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
+        """Ends the loop, and waits until it has ended."""
+        with self._lock:
+            if not self._down:
+                self._loop.call_soon_threadsafe(self._stop.set)
         self._ended.get()
+        self._ended.put(None)  # for whoever closes it, too
 
 
 class Sync(Generic[C]):
@@ -130,6 +174,7 @@ class Sync(Generic[C]):
 
     def __init__(self, make: Callable[[], C]) -> None:
         self._closed = False
+        self._ending: asyncio.Future[None] | None = None
         self._host = Host()
 
         async def made() -> C:
@@ -142,13 +187,29 @@ class Sync(Generic[C]):
             raise
 
     def _end(self, *args: Any, **kwargs: Any) -> None:
-        """As the client's `close`; the loop ends with it."""
-        if not self._closed:
-            try:
-                self._call(self._client.close, *args, **kwargs)
-            finally:
-                self._closed = True
-                self._host.close()
+        """As the client's `close`, and the end of the loop; all who close it wait for the same."""
+        if self._closed:
+            return
+        if self._host.here:
+            raise ClientError("the client's own thread cannot close it", fix="close it elsewhere")
+
+        async def end() -> None:
+            if self._ending is None:
+                self._ending = asyncio.ensure_future(self._finish(*args, **kwargs))
+            await asyncio.shield(self._ending)
+
+        try:
+            self._host.run(end())
+        except Closed:
+            pass  # another one was quicker
+        finally:
+            self._closed = True
+            self._host.close()
+            self._after_end()
+
+    async def _finish(self, *args: Any, **kwargs: Any) -> None:
+        await self._before()
+        await self._client.close(*args, **kwargs)
 
     def __enter__(self) -> Self:
         return self
@@ -166,24 +227,32 @@ class Sync(Generic[C]):
         self._end()
 
     def _call(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if self._closed:
-            raise Closed("the client was closed")
-
         async def work() -> Any:
             await self._before()
             result = method(*args, **kwargs)
             return await result if isawaitable(result) else result
 
         try:
-            return self._host.run(work())
+            return self._run(work())
         finally:
             self._after()
+
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs something on the loop as it is."""
+        if self._closed:
+            work.close()
+            raise Closed("the client was closed")
+        return self._host.run(work)
 
     async def _before(self) -> None:
         """Runs on the loop before each call."""
 
     def _after(self) -> None:
         """Runs in the caller's thread after each call."""
+
+    def _after_end(self) -> None:
+        """Runs in the thread that closed it, when the loop has ended."""
+        self._after()
 
 
 class _Method(Generic[P, R]):

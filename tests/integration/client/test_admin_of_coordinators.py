@@ -32,7 +32,7 @@ async def member(broker: Broker, topic: str, group: str, protocol: str) -> Async
         auto_offset_reset="earliest",
     ) as consumer:
         consumer.subscribe(topic)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not consumer.assignment():
                 await consumer.poll(100)
         yield consumer

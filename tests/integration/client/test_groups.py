@@ -13,9 +13,11 @@ from scriba.client import (
     Admin,
     BrokerError,
     ClientError,
+    ConfigResource,
     Consumer,
     OffsetAndMetadata,
     OffsetError,
+    ResourceType,
     SyncConsumer,
     TopicPartition,
 )
@@ -68,6 +70,9 @@ async def test_one_that_is_killed_is_missed_when_its_session_ends(
     quick_broker: Broker, topic: str, protocol: str
 ) -> None:
     await create(quick_broker, topic, 2)
+    async with Admin(bootstrap_servers=quick_broker.bootstrap) as admin:
+        group = ConfigResource(ResourceType.GROUP, topic)
+        await admin.alter_configs({group: {"consumer.session.timeout.ms": "2000"}})
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-c", DYING, quick_broker.bootstrap, topic, topic, protocol),
@@ -231,7 +236,7 @@ async def test_automatic_commits_resume_exactly(
     for end in (1, 50, 173, 300):
         async with Consumer(**settings, **STRATEGIES[protocol]) as consumer:
             consumer.subscribe(topic)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 async for record in consumer:
                     seen.append(int(record.value))
                     if len(seen) == end:
@@ -254,7 +259,7 @@ async def test_automatic_commits_happen_while_records_come(
         Consumer(bootstrap_servers=quick_broker.bootstrap, group_id=topic) as other,
     ):
         await reader.until(lambda: len(reader.seen) == 10)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while (await other.committed([where]))[where] is None:
                 pass
 
@@ -275,7 +280,7 @@ async def test_records_whose_work_failed_are_read_again(quick_broker: Broker, to
         await works_badly()
     async with Consumer(bootstrap_servers=quick_broker.bootstrap, **settings) as consumer:
         consumer.subscribe(topic)
-        assert (await asyncio.wait_for(anext(consumer), 60)).offset == 0
+        assert (await asyncio.wait_for(anext(consumer), 300)).offset == 0
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -323,7 +328,7 @@ async def test_without_a_committed_offset_and_a_reset_the_application_decides(
     ) as consumer:
         consumer.subscribe(topic)
         with pytest.raises(OffsetError, match=r"auto\.offset\.reset is none"):
-            await asyncio.wait_for(anext(consumer), 60)
+            await asyncio.wait_for(anext(consumer), 300)
         consumer.seek((topic, 0), 3)
         assert [record.offset for record in await consumer.poll(30_000)] == [3, 4]
 
@@ -388,12 +393,12 @@ async def test_a_listener_that_fails_is_told_by_poll_and_the_rebalance_goes_on(
     ) as consumer:
         consumer.subscribe(topic, on_assigned=fails)
         with pytest.raises(ZeroDivisionError):
-            await asyncio.wait_for(anext(consumer), 60)
-        assert (await asyncio.wait_for(anext(consumer), 60)).offset == 0
+            await asyncio.wait_for(anext(consumer), 300)
+        assert (await asyncio.wait_for(anext(consumer), 300)).offset == 0
         await consumer.unsubscribe()
         consumer.subscribe(topic, on_assigned=polls)
         with pytest.raises(ClientError, match="cannot poll"):
-            await asyncio.wait_for(anext(consumer), 60)
+            await asyncio.wait_for(anext(consumer), 300)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

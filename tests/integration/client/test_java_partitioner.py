@@ -18,7 +18,7 @@ async def partitions_of(broker: Broker, topic: str, count: int) -> list[tuple[by
         bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest"
     ) as consumer:
         consumer.assign(await consumer.partitions(topic))
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while len(taken) < count:
                 taken += await consumer.poll(1000)
     taken.sort(key=lambda record: int(record.value.split()[0]))

@@ -17,7 +17,7 @@ from confluent_kafka import Consumer
 settings = {
     "bootstrap.servers": address, "group.id": group, "auto.offset.reset": "earliest",
     "partition.assignment.strategy": strategy, "heartbeat.interval.ms": 100,
-    "session.timeout.ms": 3000, "topic.metadata.refresh.interval.ms": 500,
+    "session.timeout.ms": 45_000, "topic.metadata.refresh.interval.ms": 500,
 }
 if strategy == "consumer":
     for name in ("partition.assignment.strategy", "heartbeat.interval.ms", "session.timeout.ms"):
@@ -42,7 +42,7 @@ known = (RangePartitionAssignor, RoundRobinPartitionAssignor, StickyPartitionAss
 consumer = KafkaConsumer(
     bootstrap_servers=address, group_id=group, auto_offset_reset="earliest",
     partition_assignment_strategy=[a for a in known if a.name == strategy],
-    heartbeat_interval_ms=100, session_timeout_ms=3000, metadata_max_age_ms=500,
+    heartbeat_interval_ms=100, session_timeout_ms=45_000, metadata_max_age_ms=500,
 )
 consumer.subscribe([topic])
 def poll():
@@ -64,7 +64,7 @@ names = {"range": "RangeAssignor", "sticky": "StickyAssignor",
 line = kafka_jars.command("topics")
 java = [*line[:-1], "org.apache.kafka.tools.VerifiableConsumer", "--bootstrap-server", address,
         "--topic", topic, "--group-id", group, "--reset-policy", "earliest", "--verbose",
-        "--command-config", config.name, "--session-timeout", "3000", "--assignment-strategy",
+        "--command-config", config.name, "--session-timeout", "45000", "--assignment-strategy",
         "org.apache.kafka.clients.consumer." + names[strategy]]
 process = subprocess.Popen(java, stdout=subprocess.PIPE, text=True)
 said = SimpleQueue()
@@ -132,13 +132,13 @@ class Stranger:
             self.moved.set()
 
     async def has_some(self, count: int) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while len(self.held) != count:
                 self.moved.clear()
                 await self.moved.wait()
 
     async def has_read(self, count: int) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while len(self.read) < count:
                 self.moved.clear()
                 await self.moved.wait()

@@ -19,7 +19,7 @@ def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broke
 
 async def commits_at_last(reader: Member) -> None:
     """A member that the group lost while Kafka took its time to start has to join again first."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while True:
             try:
                 return await reader.consumer.commit()

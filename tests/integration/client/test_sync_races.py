@@ -1,0 +1,279 @@
+"""Threads that meet at the synchronous clients: one closes, interrupts or commits as another calls.
+
+Where it matters which comes first, one is made to wait for the other at a chosen place.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import pytest
+from brokers import Broker
+
+from scriba.client import (
+    BufferFull,
+    ClientError,
+    Closed,
+    NewTopic,
+    SyncAdmin,
+    SyncConsumer,
+    SyncProducer,
+    TimedOut,
+    sync_host,
+    sync_producer,
+)
+from scriba.client.sync_host import Host
+
+NOBODY = "127.0.0.1:1"
+"""An address where nobody listens."""
+
+
+class Meanwhile:
+    """A thread that calls something, and what it got."""
+
+    def __init__(self, call: Any, *args: Any) -> None:
+        self.got: list[Any] = []
+        self._thread = Thread(target=self._run, args=(call, *args), daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Any, *args: Any) -> None:
+        try:
+            self.got.append(call(*args))
+        except BaseException as failure:
+            self.got.append(failure)
+
+    def result(self) -> Any:
+        self._thread.join(60)
+        assert self.got, "it hangs"
+        return self.got[0]
+
+
+async def forever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+@contextlib.contextmanager
+def busy(host: Host) -> Iterator[None]:
+    """While the loop does something else, and what it is told waits."""
+    began: SimpleQueue[None] = SimpleQueue()
+    go_on: SimpleQueue[None] = SimpleQueue()
+
+    def work() -> None:
+        began.put(None)
+        go_on.get()
+
+    host.poke(work)
+    began.get()
+    yield
+    go_on.put(None)
+
+
+def test_a_call_that_waits_when_the_client_is_closed_is_told() -> None:
+    host = Host()
+    waiting = Meanwhile(host.run, forever())
+    host.run(asyncio.sleep(0))
+    host.close()
+    assert isinstance(waiting.result(), Closed)
+
+
+def test_a_call_that_comes_as_the_loop_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = sync_host.run
+    late: list[Any] = []
+
+    def run_and_call(main: Any) -> None:
+        run(main)
+        late.append(Meanwhile(host.run, forever()).result())
+
+    monkeypatch.setattr(sync_host, "run", run_and_call)
+    host = Host()
+    host.close()
+    assert isinstance(late[0], Closed)
+    with pytest.raises(Closed):
+        host.run(forever())
+    with pytest.raises(Closed):
+        host.poke(lambda: None)
+
+
+def test_calls_that_come_behind_the_close_are_told() -> None:
+    host = Host()
+    with busy(host):
+        closing = Meanwhile(host.close)
+        waiting = [Meanwhile(host.run, forever()) for _ in range(5)]
+    assert closing.result() is None
+    assert {type(call.result()) for call in waiting} == {Closed}
+
+
+def test_all_who_close_wait_until_it_is_closed() -> None:
+    producer = SyncProducer(bootstrap_servers=NOBODY, max_block_ms=500)
+    delivery = producer.send_nowait("t", b"x")
+    closers = [Meanwhile(producer.close) for _ in range(8)]
+    assert [closer.result() for closer in closers] == [None] * 8
+    assert isinstance(delivery.exception(), TimedOut)
+    with pytest.raises(Closed):
+        producer.send_nowait("t", b"y")
+
+
+def test_many_records_for_a_topic_that_never_comes_fail_together() -> None:
+    """Each waits for max.block.ms, but not one after the other."""
+    with SyncProducer(bootstrap_servers=NOBODY, max_block_ms=1000) as producer:
+        deliveries = [producer.send_nowait("t", b"%d" % n) for n in range(1000)]
+        failures = [delivery.exception() for delivery in deliveries]
+    assert {type(failure) for failure in failures} == {TimedOut}
+    assert "max.block.ms=1000" in str(failures[-1])
+    assert "cannot connect" in str(failures[-1])
+
+
+def test_a_time_limit_holds_while_records_wait_for_their_topic() -> None:
+    producer = SyncProducer(bootstrap_servers=NOBODY)
+    delivery = producer.send_nowait("t", b"x")
+    with pytest.raises(TimedOut, match="still on its way"):
+        delivery.result(timeout_ms=10)
+    with pytest.raises(TimedOut, match="still wait"):
+        producer.flush(timeout_ms=10)
+    producer.close(timeout_ms=10)
+    assert isinstance(delivery.exception(), Closed)
+
+
+def test_an_error_in_the_block_does_not_wait_for_what_it_left_behind() -> None:
+    with (
+        contextlib.suppress(KeyError),
+        SyncProducer(bootstrap_servers=NOBODY) as producer,
+    ):
+        delivery = producer.send_nowait("t", b"x")
+        raise KeyError
+    assert isinstance(delivery.exception(), Closed)
+
+
+def test_the_producers_own_thread_is_never_made_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that sends what the client logs runs there."""
+    monkeypatch.setattr(sync_producer, "_HANDED_OVER", 2)
+    with SyncProducer(bootstrap_servers=NOBODY, max_block_ms=500) as producer:
+
+        async def log() -> list[ClientError | None]:
+            sent = [producer.send_nowait("log", b"%d" % n) for n in range(4)]
+            with pytest.raises(ClientError, match="own thread"):
+                producer.flush()
+            with pytest.raises(ClientError, match="own thread"):
+                producer.close()
+            return [delivery.exception() if delivery.done() else None for delivery in sent]
+
+        told = producer._host.run(log())
+        assert [type(error) for error in told[:2]] == [type(None)] * 2
+        assert isinstance(told[-1], BufferFull)
+
+
+def test_between_a_look_at_the_producer_and_a_put_it_is_not_closed(
+    broker: Broker, topic: str
+) -> None:
+    with SyncProducer(bootstrap_servers=broker.bootstrap, linger_ms=0) as producer:
+        producer.send(topic, b"first")
+        put = producer._client._placer.put
+        lock: Any = producer._client._accumulator.lock
+
+        def watched(*args: Any) -> Any:
+            assert Meanwhile(lock.acquire, False).result() is False, "a close could come now"
+            return put(*args)
+
+        producer._client._placer.put = watched  # type: ignore[method-assign]
+        assert producer.send_nowait(topic, b"second").result().offset == 1
+
+
+def test_threads_that_send_while_it_is_closed_know_of_each_record(
+    broker: Broker, topic: str
+) -> None:
+    """Written, or told that it is not; and no thread is left behind."""
+    with SyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 3)])
+    for round_ in range(3):
+        little = {"batch_size": 99, "buffer_memory": 5000}
+        producer = SyncProducer(bootstrap_servers=broker.bootstrap, linger_ms=round_, **little)
+        producer.partitions(topic)
+        began: SimpleQueue[None] = SimpleQueue()
+
+        def send(
+            producer: SyncProducer = producer, began: "SimpleQueue[None]" = began
+        ) -> list[Any]:
+            sent: list[Any] = []
+            try:
+                while True:
+                    sent.append(producer.send_nowait(topic, b"x" * 20))
+                    if len(sent) == 100:
+                        began.put(None)
+            except Closed:
+                return sent
+
+        senders = [Meanwhile(send) for _ in range(3)]
+        for _ in senders:
+            began.get()
+        producer.close()
+        for sender in senders:
+            sent = sender.result()
+            assert all(delivery.done() for delivery in sent)
+            errors = [delivery.exception() for delivery in sent]
+            assert {type(error) for error in errors} <= {type(None), Closed}
+            assert errors[:100] == [None] * 100
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("what", ["interrupted", "failed"])
+def test_records_of_a_poll_that_never_returned_are_given_again(
+    broker: Broker, topic: str, what: str
+) -> None:
+    with SyncProducer(bootstrap_servers=broker.bootstrap) as producer:
+        for n in range(10):
+            producer.send(topic, b"%d" % n)
+    with SyncConsumer(
+        bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", group_id=topic
+    ) as consumer:
+        consumer.assign(consumer.partitions(topic))
+        first = consumer.poll(10_000, max_records=3)
+        if what == "interrupted":
+            poll = consumer._client.poll
+
+            async def interrupted(*args: Any) -> Any:
+                records = await poll(*args)
+                sync_host._caller.get().calls.put(interrupt)
+                return records
+
+            consumer._client.poll = interrupted  # type: ignore[method-assign]
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(10_000, max_records=3)
+            consumer._client.poll = poll  # type: ignore[method-assign]
+        else:
+            consumer._committed.append(interrupt)  # what a callback of a commit raises
+            with pytest.raises(KeyboardInterrupt):
+                consumer.poll(10_000, max_records=3)
+        seen = [record.offset for record in first]
+        while len(seen) < 10:
+            seen += [record.offset for record in consumer.poll(10_000)]
+        assert seen == list(range(10))
+
+
+@pytest.mark.parametrize("call", ["poll", "close", "unsubscribe"])
+def test_what_a_listener_cannot_do_is_told_in_its_thread(
+    quick_broker: Broker, topic: str, call: str
+) -> None:
+    with SyncProducer(bootstrap_servers=quick_broker.bootstrap) as producer:
+        producer.send(topic, b"x")
+    with SyncConsumer(
+        bootstrap_servers=quick_broker.bootstrap, group_id=topic, auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.subscribe(topic, on_assigned=lambda partitions: getattr(consumer, call)())
+        with pytest.raises(ClientError, match=f"a listener cannot {call}"):
+            consumer.poll(60_000)
+        assert [record.value for record in consumer.poll(60_000)] == [b"x"]
+
+
+def test_what_waits_for_its_topic_takes_no_more_memory_than_the_buffer() -> None:
+    most = 0
+    with SyncProducer(bootstrap_servers=NOBODY, max_block_ms=100, buffer_memory=1000) as producer:
+        for _ in range(10):
+            producer.send_nowait("t", b"x" * 300)
+            most = max(most, producer._bytes)
+    assert 300 <= most <= 1000
