@@ -207,13 +207,15 @@ async def prepared(node: Broker) -> None:
         )
 
 
-async def run(soak: Soak, seconds: float, every: float, say: Callable[[str], None]) -> None:
-    """Works for so long; what fails in the work fails here."""
+async def run(
+    soak: Soak, enough: Callable[[float], bool], every: float, say: Callable[[str], None]
+) -> None:
+    """Works until it is told that these seconds are enough; what fails in the work fails here."""
     await prepared(soak.node)
     began = time.monotonic()
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(work(soak)) for work in WORK]
-        while time.monotonic() - began < seconds:
+        while not enough(time.monotonic() - began):
             await asyncio.sleep(every)
             soak.sample()
             done = ", ".join(f"{count} {what}" for what, count in sorted(soak.done.items()))
@@ -236,7 +238,14 @@ def main() -> None:
             soak = Soak(node)
             seconds = wanted.minutes * 60
             every = min(SAMPLE_SECONDS, seconds / 8)
-            asyncio.run(run(soak, seconds, every, lambda line: print(line, flush=True)))
+            asyncio.run(
+                run(
+                    soak,
+                    lambda spent: spent >= seconds,
+                    every,
+                    lambda line: print(line, flush=True),
+                )
+            )
             stopped = node.stop()
     found = complaints(soak.memory, soak.files)
     if stopped:

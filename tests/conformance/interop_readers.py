@@ -20,7 +20,7 @@ from scriba.client import SyncConsumer
 
 Reader = Callable[[Broker, str, int], list[Seen]]
 
-SECONDS = 30
+SECONDS = 300
 BETWEEN, END, NULL = "\n|\n", "\n##\n", "(null)"
 """What the console consumer puts between fields, after a record and for null."""
 
@@ -81,7 +81,7 @@ def kcat(cluster: Broker, topic: str, count: int) -> list[Seen]:
     told = subprocess.run(
         ["kcat", "-b", cluster.bootstrap, "-C", "-q", "-t", topic, "-p", "0", "-o", "beginning",
          "-c", str(count), "-f", shape],
-        capture_output=True, timeout=60, check=True,
+        capture_output=True, timeout=300, check=True,
     ).stdout  # fmt: skip
     stream = io.BytesIO(told)
     found = []
@@ -111,7 +111,7 @@ def java(cluster: Broker, topic: str, count: int) -> list[Seen]:
             "--partition", "0", "--offset", "earliest", "--max-messages", str(count),
             "--timeout-ms", str(SECONDS * 1000), *options,
         ),
-        capture_output=True, timeout=60, check=True,
+        capture_output=True, timeout=300, check=True,
     ).stdout  # fmt: skip
     found = []
     for whole in told.split(END.encode())[:-1]:

@@ -31,7 +31,7 @@ def confluent(cluster: Broker, tools: Tools, topic: str, codec: str) -> Sequence
             headers=list(record.headers),
             on_delivery=lambda error, _: failures.extend([error] if error else []),
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
     assert not failures
     return EVERYTHING
 
@@ -116,7 +116,7 @@ def kcat(cluster: Broker, tools: Tools, topic: str, codec: str) -> Sequence[Reco
         subprocess.run(
             ["kcat", "-b", cluster.bootstrap, "-P", "-t", topic, "-p", "0", "-K", "|",
              "-z", codec, *options],
-            input=lines, capture_output=True, text=True, timeout=60, check=True,
+            input=lines, capture_output=True, text=True, timeout=300, check=True,
         )  # fmt: skip
     return [Record(r.key, r.value, LINES[0].headers) for r in given] + nulls
 

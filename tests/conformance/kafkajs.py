@@ -28,7 +28,7 @@ def kafkajs(cluster: Broker, *steps: Step) -> list[Any]:
         input=json.dumps(steps),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
         env={**os.environ, "NODE_PATH": str(PACKAGES)},
     )

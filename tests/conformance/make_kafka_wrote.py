@@ -52,7 +52,7 @@ def batches(broker: Broker) -> None:
                 timestamp=T0 + hour * (SEGMENT_MS + 1) + n,
                 partition=0,
             )
-        assert producer.flush(30) == 0
+        assert producer.flush(300) == 0
 
 
 def transactions(broker: Broker) -> None:
@@ -64,16 +64,16 @@ def transactions(broker: Broker) -> None:
                 "compression.type": "lz4" if number % 2 else "none",
             }
         )
-        producer.init_transactions(30)
+        producer.init_transactions(300)
         producer.begin_transaction()
         for n in range(6):
             value = b"%s %d" % (b"committed" if commits else b"aborted", number)
             producer.produce(TOPIC, value, timestamp=T0 + 6 * SEGMENT_MS + n, partition=0)
-        assert producer.flush(30) == 0
+        assert producer.flush(300) == 0
         if commits:
-            producer.commit_transaction(30)
+            producer.commit_transaction(300)
         else:
-            producer.abort_transaction(30)
+            producer.abort_transaction(300)
 
 
 def seen(broker: Broker, isolation: str) -> list[list[Any]]:
@@ -90,7 +90,7 @@ def seen(broker: Broker, isolation: str) -> list[list[Any]]:
     consumer.assign([TopicPartition(TOPIC, 0, OFFSET_BEGINNING)])
     found: list[list[Any]] = []
     while True:
-        message = consumer.poll(30)
+        message = consumer.poll(300)
         assert message is not None
         if message.error() is not None:
             consumer.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from broker_fixtures import eventually
-from brokers import Broker
+from brokers import PATIENCE, Broker
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -64,7 +64,7 @@ def new_consumer(cluster: Broker, settings: Mapping[str, Any] | None = None) -> 
 def create(admin: AdminClient, topic: str, partitions: int = 1, **config: str) -> None:
     settings = {key.replace("_", "."): value for key, value in config.items()}
     wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
-    admin.create_topics([wanted])[topic].result(timeout=30)
+    admin.create_topics([wanted])[topic].result(timeout=300)
 
 
 def produce(
@@ -95,12 +95,12 @@ def produce(
             headers=[("n", b"%d" % number)],
             on_delivery=on_delivery,
         )
-    assert producer.flush(30) == 0
+    assert producer.flush(300) == 0
     assert len(delivered) == len(values)
     return delivered
 
 
-def take(consumer: Consumer, count: int, timeout: float = 30) -> list[Message]:
+def take(consumer: Consumer, count: int, timeout: float = PATIENCE) -> list[Message]:
     taken: list[Message] = []
     deadline = time.monotonic() + timeout
     while len(taken) < count and time.monotonic() < deadline:
@@ -113,13 +113,13 @@ def take(consumer: Consumer, count: int, timeout: float = 30) -> list[Message]:
 
 
 def listed(admin: AdminClient) -> set[str]:
-    return set(admin.list_topics(timeout=30).topics)
+    return set(admin.list_topics(timeout=300).topics)
 
 
 def refusal(future: Any) -> int:
     """The error code that a future of the admin client ends with."""
     with pytest.raises(KafkaException) as caught:
-        future.result(timeout=30)
+        future.result(timeout=300)
     code: int = caught.value.args[0].code()
     return code
 
@@ -174,7 +174,7 @@ def test_offsets_beyond_the_log_are_out_of_range(
 ) -> None:
     produce(cluster, topic, [b"only"])
     consumer.assign([TopicPartition(topic, 0, 5)])
-    message = consumer.poll(30)
+    message = consumer.poll(300)
     assert message is not None
     error = message.error()
     assert error is not None
@@ -197,7 +197,7 @@ def test_offsets_are_found_by_time(cluster: Broker, consumer: Consumer, topic: s
     produce(cluster, topic, [b"x"] * 200, times=times, settings={"batch.num.messages": 10})
 
     def at(timestamp: int) -> int:
-        (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, timestamp)], timeout=30)
+        (found,) = consumer.offsets_for_times([TopicPartition(topic, 0, timestamp)], timeout=300)
         return int(found.offset)
 
     assert at(T0) == 0
@@ -212,11 +212,11 @@ def test_watermarks_follow_the_log(
 ) -> None:
     create(admin, topic)
     part = TopicPartition(topic, 0)
-    assert consumer.get_watermark_offsets(part, timeout=30) == (0, 0)
+    assert consumer.get_watermark_offsets(part, timeout=300) == (0, 0)
     produce(cluster, topic, [b"x"] * 10)
-    assert consumer.get_watermark_offsets(part, timeout=30) == (0, 10)
-    admin.delete_records([TopicPartition(topic, 0, 4)])[part].result(timeout=30)
-    assert consumer.get_watermark_offsets(part, timeout=30) == (4, 10)
+    assert consumer.get_watermark_offsets(part, timeout=300) == (0, 10)
+    admin.delete_records([TopicPartition(topic, 0, 4)])[part].result(timeout=300)
+    assert consumer.get_watermark_offsets(part, timeout=300) == (4, 10)
 
 
 def test_unknown_topics_come_into_being_when_written(cluster: Broker, topic: str) -> None:
@@ -231,12 +231,12 @@ def test_records_over_the_topics_limit_are_refused(
     producer = Producer({"bootstrap.servers": cluster.bootstrap})
     for size in (100, 6000, 100):
         producer.produce(topic, b"x" * size, on_delivery=lambda error, _: errors.append(error))
-        assert producer.flush(30) == 0
+        assert producer.flush(300) == 0
     assert errors[0] is None
     assert errors[1] is not None
     assert errors[1].code() == KafkaError.MSG_SIZE_TOO_LARGE
     assert errors[2] is None
-    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=30) == (0, 2)
+    assert consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=300) == (0, 2)
 
 
 def test_log_append_time_replaces_the_producers_clock(
@@ -272,12 +272,12 @@ def test_topics_are_made_described_and_deleted(
     first, second = new_topic(), new_topic()
     create(admin, first, partitions=3)
     create(admin, second)
-    described = admin.describe_topics(TopicCollection([first]))[first].result(timeout=30)
+    described = admin.describe_topics(TopicCollection([first]))[first].result(timeout=300)
     assert [p.id for p in described.partitions] == [0, 1, 2]
     assert all(p.leader.port == cluster.port and len(p.isr) == 1 for p in described.partitions)
     assert not described.is_internal
     eventually(lambda: {first, second} <= listed(admin))
-    admin.delete_topics([first])[first].result(timeout=30)
+    admin.delete_topics([first])[first].result(timeout=300)
     eventually(lambda: first not in listed(admin))
     gone = admin.describe_topics(TopicCollection([first]))[first]
     assert refusal(gone) == KafkaError.UNKNOWN_TOPIC_OR_PART
@@ -289,7 +289,7 @@ def test_a_topic_made_again_under_its_old_name_is_empty(
 ) -> None:
     create(admin, topic)
     produce(cluster, topic, [b"old"] * 5)
-    admin.delete_topics([topic])[topic].result(timeout=30)
+    admin.delete_topics([topic])[topic].result(timeout=300)
     create(admin, topic)
     assert produce(cluster, topic, [b"new"])[0].offset() == 0
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
@@ -316,7 +316,7 @@ def test_topics_that_cannot_be_are_refused_with_kafkas_reasons(
 
 
 def test_validate_only_makes_nothing(admin: AdminClient, topic: str) -> None:
-    admin.create_topics([NewTopic(topic, 2, 1)], validate_only=True)[topic].result(timeout=30)
+    admin.create_topics([NewTopic(topic, 2, 1)], validate_only=True)[topic].result(timeout=300)
     assert topic not in listed(admin)
 
 
@@ -324,8 +324,8 @@ def test_partitions_can_be_added_never_taken_away(
     cluster: Broker, admin: AdminClient, topic: str
 ) -> None:
     create(admin, topic, partitions=2)
-    admin.create_partitions([NewPartitions(topic, 4)])[topic].result(timeout=30)
-    eventually(lambda: len(admin.list_topics(timeout=30).topics[topic].partitions) == 4)
+    admin.create_partitions([NewPartitions(topic, 4)])[topic].result(timeout=300)
+    eventually(lambda: len(admin.list_topics(timeout=300).topics[topic].partitions) == 4)
     assert produce(cluster, topic, [b"x"], partition=3)[0].offset() == 0
     fewer = admin.create_partitions([NewPartitions(topic, 3)])[topic]
     assert refusal(fewer) == KafkaError.INVALID_PARTITIONS
@@ -333,7 +333,7 @@ def test_partitions_can_be_added_never_taken_away(
 
 def config_of(admin: AdminClient, resource: ConfigResource) -> dict[str, ConfigEntry]:
     found: dict[str, ConfigEntry]
-    found = admin.describe_configs([resource])[resource].result(timeout=30)
+    found = admin.describe_configs([resource])[resource].result(timeout=300)
     return found
 
 
@@ -369,7 +369,7 @@ def test_settings_change_one_by_one_and_all_at_once(admin: AdminClient, topic: s
     change(
         entry("retention.ms", "2000000", incremental_operation=op.SET),
         entry("segment.bytes", None, incremental_operation=op.DELETE),
-    ).result(timeout=30)
+    ).result(timeout=300)
     eventually(lambda: now("retention.ms") == "2000000")
     eventually(lambda: now("segment.bytes") == "1073741824")
     bad = change(entry("retention.ms", "never", incremental_operation=op.SET))
@@ -377,13 +377,13 @@ def test_settings_change_one_by_one_and_all_at_once(admin: AdminClient, topic: s
 
     whole = ConfigResource(ResourceType.TOPIC, topic, set_config={"flush.messages": "77"})
     with pytest.deprecated_call():
-        admin.alter_configs([whole])[whole].result(timeout=30)
+        admin.alter_configs([whole])[whole].result(timeout=300)
     eventually(lambda: now("flush.messages") == "77")
     eventually(lambda: now("retention.ms") == "604800000")
 
 
 def test_broker_settings_are_described_and_changed(admin: AdminClient) -> None:
-    broker = str(next(iter(admin.list_topics(timeout=30).brokers)))
+    broker = str(next(iter(admin.list_topics(timeout=300).brokers)))
     name = "log.flush.interval.messages"
 
     def now() -> dict[str, ConfigEntry]:
@@ -392,7 +392,7 @@ def test_broker_settings_are_described_and_changed(admin: AdminClient) -> None:
     def change(value: str | None, operation: AlterConfigOpType) -> None:
         entry = ConfigEntry(name, value, incremental_operation=operation)
         resource = ConfigResource(ResourceType.BROKER, broker, incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(timeout=30)
+        admin.incremental_alter_configs([resource])[resource].result(timeout=300)
 
     assert now()["log.segment.bytes"].value == "1073741824"
     assert now()["node.id"].is_read_only
@@ -414,7 +414,7 @@ def test_list_offsets_earliest_latest_newest_and_by_time(
 
     def at(spec: OffsetSpec, isolation: IsolationLevel) -> tuple[int, int]:
         asked = admin.list_offsets({part: spec}, isolation_level=isolation)
-        found = asked[part].result(timeout=30)
+        found = asked[part].result(timeout=300)
         return found.offset, found.timestamp
 
     for isolation in (IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED):
@@ -431,18 +431,18 @@ def test_records_before_an_offset_can_be_deleted(
     create(admin, topic)
     produce(cluster, topic, [b"%d" % n for n in range(20)])
     part = TopicPartition(topic, 0)
-    deleted = admin.delete_records([TopicPartition(topic, 0, 12)])[part].result(timeout=30)
+    deleted = admin.delete_records([TopicPartition(topic, 0, 12)])[part].result(timeout=300)
     assert deleted.low_watermark == 12
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     assert [m.value() for m in take(consumer, 8)] == [b"%d" % n for n in range(12, 20)]
     beyond = admin.delete_records([TopicPartition(topic, 0, 21)])[part]
     assert refusal(beyond) == KafkaError.OFFSET_OUT_OF_RANGE
     everything = admin.delete_records([TopicPartition(topic, 0, OFFSET_END)])[part]
-    assert everything.result(timeout=30).low_watermark == 20
+    assert everything.result(timeout=300).low_watermark == 20
 
 
 def test_the_cluster_describes_itself(cluster: Broker, admin: AdminClient) -> None:
-    found = admin.describe_cluster().result(timeout=30)
+    found = admin.describe_cluster().result(timeout=300)
     assert len(found.cluster_id) == 22
     assert [node.port for node in found.nodes] == [cluster.port]
     assert found.controller.id == found.nodes[0].id

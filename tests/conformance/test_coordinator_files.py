@@ -29,19 +29,19 @@ def _consume(broker: Broker, group: str, **settings: Any) -> None:
     )
     consumer.subscribe([TOPIC])
     for _ in range(10):
-        message = consumer.poll(60)
+        message = consumer.poll(300)
         assert message is not None
         assert message.error() is None
     offsets = [TopicPartition(TOPIC, 0, 7, metadata=f"kept by {group}")]
     consumer.commit(offsets=offsets, asynchronous=False)
     if group == "in-a-transaction":
         producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "tx"})
-        producer.init_transactions(60)
+        producer.init_transactions(300)
         producer.begin_transaction()
         producer.produce(TOPIC, b"more")
         moved = [TopicPartition(TOPIC, 0, 9)]
         producer.send_offsets_to_transaction(moved, consumer.consumer_group_metadata(), 60)
-        producer.commit_transaction(60)
+        producer.commit_transaction(300)
     consumer.close()
 
 

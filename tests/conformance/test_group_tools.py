@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from broker_fixtures import eventually
-from brokers import Broker
+from brokers import PATIENCE, Broker
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka_jars import Outcome, Tools
 from rawkafka import T0, Connection, create_topic
@@ -55,7 +55,7 @@ def fill(cluster: Broker, topic: str, partitions: int = 2, each: int = 10) -> No
     for n in range(each):
         for partition in range(partitions):
             producer.produce(topic, b"%d" % n, partition=partition, timestamp=T0 + n * 1000)
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def member(cluster: Broker, group: str, topic: str, **settings: Any) -> Iterator
         | extra
     )
     consumer.subscribe([topic])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE
     while not consumer.assignment():
         assert time.monotonic() < deadline
         consumer.poll(0.05)
@@ -213,13 +213,18 @@ def test_offsets_are_reset_in_every_way(
 def hanging(cluster: Broker, topic: str) -> Iterator[Producer]:
     """A producer with an open transaction of three records in partition 0."""
     producer = Producer(
-        {"bootstrap.servers": cluster.bootstrap, "transactional.id": topic, "log_level": 0}
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "transactional.id": topic,
+            "transaction.timeout.ms": 600_000,
+            "log_level": 0,
+        }
     )
-    producer.init_transactions(60)
+    producer.init_transactions(300)
     producer.begin_transaction()
     for _ in range(3):
         producer.produce(topic, b"open", partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
     yield producer
 
 

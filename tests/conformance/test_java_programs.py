@@ -20,7 +20,7 @@ def contents(cluster: Broker, topic: str, isolation: str) -> list[bytes]:
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
     found: list[Any] = []
     while not found or found[-1].error() is None:
-        found.append(consumer.poll(60))
+        found.append(consumer.poll(300))
         assert found[-1] is not None
     consumer.close()
     return [message.value() for message in found[:-1]]
@@ -37,7 +37,7 @@ def test_a_copier_that_aborts_at_random_copies_everything_once_and_in_order(
     producer = Producer({"bootstrap.servers": swift.bootstrap, "linger.ms": 5})
     for value in values:
         producer.produce(source, value, partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
     told = tools.run(
         "transactional-message-copier", "--broker-list", swift.bootstrap,
         "--input-topic", source, "--input-partition", "0", "--output-topic", copy,
@@ -50,7 +50,7 @@ def test_a_copier_that_aborts_at_random_copies_everything_once_and_in_order(
     assert contents(swift, copy, "read_committed") == values
     assert len(contents(swift, copy, "read_uncommitted")) >= RECORDS
     reader = Consumer({"bootstrap.servers": swift.bootstrap, "group.id": topic})
-    (place,) = reader.committed([TopicPartition(source, 0)], 60)
+    (place,) = reader.committed([TopicPartition(source, 0)], 300)
     assert place.offset == RECORDS
     reader.close()
 

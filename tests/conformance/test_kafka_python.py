@@ -78,7 +78,7 @@ def test_what_is_sent_with_any_codec_comes_back(
         sender.send(topic, value, key=b"k", partition=0, headers=[("h", b"1")], timestamp_ms=T0 + n)
         for n, value in enumerate(values)
     ]
-    sender.flush(30)
+    sender.flush(300)
     assert [future.get(30).offset for future in futures] == list(range(200))
     taken = read(topic, 200)
     assert [record.value for record in taken] == values
@@ -101,7 +101,7 @@ def test_every_kind_of_acknowledgement(
     sender = producer(**settings)
     for n in range(50):
         sender.send(topic, b"%d" % n, partition=0)
-    sender.flush(30)
+    sender.flush(300)
     assert [record.value for record in read(topic, 50)] == [b"%d" % n for n in range(50)]
 
 
@@ -158,7 +158,7 @@ def test_offsets_are_listed_and_records_deleted(
     sender = producer(linger_ms=20)
     for n in range(30):
         sender.send(topic, b"x", partition=0, timestamp_ms=T0 + n * 10)
-    sender.flush(30)
+    sender.flush(300)
     part = TopicPartition(topic, 0)
 
     def at(spec: Any) -> int:

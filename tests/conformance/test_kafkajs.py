@@ -23,7 +23,7 @@ def kcat(cluster: Broker, topic: str, shape: str) -> list[str]:
     done = subprocess.run(
         ["kcat", "-b", cluster.bootstrap, "-C", "-t", topic, "-p", "0", "-o", "beginning", "-e",
          "-q", "-f", shape + "\n"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()

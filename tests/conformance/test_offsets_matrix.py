@@ -25,7 +25,7 @@ from scriba.client import OffsetAndMetadata, SyncConsumer
 TOPIC = "matrix"
 RECORDS = 20
 REMARK = "bis hierher, größer als ∞"
-PATIENCE = 60.0
+PATIENCE = 300.0
 
 Found = tuple[int, str | None]
 """Offset and remark; None where the reader does not show it."""

@@ -152,7 +152,7 @@ def test_everything_acknowledged_under_load_survives_kill_9(own_cluster: Broker)
     ]
     for worker in workers:
         worker.start()
-    assert enough.wait(60)
+    assert enough.wait(300)
     own_cluster.kill()
     for worker in workers:
         worker.join()

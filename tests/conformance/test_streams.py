@@ -69,7 +69,7 @@ def write(cluster: Broker, topic: str, lines: int) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
     for n in range(lines):
         producer.produce(topic, " ".join(WORDS).encode(), partition=n % 2)
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
 
 
 @pytest.fixture(params=TARGETS)
@@ -88,20 +88,20 @@ def test_words_are_counted_exactly_once_whoever_crashes_and_whatever_is_lost(
     counts = Counts(broker, f"{topic}-counts")
     write(broker, f"{topic}-lines", LINES)
     with counting(broker, topic, tmp_path / "first") as process:
-        eventually(lambda: counts.total() > 0, 60)
+        eventually(lambda: counts.total() > 0)
         broker.kill()
         broker.start()
-        eventually(lambda: counts.total() == LINES * len(WORDS), 60)
+        eventually(lambda: counts.total() == LINES * len(WORDS))
         write(broker, f"{topic}-lines", LINES)
-        eventually(lambda: counts.total() > LINES * len(WORDS), 60)
+        eventually(lambda: counts.total() > LINES * len(WORDS))
         process.kill()
     write(broker, f"{topic}-lines", LINES)
     second = tmp_path / "second"
     with counting(broker, topic, second) as process:
-        eventually(lambda: counts.total() >= 3 * LINES * len(WORDS), 60)
+        eventually(lambda: counts.total() >= 3 * LINES * len(WORDS))
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     assert counts.total() == 3 * LINES * len(WORDS)
     assert counts.by_word == {word: list(range(1, 3 * LINES + 1)) for word in WORDS}
     restored = [

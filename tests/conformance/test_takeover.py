@@ -35,38 +35,38 @@ class KafkaInPlace(KafkaBroker):
 def write(broker: Broker, name: str) -> None:
     """One committed and one aborted transaction, and a value for every key of the table."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "writer"})
-    producer.init_transactions(60)
+    producer.init_transactions(300)
     for ending in ("committed", "aborted"):
         producer.begin_transaction()
         for n in range(5):
             producer.produce(RECORDS, f"{ending} by {name} {n}".encode(), partition=0)
         if ending == "committed":
-            producer.commit_transaction(60)
+            producer.commit_transaction(300)
         else:
-            assert producer.flush(60) == 0
-            producer.abort_transaction(60)
+            assert producer.flush(300) == 0
+            producer.abort_transaction(300)
     change(broker, name)
 
 
 def leave_open(broker: Broker) -> None:
     """A transaction that nobody ends: the id's next producer finds it."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "leaves"})
-    producer.init_transactions(60)
+    producer.init_transactions(300)
     producer.begin_transaction()
     producer.produce(RECORDS, b"never to be seen", partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
 
 
 def end_open(broker: Broker) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": "leaves"})
-    producer.init_transactions(60)
+    producer.init_transactions(300)
 
 
 def change(broker: Broker, name: str) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for key in range(KEYS):
         producer.produce(TABLE, name.encode(), key=b"%d" % key, partition=0)
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
 
 
 def go_on(broker: Broker, group: str, protocol: str, count: int) -> list[str]:
@@ -91,11 +91,11 @@ def go_on(broker: Broker, group: str, protocol: str, count: int) -> list[str]:
     before_last = TopicPartition(RECORDS, 0, found[-1].offset(), metadata=f"by {broker.name}")
     consumer.commit(offsets=[before_last], asynchronous=False)
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": group})
-    producer.init_transactions(60)
+    producer.init_transactions(300)
     producer.begin_transaction()
     place = TopicPartition(RECORDS, 0, found[-1].offset() + 1)
     producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), 60)
-    producer.commit_transaction(60)
+    producer.commit_transaction(300)
     consumer.close()
     return [message.value().decode() for message in found]
 
@@ -113,7 +113,7 @@ def table(broker: Broker) -> list[tuple[bytes, bytes]]:
     consumer.assign([TopicPartition(TABLE, 0, OFFSET_BEGINNING)])
     found: list[Any] = []
     while not found or found[-1].error() is None:
-        found.append(consumer.poll(60))
+        found.append(consumer.poll(300))
         assert found[-1] is not None
     assert found[-1].error().code() == KafkaError._PARTITION_EOF
     consumer.close()

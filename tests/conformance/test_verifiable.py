@@ -28,7 +28,7 @@ def run(cluster: Broker, topic: str, *options: str) -> list[dict[str, Any]]:
         ["java", *TOOL_JVM, logging, "-cp", classpath(), TOOL,
          "--bootstrap-server", cluster.bootstrap, "--topic", topic,
          "--max-messages", str(RECORDS), "--throughput", "-1", *options],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -42,7 +42,7 @@ def everything(cluster: Broker, topic: str) -> dict[tuple[int, int], tuple[str |
     found: dict[tuple[int, int], tuple[str | None, str]] = {}
     ends = 0
     while ends < PARTITIONS:
-        message = consumer.poll(30)
+        message = consumer.poll(300)
         assert message is not None
         if message.error() is not None:
             ends += 1
@@ -102,7 +102,7 @@ class Told:
 
     def leave(self) -> None:
         self.process.terminate()
-        self.process.wait(60)
+        self.process.wait(300)
         self._reader.join()
 
 
@@ -128,7 +128,7 @@ def write(cluster: Broker, topic: str, each: int) -> None:
     producer = Producer({"bootstrap.servers": cluster.bootstrap, "linger.ms": 5})
     for n in range(each * PARTITIONS):
         producer.produce(topic, b"%d" % n, partition=n % PARTITIONS)
-    assert producer.flush(60) == 0
+    assert producer.flush(300) == 0
 
 
 def test_a_group_changes_its_protocol_while_it_works_and_every_tool_goes_on_with_it(
@@ -143,7 +143,7 @@ def test_a_group_changes_its_protocol_while_it_works_and_every_tool_goes_on_with
             "bootstrap.servers": swift.bootstrap,
             "group.id": topic,
             "auto.offset.reset": "earliest",
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": 45_000,
             "heartbeat.interval.ms": 100,
             "partition.assignment.strategy": "cooperative-sticky",
         }
@@ -153,7 +153,7 @@ def test_a_group_changes_its_protocol_while_it_works_and_every_tool_goes_on_with
 
     def poll() -> int:
         nonlocal read
-        read += len(old.consume(500, 0.05))
+        read += sum(message.error() is None for message in old.consume(500, 0.05))
         return read
 
     to = ["--bootstrap-server", swift.bootstrap]
@@ -167,16 +167,16 @@ def test_a_group_changes_its_protocol_while_it_works_and_every_tool_goes_on_with
     with verifiable_consumer(
         swift, topic, topic, tmp_path, "--group-protocol", "consumer"
     ) as java:  # fmt: skip
-        eventually(lambda: (poll(), bool(java.held))[1], 60)
-        eventually(lambda: (poll(), len(old.assignment()) + len(java.held) == 3)[1], 60)
+        eventually(lambda: (poll(), bool(java.held))[1])
+        eventually(lambda: (poll(), len(old.assignment()) + len(java.held) == 3)[1])
         assert kind() == "Consumer"
         write(swift, topic, 100)
-        eventually(lambda: poll() + java.read == 3 * 200, 60)
+        eventually(lambda: poll() + java.read == 3 * 200)
         old.close()
-        eventually(lambda: java.held == {0, 1, 2}, 60)
+        eventually(lambda: java.held == {0, 1, 2})
         write(swift, topic, 100)
-        eventually(lambda: read + java.read == 3 * 300, 60)
-        eventually(lambda: sum(java.committed.values()) >= 300, 60)
+        eventually(lambda: read + java.read == 3 * 300)
+        eventually(lambda: sum(java.committed.values()) >= 300)
         java.leave()
     write(swift, topic, 10)
     taken = tools.run(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from brokers import ScribaBroker
+from brokers import ScribaBroker, TraceableBroker
 
 from scriba.client import Admin, NewTopic
 from scriba.client.ports import Ports, real_ports
@@ -41,7 +41,7 @@ from scriba.testing.verdict import Verdict
 WRITES = "pwritev,pwritev2,pwrite64"
 RENAMES = "rename,renameat,renameat2"
 PARTITIONS = 2
-LONGEST_S = 60
+LONGEST_S = 300
 
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
@@ -82,7 +82,7 @@ POINTS = (
     *(Point(f"{SINK}-0", WRITES, when) for when in (1, 2)),
     *(Point("", RENAMES, when) for when in (1, 2, 3)),
 )
-MORE_RENAMES = (4, 6, 8, 10, 12, 14)
+MORE_RENAMES = (4, 6, 8, 10, 12, 14, 20, 30, 40)
 """Which renames come first, checkpoints or a swap, is up to the clock: deaths go on until one of a
 swap is among them."""
 
@@ -203,7 +203,7 @@ class Play:
 async def test_whatever_call_the_broker_dies_in_every_promise_holds_after_it(
     tmp_path: Path,
 ) -> None:
-    broker = ScribaBroker(tmp_path, SETTINGS)
+    broker = TraceableBroker(tmp_path, SETTINGS)
     await asyncio.to_thread(broker.start)
     play = Play(broker)
     try:

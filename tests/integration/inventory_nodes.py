@@ -21,11 +21,13 @@ from typing import Any
 from scriba.pipelines.inventory.asking import NoAnswer, call
 from scriba.pipelines.inventory.model import Event, decode_event
 
-SESSION_MS = 1000
+SESSION_MS = 3000
+"""So soon a service that died is missed."""
+UNDISTURBED_MS = 15_000
+"""For a story in which nobody may be taken for dead, however busy the machine."""
 QUICK = {"group.min.session.timeout.ms": "500", "group.initial.rebalance.delay.ms": "0"}
-"""For brokers: services that died are noticed within a second."""
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 class Node:
@@ -33,8 +35,11 @@ class Node:
 
     _numbers = itertools.count(1)
 
-    def __init__(self, bootstrap: str, name: str, folder: Path) -> None:
+    def __init__(
+        self, bootstrap: str, name: str, folder: Path, session_ms: int = SESSION_MS
+    ) -> None:
         self.bootstrap = bootstrap
+        self.session_ms = session_ms
         self.name = name
         self.folder = folder / f"node-{next(self._numbers)}"
         self.process: subprocess.Popen[str] | None = None
@@ -44,11 +49,16 @@ class Node:
         command = [sys.executable, __file__, self.bootstrap, self.name, str(self.folder)]
         if step:
             command += [step, str(number), str(int(fate))]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"SESSION_MS": str(self.session_ms)},
+        )
         assert self.process.stdout is not None
         self.url = self.process.stdout.readline().strip()
 
-    def ask(self, path: str, document: Any = None, seconds: float = 30) -> tuple[int, Any]:
+    def ask(self, path: str, document: Any = None, seconds: float = PATIENCE) -> tuple[int, Any]:
         return call(self.url, path, document, seconds=seconds)
 
     def told(self, path: str) -> Any:
@@ -86,9 +96,11 @@ class Node:
 
 
 @contextmanager
-def nodes(bootstrap: str, name: str, folder: Path, count: int) -> Iterator[list[Node]]:
+def nodes(
+    bootstrap: str, name: str, folder: Path, count: int, session_ms: int = SESSION_MS
+) -> Iterator[list[Node]]:
     """So many services, not started yet, and none left behind."""
-    made = [Node(bootstrap, name, folder) for _ in range(count)]
+    made = [Node(bootstrap, name, folder, session_ms) for _ in range(count)]
     try:
         yield made
     finally:
@@ -103,7 +115,7 @@ def carried_out(candidates: list[Node], kind: str, document: Any) -> tuple[int, 
     for node in itertools.cycle(candidates):
         assert time.monotonic() < deadline, said
         try:
-            status, said = node.ask(f"/{kind}", document)
+            status, said = node.ask(f"/{kind}", document, 60)
         except NoAnswer as failure:
             said = failure
         else:
@@ -135,11 +147,11 @@ def recounted(bootstrap: str, topic: str) -> list[Event]:
         }
     )
     try:
-        count = len(consumer.list_topics(topic, 30).topics[topic].partitions)
+        count = len(consumer.list_topics(topic, PATIENCE).topics[topic].partitions)
         consumer.assign([TopicPartition(topic, n, 0) for n in range(count)])
         events, left = [], set(range(count))
         while left:
-            message = consumer.poll(30)
+            message = consumer.poll(300)
             assert message is not None, f"{topic}: no end of {left}"
             failure = message.error()
             if failure is None:
@@ -205,7 +217,7 @@ def main(
                 url=url,
                 names=Names(name),
                 allow_single_node=True,
-                session_timeout_ms=SESSION_MS,
+                session_timeout_ms=int(os.environ["SESSION_MS"]),
             )
             service = await Service.open(settings, watch)
             await web.serve(service, listener, lambda: sys.stdout.write(f"{url}\n"))

@@ -3,6 +3,7 @@
 import time
 from typing import Any, Self
 
+from brokers import PATIENCE
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import (
@@ -41,7 +42,7 @@ class Raw:
 
     def settled(self, ask: Any) -> Any:
         answer = ask()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while answer.error_code in UNSETTLED:
             assert time.monotonic() < deadline, answer
             time.sleep(0.02)
@@ -52,7 +53,7 @@ class Raw:
 
     def init(
         self,
-        timeout_ms: int = 60_000,
+        timeout_ms: int = 600_000,
         producer: Producer = (-1, -1),
         version: int = 5,
         tid: str | None = None,
@@ -65,7 +66,7 @@ class Raw:
         )
         return self.connection.call(request, version)
 
-    def begin(self, timeout_ms: int = 60_000) -> Producer:
+    def begin(self, timeout_ms: int = 600_000) -> Producer:
         answer = self.settled(lambda: self.init(timeout_ms))
         assert answer.error_code == 0, answer
         return answer.producer_id, answer.producer_epoch
@@ -138,7 +139,7 @@ class Raw:
         return answer.producer_id, answer.producer_epoch
 
     def complete(self) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while not self.describe().transaction_state.startswith("Complete"):
             assert time.monotonic() < deadline
             time.sleep(0.01)

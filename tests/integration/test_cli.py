@@ -20,7 +20,7 @@ from tests.integration.commands import Done, Scriba
 
 from scriba.cli.main import main
 
-PATIENCE = 60
+PATIENCE = 300
 
 
 def start(cluster: Broker, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:

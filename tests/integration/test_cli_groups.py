@@ -14,7 +14,7 @@ from tests.integration.commands import Scriba
 from scriba.cli.main import main
 from scriba.client import SyncProducer
 
-PATIENCE = 60
+PATIENCE = 300
 
 
 @pytest.fixture

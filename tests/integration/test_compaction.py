@@ -17,7 +17,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka_jars import tool
 
-PATIENCE_S = 60
+PATIENCE_S = 300
 EAGER = {
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.01",

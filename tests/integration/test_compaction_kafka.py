@@ -8,7 +8,7 @@ from brokers import Broker, KafkaBroker, ScribaBroker, running
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-PATIENCE_S = 90
+PATIENCE_S = 300
 TOPIC = "carried"
 EAGER = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "500"}
 NODE = {"log.cleaner.backoff.ms": "50"}

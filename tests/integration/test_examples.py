@@ -21,7 +21,7 @@ from brokers import Broker
 from scriba.client import NewTopic, SyncAdmin, SyncConsumer, SyncProducer
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-PATIENCE = 120
+PATIENCE = 300
 RECORDS = 100
 CRASH_AT = 35
 """In the middle of the fourth poll, since each gives ten."""

@@ -31,7 +31,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from kafka import KafkaConsumer  # type: ignore[import-untyped]
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 PROTOCOLS = ["classic", "cooperative", "consumer"]
 SWIFT = {
     "group.initial.rebalance.delay.ms": "0",
@@ -88,7 +88,7 @@ class Members:
         if protocol == "consumer":
             self._settings["group.protocol"] = "consumer"
         else:
-            self._settings["session.timeout.ms"] = 6000
+            self._settings["session.timeout.ms"] = 45_000
             self._settings["heartbeat.interval.ms"] = 200
         if protocol == "cooperative":
             self._settings["partition.assignment.strategy"] = "cooperative-sticky"
@@ -235,7 +235,7 @@ def _kafka_python_reads(cluster: Broker, topic: str) -> list[int]:
         group_id=topic,
         enable_auto_commit=False,
         max_poll_records=4,
-        session_timeout_ms=6000,
+        session_timeout_ms=45_000,
     )
     try:
         found: list[int] = []
@@ -256,7 +256,7 @@ async def _aiokafka_reads(cluster: Broker, topic: str) -> list[int]:
         bootstrap_servers=cluster.bootstrap,
         group_id=topic,
         enable_auto_commit=False,
-        session_timeout_ms=6000,
+        session_timeout_ms=45_000,
     )
     await consumer.start()
     try:

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from brokers import ScribaBroker, running
+from brokers import ScribaBroker, TraceableBroker, running
 from rawkafka import Connection, batch, create_topic, encode, fetch, produce
 
 from scriba.broker.node import Node
@@ -64,7 +64,7 @@ class Client:
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScribaBroker]:
-    broker = ScribaBroker(tmp_path_factory.mktemp("traced"))
+    broker = TraceableBroker(tmp_path_factory.mktemp("traced"))
     with running(broker):
         yield broker
 
@@ -118,7 +118,7 @@ class Counting:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
-        assert self._ready.wait(30)
+        assert self._ready.wait(300)
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -161,7 +161,7 @@ class Counting:
             done.set()
 
         self._loop.call_soon_threadsafe(act)
-        assert done.wait(30)
+        assert done.wait(300)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from broker_fixtures import TARGETS
 from brokers import KINDS, Broker, running
-from inventory_nodes import QUICK, carried_out, check_books, nodes, order
+from inventory_nodes import (
+    PATIENCE,
+    QUICK,
+    UNDISTURBED_MS,
+    carried_out,
+    check_books,
+    nodes,
+    order,
+)
 
 from scriba.cli.main import main
 from scriba.client import NewTopic, SyncAdmin, SyncProducer
@@ -44,7 +52,7 @@ class Shell:
     def serve(self, name: str) -> None:
         command = [sys.executable, "-m", "scriba", "inventory", "serve", "--port", "0"]
         command += ["--data", str(self.folder), "--name", name, "--allow-single-node", "--json"]
-        command += ["--bootstrap", self.broker.bootstrap, "--session-timeout", "1s"]
+        command += ["--bootstrap", self.broker.bootstrap, "--session-timeout", "3s"]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self._process.stdout is not None
         self.url = json.loads(self._process.stdout.readline())["url"]
@@ -52,14 +60,14 @@ class Shell:
     def end(self, number: signal.Signals) -> int:
         assert self._process is not None
         self._process.send_signal(number)
-        code = self._process.wait(60)
+        code = self._process.wait(PATIENCE)
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._process = None
         return code
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
-        code = main(["inventory", *words, "--url", self.url, "--timeout", "120"])
+        code = main(["inventory", *words, "--url", self.url, "--timeout", str(PATIENCE)])
         said = self._capsys.readouterr()
         return code, said.out, said.err
 
@@ -79,7 +87,7 @@ def shell(broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def metrics(url: str) -> dict[str, int]:
-    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=30)
+    connection = http.client.HTTPConnection(url.removeprefix("http://"), timeout=PATIENCE)
     connection.request("GET", "/metrics")
     text = connection.getresponse().read().decode()
     connection.close()
@@ -143,7 +151,8 @@ def test_a_service_goes_on_where_its_folder_ends_and_without_it_at_the_beginning
 def test_others_forward_to_the_writer_and_one_of_them_takes_over(
     broker: Broker, tmp_path: Path
 ) -> None:
-    with nodes(broker.bootstrap, "forwards", tmp_path, 2) as (first, second):
+    undisturbed = nodes(broker.bootstrap, "forwards", tmp_path, 2, UNDISTURBED_MS)
+    with undisturbed as (first, second):
         first.start()
         assert carried_out([first], "receive", order("r", apple=9))[0] == 200
         second.start()
@@ -210,7 +219,7 @@ def test_everything_in_the_document_is_served(broker: Broker, tmp_path: Path) ->
         line = {"item": "apple", "quantity": 1}
         for kind in ("receive", "order", "adjust"):
             assert carried_out([node], kind, {"id": kind, "lines": [line]})[0] == 200
-        _, document = call(node.url, "/openapi.json", seconds=30)
+        _, document = call(node.url, "/openapi.json", seconds=PATIENCE)
         posts = {path for path, methods in document["paths"].items() if "post" in methods}
         assert posts == {"/receive", "/order", "/adjust"}
         for path in document["paths"].keys() - posts - {"/metrics"}:

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from broker_fixtures import TARGETS
 from brokers import KINDS, Broker, running
 from inventory_nodes import (
+    PATIENCE,
     QUICK,
     Node,
     carried_out,
@@ -175,7 +176,7 @@ def test_services_killed_at_random_among_busy_customers(broker: Broker, tmp_path
 
 
 def _wait_for(customers: Customers, count: int) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE
     while customers.count < count:
         assert time.monotonic() < deadline, "the customers are not served"
         time.sleep(0.01)

@@ -3,13 +3,13 @@
 import contextlib
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import confluent_kafka
 import pytest
 from broker_fixtures import TARGETS, eventually
-from brokers import KINDS, Broker, ScribaBroker, running
+from brokers import KINDS, Broker, TraceableBroker, running
 from confluent_kafka.admin import AdminClient
 from kafka_jars import tool
 from rawkafka import Connection, create_topic
@@ -56,7 +56,7 @@ def test_an_open_transaction_hides_itself_and_what_came_after(
         other.run(topic, [(0, b"after"), (1, b"elsewhere")], commit=True)
         seen = Reader(cluster, topic, 2).to_the_end()
         assert seen == {0: [b"before"], 1: [b"elsewhere"]}
-        producer.producer.commit_transaction(30)
+        producer.producer.commit_transaction(300)
     seen = Reader(cluster, topic, 2).to_the_end()
     assert seen == {0: [b"before", b"open", b"after"], 1: [b"elsewhere"]}
 
@@ -71,7 +71,7 @@ def test_a_producer_that_is_replaced_can_neither_write_nor_commit(
         with Confluent(cluster, topic) as new:
             new.run(topic, [(0, b"second")], commit=True)
             with pytest.raises(confluent_kafka.KafkaException) as fenced:
-                old.producer.commit_transaction(30)
+                old.producer.commit_transaction(300)
             assert fenced.value.args[0].fatal()
     assert Reader(cluster, topic, 2).to_the_end() == {0: [b"first", b"second"], 1: []}
 
@@ -83,14 +83,14 @@ def test_a_transaction_that_takes_too_long_is_aborted(
     often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
     with running(KINDS[target](tmp_path, often)) as broker:
         make(broker, topic)
-        with Confluent(broker, topic, timeout_ms=1_000) as slow:
+        with Confluent(broker, topic, timeout_ms=3_000) as slow:
             slow.open(topic, [(0, b"late")])
             with Raw(broker.port, topic) as raw:
                 eventually(lambda: raw.describe().transaction_state == "CompleteAbort")
                 stable = raw.read(topic)
                 assert stable.last_stable_offset == stable.high_watermark == 2
             with pytest.raises(confluent_kafka.KafkaException):
-                slow.producer.commit_transaction(30)
+                slow.producer.commit_transaction(300)
         with Confluent(broker, topic) as fresh:
             fresh.run(topic, [(0, b"in time")], commit=True)
         assert Reader(broker, topic, 2).to_the_end() == {0: [b"in time"], 1: []}
@@ -104,10 +104,10 @@ def test_a_partition_that_is_deleted_does_not_hold_its_transaction_up(
     with Confluent(cluster, topic) as producer:
         producer.open(topic, [(0, b"stays")])
         producer.producer.produce(topic + "-gone", b"goes", partition=0)
-        assert producer.producer.flush(30) == 0
+        assert producer.producer.flush(300) == 0
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-        admin.delete_topics([topic + "-gone"])[topic + "-gone"].result(30)
-        producer.producer.commit_transaction(30)
+        admin.delete_topics([topic + "-gone"])[topic + "-gone"].result(300)
+        producer.producer.commit_transaction(300)
         with Raw(cluster.port, topic) as raw:
             raw.complete()
         producer.run(topic, [(0, b"next")], commit=True)
@@ -127,12 +127,12 @@ def test_offsets_sent_with_a_transaction_count_only_if_it_commits(
         producer.open(topic, [(1, b"made of it")])
         offsets = [confluent_kafka.TopicPartition(topic, 0, 5)]
         group = member.consumer_group_metadata()
-        producer.producer.send_offsets_to_transaction(offsets, group, 30)
+        producer.producer.send_offsets_to_transaction(offsets, group, 300)
         if commit:
-            producer.producer.commit_transaction(30)
+            producer.producer.commit_transaction(300)
         else:
-            producer.producer.abort_transaction(30)
-    (told,) = member.committed([place], 30)
+            producer.producer.abort_transaction(300)
+    (told,) = member.committed([place], 300)
     assert told.offset == (5 if commit else confluent_kafka.OFFSET_INVALID)
     member.close()
 
@@ -154,27 +154,40 @@ class Run:
                 "bootstrap.servers": broker.bootstrap,
                 "transactional.id": self.topic,
                 "log_level": 0,
-                "message.timeout.ms": 60_000,
+                "transaction.timeout.ms": 300_000,
+                "message.timeout.ms": 300_000,
             }
         )
         try:
-            producer.init_transactions(60)
+            if not self._ended(broker, producer.init_transactions):
+                return
             for number in range(self.next, self.next + MOST):
                 self.next = number + 1
                 producer.begin_transaction()
                 for partition in BOTH:
                     producer.produce(self.topic, b"%d" % number, partition=partition)
                 commit = number % 3 != 1
-                if commit:
-                    producer.commit_transaction(1)
-                else:
-                    producer.abort_transaction(1)
+                end = producer.commit_transaction if commit else producer.abort_transaction
+                if not self._ended(broker, end):
+                    return
                 self.told[number] = commit
-        except confluent_kafka.KafkaException:
-            pass
         finally:
             producer.purge()
-        assert broker.ended(), "nothing killed it"
+        raise AssertionError("nothing killed it")
+
+    def _ended(self, broker: Broker, end: Callable[[float], object]) -> bool:
+        """Whether it came to its end before the broker did, however long that takes."""
+        while True:
+            try:
+                end(1)
+            except confluent_kafka.KafkaException as failure:
+                if broker.ended():
+                    return False
+                if not failure.args[0].retriable():
+                    eventually(broker.ended)
+                    return False
+            else:
+                return True
 
     def check(self, broker: Broker) -> None:
         first, second = Reader(broker, self.topic, 2).to_the_end().values()
@@ -207,7 +220,7 @@ def test_the_broker_dies_at_any_write_and_every_transaction_is_all_or_nothing(
 ) -> None:
     """The writes of one transaction, in turn: its partitions, records, outcome, markers, end."""
     run = Run(topic)
-    with running(ScribaBroker(tmp_path)) as broker:
+    with running(TraceableBroker(tmp_path)) as broker:
         make(broker, topic)
         with Confluent(broker, topic):
             pass  # the topics of the coordinators are there

@@ -298,11 +298,11 @@ def test_an_operator_ends_a_transaction_that_hangs(raw: Raw, topic: str):
 def test_a_transaction_is_told_of(raw: Raw, topic: str):
     missing = raw.describe()
     assert missing.error_code == TRANSACTIONAL_ID_NOT_FOUND
-    producer: Producer = raw.begin(7_000)
+    producer: Producer = raw.begin(70_000)
     assert raw.write(topic, producer, 0) == NONE
     told = raw.describe()
     assert (told.producer_id, told.producer_epoch) == producer
-    assert (told.transaction_state, told.transaction_timeout_ms) == ("Ongoing", 7_000)
+    assert (told.transaction_state, told.transaction_timeout_ms) == ("Ongoing", 70_000)
     assert [(t.topic, list(t.partitions)) for t in told.topics] == [(topic, [0])]
     listed = raw.list(producers=[producer[0]])
     assert [(t.transactional_id, t.transaction_state) for t in listed.transaction_states] == [

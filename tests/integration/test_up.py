@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("KAFKA_")}
-PATIENCE = 60
+PATIENCE = 300
 
 
 class Running:

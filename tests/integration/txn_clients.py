@@ -16,7 +16,7 @@ Records = Sequence[tuple[int, bytes]]
 
 
 class TxnProducer(ABC):
-    def __init__(self, cluster: Broker, tid: str, timeout_ms: int = 60_000) -> None:
+    def __init__(self, cluster: Broker, tid: str, timeout_ms: int = 600_000) -> None:
         self.bootstrap = cluster.bootstrap
         self.tid = tid
         self.timeout_ms = timeout_ms
@@ -55,21 +55,21 @@ class Confluent(TxnProducer):
                 "log_level": 0,
             }
         )
-        self.producer.init_transactions(30)
+        self.producer.init_transactions(300)
 
     def open(self, topic: str, records: Records) -> None:
         """Begins a transaction whose records are in the log."""
         self.producer.begin_transaction()
         for partition, value in records:
             self.producer.produce(topic, value, partition=partition)
-        assert self.producer.flush(30) == 0
+        assert self.producer.flush(300) == 0
 
     def run(self, topic: str, records: Records, commit: bool) -> None:
         self.open(topic, records)
         if commit:
-            self.producer.commit_transaction(30)
+            self.producer.commit_transaction(300)
         else:
-            self.producer.abort_transaction(30)
+            self.producer.abort_transaction(300)
 
     def stop(self) -> None:
         del self.producer
@@ -88,7 +88,7 @@ class KafkaPython(TxnProducer):
         self.producer.begin_transaction()
         for partition, value in records:
             self.producer.send(topic, value, partition=partition)
-        self.producer.flush(30)
+        self.producer.flush(300)
         if commit:
             self.producer.commit_transaction()
         else:
@@ -159,7 +159,7 @@ class Reader:
         self.consumer.assign(self.places)
         left = set(self.values)
         while left:
-            message: Any = self.consumer.poll(30)
+            message: Any = self.consumer.poll(300)
             assert message is not None, "the consumer stalls"
             error = message.error()
             if error is None:

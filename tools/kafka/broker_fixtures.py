@@ -23,7 +23,7 @@ SWIFT = {
     "group.consumer.min.heartbeat.interval.ms": "100",
     "group.consumer.heartbeat.interval.ms": "100",
     "group.consumer.min.session.timeout.ms": "1000",
-    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "45000",
     "group.consumer.assignment.interval.ms": "0",
     "group.consumer.regex.refresh.interval.ms": "10000",
     "offsets.topic.num.partitions": "5",

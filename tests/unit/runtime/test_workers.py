@@ -13,7 +13,7 @@ import pytest
 from scriba.runtime.workers import AHEAD, ChildWorker, ChildWorkers
 
 TASKS = "scriba.testing.tasks"
-PATIENCE_S = 30
+PATIENCE_S = 300
 
 
 async def taken(worker: ChildWorker, task: str, *values: object) -> list[object]:

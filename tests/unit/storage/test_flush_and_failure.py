@@ -78,7 +78,7 @@ async def test_segments_that_leave_the_log_while_a_sync_is_under_way_need_none(s
     await log.shortening.retention(shelf.now, 0)  # what else it syncs is synced
     shelf.disk.gate = asyncio.Event()
     flushing = asyncio.ensure_future(log.flush())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(300):
         while shelf.disk.touched[-1] != ("sync", "00000000000000000000.log"):
             await asyncio.sleep(0)
         log.delete_records_to(150)
