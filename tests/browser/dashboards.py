@@ -22,7 +22,7 @@ class Dashboard:
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
         self.process.send_signal(number)
-        self.process.wait(30)
+        self.process.wait(300)
 
     def kill(self) -> None:
         self.process.kill()

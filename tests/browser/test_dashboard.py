@@ -5,7 +5,7 @@ import urllib.request
 from collections.abc import Callable
 
 import pytest
-from brokers import Broker
+from brokers import Broker, free_port
 from dashboards import Dashboard
 from shop_figures import MINUTE, Figures, this_minute
 from webdriver import Browser
@@ -49,6 +49,11 @@ def test_figures_in_the_topics_are_on_the_page(
     screen.until("#badge", "^Live$")
     screen.until("#lag", "1,480")
     screen.until("#revenue", "€12,445")
+    screen.until("#top", "p0007")
+    screen.until("#funnel", r"2\.5%")
+    screen.until("#shares", r"\b8\b")
+    screen.until("#letters", "not JSON")
+    screen.until("#delay", "75 s")
     assert screen.text("#orders") == "5"
     assert screen.text("#orders-aside") == "€2,489 a basket"
     assert screen.texts("#top li") == ["1\np0042\n612", "2\np0007\n153"]
@@ -148,7 +153,7 @@ def test_who_joins_late_gets_the_whole_picture_at_once(screen: Browser, busy: Da
     screen.open(busy.address)
     screen.until("#queries", "figures")
     screen.until("#letters", "not JSON")
-    with urllib.request.urlopen(f"{busy.address}/events", timeout=30) as stream:
+    with urllib.request.urlopen(f"{busy.address}/events", timeout=300) as stream:
         lines = [stream.readline().decode().strip() for _ in range(2)]
     assert lines[0] == "event: picture"
     told = json.loads(lines[1].removeprefix("data: "))
@@ -189,7 +194,7 @@ def test_a_query_that_starts_again_is_told_with_its_reason(
     screen.open(dashboard.address)
     screen.until("#troubles", f"figures starts again: {trouble}")
     assert screen.text("#pipeline-hint") == "1 query · 3 restarts"
-    with urllib.request.urlopen(f"{dashboard.address}/health", timeout=30) as answer:
+    with urllib.request.urlopen(f"{dashboard.address}/health", timeout=300) as answer:
         assert json.load(answer)["queries_in_trouble"] == {"figures": trouble}
     shop.progress("figures", 0, 5.0, restarts=3)
     shop.producer.flush()
@@ -224,7 +229,7 @@ def test_a_restart_of_the_broker_and_then_of_the_dashboard_is_survived(
 ) -> None:
     shop = Figures(own_cluster.bootstrap)
     now = this_minute()
-    page = start(own_cluster.bootstrap)
+    page = start(own_cluster.bootstrap, "--stale-after", "3600", port=free_port())
     shop.sales(now, 1, 5_000)
     shop.producer.flush()
     screen.open(page.address)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from webdriver import Browser
 
-PATIENCE = 240
+PATIENCE = 300
 DEMO = [sys.executable, "-m", "scriba", "demo", "--port", "0", "--page-port", "0"]
 PLAIN = {name: text for name, text in os.environ.items() if not name.startswith("KAFKA_")}
 
@@ -74,7 +74,16 @@ def family(pid: int) -> list[int]:
 
 
 def gone(pids: list[int]) -> bool:
-    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    return not any(alive(pid) for pid in pids)
+
+
+def alive(pid: int) -> bool:
+    """One that has ended, and that nobody has asked how, is still listed."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
 
 
 def without_java(folder: Path) -> dict[str, str]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
