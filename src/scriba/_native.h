@@ -121,6 +121,12 @@ static inline uint64_t big_endian(const uint8_t *data, int bytes)
     return value;
 }
 
+static inline void put_big_endian(uint8_t *out, int bytes, uint64_t value)
+{
+    for (int i = bytes; i-- > 0; value >>= 8)
+        out[i] = (uint8_t)value;
+}
+
 /* Java's `long` wraps, and so do sums here. */
 static inline int64_t wrapping_sum(int64_t a, int64_t b)
 {
@@ -203,7 +209,6 @@ PyObject *findings_tuple(State *state, const Findings *found, bool rest);
 PyObject *present_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *check_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *check_lz4(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
-PyObject *take_plain(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 #define SEED_BYTES 16
 
@@ -226,6 +231,13 @@ Py_ssize_t builder_size(PyObject *builder);
 bool builder_add(PyObject *builder, int64_t timestamp, PyObject *key, PyObject *value,
                  PyObject *headers, int32_t *index);
 
+uint32_t crc32c(const uint8_t *data, size_t size);
+
+/* The header of the batch that begins here, as Python has it. */
+PyObject *header_tuple(State *state, const uint8_t *at);
+
+extern PyType_Spec commit_form_spec;
+extern PyType_Spec form_spec;
 extern PyType_Spec record_fields_spec;
 extern PyType_Spec ticket_spec;
 extern PyType_Spec channel_spec;

@@ -1,16 +1,35 @@
-/* take_plain: the short way of a small Produce, from the field that holds its batch to a header
- * that has been judged, in one call.
+/* Form: the short way of a small Produce, from a frame to a batch that has been judged, and from
+ * its offsets to the answer, in one call each.
  *
  * It knows the good case alone. For everything else the answer is None, and what is wrong, or
  * special, is found out at leisure by `scriba.records.validate`.
  */
 #include "_native.h"
 
+#include <string.h>
+
 #define HEADER_SIZE 61
 #define LOG_OVERHEAD 12
 #define CRC_START 21
 #define BATCH_MAGIC 2
 #define END_TAGS 3 /* of a partition, its topic and the request: none of them has tagged fields */
+#define START 4    /* the API's key and version; the correlation id follows */
+#define BODY 8
+#define START_BEHIND 16 /* bytes from the hole of the base offset to that of the log's start */
+#define SMALL 2048 /* up to here a checksum takes less time than a call of the library's */
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *start; /* bytes, as the next two */
+    PyObject *body;
+    PyObject *reply;
+    Py_ssize_t hole;
+    int64_t most;
+    int64_t before;
+    int64_t after;
+    char compact;
+    char starts; /* whether the answer tells where the log starts */
+} Form;
 
 /* Numbers of a header are signed, the checksum excepted. */
 static inline int64_t int64_at(const uint8_t *at)
@@ -69,6 +88,9 @@ static bool plain_header(Cursor batch, Rules *rules)
 /* 1 if the checksum is right, 0 if not, -1 with an exception set. */
 static int checksum_is_right(State *state, Cursor batch)
 {
+    size_t size = (size_t)(batch.end - batch.at - CRC_START);
+    if (size <= SMALL)
+        return crc32c(batch.at + CRC_START, size) == (uint32_t)int32_at(batch.at + 17);
     PyObject *covered = PyMemoryView_FromMemory((char *)batch.at + CRC_START,
                                                 batch.end - batch.at - CRC_START, PyBUF_READ);
     if (covered == NULL)
@@ -84,7 +106,7 @@ static int checksum_is_right(State *state, Cursor batch)
     return crc == (uint32_t)int32_at(batch.at + 17);
 }
 
-static PyObject *header_tuple(State *state, const uint8_t *at)
+PyObject *header_tuple(State *state, const uint8_t *at)
 {
     static const struct {
         uint8_t at, size;
@@ -140,29 +162,122 @@ static PyObject *judge_batch(State *state, PyObject *view, const Py_buffer *data
     return NULL;
 }
 
-PyObject *take_plain(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+static bool repeats(const Form *self, Cursor frame)
 {
-    int64_t at, most;
-    Rules rules = {.need_keys = false};
-    if (!argument_count("take_plain", nargs, 6) || !int64_argument(args[1], &at) ||
-        !int64_argument(args[3], &most) || !int64_argument(args[4], &rules.earliest) ||
-        !int64_argument(args[5], &rules.latest))
-        return NULL;
-    int compact = PyObject_IsTrue(args[2]);
+    Py_ssize_t size = PyBytes_Size(self->body);
+    return frame.end - frame.at >= BODY + size &&
+           memcmp(frame.at, PyBytes_AsString(self->start), START) == 0 &&
+           memcmp(frame.at + BODY, PyBytes_AsString(self->body), (size_t)size) == 0;
+}
+
+static PyObject *form_take(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
+{
+    Form *self = (Form *)object;
+    int64_t now;
     Py_buffer data;
-    if (compact < 0 || PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
+    if (!argument_count("take", nargs, 2) || !int64_argument(args[1], &now) ||
+        PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
         return NULL;
     Cursor frame = cursor_over(&data), batch;
     PyObject *result = NULL;
-    if (at < 0 || at > data.len) {
+    if (!repeats(self, frame)) {
         result = Py_NewRef(Py_None);
     } else {
-        frame.at += at;
-        if (!last_field(frame, compact, &batch) || batch.end - batch.at > most)
+        Rules rules = {.earliest = now - self->before, .latest = now + self->after};
+        frame.at += BODY + PyBytes_Size(self->body);
+        if (!last_field(frame, self->compact, &batch) || batch.end - batch.at > self->most)
             result = Py_NewRef(Py_None);
         else
-            result = judge_batch(PyModule_GetState(module), args[0], &data, batch, &rules);
+            result = judge_batch(PyType_GetModuleState(Py_TYPE(object)), args[0], &data, batch,
+                                 &rules);
     }
     PyBuffer_Release(&data);
     return result;
 }
+
+static PyObject *form_answer(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
+{
+    Form *self = (Form *)object;
+    int64_t base_offset, start_offset;
+    Py_buffer frame;
+    if (!argument_count("answer", nargs, 3) || !int64_argument(args[1], &base_offset) ||
+        !int64_argument(args[2], &start_offset) ||
+        PyObject_GetBuffer(args[0], &frame, PyBUF_SIMPLE) < 0)
+        return NULL;
+    Py_ssize_t size = PyBytes_Size(self->reply);
+    PyObject *answer = PyByteArray_FromStringAndSize(PyBytes_AsString(self->reply), size);
+    if (answer != NULL) {
+        uint8_t *out = (uint8_t *)PyByteArray_AsString(answer);
+        if (frame.len >= BODY)
+            memcpy(out + START, (const uint8_t *)frame.buf + START, BODY - START);
+        put_big_endian(out + self->hole, 8, (uint64_t)base_offset);
+        if (self->starts)
+            put_big_endian(out + self->hole + START_BEHIND, 8, (uint64_t)start_offset);
+    }
+    PyBuffer_Release(&frame);
+    return answer;
+}
+
+/* ---- the type ---- */
+
+static PyObject *form_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"", "", "", "", "", "", "", "", "", NULL};
+    PyObject *start, *body, *reply;
+    int compact, starts;
+    long long most, before, after;
+    Py_ssize_t hole;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "SSpLLLSnp:Form", names, &start, &body,
+                                     &compact, &most, &before, &after, &reply, &hole, &starts))
+        return NULL;
+    Py_ssize_t holes = (starts ? START_BEHIND : 0) + (Py_ssize_t)sizeof(int64_t);
+    if (PyBytes_Size(start) != START || hole < BODY || hole > PyBytes_Size(reply) - holes) {
+        PyErr_SetString(PyExc_ValueError, "no such form");
+        return NULL;
+    }
+    Form *self = (Form *)PyType_GenericAlloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    self->start = Py_NewRef(start);
+    self->body = Py_NewRef(body);
+    self->reply = Py_NewRef(reply);
+    self->hole = hole;
+    self->most = most;
+    self->before = before;
+    self->after = after;
+    self->compact = (char)compact;
+    self->starts = (char)starts;
+    return (PyObject *)self;
+}
+
+static void form_dealloc(PyObject *object)
+{
+    Form *self = (Form *)object;
+    PyTypeObject *type = Py_TYPE(object);
+    Py_CLEAR(self->start);
+    Py_CLEAR(self->body);
+    Py_CLEAR(self->reply);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
+static PyMethodDef form_methods[] = {
+    {"take", (PyCFunction)(void (*)(void))form_take, METH_FASTCALL, NULL},
+    {"answer", (PyCFunction)(void (*)(void))form_answer, METH_FASTCALL, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot form_slots[] = {
+    {Py_tp_new, form_new},
+    {Py_tp_methods, form_methods},
+    {Py_tp_dealloc, form_dealloc},
+    {0, NULL},
+};
+
+PyType_Spec form_spec = {
+    .name = "scriba._native.Form",
+    .basicsize = sizeof(Form),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
+    .slots = form_slots,
+};

@@ -88,8 +88,6 @@ Progress choose(const OffsetMap *self, const Terms *terms, Cursor cursor, int64_
 uint8_t *put_kept(uint8_t *out, Cursor cursor, int64_t count, const uint8_t *marks,
                   const Terms *terms, bool rebase);
 
-uint32_t crc32c(const uint8_t *data, size_t size);
-
 PyObject *map_retain(PyObject *object, PyObject *const *args, Py_ssize_t nargs);
 PyObject *map_put_plain(PyObject *object, PyObject *const *args, Py_ssize_t nargs);
 PyObject *map_retain_plain(PyObject *object, PyObject *const *args, Py_ssize_t nargs);

@@ -28,12 +28,6 @@ typedef struct {
     Cursor records;
 } Batch;
 
-static void put_big_endian(uint8_t *out, int bytes, uint64_t value)
-{
-    for (int i = bytes; i-- > 0; value >>= 8)
-        out[i] = (uint8_t)value;
-}
-
 /* Whether a plain batch lies at the cursor, whole. */
 static bool plain_batch(Cursor cursor, int64_t next_offset, Batch *batch)
 {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from scriba.runtime.ports import Buffer, File
 
@@ -63,6 +63,13 @@ class Promise(Parked, ABC):
 
     @abstractmethod
     def abandon(self) -> None: ...
+
+
+class ShortWay(Protocol):
+    """What answers requests that say what an earlier one said (see `lanes`, `commit_lanes`)."""
+
+    def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
+        """The answer; None where the request has to go the ordinary way: nothing has changed."""
 
 
 class HangUp(Exception):

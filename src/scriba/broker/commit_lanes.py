@@ -27,10 +27,10 @@ from scriba.groups.refusals import refused
 from scriba.groups.repeats import Repeat, may_repeat, repeat_of, store
 from scriba.instant import Instant
 from scriba.outcome import Caller, Outcome
+from scriba.records import native
 from scriba.records.batch import HEADER_SIZE
 from scriba.records.compression import Codec
-from scriba.records.crc import crc32c
-from scriba.records.header import CRC_OFFSET, CRC_START, HEADER, BatchHeader
+from scriba.records.header import BatchHeader
 from scriba.wire.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -52,73 +52,125 @@ PATIENCE: Final = 32
 whose requests never repeat should not pay for each of them."""
 FLEXIBLE_FROM: Final = 8
 
+_START: Final = 4
 _BODY: Final = 8
 """Where the bytes begin that a client repeats: behind the correlation id."""
-_TIMES_AT: Final = 27
 _INT32: Final = struct.Struct(">i")
-_INT64: Final = struct.Struct(">q")
-_TIMES: Final = struct.Struct(">qq")
-_CRC: Final = struct.Struct(">I")
 _ONES: Final = b"\xff" * 8
-_new = tuple.__new__  # makes a named tuple without a call of Python
 
 
 class CommitLane:
     __slots__ = (
-        "_covered",
-        "_fixed",
-        "_holes",
-        "_layout",
+        "_form",
+        "_group_settings",
+        "_machine",
+        "_min_isr",
+        "_node",
+        "_repeat",
+        "_served",
+        "_settings",
+        "_shard",
+        "_topology",
         "_view",
-        "group_settings",
-        "machine",
-        "repeat",
-        "reply",
-        "settings",
-        "shard",
-        "topology",
         "used",
-        "version",
     )
 
     def __init__(
-        self, shard: Shard, machine: Groups, repeat: Repeat, holes: list[int], frame: memoryview
+        self,
+        node: Node,
+        served: Served,
+        shard: Shard,
+        machine: Groups,
+        repeat: Repeat,
+        holes: list[int],
+        frame: memoryview,
     ) -> None:
-        self.shard = shard
-        self.machine = machine
-        self.repeat = repeat
-        self.settings = shard.partition.settings
-        self.group_settings = machine.settings
-        self.topology = -1
-        self.version = version = repeat.caller.version
+        version = repeat.caller.version
         self.used = False
-        self._layout = _layout(holes, len(frame))
-        self._fixed = self._layout.unpack(frame)[::2]
-        batch, self._holes = _batch(shard, repeat)
+        self._node = node
+        self._served = served
+        self._topology = node.topology
+        self._shard = shard
+        self._machine = machine
+        self._repeat = repeat
+        self._settings = shard.partition.settings
+        self._group_settings = machine.settings
+        self._min_isr = self._settings.min_insync_replicas
+        batch, stored = _batch(shard, repeat)
         self._view = memoryview(batch)
-        self._covered = self._view[CRC_START:]
-        self.reply = bytearray(8 + (version >= FLEXIBLE_FROM))
-        _accepted(repeat.request).encode_into(self.reply, version)
-        _INT32.pack_into(self.reply, 0, len(self.reply) - 4)
+        """Of the batch of the last commit, which is written before the next one is filled in."""
+        reply = bytearray(8 + (version >= FLEXIBLE_FROM))
+        _accepted(repeat.request).encode_into(reply, version)
+        _INT32.pack_into(reply, 0, len(reply) - 4)
+        places = tuple((at, *each) for at, each in zip(holes, stored, strict=True))
+        self._form = native.kit.CommitForm(bytes(frame), batch, places, bytes(reply))
 
-    def offsets(self, frame: memoryview) -> tuple[int, ...] | None:
-        """What the request commits; None if it is not this lane's."""
-        layout = self._layout
-        if len(frame) != layout.size:
+    def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
+        """The answer; None where the request has to go the ordinary way."""
+        now = connection.now
+        found = self._form.take(frame, now.wall_ms)
+        if found is None:
             return None
-        fields: tuple[int, ...] = layout.unpack(frame)
-        return fields[1::2] if fields[::2] == self._fixed else None
+        node = self._node
+        shard = self._shard
+        state = self._machine.state
+        partition = shard.partition
+        leader = partition.leader
+        if (
+            leader is None
+            or node.topology != self._topology
+            or node.throttles
+            or not node.access.open
+            or shard.state is not State.ACTIVE
+            or leader.leader_epoch != shard.epoch
+            or shard.machine is not self._machine
+            or state.settings is not self._group_settings
+            or partition.settings is not self._settings
+            or (len(leader.isr) < self._min_isr and not leader.in_sync(self._min_isr))
+            or not may_repeat(state, self._repeat, now)
+        ):
+            return None
+        offsets, header = found
+        if not self._commit(offsets, header, now):
+            return None
+        self.used = True
+        self._served.count += 1
+        node.counters.short_commits += 1
+        out = self._form.answer(frame)
+        end_offset = partition.log.end_offset
+        if partition.high_watermark.value >= end_offset:
+            return (out,)
+        return Parked(self._wait(out, end_offset))
 
-    def fill(self, offsets: tuple[int, ...], now_ms: int) -> tuple[memoryview, BatchHeader]:
-        """The batch of this commit. It is written before the next one is filled in."""
-        view = self._view
-        pack = _INT64.pack_into
-        for (offset_at, time_at), offset in zip(self._holes, offsets, strict=True):
-            pack(view, offset_at, offset)
-            pack(view, time_at, now_ms)
-        _TIMES.pack_into(view, _TIMES_AT, now_ms, now_ms)
-        _CRC.pack_into(view, CRC_OFFSET, crc32c(self._covered))
-        return view, _new(BatchHeader, HEADER.unpack_from(view))
+    def _commit(self, offsets: tuple[int, ...], header: BatchHeader, now: Instant) -> bool:
+        """Appends and replays: one step. False where the log takes nothing, and is unchanged."""
+        shard = self._shard
+        groups = self._node.groups
+        try:
+            appended = shard.partition.append(self._view, header, now, True)
+        except KafkaError:
+            return False
+        groups.counts.records_appended += len(offsets)
+        try:
+            store(self._machine.state, self._repeat, offsets, appended.base_offset, now.wall_ms)
+        except Exception:
+            groups.surprised(shard)
+            raise
+        if self._repeat.request.member_id:  # whose session now ends later
+            groups.set_alarm(shard)
+        return True
+
+    async def _wait(self, accepted: bytearray, end_offset: int) -> Parts:
+        try:
+            await self._node.groups.covered(self._shard.partition, end_offset)
+        except KafkaError as error:
+            version = self._repeat.caller.version
+            out = bytearray(8 + (version >= FLEXIBLE_FROM))
+            refused(self._repeat.request, error.code, version).encode_into(out, version)
+            _INT32.pack_into(out, 0, len(out) - 4)
+            out[_START:_BODY] = accepted[_START:_BODY]
+            return (out,)
+        return (accepted,)
 
 
 class Commits:
@@ -181,84 +233,20 @@ class CommitLanes:
         if holes is None or repeat is None:
             return None
         try:
-            lane = CommitLane(shard, machine, repeat, holes, frame)
+            return CommitLane(node, self._served, shard, machine, repeat, holes, frame)
         except (KafkaError, ParseError, ValueError):
             return None  # the ordinary way says why
-        lane.topology = node.topology
-        return lane
 
     def take(
-        self, connection: Connection, frame: memoryview, version: int, correlation_id: int
+        self, connection: Connection, frame: memoryview, version: int
     ) -> Parts | Parked | None:
-        """The answer; None where the request has to go the ordinary way."""
+        """As a lane's: by the one of this connection, unless that was asked already."""
         commits = connection.commits
-        if commits is None:
+        lane = commits.lane if commits is not None else None
+        if lane is None or lane is connection.lane:
             return None
-        lane = commits.lane
-        node = self._node
-        if lane is None or lane.version != version or lane.topology != node.topology:
-            return None
-        offsets = lane.offsets(frame)
-        shard = lane.shard
-        partition = shard.partition
-        leader = partition.leader
-        if (
-            offsets is None
-            or leader is None
-            or not node.access.open
-            or node.throttles
-            or shard.state is not State.ACTIVE
-            or leader.leader_epoch != shard.epoch
-            or shard.machine is not lane.machine
-            or lane.machine.state.settings is not lane.group_settings
-            or partition.settings is not lane.settings
-            or not leader.in_sync(lane.settings.min_insync_replicas)
-        ):
-            return None
-        now = node.world.clock.now()
-        if not may_repeat(lane.machine.state, lane.repeat, now):
-            return None
-        if not self._commit(lane, offsets, now):
-            return None
-        lane.used = True
-        self._served.count += 1
-        node.counters.short_commits += 1
-        out = lane.reply[:]
-        _INT32.pack_into(out, 4, correlation_id)
-        if partition.high_watermark.value >= partition.log.end_offset:
-            return (out,)
-        return Parked(self._wait(lane, out, correlation_id, partition.log.end_offset))
-
-    def _commit(self, lane: CommitLane, offsets: tuple[int, ...], now: Instant) -> bool:
-        """Appends and replays: one step. False where the log takes nothing, and is unchanged."""
-        shard = lane.shard
-        view, header = lane.fill(offsets, now.wall_ms)
-        try:
-            appended = shard.partition.append(view, header, now, by_coordinator=True)
-        except KafkaError:
-            return False
-        self._node.groups.counts.records_appended += len(offsets)
-        try:
-            store(lane.machine.state, lane.repeat, offsets, appended.base_offset, now.wall_ms)
-        except Exception:
-            self._node.groups.surprised(shard)
-            raise
-        if lane.repeat.request.member_id:  # whose session now ends later
-            self._node.groups.set_alarm(shard)
-        return True
-
-    async def _wait(
-        self, lane: CommitLane, accepted: bytearray, correlation_id: int, end_offset: int
-    ) -> Parts:
-        try:
-            await self._node.groups.covered(lane.shard.partition, end_offset)
-        except KafkaError as error:
-            out = bytearray(8 + (lane.version >= FLEXIBLE_FROM))
-            refused(lane.repeat.request, error.code, lane.version).encode_into(out, lane.version)
-            _INT32.pack_into(out, 0, len(out) - 4)
-            _INT32.pack_into(out, 4, correlation_id)
-            return (out,)
-        return (accepted,)
+        connection.lane = lane
+        return lane.take(connection, frame)
 
 
 def _accepted(request: OffsetCommitRequest) -> OffsetCommitResponse:
@@ -316,14 +304,6 @@ def _with_offset(request: OffsetCommitRequest, offset: int) -> OffsetCommitReque
             for topic in request.topics
         ],
     )
-
-
-def _layout(holes: list[int], size: int) -> struct.Struct:
-    """Bytes that repeat and offsets, in turn; the first bytes end before the correlation id."""
-    parts = [f">8x{holes[0] - _BODY}s"]
-    ends = [*holes[1:], size]
-    parts += (f"q{end - at - 8}s" for at, end in zip(holes, ends, strict=True))
-    return struct.Struct("".join(parts))
 
 
 def _batch(shard: Shard, repeat: Repeat) -> tuple[bytearray, list[tuple[int, int]]]:

@@ -23,9 +23,10 @@ import asyncio
 import logging
 import struct
 from collections import deque
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.answers import HangUp, Parked, Part, Parts, Promise, Region, Slot
+from scriba.broker.answers import HangUp, Parked, Part, Parts, Promise, Region, ShortWay, Slot
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Stream
 
 if TYPE_CHECKING:
@@ -74,11 +75,12 @@ class Connection:
         "closed",
         "commits",
         "fetches",
+        "lane",
         "last_active",
         "listener",
+        "now",
         "peer",
         "principal",
-        "repeats",
         "stream",
     )
 
@@ -89,13 +91,15 @@ class Connection:
         self.principal = principal
         self.peer = stream.peer
         self.closed = False
-        self.repeats = 0
-        """How far the last Produce repeated the one before it (see `lanes`)."""
+        self.now = server.clock.now()
+        """When the frame that is being handled came."""
+        self.lane: ShortWay | None = None
+        """What its next request is probably for: it repeats one that took this way."""
         self.commits: Commits | None = None
         """What its next OffsetCommit may repeat (see `commit_lanes`)."""
         self.fetches: dict[int, Layout] = {}
         """Where in a Fetch of so many bytes the offset stands (see `fetch_lanes`)."""
-        self.last_active = server.clock.mono_ms()
+        self.last_active = self.now.mono_ms
         self._backlog = bytearray()
         self._frame: memoryview | None = None
         self._expected = 0
@@ -135,7 +139,8 @@ class Connection:
             if n == EOF:
                 self.close()
                 return
-            self.last_active = server.clock.mono_ms()
+            self.now = now = server.clock.now()
+            self.last_active = now.mono_ms
             server.counters.bytes_in += n
             if frame is None:
                 if self._backlog:
@@ -164,27 +169,22 @@ class Connection:
         A peer that sends one request at a time waits for exactly this answer.
         """
         self._check_length(len(frame))
-        if self._slots or self._out:
-            self._handle(frame)
-        else:
-            answer = self._server.handle(self, frame)
-            if type(answer) is tuple and len(answer) == 1:
-                whole = answer[0]
-                if type(whole) is bytearray:
-                    sent = max(self.stream.send((whole,)), 0)
-                    self._server.counters.bytes_out += sent
-                    if sent == len(whole):
-                        return
-                    answer = (memoryview(whole)[sent:],)
-            self._take(answer)
+        answer = self._answer(frame)
+        if type(answer) is tuple and len(answer) == 1 and not self._slots and not self._out:
+            whole = answer[0]
+            if type(whole) is bytearray:
+                sent = max(self.stream.send((whole,)), 0)
+                self._server.counters.bytes_out += sent
+                if sent == len(whole):
+                    return
+                answer = (memoryview(whole)[sent:],)
+        self._take(answer)
         if self._out and not self._writing:
             self._flush()
 
     def _run(self, data: memoryview) -> None:
         """Handles the frames that arrived whole and sets the rest aside."""
-        start = 0
-        end = len(data)
-        frames = 0
+        start, end, frames = 0, len(data), 0
         while end - start >= 4:
             if self._paused or frames >= FRAMES_PER_PASS:
                 break
@@ -232,7 +232,13 @@ class Connection:
             self._server.pool.give(frame)
 
     def _handle(self, frame: memoryview) -> None:
-        self._take(self._server.handle(self, frame))
+        self.now = self._server.clock.now()
+        self._take(self._answer(frame))
+
+    def _answer(self, frame: memoryview) -> Parts | Parked | None:
+        lane = self.lane
+        answer = lane.take(self, frame) if lane is not None else None
+        return self._server.handle(self, frame) if answer is None else answer
 
     def _take(self, answer: Parts | Parked | None) -> None:
         if isinstance(answer, Parked):
@@ -264,10 +270,10 @@ class Connection:
             parked.connection, parked.slot = self, slot
             parked.begin()
         else:
-            self._await(slot, parked)
+            self._spawn(self._finish(slot, parked))
 
-    def _await(self, slot: Slot, parked: Parked) -> None:
-        task = asyncio.get_running_loop().create_task(self._finish(slot, parked))
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -287,7 +293,7 @@ class Connection:
         """Takes what a promise came to; the answer may be one more that is not there yet."""
         self._promise = None
         if isinstance(answer, Parked):
-            self._await(promise.slot, answer)
+            self._spawn(self._finish(promise.slot, answer))
             return
         try:
             self._deliver(promise.slot, answer or (), promise.open)
@@ -438,9 +444,7 @@ class Connection:
             # The peer would take more, but there is nothing to give: asking would only spin.
             self._writing = False
             self._set_interest()
-        task = asyncio.get_running_loop().create_task(self._load_then_flush(region, n))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._spawn(self._load_then_flush(region, n))
 
     async def _load_then_flush(self, region: Region, n: int) -> None:
         try:

@@ -240,7 +240,7 @@ class FetchLanes:
         self._lanes[_key(layout, frame)] = FetchLane(partition, request, header)
 
     def take(
-        self, connection: Connection, frame: memoryview, version: int, correlation_id: int
+        self, connection: Connection, frame: memoryview, version: int
     ) -> Parts | Parked | None:
         """The answer; None where the request has to go the ordinary way."""
         layout = connection.fetches.get(len(frame))
@@ -249,7 +249,8 @@ class FetchLanes:
             return None
         if node.throttles:
             return None
-        _, _, before, epoch, between, offset, after = layout.unpack_from(frame, _VERSION_AT)
+        fields = layout.unpack_from(frame, _VERSION_AT)
+        _, correlation_id, before, epoch, between, offset, after = fields
         lane = self._lanes.get((version, before, between, after))
         if lane is None:
             return None

@@ -4,8 +4,8 @@ A producer repeats itself: from one request to the next only the correlation id 
 differ, and everything between them (client id, acks, time-out, topic, partition) is the same bytes
 again. So what was found out for them once is kept under these bytes as a *lane*: the partition,
 the limits of its topic, the answer with holes for its numbers. A later request is recognised by
-one look into a table, its batch is checked as always, appended as always, and its answer is a copy
-with the holes filled.
+comparing it with the last one of its connection, or else by one look into a table; its batch is
+checked as always, appended as always, and its answer is a copy with the holes filled.
 
 A lane knows only the plain good case. Whatever else comes (several partitions, a codec, a
 transaction, log append time, an access check, a batch with any fault) is left to the ordinary way
@@ -43,60 +43,130 @@ FLEXIBLE_FROM: Final = 9
 STARTS_TOLD_FROM: Final = 5
 BY_ID_FROM: Final = 13
 
-_PREFIX: Final = 8
+_START: Final = 4
+_BODY: Final = 8
 """Where the bytes begin that a producer repeats: behind the correlation id."""
 _FAR_MS: Final = 1 << 62
 """Farther from now than any timestamp; with the time of day it still has 63 bits."""
 _ONE: Final = b"\0\0\0\1"
 _NULL: Final = b"\xff\xff"
 _MARK: Final = 0x5A17C0DE_5A17C0DE
-_INT32: Final = struct.Struct(">i")
-_OFFSETS: Final = struct.Struct(">qq")
-_OFFSETS_AND_START: Final = struct.Struct(">qqq")
+_HEAD: Final = struct.Struct(">ii")
 
 
 class Lane:
     __slots__ = (
-        "acks",
-        "after_ms",
-        "before_ms",
-        "compact",
-        "hole",
-        "layout",
-        "min_isr",
-        "most_bytes",
-        "partition",
-        "reply",
-        "request",
+        "_acks_all",
+        "_form",
+        "_min_isr",
+        "_node",
+        "_partition",
+        "_request",
+        "_served",
+        "_topology",
+        "_version",
+        "end",
         "settings",
     )
 
-    def __init__(self, partition: Partition, request: ProduceRequest, version: int) -> None:
+    def __init__(
+        self,
+        node: Node,
+        served: Served,
+        partition: Partition,
+        request: ProduceRequest,
+        version: int,
+        start: bytes,
+        body: bytes,
+    ) -> None:
         settings = partition.settings
-        self.partition = partition
         self.settings = settings
-        self.request = ProduceRequest(acks=request.acks, timeout_ms=request.timeout_ms)
+        self.end = _BODY + len(body)
+        """How far in a frame the bytes go that repeat."""
+        self._node = node
+        self._served = served
+        self._topology = node.topology
+        self._partition = partition
+        self._request = ProduceRequest(acks=request.acks, timeout_ms=request.timeout_ms)
         """What the ordinary way asks of a request; not its records, which are gone by then."""
-        self.acks = request.acks
-        self.compact = version >= FLEXIBLE_FROM
-        self.most_bytes = min(settings.max_message_bytes, settings.segment_bytes, LOOP_PLAIN_BYTES)
-        self.before_ms = min(settings.message_timestamp_before_max_ms, _FAR_MS)
-        self.after_ms = min(settings.message_timestamp_after_max_ms, _FAR_MS)
-        self.min_isr = settings.min_insync_replicas
-        answer = PartitionProduceResponse(index=partition.index, base_offset=_MARK)
-        self.reply = bytearray(8 + (version >= FLEXIBLE_FROM))
-        self.answer(answer).encode_into(self.reply, version)
-        _INT32.pack_into(self.reply, 0, len(self.reply) - 4)
-        self.hole = self.reply.index(_MARK.to_bytes(8, "big"))
-        self.layout = _OFFSETS_AND_START if version >= STARTS_TOLD_FROM else _OFFSETS
-
-    def answer(self, partition: PartitionProduceResponse) -> ProduceResponse:
-        topic = TopicProduceResponse(
-            name=self.partition.topic,
-            topic_id=self.partition.topic_id,
-            partition_responses=[partition],
+        self._acks_all = request.acks == -1
+        self._min_isr = settings.min_insync_replicas
+        self._version = version
+        told = PartitionProduceResponse(index=partition.index, base_offset=_MARK)
+        reply = bytes(self._say(0, told))
+        self._form = native.kit.Form(
+            start,
+            body,
+            version >= FLEXIBLE_FROM,
+            min(settings.max_message_bytes, settings.segment_bytes, LOOP_PLAIN_BYTES),
+            min(settings.message_timestamp_before_max_ms, _FAR_MS),
+            min(settings.message_timestamp_after_max_ms, _FAR_MS),
+            reply,
+            reply.index(_MARK.to_bytes(8, "big")),
+            version >= STARTS_TOLD_FROM,
         )
-        return ProduceResponse(responses=[topic])
+
+    def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
+        """The answer; None where the request has to go the ordinary way."""
+        now = connection.now
+        found = self._form.take(frame, now.wall_ms)
+        if found is None:
+            return None
+        node = self._node
+        partition = self._partition
+        leader = partition.leader
+        if (
+            leader is None
+            or node.topology != self._topology
+            or node.throttles
+            or not node.access.open
+            or partition.settings is not self.settings
+            or partition.syncs
+            or (
+                self._acks_all
+                and len(leader.isr) < self._min_isr
+                and not leader.in_sync(self._min_isr)
+            )
+        ):
+            return None
+        view, header = found
+        self._served.count += 1
+        try:
+            appended = partition.append(view, header, now)
+        except KafkaError as error:
+            answer = produce.refused(node, partition.index, partition, error)
+            return (self._say(_correlation_id(frame), answer),)
+        counters = node.counters
+        counters.short_produces += 1
+        counters.messages_in += header.count
+        counters.topic_bytes_in += len(view)
+        if appended.duplicate:
+            answer = produce.appended(partition.index, header, appended)
+            return (self._say(_correlation_id(frame), answer),)
+        if self._acks_all and partition.high_watermark.value <= appended.last_offset:
+            answer = produce.appended(partition.index, header, appended)
+            end = appended.last_offset + 1
+            return Parked(self._wait(_correlation_id(frame), answer, end), True)
+        return (self._form.answer(frame, appended.base_offset, appended.start_offset),)
+
+    def _say(self, correlation_id: int, answer: PartitionProduceResponse) -> bytearray:
+        version = self._version
+        topic = TopicProduceResponse(
+            name=self._partition.topic,
+            topic_id=self._partition.topic_id,
+            partition_responses=[answer],
+        )
+        out = bytearray(8 + (version >= FLEXIBLE_FROM))
+        ProduceResponse(responses=[topic]).encode_into(out, version)
+        _HEAD.pack_into(out, 0, len(out) - 4, correlation_id)
+        return out
+
+    async def _wait(
+        self, correlation_id: int, answer: PartitionProduceResponse, end_offset: int
+    ) -> Parts:
+        wait = produce.Wait(answer, self._partition.high_watermark, end_offset)
+        await produce.watermarks(self._request, [wait])
+        return (self._say(correlation_id, answer),)
 
 
 class ProduceLanes:
@@ -125,107 +195,35 @@ class ProduceLanes:
             self._lanes.clear()
             self._count = 0
             self._topology = node.topology
-        connection.repeats = at
         lanes = self._lanes.setdefault(version, {})
-        prefix = bytes(frame[_PREFIX:at])
-        known = lanes.get(prefix)
+        body = bytes(frame[_BODY:at])
+        known = lanes.get(body)
         if known is not None and known.settings is partition.settings:
             return  # only this batch was not for it
-        lanes[prefix] = Lane(partition, request, version)
+        start = bytes(frame[:_START])
+        lanes[body] = Lane(node, self._served, partition, request, version, start, body)
         self._count += known is None
 
     def take(
-        self, connection: Connection, frame: memoryview, version: int, correlation_id: int
+        self, connection: Connection, frame: memoryview, version: int
     ) -> Parts | Parked | None:
-        """The answer; None where the request has to go the ordinary way."""
-        node = self._node
+        """As a lane's, by the one that this request is for; its connection's own was asked."""
         lanes = self._lanes.get(version)
-        if lanes is None or self._topology != node.topology or not node.access.open:
+        if lanes is None or self._topology != self._node.topology:
             return None
-        if node.throttles:
-            return None
-        at = connection.repeats
-        lane = lanes.get(bytes(frame[_PREFIX:at]))
+        last = connection.lane
+        # Partitions of a topic have prefixes of one size: most often it is found at once.
+        lane = lanes.get(bytes(frame[_BODY : last.end])) if type(last) is Lane else None
         if lane is None:
-            at = _records_at(frame, version)
-            lane = lanes.get(bytes(frame[_PREFIX:at]))
-            if lane is None:
-                return None
-            connection.repeats = at
-        partition = lane.partition
-        leader = partition.leader
-        if (
-            leader is None
-            or partition.settings is not lane.settings
-            or partition.syncs
-            or (
-                lane.acks == -1
-                and len(leader.isr) < lane.min_isr
-                and not leader.in_sync(lane.min_isr)
-            )
-        ):
+            lane = lanes.get(bytes(frame[_BODY : _records_at(frame, version)]))
+        if lane is None or lane is last:
             return None
-        now = node.world.clock.now()
-        wall_ms = now.wall_ms
-        found = native.kit.take_plain(
-            frame,
-            at,
-            lane.compact,
-            lane.most_bytes,
-            wall_ms - lane.before_ms,
-            wall_ms + lane.after_ms,
-        )
-        if found is None:
-            return None
-        view, header = found
-        self._served.count += 1
-        try:
-            appended = partition.append(view, header, now)
-        except KafkaError as error:
-            answer = produce.refused(node, partition.index, partition, error)
-            return self._say(lane, version, correlation_id, answer)
-        counters = node.counters
-        counters.short_produces += 1
-        counters.messages_in += header.count
-        counters.topic_bytes_in += len(view)
-        if appended.duplicate:
-            answer = produce.appended(partition.index, header, appended)
-            return self._say(lane, version, correlation_id, answer)
-        if lane.acks == -1 and partition.high_watermark.value <= appended.last_offset:
-            answer = produce.appended(partition.index, header, appended)
-            return Parked(
-                self._wait(lane, version, correlation_id, answer, appended.last_offset + 1), True
-            )
-        out = lane.reply[:]
-        _INT32.pack_into(out, 4, correlation_id)
-        if lane.layout is _OFFSETS:
-            _OFFSETS.pack_into(out, lane.hole, appended.base_offset, -1)
-        else:
-            _OFFSETS_AND_START.pack_into(
-                out, lane.hole, appended.base_offset, -1, appended.start_offset
-            )
-        return (out,)
+        connection.lane = lane
+        return lane.take(connection, frame)
 
-    def _say(
-        self, lane: Lane, version: int, correlation_id: int, answer: PartitionProduceResponse
-    ) -> Parts:
-        out = bytearray(8 + (version >= FLEXIBLE_FROM))
-        lane.answer(answer).encode_into(out, version)
-        _INT32.pack_into(out, 0, len(out) - 4)
-        _INT32.pack_into(out, 4, correlation_id)
-        return (out,)
 
-    async def _wait(
-        self,
-        lane: Lane,
-        version: int,
-        correlation_id: int,
-        answer: PartitionProduceResponse,
-        end_offset: int,
-    ) -> Parts:
-        wait = produce.Wait(answer, lane.partition.high_watermark, end_offset)
-        await produce.watermarks(lane.request, [wait])
-        return self._say(lane, version, correlation_id, answer)
+def _correlation_id(frame: memoryview) -> int:
+    return int.from_bytes(frame[_START:_BODY], "big", signed=True)
 
 
 def _records_at(frame: memoryview, version: int) -> int:

@@ -135,15 +135,12 @@ class Partition:
         view: memoryview,
         header: BatchHeader,
         now: Instant,
-        *,
         by_coordinator: bool = False,
     ) -> Appended:
         leader = self.leader
         if leader is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        appended = self.log.append(
-            view, header, leader.leader_epoch, now, by_coordinator=by_coordinator
-        )
+        appended = self.log.append(view, header, leader.leader_epoch, now, by_coordinator)
         if appended.duplicate:
             return appended
         if self._oldest_unflushed_ms < 0:

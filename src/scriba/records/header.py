@@ -47,6 +47,8 @@ NO_LEADER_EPOCH: Final = -1
 MAX_SEQUENCE: Final = 2**31 - 1
 
 HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+PLACE: Final = struct.Struct(">qii")
+"""Base offset, length and leader epoch: what a broker stamps on a batch."""
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")

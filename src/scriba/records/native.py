@@ -8,10 +8,10 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from scriba.records import columns, fetched, intake, pure, quick
+from scriba.records import columns, fetched, forms, intake, pure, quick
 from scriba.records.column import Given
 from scriba.records.fetched import Make
-from scriba.records.header import BatchHeader, Buffer
+from scriba.records.header import Buffer
 from scriba.records.record import Record
 
 try:
@@ -23,15 +23,12 @@ else:
 
 
 class Kit(NamedTuple):
-    """The functions of `pure`, `fetched` and `quick`, from either twin."""
+    """The functions and classes of `pure` and the files beside it, from either twin."""
 
     native: bool
     decode_records: Callable[[Buffer, int, int, int, int | None], list[Record]]
     check_records: Callable[[Iterable[Buffer], int, int, bool, int, int], tuple[int, int, int]]
     check_lz4: Callable[[Buffer, int, int, int, bool, int, int], tuple[int, int, int] | None]
-    take_plain: Callable[
-        [memoryview, int, bool, int, int, int], tuple[memoryview, BatchHeader] | None
-    ]
     present_records: Callable[
         [Buffer, int, int, int, int | None, int, Make[Any], str, int, int, int], list[Any]
     ]
@@ -45,6 +42,8 @@ class Kit(NamedTuple):
     Ticket: type[intake.Ticket]
     Channel: type[intake.Channel]
     Intake: type[intake.Intake]
+    Form: type[forms.Form]
+    CommitForm: type[forms.CommitForm]
 
 
 PURE = Kit(
@@ -52,7 +51,6 @@ PURE = Kit(
     pure.decode_records,
     pure.check_records,
     quick.check_lz4,
-    quick.take_plain,
     fetched.present_records,
     pure.murmur2,
     columns.place_keys,
@@ -64,6 +62,8 @@ PURE = Kit(
     intake.Ticket,
     intake.Channel,
     intake.Intake,
+    forms.Form,
+    forms.CommitForm,
 )
 NATIVE = (
     Kit(
@@ -71,7 +71,6 @@ NATIVE = (
         _native.decode_records,
         _native.check_records,
         _native.check_lz4,
-        _native.take_plain,
         _native.present_records,
         _native.murmur2,
         _native.place_keys,
@@ -83,6 +82,8 @@ NATIVE = (
         _native.Ticket,
         _native.Channel,
         _native.Intake,
+        _native.Form,
+        _native.CommitForm,
     )
     if built
     else None

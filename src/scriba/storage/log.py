@@ -22,7 +22,7 @@ from typing import Final, Self
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
 from scriba.records.batch import EndTxnMarker
-from scriba.records.header import CONTROL, LOG_APPEND_TIME, BatchHeader, stamp
+from scriba.records.header import CONTROL, LOG_APPEND_TIME, LOG_OVERHEAD, PLACE, BatchHeader
 from scriba.runtime.ports import Disk, Offload
 from scriba.settings import TopicSettings
 from scriba.storage.cleaner import Rewritten
@@ -236,7 +236,6 @@ class Log:
         header: BatchHeader,
         leader_epoch: int,
         now: Instant,
-        *,
         by_coordinator: bool = False,
     ) -> Appended:
         """Appends the one batch in `view` as the leader; stamps its offset and epoch in place.
@@ -246,10 +245,10 @@ class Log:
         """
         if self.failure is not None:
             raise self.failure.error
-        attributes = header.attributes
         marker: EndTxnMarker | None = None
-        if header.producer_id >= 0:
-            if attributes & CONTROL:
+        named = header.producer_id >= 0
+        if named:
+            if header.attributes & CONTROL:
                 marker = read_marker(view)
                 if marker is not None:
                     self.producers.check_marker(header, marker)
@@ -262,15 +261,15 @@ class Log:
         base_offset = self.end_offset
         last_offset = base_offset + header.last_offset_delta
         max_timestamp = header.max_timestamp
-        stamp(view, 0, base_offset, leader_epoch)
+        PLACE.pack_into(view, 0, base_offset, len(view) - LOG_OVERHEAD, leader_epoch)
         segment = self._writer.write(view, base_offset, last_offset, max_timestamp, now)
         self.end_offset = last_offset + 1
         epochs = self.epochs
         if epochs.begun or leader_epoch > epochs.latest:
             epochs.assign(leader_epoch, base_offset)
-        if header.producer_id >= 0:
+        if named:
             self._note_producer(segment, header, marker, base_offset, now)
-        time = max_timestamp if attributes & LOG_APPEND_TIME else -1
+        time = max_timestamp if header.attributes & LOG_APPEND_TIME else -1
         return _new(Appended, (base_offset, last_offset, time, self.start_offset, False))
 
     def append_follower(self, view: memoryview, now: Instant) -> None:

@@ -1,7 +1,6 @@
-"""The two functions that know the good case alone: what they take, and what they leave."""
+"""The function that knows the good case alone: what it takes, and what it leaves."""
 
 import random
-import struct
 
 import lz4.frame
 import pytest
@@ -10,19 +9,12 @@ from hypothesis import strategies as st
 
 from scriba.errors import ParseError
 from scriba.records import native
-from scriba.records.batch import encode_batch
-from scriba.records.compression import Codec
-from scriba.records.crc import crc32c
-from scriba.records.header import CRC_START, BatchHeader, read_header
 from scriba.records.record import Record
 
 pytestmark = pytest.mark.usefixtures("kit")
 
 ANY_TIME = (-(2**63), 2**63 - 1)
-NOW = 1_700_000_000_000
 LARGE = 1 << 30
-
-# ---- check_lz4 ----
 
 pieces = st.one_of(
     st.binary(max_size=300),
@@ -104,68 +96,3 @@ def test_frames_that_others_read_are_left_to_them(extension):
         lz4.frame.compress(data, block_linked=False, block_checksum=True),
     ):
         assert extension.check_lz4(frame, LARGE, 1, 0, False, *ANY_TIME) is None
-
-
-# ---- take_plain ----
-
-
-def batch(*records: Record, **how: object) -> bytes:
-    return bytes(encode_batch(list(records) or [Record(0, NOW, None, b"value", ())], **how))  # type: ignore[arg-type]
-
-
-def framed(data: bytes, compact: bool) -> memoryview:
-    """A request that ends in this field, behind five bytes of something else."""
-    if not compact:
-        return memoryview(bytearray(b"front" + struct.pack(">i", len(data)) + data))
-    size, number = len(data) + 1, b""
-    while size >= 0x80:
-        number += bytes([size & 0x7F | 0x80])
-        size >>= 7
-    return memoryview(bytearray(b"front" + number + bytes([size]) + data + bytes(3)))
-
-
-def taken(kit: native.Kit, data: bytes, compact: bool = True, most: int = LARGE):
-    return kit.take_plain(framed(data, compact), 5, compact, most, NOW - 10, NOW + 10)
-
-
-@pytest.mark.parametrize("compact", [False, True])
-@pytest.mark.parametrize("size", [0, 40, 200, 20_000, 3_000_000])
-def test_a_plain_batch_is_found_where_it_lies(kit, compact, size):
-    data = batch(Record(0, NOW - 10, b"k", bytes(size), ()), Record(1, NOW + 10, None, None, ()))
-    view, header = taken(kit, data, compact)
-    assert (bytes(view), header) == (data, read_header(data))
-    assert type(header) is BatchHeader
-    view[0] = 1  # it is the request's own memory
-    assert taken(kit, data, compact, len(data)) is not None
-    assert taken(kit, data, compact, len(data) - 1) is None
-
-
-@pytest.mark.parametrize("compact", [False, True])
-def test_a_field_that_does_not_end_the_request_is_left_alone(kit, compact):
-    good = bytes(framed(batch(), compact))
-    rules = (compact, LARGE, NOW - 10, NOW + 10)
-    assert kit.take_plain(memoryview(good), 5, *rules) is not None
-    for wrong in (good + b"\0", good[:-1], good[:5], good[:6], b"", good[:-1] + b"\1"):
-        assert kit.take_plain(memoryview(wrong), 5, *rules) is None
-    assert kit.take_plain(memoryview(good), len(good) + 1, *rules) is None
-
-
-def test_every_other_batch_is_left_to_the_ordinary_way(kit):
-    plain = batch()
-    assert taken(kit, plain) is not None
-    assert taken(kit, batch(codec=Codec.LZ4)) is None
-    assert taken(kit, plain + b"\0") is None
-    assert taken(kit, plain[:60]) is None
-    assert taken(kit, batch(Record(0, NOW - 11, None, b"", ()))) is None
-    assert taken(kit, batch(Record(0, NOW + 11, None, b"", ()))) is None
-    for at in (0, 8, 16, 17, 21, 22, 23, 30, 57, 60, len(plain) - 1):
-        spoilt = bytearray(plain)
-        spoilt[at] ^= 1
-        assert taken(kit, bytes(spoilt)) is None, at
-
-
-def test_records_are_looked_at_where_that_costs_nothing(extension):
-    lying = bytearray(batch())
-    lying[-1] = 2  # a header more than there is
-    lying[17:21] = struct.pack(">I", crc32c(memoryview(lying)[CRC_START:]))
-    assert taken(extension, bytes(lying)) is None
