@@ -43,11 +43,11 @@ def test_a_warm_commit_makes_few_calls(counting: Counting) -> None:
         while commit(connection):
             connection.call(FindCoordinatorRequest(key="g", key_type=0), 2)
 
-        def work() -> None:
-            for _ in range(REQUESTS):
-                assert commit(connection) == 0
+        def request() -> None:
+            assert commit(connection) == 0
 
-        work()
-        calls = counting.count(work)
-    assert REQUESTS < calls["call"] <= PYTHON_CALLS * REQUESTS, calls["call"] / REQUESTS
-    assert calls["c_call"] <= C_CALLS * REQUESTS, calls["c_call"] / REQUESTS
+        for _ in range(REQUESTS):
+            request()
+        calls = counting.count(request)
+    assert 1 < calls["call"] <= PYTHON_CALLS, calls
+    assert 1 < calls["c_call"] <= C_CALLS, calls

