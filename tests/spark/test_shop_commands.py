@@ -1,4 +1,4 @@
-"""`scriba shop generate` and `collect` as processes, against a broker; Spark has no part in it."""
+"""Commands of the shop as processes, against a broker."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ from scriba.client import SyncConsumer
 from scriba.pipelines.shop import topics as shop
 from scriba.pipelines.shop.topics import Names
 
-from .conftest import Topics
+from .conftest import JAVA, Topics
 
 SCRIBA = [sys.executable, "-m", "scriba", "shop"]
 
@@ -51,6 +51,28 @@ def test_what_is_generated_is_what_the_truth_says(
     keyed = [(key, value) for key, value, _ in records(topics, names(shop.PURCHASE_COMPLETED))]
     assert keyed
     assert all(json.loads(value)["user_id"].encode() == key for key, value in keyed)
+
+
+def test_queries_run_on_executors_that_are_processes_of_their_own(
+    topics: Topics, topic: str, tmp_path: Path
+) -> None:
+    where = ["--bootstrap", topics.broker.bootstrap, "--prefix", f"{topic}-"]
+    words = ["--backfill", "10m", "--duration", "1s", "--rate", "1"]
+    made = subprocess.run(
+        [*SCRIBA, "generate", *words, *where], capture_output=True, text=True, check=True
+    )
+    settings = {
+        "spark.driver.extraJavaOptions": JAVA,
+        "spark.executor.extraJavaOptions": JAVA,
+        "spark.executor.memory": "512m",
+    }
+    spark = [word for name, value in settings.items() for word in ("--spark", f"{name}={value}")]
+    place = ["--master", "local-cluster[1,2,512]", "--checkpoints", str(tmp_path / "checkpoints")]
+    run = ["run", "--only", "intake", "--to-the-end", *place, *spark, *where]
+    subprocess.run([*SCRIBA, *run], stderr=subprocess.DEVNULL, check=True)
+    health = {key: json.loads(v) for key, v, _ in records(topics, f"{topic}-{shop.HEALTH}")}
+    told = sum(minute["events"] for minute in health.values())
+    assert made.stdout == f"{told} events sent\n"
 
 
 @pytest.fixture
