@@ -1,5 +1,7 @@
 """Options, positions and places: plain values, no Spark and no broker."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ from scriba.client.model import Isolation, TopicPartition
 from scriba.client.partitioner import by_key
 from scriba.config import ConfigError
 from scriba.spark.options import EARLIEST, LATEST, OptionError, read_options, write_options
-from scriba.spark.placing import Placing
+from scriba.spark.placing import Placing, by_topic
 from scriba.spark.positions import (
     Positions,
     Range,
@@ -184,6 +186,45 @@ def test_rows_go_to_the_partition_they_name_or_to_that_of_their_key() -> None:
         4,
         2,
     ]
+
+
+def test_rows_of_several_topics_come_apart_and_keep_their_order() -> None:
+    topics, values = ["b", "a", "b", "a", "c"], ["1", "2", "3", "4", "5"]
+    batch = pa.RecordBatch.from_pydict({"topic": topics, "value": values})
+    parts = {topic: part.column("value").to_pylist() for topic, part in by_topic(batch, None)}
+    assert parts == {"a": ["2", "4"], "b": ["1", "3"], "c": ["5"]}
+    assert [topic for topic, _ in by_topic(batch, "d")] == ["d"]
+    with pytest.raises(RecordError, match="no topic"):
+        list(by_topic(pa.RecordBatch.from_pydict({"topic": ["a", None]}), None))
+
+
+WORKER = """
+import sys
+from scriba.records.batch import Record, encode_batch
+from scriba.records.header import read_header
+from scriba.spark.placing import Placing, by_topic, in_runs
+from scriba.spark.positions import Range
+from scriba.spark.reading import Columns, Section
+from scriba.spark.source import arrow_schema
+import scriba.spark.sink
+
+batch = encode_batch([Record(0, 0, b"key", b"value", ()), Record(1, 0, None, None, ())])
+columns = Columns(Range("orders", "id", 3, 0, 2))
+columns.add(Section(memoryview(batch), read_header(batch), 0, 2))
+rows = columns.take(arrow_schema(False))
+(name, part), = by_topic(rows, None)
+order, runs = in_runs(Placing({name: 4}, 0).places(name, 2, part.column("key"), None))
+print(rows.column("topic").to_pylist(), rows.column("partition").to_pylist(), len(order))
+print("pandas" in sys.modules)
+"""
+
+
+def test_a_worker_that_reads_and_places_rows_loads_no_pandas() -> None:
+    """It would take as long as all else that a worker loads, in each of them."""
+    said = subprocess.run(
+        [sys.executable, "-c", WORKER], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert said == ["['orders', 'orders'] [3, 3] 2", "False"]
 
 
 def test_two_tasks_in_one_partition_are_noticed() -> None:

@@ -4,6 +4,7 @@ A batch of rows is split by topic; each part is put in the order of its partitio
 rows keep theirs; then runs of rows go to their partition's batch as bytes.
 """
 
+import struct
 import time
 from collections.abc import Iterator, Mapping
 from itertools import count
@@ -44,11 +45,11 @@ class Placing:
             if not own.null_count:
                 return own
         if keys is None or keys.null_count == rows:
-            chosen = pa.repeat(pa.scalar(turn, pa.int32()), rows)
+            found = struct.pack("=i", turn) * rows
         else:
             first, held = held_column(keys)
             found = native.kit.place_keys(held, first, first + rows, partitions, turn)
-            chosen = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(found)])
+        chosen = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(found)])
         return pc.coalesce(own, chosen) if named else chosen
 
 
@@ -100,8 +101,21 @@ def by_topic(batch: pa.RecordBatch, topic: str | None) -> Iterator[tuple[str, pa
         raise RecordError(
             "a row has no topic", fix="set the option topic, or fill the column topic"
         )
-    for each in found:
-        yield each, batch if len(found) == 1 else batch.filter(pc.equal(named, each))
+    if len(found) == 1:
+        yield found[0], batch
+        return
+    order, runs = in_runs(named)
+    batch, begin = batch.take(order), 0
+    for each, end in runs:
+        yield each, batch.slice(begin, end - begin)
+        begin = end
+
+
+def in_runs(column: Any) -> tuple[Any, list[tuple[Any, int]]]:
+    """The order that brings equal rows together, in which they keep theirs; each with its end."""
+    order = pc.array_sort_indices(column)
+    runs = pc.run_end_encode(column.take(order))
+    return order, list(zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True))
 
 
 def write_batch(
@@ -125,13 +139,12 @@ def write_batch(
 
 
 def _in_runs(writer: TaskWriter, topic: str, now: int, keys: Any, values: Any, places: Any) -> None:
-    order = pc.array_sort_indices(places)
-    runs = pc.run_end_encode(places.take(order))
-    if len(runs.values) > 1 or values.offset or (keys is not None and keys.offset):
+    order, runs = in_runs(places)
+    if len(runs) > 1 or values.offset or (keys is not None and keys.offset):
         keys, values = None if keys is None else keys.take(order), values.take(order)
     held_keys = None if keys is None else held_column(keys)[1]
     held_values, begin = held_column(values)[1], 0
-    for partition, end in zip(runs.values.to_pylist(), runs.run_ends.to_pylist(), strict=True):
+    for partition, end in runs:
         where = TopicPartition(topic, partition)
         writer.add_rows(where, now, held_keys, held_values, range(begin, end))
         begin = end

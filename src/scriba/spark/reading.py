@@ -14,6 +14,8 @@ import asyncio
 import contextlib
 import gc
 import logging
+import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -258,8 +260,10 @@ class Columns:
     """Rows of one partition by column, until there are enough for an Arrow batch."""
 
     def __init__(self, part: Range) -> None:
-        self._part = part
         self._columns = native.kit.Columns()
+        self._topic = Repeated(part.topic)
+        self._partition = struct.pack("=i", part.partition)
+        self._partitions = b""
 
     def add(self, section: Section) -> bool:
         """Whether there are enough."""
@@ -284,16 +288,41 @@ class Columns:
         import pyarrow as pa
 
         rows, offsets, times, kinds, keys, values = self._columns.take()
+        if len(self._partitions) < 4 * rows:
+            self._partitions = self._partition * rows
         columns: list[Any] = [
             _binary(rows, keys),
             _binary(rows, values),
-            pa.repeat(pa.scalar(self._part.topic, pa.string()), rows),
-            pa.repeat(pa.scalar(self._part.partition, pa.int32()), rows),
+            self._topic.column(rows),
+            pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(self._partitions)]),
             pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(offsets)]),
             pa.Array.from_buffers(pa.timestamp("us", "UTC"), rows, [None, pa.py_buffer(times)]),
             pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(kinds)]),
         ]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+class Repeated:
+    """One text for any number of rows.
+
+    Its buffers serve all batches. Arrow's own way makes a scalar first, and for a scalar it loads
+    pandas, if that is installed: as much time as all else that a worker loads.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text.encode()
+        self._ends = array("i", [0])
+        self._data = b""
+
+    def column(self, rows: int) -> Any:
+        import pyarrow as pa
+
+        size = len(self._text)
+        if len(self._ends) <= rows:
+            self._ends = array("i", range(0, size * rows + 1, size))
+            self._data = self._text * rows
+        held = [None, pa.py_buffer(self._ends), pa.py_buffer(self._data)]
+        return pa.Array.from_buffers(pa.string(), rows, held)
 
 
 def _binary(rows: int, column: Column) -> Any:

@@ -305,7 +305,7 @@ class ExactlyOnceSink:
         tasks = self.options.tasks or max(1, cores // CORES_A_TASK)
         tasks = min(tasks, sum(counts.values()))
         if tasks == 1:
-            alone = self.options.tasks == 1 or not _shuffled(rows)
+            alone = self.options.tasks == 1 or not shuffled(rows)
             return placed.coalesce(1) if alone else placed.repartition(1)
         place = _place_udf(counts, self.options.topic)
         key = F.col("key") if "key" in names else F.lit(None).cast("binary")
@@ -376,7 +376,7 @@ def _written(name: str) -> Column:
     return column.cast("binary").alias(name) if name in ("key", "value") else column.alias(name)
 
 
-def _shuffled(rows: DataFrame) -> bool:
+def shuffled(rows: DataFrame) -> bool:
     """Whether tasks of this batch begin with what others left behind, as after a `groupBy`."""
     lineage: Any = rows._jdf.queryExecution().toRdd().toDebugString()
     return "ShuffledRowRDD" in lineage
