@@ -107,6 +107,8 @@ class ClassicGroup:
         self.initial_delay_ms = 0
         self.initial_left_ms = 0
         self.stored: GroupMetadataValue | None = None
+        self._common: frozenset[str] | None = None
+        """The protocols that all members know, once somebody has asked."""
 
     # --- phases ---
 
@@ -136,17 +138,25 @@ class ClassicGroup:
         if self.leader is None:
             self.leader = member.member_id
         self.members[member.member_id] = member
+        self._common = None
         self.pending.pop(member.member_id, None)
 
     def remove(self, member_id: str) -> None:
         """Takes out a member or a pending member, whose waiters have been answered."""
         member = self.members.pop(member_id, None)
+        self._common = None
         if member is not None and member.instance_id is not None:
             del self.statics[member.instance_id]
         if self.leader == member_id:
             self.leader = next(iter(self.members), None)
         self.pending.pop(member_id, None)
         self.awaiting_sync.pop(member_id, None)
+
+    def offer(self, member: Member, protocols: Protocols) -> None:
+        """What a member that joins again can do now."""
+        if member.protocols != protocols:
+            member.protocols = protocols
+            self._common = None
 
     def rename(self, member: Member, member_id: str) -> None:
         """A static member came back under a new id, which takes over place and leadership."""
@@ -166,7 +176,11 @@ class ClassicGroup:
         return sum(member.joining is not None for member in self.members.values())
 
     def all_joined(self) -> bool:
-        return not self.pending and self.joined() == len(self.members)
+        # From the end, since members come back in about the order in which they once came: with
+        # many of them the first that is looked at is one that is missing.
+        return not self.pending and all(
+            member.joining is not None for member in reversed(self.members.values())
+        )
 
     def elect_joined_leader(self) -> bool:
         """Whether the leader has joined, or else another member that takes its place."""
@@ -188,7 +202,9 @@ class ClassicGroup:
         last to come are left out."""
         member = self.members.get(member_id)
         if self.phase is Phase.PREPARING:
-            return (member is not None and member.joining is not None) or self.joined() < max_size
+            if len(self.members) < max_size or (member is not None and member.joining is not None):
+                return True
+            return self.joined() < max_size
         if self.phase in (Phase.COMPLETING, Phase.STABLE):
             return member is not None or len(self.members) < max_size
         return True
@@ -213,9 +229,11 @@ class ClassicGroup:
         )
         return votes.most_common(1)[0][0]
 
-    def _common_protocols(self) -> set[str]:
-        names = [{name for name, _ in member.protocols} for member in self.members.values()]
-        return set.intersection(*names) if names else set()
+    def _common_protocols(self) -> frozenset[str]:
+        if self._common is None:
+            names = [{name for name, _ in member.protocols} for member in self.members.values()]
+            self._common = frozenset(set.intersection(*names) if names else ())
+        return self._common
 
     def subscribed_topics(self) -> frozenset[str] | None:
         """The topics of all members, if they speak the consumers' protocol. Only the first version

@@ -165,7 +165,7 @@ def _join_again(
     elif same and settled:
         out.replies.append((waiter.token, joined(group, member)))
     else:
-        _update(member, request, waiter, out)
+        _update(group, member, request, waiter, out)
         rebalance(state, group, f"{member.member_id} joins again{_because(request)}", out, now)
 
 
@@ -187,7 +187,7 @@ def _replace(
     state.timers.cancel(Timer(SESSION, group.group_id, member.member_id))
     group.rename(member, member_id)
     keep_session(state, group, member, now)
-    _update(member, request, waiter, out)
+    _update(group, member, request, waiter, out)
     reason = f"{request.group_instance_id} returns as {member_id}{_because(request)}"
     if group.phase is not Phase.STABLE or group.select_protocol() != group.protocol:
         if group.phase is Phase.COMPLETING:
@@ -208,8 +208,10 @@ def _replace(
     out.replies.append((waiter.token, response))
 
 
-def _update(member: Member, request: JoinGroupRequest, waiter: Waiter, out: Outcome) -> None:
-    member.protocols = protocols(request)
+def _update(
+    group: ClassicGroup, member: Member, request: JoinGroupRequest, waiter: Waiter, out: Outcome
+) -> None:
+    group.offer(member, protocols(request))
     member.rebalance_timeout_ms = rebalance_timeout_ms(request, waiter.version)
     member.session_timeout_ms = request.session_timeout_ms
     wait_to_join(member, waiter, out)
