@@ -9,7 +9,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest  # type: ignore[impor
 from rawkafka import Connection, create_topic, encode
 from tests.integration.test_hot_path_cost import REQUESTS, Counting
 
-PYTHON_CALLS, C_CALLS = 32, 44
+PYTHON_CALLS, C_CALLS = 25, 29
 """Of the whole way from the socket and back."""
 
 Topic = OffsetCommitRequest.OffsetCommitRequestTopic

@@ -28,10 +28,10 @@ from scriba.runtime.loop import loop_factory
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
 
-PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 26, 40
+PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 22, 32
 """Wait, receive, write to the log, send."""
 
-FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 31, 36
+FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 29, 33
 """Wait, receive, read a batch's header and then the records, send."""
 
 REQUESTS = 500

@@ -237,10 +237,10 @@ class CommitLanes:
         except (KafkaError, ParseError, ValueError):
             return None  # the ordinary way says why
 
-    def take(
+    def enter(
         self, connection: Connection, frame: memoryview, version: int
     ) -> Parts | Parked | None:
-        """As a lane's: by the one of this connection, unless that was asked already."""
+        """Takes the lane of the connection's commits, unless that was asked already."""
         commits = connection.commits
         lane = commits.lane if commits is not None else None
         if lane is None or lane is connection.lane:

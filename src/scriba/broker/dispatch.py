@@ -123,7 +123,7 @@ class Dispatch:
             return self._refuse_api_versions(served, correlation_id)
         lanes = self._lanes.get(key)
         if lanes is not None:
-            answer = lanes.take(connection, frame, version)
+            answer = lanes.enter(connection, frame, version)
             if answer is not None:
                 return answer
         try:

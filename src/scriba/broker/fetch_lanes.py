@@ -58,7 +58,6 @@ NO_SESSION: Final = -1
 """The epoch of a request that neither has a session nor wants one."""
 CONSUMER: Final = -1
 
-_VERSION_AT: Final = 2
 _EPOCH: Final = 0x5A17C0DE
 _INT32: Final = struct.Struct(">i")
 _OFFSETS: Final = struct.Struct(">qqq")
@@ -239,9 +238,18 @@ class FetchLanes:
         connection.fetches[len(frame)] = layout
         self._lanes[_key(layout, frame)] = FetchLane(partition, request, header)
 
-    def take(
+    def enter(
         self, connection: Connection, frame: memoryview, version: int
     ) -> Parts | Parked | None:
+        """As `take`, unless that was asked already; the connection's next one is asked first."""
+        if connection.lane is self:
+            return None
+        answer = self.take(connection, frame)
+        if answer is not None:
+            connection.lane = self
+        return answer
+
+    def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """The answer; None where the request has to go the ordinary way."""
         layout = connection.fetches.get(len(frame))
         node = self.node
@@ -249,9 +257,8 @@ class FetchLanes:
             return None
         if node.throttles:
             return None
-        fields = layout.unpack_from(frame, _VERSION_AT)
-        _, correlation_id, before, epoch, between, offset, after = fields
-        lane = self._lanes.get((version, before, between, after))
+        start, correlation_id, before, epoch, between, offset, after = layout.unpack(frame)
+        lane = self._lanes.get((start, before, between, after))
         if lane is None:
             return None
         found = lane.read(offset, node.settings.fetch_max_bytes, lane.least)
@@ -429,8 +436,8 @@ def _plain(request: FetchRequest) -> bool:
 
 
 def _key(layout: Layout, frame: memoryview) -> Key:
-    version, _, before, _, between, _, after = layout.unpack_from(frame, _VERSION_AT)
-    return version, before, between, after
+    start, _, before, _, between, _, after = layout.unpack(frame)
+    return start, before, between, after
 
 
 def _layout(frame: memoryview, start: int, version: int, request: FetchRequest) -> Layout | None:
@@ -464,4 +471,4 @@ def _layout(frame: memoryview, start: int, version: int, request: FetchRequest) 
     at = place(asked, "fetch_offset", 8, _MARK, epoch_at + 4)
     if at < 0:
         return None
-    return struct.Struct(f">hi{epoch_at - 8}si{at - epoch_at - 4}sq{len(body) - at - 8}s")
+    return struct.Struct(f">ii{epoch_at - 8}si{at - epoch_at - 4}sq{len(body) - at - 8}s")

@@ -204,10 +204,10 @@ class ProduceLanes:
         lanes[body] = Lane(node, self._served, partition, request, version, start, body)
         self._count += known is None
 
-    def take(
+    def enter(
         self, connection: Connection, frame: memoryview, version: int
     ) -> Parts | Parked | None:
-        """As a lane's, by the one that this request is for; its connection's own was asked."""
+        """Takes the lane that the request is for, unless that was asked already."""
         lanes = self._lanes.get(version)
         if lanes is None or self._topology != self._node.topology:
             return None

@@ -202,6 +202,25 @@ def test_partitions_and_topics_have_lanes_of_their_own(in_a_node: InANode):
     in_a_node(script)
 
 
+def test_a_connection_that_goes_to_and_fro_takes_the_short_way_each_time(in_a_node: InANode):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open(partitions=2)
+        await writer.create("one-with-a-longer-name")
+        places = [("t", 0), ("t", 1), ("one-with-a-longer-name", 0)]
+        for version in (9, 13):
+            for topic, index in places:
+                await writer.send(writer.batch(), version, topic=topic, partitions=(index,))
+        for version in (9, 13, 9):
+            for topic, index in places + places[::-1]:
+                assert await writer.took_the_short_way(
+                    writer.batch(), version=version, topic=topic, partitions=(index,)
+                )
+        for topic, index in places:
+            assert node.replicas.find(topic, index).log.end_offset == 2 * (2 + 6)
+
+    in_a_node(script)
+
+
 def test_new_settings_count_from_the_next_batch_on(in_a_node: InANode):
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open()
