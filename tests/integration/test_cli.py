@@ -57,9 +57,13 @@ def write_lines(path: Path, records: Sequence[dict[str, Any]]) -> str:
 def test_the_life_of_a_topic(scriba: Scriba, topic: str) -> None:
     made = scriba("topic", "create", topic, "-p", "3", "-c", "retention.ms=3600000")
     assert made.text == f"created {topic}: 3 partitions, replication factor 1\n"
-    assert "TOPIC_ALREADY_EXISTS" in scriba("topic", "create", topic).line
+    taken = scriba("topic", "create", topic).line
+    assert "TOPIC_ALREADY_EXISTS" in taken
+    assert taken.endswith("; --if-not-exists leaves it as it is")
     again = scriba("topic", "create", topic, "--if-not-exists")
     assert (again.code, again.out) == (0, "")
+    document = json.loads(scriba("topic", "create", topic, "--if-not-exists", "--json").out)
+    assert (document["created"], document["partitions"]) == (False, 3)
     listed = scriba("topic", "list", "--json").json
     assert [t["partitions"] for t in listed if t["topic"] == topic] == [3]
     assert topic in scriba("topic", "list").text
@@ -89,6 +93,27 @@ def test_partitions_are_added_with_a_warning_and_never_taken_away(
     refused = scriba("topic", "alter", topic, "-p", "3").line
     assert refused.startswith(f"{topic} has 4 partitions and cannot have fewer")
     assert "create another topic with 3" in refused
+
+
+def test_a_topic_is_copied_into_one_with_fewer_partitions_as_the_refusal_says(
+    scriba: Scriba, topic: str, tmp_path: Path
+) -> None:
+    copy = f"{topic}-copy"
+    scriba("topic", "create", topic, "-p", "4")
+    scriba("topic", "create", copy, "-p", "2")
+    lines = [{"key": f"k{n % 5}", "value": str(n), "partition": n % 4} for n in range(40)]
+    scriba("produce", topic, write_lines(tmp_path / "in", lines), "--json", "-q")
+    read = scriba("consume", topic, "--json", "--exit").text
+    (tmp_path / "out").write_text(read)
+    where = str(tmp_path / "out")
+    assert "has no partition" in scriba("produce", copy, where, "--json", "-q").line
+    scriba("topic", "delete", copy)
+    scriba("topic", "create", copy, "-p", "2")
+    assert scriba("produce", copy, where, "--json", "-q", "--repartition").text == ""
+    copied = scriba("consume", copy, "--json", "--exit").json_lines
+    assert sorted(int(record["value"]) for record in copied) == list(range(40))
+    homes = {(record["key"], record["partition"]) for record in copied}
+    assert len(homes) == 5, "a key has one partition"
 
 
 def test_a_plan_and_a_dry_run_create_nothing(scriba: Scriba, topic: str) -> None:
@@ -166,7 +191,7 @@ def test_a_cluster_that_does_not_answer_is_told_in_one_line(
 ) -> None:
     code = main(["topic", "list", "-b", "127.0.0.1:1", "--timeout", "0.3"])
     line = Done(code, *capfd.readouterr()).line
-    assert line.startswith("no answer from 127.0.0.1:1 (")
+    assert line.startswith("no answer from 127.0.0.1:1 (cannot connect to 127.0.0.1:1: Connection")
     assert line.endswith("; start a node with `scriba up`, or name a broker with --bootstrap")
 
 

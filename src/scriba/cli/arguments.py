@@ -226,6 +226,11 @@ def _produce(commands: Commands) -> None:
     )
     produce.add_argument("-p", "--partition", type=at_least(int, 0), metavar="N")
     produce.add_argument(
+        "--repartition",
+        action="store_true",
+        help="with --json: by key or spread, whatever partition a line names",
+    )
+    produce.add_argument(
         "-H",
         "--header",
         type=pair,

@@ -89,6 +89,7 @@ def run(options: argparse.Namespace) -> int:
 
 def segment_files(path: str) -> list[str]:
     """The file itself, or the segments of a directory in their order."""
+    os.stat(path)  # what is not there is told before anything is shown
     if not os.path.isdir(path):
         root, suffix = os.path.splitext(path)
         return [root + LOG if suffix in (INDEX, TIME_INDEX) else path]
@@ -217,9 +218,14 @@ def _entries(segment: Segment, suffix: str, form: struct.Struct) -> Iterator[tup
     """The entries of an index file; zeros at its end are room that was never used."""
     try:
         with open(segment.path.removesuffix(LOG) + suffix, "rb") as file:
-            data = file.read().rstrip(b"\0")
+            data = file.read()
     except FileNotFoundError:
         return
+    if len(data) % form.size:
+        name = "index" if suffix == INDEX else "time index"
+        whole = f"not whole entries of {form.size}"
+        segment.complain(f"{name}: {counted(len(data), 'byte')} are {whole}")
+    data = data.rstrip(b"\0")
     count = -(-len(data) // form.size)
     segment.entries[suffix] = count
     for entry in form.iter_unpack(data.ljust(count * form.size, b"\0")):

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 
 FAILED = 1
-MISUSED = 2
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 """What a shell makes of SIGPIPE: nobody reads what would have come."""
@@ -16,6 +15,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 when all went well, 1 when it did not, 2 for wrong arguments."""
     from scriba.cli.arguments import parser
     from scriba.cli.problems import Misuse, explain
+    from scriba.cli.words import MISUSED
 
     try:
         check_platform()

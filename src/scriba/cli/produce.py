@@ -37,6 +37,10 @@ Parse = Callable[[bytes], Outgoing | None]
 def run(options: argparse.Namespace) -> int:
     if options.json and options.key_separator is not None:
         raise Misuse("--key-separator says nothing about --json; drop one of the two")
+    if options.repartition and not options.json:
+        raise Misuse("--repartition is about the partitions in lines of --json; drop it")
+    if options.repartition and options.partition is not None:
+        raise Misuse("--partition and --repartition contradict each other; drop one of the two")
     if options.key_separator == "":
         raise Misuse("--key-separator is empty", "give the text between key and value")
     parse = _json_line if options.json else _plain_line(options.key_separator)
@@ -92,6 +96,7 @@ class Work:
         self._producer = producer
         self._topic: str = options.topic
         self._partition: int | None = options.partition
+        self._repartition: bool = options.repartition
         self._headers = [(name, value.encode()) for name, value in options.header]
         self._parse = parse
         self._rest = b""
@@ -139,12 +144,13 @@ class Work:
 
     def _put(self, record: Outgoing) -> Delivery | None:
         """Puts a record on its way; None when another one has to arrive first."""
+        partition = self._partition if record.partition is None else record.partition
         try:
             return self._producer.send_nowait(
                 self._topic,
                 record.value,
                 record.key,
-                partition=self._partition if record.partition is None else record.partition,
+                partition=None if self._repartition else partition,
                 timestamp=record.timestamp,
                 headers=(*record.headers, *self._headers),
             )

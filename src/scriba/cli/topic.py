@@ -41,20 +41,21 @@ async def create(admin: Admin, options: argparse.Namespace) -> int:
     try:
         made = await admin.create_topics([wanted], validate_only=options.dry_run)
     except BrokerError as refused:
-        if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS or not options.if_not_exists:
+        if refused.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
             raise
+        if not options.if_not_exists:
+            raise CommandError(str(refused), "--if-not-exists leaves it as it is") from refused
         note(f"topic {options.topic} is there already and stays as it is")
+        if options.json:
+            there = (await admin.describe_topics([options.topic]))[options.topic]
+            parts = there.partitions
+            _print_created(there.name, there.id, len(parts), len(parts[0].replicas), False)
         return 0
     topic = made[options.topic]
     if options.json:
-        print_json(
-            {
-                "topic": topic.name,
-                "id": None if options.dry_run else topic.id,
-                "partitions": topic.partitions,
-                "replication_factor": topic.replication_factor,
-                "created": not options.dry_run,
-            }
+        found = None if options.dry_run else topic.id
+        _print_created(
+            topic.name, found, topic.partitions, topic.replication_factor, not options.dry_run
         )
     else:
         partitions = counted(topic.partitions, "partition")
@@ -63,6 +64,20 @@ async def create(admin: Admin, options: argparse.Namespace) -> int:
             f"replication factor {topic.replication_factor}"
         )
     return 0
+
+
+def _print_created(
+    name: str, topic_id: str | None, partitions: int, replicas: int, created: bool
+) -> None:
+    print_json(
+        {
+            "topic": name,
+            "id": topic_id,
+            "partitions": partitions,
+            "replication_factor": replicas,
+            "created": created,
+        }
+    )
 
 
 async def _plan(admin: Admin, options: argparse.Namespace) -> int:
@@ -251,7 +266,8 @@ async def alter(admin: Admin, options: argparse.Namespace) -> int:
         raise CommandError(
             f"{name} has {counted(before, 'partition')} and cannot have fewer, since their records "
             "would be lost",
-            f"create another topic with {wanted} and copy: scriba consume {name} --json -e",
+            f"create another topic with {wanted} and copy: scriba consume {name} --json --exit | "
+            "scriba produce TOPIC --json --repartition",
         )
     if wanted > before:
         warn(

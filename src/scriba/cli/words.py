@@ -4,7 +4,7 @@ import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
     from scriba.cli.places import Place
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE = "SCRIBA_BOOTSTRAP"
 TIMEOUT_SECONDS = 10.0
+MISUSED = 2
+"""The exit code for wrong arguments."""
 
 N = TypeVar("N", int, float)
 Commands = Any
@@ -31,7 +33,8 @@ class Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Takes words and options in any order: `produce TOPIC -K : FILE` as well."""
+    """Takes words and options in any order, `produce TOPIC -K : FILE` as well, and says in one line
+    what is wrong with them."""
 
     _by_words = False
 
@@ -45,6 +48,19 @@ class Parser(argparse.ArgumentParser):
             return self.parse_known_intermixed_args(args, namespace)
         finally:
             self._by_words = False
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        from difflib import get_close_matches
+
+        choices = list(map(str, action.choices))
+        near = get_close_matches(str(value), choices, 1)
+        advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(choices)}"
+        raise argparse.ArgumentError(action, f"no {value!r}; {advice}")
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(MISUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def group(commands: Commands, name: str, summary: str) -> Commands:

@@ -12,6 +12,7 @@ they are; those received stay views into the frame, which therefore belongs to i
 
 import asyncio
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from struct import Struct as Layout
@@ -168,7 +169,7 @@ class Connection:
             ) from late
         except OSError as failure:
             raise NetworkError(
-                f"cannot connect to {address}: {failure.strerror or failure}",
+                f"cannot connect to {address}: {_said(failure)}",
                 fix="check the address, and that the broker is running",
                 cause=failure,
             ) from failure
@@ -416,7 +417,7 @@ class Connection:
                 self._arm(self._last_use + idle_ms)
 
     def _lost(self, failure: OSError | None) -> None:
-        why = "closed it" if failure is None else failure.strerror or str(failure)
+        why = "closed it" if failure is None else _said(failure)
         self.close(NetworkError(f"the connection to {self.address} is lost: {why}", cause=failure))
 
     async def _negotiate(self) -> None:
@@ -433,6 +434,12 @@ class Connection:
             raise NetworkError(f"{self.address} did not say which versions it speaks")
         self.versions = {a.api_key: (a.min_version, a.max_version) for a in answer.api_keys}
         self.features = {f.name: f.max_version_level for f in answer.finalized_features}
+
+
+def _said(failure: OSError) -> str:
+    """The system's own words: asyncio puts the address in their place."""
+    number = failure.errno or 0
+    return os.strerror(number) if number > 0 else failure.strerror or str(failure)
 
 
 _UNSUPPORTED: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")

@@ -171,6 +171,9 @@ FIXES: Final[dict[ErrorCode, str]] = {
     ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "give all members an assignor that all of them know",
     ErrorCode.GROUP_AUTHORIZATION_FAILED: "grant this client access to the group",
     ErrorCode.INVALID_SESSION_TIMEOUT: "choose one within the broker's group.*.session.timeout.ms",
+    ErrorCode.NON_EMPTY_GROUP: "stop its members first",
+    ErrorCode.GROUP_ID_NOT_FOUND: "check its name; what there is, a list of groups shows",
+    ErrorCode.TRANSACTIONAL_ID_NOT_FOUND: "check its name; what there is, a list shows",
     ErrorCode.INVALID_RECORD: "send what the topic accepts: a compacted topic needs keys",
 }
 

@@ -106,13 +106,25 @@ def test_a_place_may_begin_with_a_minus() -> None:
         ["up", "--port", "70000"],
     ],
 )
-def test_misuse_exits_with_2_and_the_usage(
+def test_misuse_exits_with_2_and_one_line(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: scriba")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("scriba")
+    assert line.endswith("--help)")
+
+
+def test_a_word_that_is_nearly_right_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["topic", "crate", "t"])
+    told = capsys.readouterr().err
+    assert told.startswith("scriba topic: argument COMMAND: no 'crate'; did you mean create?")
+    with pytest.raises(SystemExit):
+        main(["quit"])
+    assert "there are up, demo, topic, " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

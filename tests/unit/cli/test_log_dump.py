@@ -174,3 +174,19 @@ def test_a_directory_without_segments_is_told_in_one_line(
     assert main(["log", "dump", str(tmp_path)]) == 1
     told = f"scriba: {tmp_path} has no segment files; name a partition's directory\n"
     assert capsys.readouterr().err == told
+
+
+def test_an_index_that_ends_within_an_entry(
+    directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    index = directory / f"{NAME}.index"
+    index.write_bytes(index.read_bytes()[:21])
+    assert problems(capsys, directory) == ["index: 21 bytes are not whole entries of 8"]
+
+
+def test_a_file_that_is_not_there_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["log", "dump", str(tmp_path / "gone.log")]) == 1
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
