@@ -126,5 +126,8 @@ def earlier() -> Iterator[tuple[str, float]]:
 def pytest_configure(config: pytest.Config) -> None:
     # Asked by tools/check.py where a run stands; a copy, as each test's output is taken away.
     faulthandler.register(signal.SIGUSR1, file=os.dup(2), all_threads=True)
+    # A shell that runs this beside itself has it ignore Ctrl-C, and with it all that tests start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tally(), "scriba-tally")
