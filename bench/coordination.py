@@ -1,20 +1,22 @@
 """The rows about groups, transactions and compaction.
 
-Members, transactions and their readers are those of our own client library, the same against both
-brokers; offset commits are prepared frames. Topics are made by the row and deleted after it.
+Members of classic groups are sockets (`members.py`); those of the consumer protocol, transactions
+and their readers are those of our own client library, the same against both brokers; offset commits
+are prepared frames. Topics are made by the row and deleted after it.
 """
 
 import asyncio
 import contextlib
 import statistics
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import frames
 import rawkafka
 from generator import Load, Outcome
 from kafka.protocol.consumer import OffsetCommitRequest  # type: ignore[import-untyped]
+from members import LeanGroup
 from rawkafka import Connection
 from rows import BATCH, GB, Bench, Figures, Metric, Row, small_producer
 
@@ -30,12 +32,11 @@ from scriba.client import (
 
 PARTITIONS = 60
 GROUP_SIZES = (2, 10, 50)
-HEARTBEATS_PER_SECOND = 500
-"""Of all members of a classic group together. With Kafka's default, one in 3 s from each, the rows
-would measure the clients' patience, and with many more the client's process."""
+FETCHES_PER_SECOND = 500
+"""Of all members that are clients together, with nothing to fetch: more would measure them."""
 
-TIMES = {"classic": 5, "consumer": 1}
-"""Joins and leaves of which the median counts: quick ones vary more."""
+TIMES = 25
+"""Joins and leaves of a classic group of which the median counts."""
 
 PATIENCE_SECONDS = 120.0
 COMMIT_VERSION = 7
@@ -64,19 +65,16 @@ async def new_topic(
 class Group:
     """Members of one group, each polled by a task of its own."""
 
-    def __init__(self, bench: Bench, topic: str, protocol: str, members: int) -> None:
+    def __init__(self, bench: Bench, topic: str, members: int) -> None:
         self._topic = topic
-        pause_ms = max(members * 1000 // HEARTBEATS_PER_SECOND, 10)
         self._settings: dict[str, object] = {
             "bootstrap_servers": bench.broker.bootstrap,
             "group_id": f"{topic}-{members}",
-            "group_protocol": protocol,
+            "group_protocol": "consumer",
             "enable_auto_commit": False,
             "auto_offset_reset": "latest",
-            "fetch_max_wait_ms": pause_ms,
+            "fetch_max_wait_ms": max(members * 1000 // FETCHES_PER_SECOND, 10),
         }
-        if protocol == "classic":
-            self._settings["heartbeat_interval_ms"] = pause_ms
         self._members: dict[Consumer, asyncio.Task[None]] = {}
         self._probes = 0
         self._read: dict[int, int] = {}
@@ -145,7 +143,7 @@ class Group:
                 task.result()
 
 
-def rebalance(bench: Bench, protocol: str) -> Figures:
+def rebalance_consumer(bench: Bench) -> Figures:
     async def work() -> Figures:
         figures: dict[str, float] = {}
         async with (
@@ -153,17 +151,13 @@ def rebalance(bench: Bench, protocol: str) -> Figures:
             Producer(bootstrap_servers=bench.broker.bootstrap) as producer,
         ):
             for members in GROUP_SIZES:
-                group = Group(bench, topic, protocol, members)
+                group = Group(bench, topic, members)
                 await group.join(members)
                 await group.flows(producer)
-                joins, leaves = [], []
-                for _ in range(TIMES[protocol]):
-                    await group.join()
-                    joins.append(await group.flows(producer))
-                    await group.leave()
-                    leaves.append(await group.flows(producer))
-                figures[f"join_{members}"] = statistics.median(joins)
-                figures[f"leave_{members}"] = statistics.median(leaves)
+                await group.join()
+                figures[f"join_{members}"] = await group.flows(producer)
+                await group.leave()
+                figures[f"leave_{members}"] = await group.flows(producer)
                 await group.close()
         return figures
 
@@ -171,11 +165,39 @@ def rebalance(bench: Bench, protocol: str) -> Figures:
 
 
 def rebalance_classic(bench: Bench) -> Figures:
-    return rebalance(bench, "classic")
+    """Each partition holds a record, and each group has committed the offset before it."""
+    figures: dict[str, float] = {}
+    topic = f"row-{time.monotonic_ns()}"
+    with Connection(bench.broker.port, timeout=60) as connection:
+        topic_id = rawkafka.create_topic(connection, topic, PARTITIONS)
+    names = {members: f"{topic}-{members}" for members in GROUP_SIZES}
+    asyncio.run(_begin_at_record(bench, topic, names.values()))
+    for members, name in names.items():
+        group = LeanGroup(bench.broker.port, name, topic, topic_id, PARTITIONS)
+        group.join(members)
+        joins, leaves = [], []
+        for _ in range(TIMES):
+            joins.append(group.join())
+            leaves.append(group.leave())
+        figures[f"join_{members}"] = statistics.median(joins) * 1000
+        figures[f"leave_{members}"] = statistics.median(leaves) * 1000
+        group.close()
+    asyncio.run(_delete(bench, topic))
+    return figures
 
 
-def rebalance_consumer(bench: Bench) -> Figures:
-    return rebalance(bench, "consumer")
+async def _begin_at_record(bench: Bench, topic: str, groups: Iterable[str]) -> None:
+    partitions = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    async with Producer(bootstrap_servers=bench.broker.bootstrap) as producer:
+        for _, number in partitions:
+            await producer.enqueue(topic, b"x" * 100, partition=number)
+        await producer.flush()
+    for group in groups:
+        async with Consumer(
+            bootstrap_servers=bench.broker.bootstrap, group_id=group, enable_auto_commit=False
+        ) as consumer:
+            consumer.assign(partitions)
+            await consumer.commit(dict.fromkeys(partitions, 0))
 
 
 # ---- offsets ----
@@ -403,9 +425,9 @@ def _cleaned(folder: Path, topic: str) -> Iterator[int]:
                 yield int(place)
 
 
-def _seconds(sizes: Sequence[int]) -> tuple[Metric, ...]:
+def _until_flows(unit: str, sizes: Sequence[int]) -> tuple[Metric, ...]:
     return tuple(
-        Metric(f"{what}_{size}", f"s, {what}s {size}", goal=0.5)
+        Metric(f"{what}_{size}", f"{unit}, {what}s {size}", goal=0.5)
         for size in sizes
         for what in ("join", "leave")
     )
@@ -424,14 +446,14 @@ COORDINATED = (
     Row(
         "rebalance-classic",
         "a member joins or leaves, until all partitions flow; classic",
-        _seconds(GROUP_SIZES),
+        _until_flows("ms", GROUP_SIZES),
         rebalance_classic,
         warms=False,
     ),
     Row(
         "rebalance-consumer",
         "the same with the consumer protocol",
-        _seconds(GROUP_SIZES),
+        _until_flows("s", GROUP_SIZES),
         rebalance_consumer,
         warms=False,
     ),
