@@ -8,9 +8,9 @@ lets the replies go once the high watermark covers the append. Nothing is awaite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from scriba.instant import Instant
 from scriba.wire.schema import Message
@@ -72,6 +72,22 @@ class Outcome:
     instead: Callable[[Instant], Outcome] | None = None
     """What happens where the log can never take the records, after an error for all who would
     have been answered; None where the machine cannot go back and has to be built again."""
+    work: Generator[None, None, Outcome] | None = None
+    """Where there is much to do, and then instead of all the above: the step, a slice between two
+    yields, which ends with its outcome. Nobody else asks or ticks the machine meanwhile; only
+    markers are replayed."""
+
+
+T = TypeVar("T")
+
+
+def at_once(work: Generator[None, None, T]) -> T:
+    """The end of work that may be done in slices, without them."""
+    try:
+        while True:
+            next(work)
+    except StopIteration as done:
+        return cast(T, done.value)
 
 
 def nothing(now: Instant) -> Outcome:

@@ -2,7 +2,9 @@
 
 LOADING -> ACTIVE             everything has been replayed
 LOADING -> RESTING            the log could not be replayed
+ACTIVE  -> BUSY -> ACTIVE     a large step is carried out in slices; whoever comes waits
 ACTIVE  -> RESTING -> LOADING an append failed: what the machine believes is no longer true
+BUSY    -> RESTING            likewise
 any     -> ENDED              the leadership has gone
 """
 
@@ -10,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from scriba.errors import ErrorCode, KafkaError
@@ -26,19 +30,22 @@ LONGEST_REST_MS: Final = 60_000
 class State(enum.Enum):
     LOADING = "loading"
     ACTIVE = "active"
+    BUSY = "busy"
     RESTING = "resting"
     ENDED = "ended"
 
 
 VALID: Final = {
     State.LOADING: {State.ACTIVE, State.RESTING, State.ENDED},
-    State.ACTIVE: {State.RESTING, State.ENDED},
+    State.ACTIVE: {State.BUSY, State.RESTING, State.ENDED},
+    State.BUSY: {State.ACTIVE, State.RESTING, State.ENDED},
     State.RESTING: {State.LOADING, State.ENDED},
     State.ENDED: set(),
 }
 
 REFUSALS: Final = {
     State.LOADING: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    State.BUSY: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     State.RESTING: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     State.ENDED: ErrorCode.NOT_COORDINATOR,
 }
@@ -47,8 +54,28 @@ Settled = tuple[Message | KafkaError, int]
 """A reply, and the end of the log when it was computed."""
 
 
+@dataclass(slots=True)
+class Counts:
+    """Since the node started."""
+
+    loads: int = 0
+    records_appended: int = 0
+    failures: int = 0
+    last_load_ms: int = 0
+
+
 class Shard:
-    __slots__ = ("due_ms", "epoch", "index", "machine", "partition", "rest_ms", "state", "waiting")
+    __slots__ = (
+        "due_ms",
+        "epoch",
+        "idle",
+        "index",
+        "machine",
+        "partition",
+        "rest_ms",
+        "state",
+        "waiting",
+    )
 
     def __init__(self, partition: Partition, machine: Machine) -> None:
         self.partition = partition
@@ -61,6 +88,8 @@ class Shard:
         """How long the next rest is."""
         self.due_ms = 0
         """While RESTING: when to load again."""
+        self.idle: asyncio.Future[None] | None = None
+        """While BUSY: done when it no longer is."""
 
     def __repr__(self) -> str:
         return f"{self.partition!r} in epoch {self.epoch}"
@@ -68,6 +97,11 @@ class Shard:
     def move(self, state: State) -> None:
         assert state in VALID[self.state], f"{self!r}: {self.state} -> {state}"
         self.state = state
+        if self.idle is not None:
+            self.idle.set_result(None)
+            self.idle = None
+        if state is State.BUSY:
+            self.idle = asyncio.get_running_loop().create_future()
 
     def rest(self, now_ms: int, why: str) -> None:
         """Lets go of everyone; the log is read again, after a longer while each time."""
@@ -91,3 +125,15 @@ class Shard:
         for waiter in waiting.values():
             if not waiter.done():
                 waiter.set_result((error, 0))
+
+
+@lru_cache(maxsize=4096)
+def partition_for(key: str, partitions: int) -> int:
+    """As Java does: `Math.abs` of the string's hash code, 0 for the one that has no positive."""
+    number = 0
+    units = key.encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        number = (31 * number + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    if number >= 1 << 31:
+        number = 0 if number == 1 << 31 else (1 << 32) - number
+    return number % partitions

@@ -47,25 +47,53 @@ def batches(topic: str, outcome: Outcome, now: Instant, codec: Codec, limit: int
 
     Raises KafkaError for what the topic can never take. One batch unless they may be parted.
     """
-    built: list[Batch] = []
-    records = native.kit.Builder(HEADER_SIZE)
-    changes: list[Change] = []
-    size = HEADER_SIZE
+    packing = Packing(topic, outcome, now, codec, limit)
     for change in outcome.records:
+        packing.add(change)
+    return packing.done()
+
+
+class Packing:
+    """The records of an outcome on their way into batches."""
+
+    def __init__(
+        self, topic: str, outcome: Outcome, now: Instant, codec: Codec, limit: int
+    ) -> None:
+        self._topic = topic
+        self._producer = outcome.producer
+        self._parted = outcome.splittable
+        self._now_ms = now.wall_ms
+        self._codec = codec
+        self._limit = limit
+        self._built: list[Batch] = []
+        self._records = native.kit.Builder(HEADER_SIZE)
+        self._changes: list[Change] = []
+        self._size = HEADER_SIZE
+
+    def add(self, change: Change) -> None:
         try:
-            key, value = encode_change(topic, change)
+            key, value = encode_change(self._topic, change)
         except ValueError as error:
             raise KafkaError(ErrorCode.INVALID_REQUEST, str(error)) from error
-        if outcome.splittable:
+        if self._parted:
             added = len(key) + (len(value) if value else 0) + RECORD_OVERHEAD
-            if changes and size + added > limit:
-                built.append(_batch(topic, records, changes, outcome.producer, codec, limit))
-                changes = []
-        changes.append(change)
-        size = records.append(now.wall_ms, key, value, ())
-    if changes:
-        built.append(_batch(topic, records, changes, outcome.producer, codec, limit))
-    return built
+            if self._changes and self._size + added > self._limit:
+                self._close()
+        self._changes.append(change)
+        self._size = self._records.append(self._now_ms, key, value, ())
+
+    def done(self) -> list[Batch]:
+        if self._changes:
+            self._close()
+        return self._built
+
+    def _close(self) -> None:
+        self._built.append(
+            _batch(
+                self._topic, self._records, self._changes, self._producer, self._codec, self._limit
+            )
+        )
+        self._changes = []
 
 
 def _batch(

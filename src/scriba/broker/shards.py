@@ -5,7 +5,8 @@ slice at a time and one shard after the other; meanwhile callers are told that i
 requests are handed to the machine one by one. What it returns is carried out in one step without an
 await: its records are appended, replayed into it, and its replies are given to those who asked. A
 caller gets a reply, a refusal too, only once the high watermark covers all that was in the log when
-it was computed: nobody hears of what may yet be lost.
+it was computed: nobody hears of what may yet be lost. A large step takes its time, in slices
+(`shard_slices`); whoever comes meanwhile waits until it is done.
 
 A shard whose append failed is thrown away, its callers come back later, and it is built again from
 the log, after a rest that grows while failures repeat. The same happens to one whose machine failed
@@ -13,7 +14,7 @@ in a way nobody expected. Lost leadership ends a shard at once. `shard.VALID` ha
 
 Invariants: the machine has replayed exactly what is in the log of its partition, as far as it is
 ACTIVE; a shard belongs to one leader epoch, and what comes late from an earlier one is dropped.
-Never: an await between `handle`, append and replay; a reply that is not covered.
+Never: an await between `handle`, append and replay of a shard that is not BUSY; uncovered replies.
 """
 
 from __future__ import annotations
@@ -22,17 +23,26 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from scriba.broker.access import Sight
-from scriba.broker.shard import FIRST_REST_MS, REFUSALS, Settled, Shard, State
-from scriba.broker.shard_log import batches, read_back
+from scriba.broker.shard import (
+    FIRST_REST_MS,
+    REFUSALS,
+    Counts,
+    Settled,
+    Shard,
+    State,
+    partition_for,
+)
+from scriba.broker.shard_log import Batch, Packing, read_back
+from scriba.broker.shard_slices import carry_out_in_slices
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
-from scriba.outcome import Caller, Machine, Origin, Outcome, Token
+from scriba.outcome import Caller, Change, Machine, Origin, Outcome, Token
 from scriba.records.compression import Codec
 from scriba.runtime.pace import Pace
 from scriba.settings import NodeSettings
@@ -50,6 +60,8 @@ NEVER_TAKEN: Final = frozenset(
 )
 """Why the log refuses records that it would refuse again."""
 
+AT_ONCE: Final = 500
+"""Records of one step that do not hold the loop for long."""
 TICKS_AT_ONCE: Final = 1_000
 """Deadlines of one shard that are met before the next shard has its turn."""
 
@@ -69,22 +81,13 @@ class Kind:
     """Requests that are handed random bytes."""
 
 
-@dataclass(slots=True)
-class Counts:
-    """Since the node started."""
-
-    loads: int = 0
-    records_appended: int = 0
-    failures: int = 0
-    last_load_ms: int = 0
-
-
 class Shards:
     def __init__(self, node: Node, kind: Kind) -> None:
         self.topic = kind.topic
         self.counts = Counts()
         self.on_send: Callable[[Any, int], None] | None = None
         """Takes what a machine wants sent, once it is committed, with the shard's epoch."""
+        self.clock = node.world.clock
         self._node = node
         self._kind = kind
         self._shards: dict[int, Shard] = {}
@@ -157,6 +160,9 @@ class Shards:
 
     def begin(self, index: int, request: Message, ctx: Context) -> Message | Awaitable[Message]:
         """Starts a request now; its reply, if it may leave at once. KafkaError refuses it."""
+        busy = self._shards.get(index)
+        if busy is not None and busy.idle is not None:
+            return self._begin_later(busy.idle, index, request, ctx)
         shard = self.answering(index)
         now = self._node.world.clock.now()
         fresh = self._node.world.rng.bytes(16) if type(request) in self._kind.draws else b""
@@ -181,6 +187,12 @@ class Shards:
                     raise answer
                 return answer
         return self._finish(shard.partition, waiter)
+
+    async def _begin_later(
+        self, idle: asyncio.Future[None], index: int, request: Message, ctx: Context
+    ) -> Message:
+        await asyncio.wait([idle])
+        return await self.ask_partition(index, request, ctx)
 
     async def _finish(self, partition: Partition, waiter: asyncio.Future[Settled]) -> Message:
         answer, end = await waiter
@@ -224,15 +236,26 @@ class Shards:
 
     def _carry_out(self, shard: Shard, outcome: Outcome, now: Instant) -> None:
         """Appends, replays, replies: one step, whole or not at all."""
+        if outcome.work is not None or (
+            len(outcome.records) > AT_ONCE and outcome.producer is None
+        ):
+            shard.move(State.BUSY)
+            work = carry_out_in_slices(self, shard, outcome, now)
+            self._node.tasks.spawn(work, name=f"large step of {self.topic}")
+            return
         if outcome.records:
             try:
                 self._append(shard, outcome, now)
             except KafkaError as error:
-                self._not_appended(shard, outcome, error)
+                self.not_appended(shard, outcome, error)
                 return
             except Exception:
                 self.surprised(shard)
                 return
+        self.conclude(shard, outcome)
+
+    def conclude(self, shard: Shard, outcome: Outcome) -> None:
+        """The records are in the log and replayed."""
         for token, answer in outcome.replies:
             shard.reply(token, answer)
         for event in outcome.events:
@@ -242,22 +265,39 @@ class Shards:
         self.set_alarm(shard)
 
     def _append(self, shard: Shard, outcome: Outcome, now: Instant) -> None:
-        partition = shard.partition
-        settings = partition.settings
-        codec = self._kind.codec(self._node.settings)
-        built = batches(self.topic, outcome, now, codec, settings.max_message_bytes)
-        leader = partition.check_leader(shard.epoch)
-        if not leader.in_sync(settings.min_insync_replicas):
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        producer = outcome.producer or (-1, -1)
-        for view, header, changes in built:
-            appended = partition.append(view, header, now, by_coordinator=True)
-            for offset, change in enumerate(changes, appended.base_offset):
-                shard.machine.replay(*change, Origin(offset, now.wall_ms, *producer))
-            self.counts.records_appended += len(changes)
-        shard.rest_ms = FIRST_REST_MS
+        packing = self.packing(shard, outcome, now)
+        for change in outcome.records:
+            packing.add(change)
+        for batch in self.checked(shard, packing.done()):
+            for change, origin in self.append_batch(shard, batch, outcome, now):
+                shard.machine.replay(*change, origin)
 
-    def _not_appended(self, shard: Shard, outcome: Outcome, error: KafkaError) -> None:
+    def packing(self, shard: Shard, outcome: Outcome, now: Instant) -> Packing:
+        limit = shard.partition.settings.max_message_bytes
+        return Packing(self.topic, outcome, now, self._kind.codec(self._node.settings), limit)
+
+    def checked(self, shard: Shard, built: list[Batch]) -> list[Batch]:
+        """Batches that may be appended now; KafkaError where the partition takes none."""
+        leader = shard.partition.check_leader(shard.epoch)
+        if not leader.in_sync(shard.partition.settings.min_insync_replicas):
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        return built
+
+    def append_batch(
+        self, shard: Shard, batch: Batch, outcome: Outcome, now: Instant
+    ) -> Iterator[tuple[Change, Origin]]:
+        """Appends now; what comes back is to be replayed."""
+        view, header, changes = batch
+        producer = outcome.producer or (-1, -1)
+        appended = shard.partition.append(view, header, now, by_coordinator=True)
+        self.counts.records_appended += len(changes)
+        shard.rest_ms = FIRST_REST_MS
+        return (
+            (change, Origin(offset, now.wall_ms, *producer))
+            for offset, change in enumerate(changes, appended.base_offset)
+        )
+
+    def not_appended(self, shard: Shard, outcome: Outcome, error: KafkaError) -> None:
         if outcome.producer is not None and error.code is ErrorCode.INVALID_PRODUCER_EPOCH:
             # The producer's fault, not the shard's: the log knows a newer one.
             for token, _ in outcome.replies:
@@ -312,7 +352,7 @@ class Shards:
         A shard that is still loading finds it in the log.
         """
         shard = self._shards.get(index)
-        if shard is not None and shard.state is State.ACTIVE:
+        if shard is not None and shard.state in (State.ACTIVE, State.BUSY):
             try:
                 shard.machine.replay_marker(producer_id, producer_epoch, commit)
             except Exception:
@@ -385,6 +425,8 @@ class Shards:
             changed, self._changed_topics = sorted(self._changed_topics), {}
             for shard in tuple(self._shards.values()):
                 await pace()
+                while changed and shard.idle is not None:
+                    await asyncio.wait([shard.idle])
                 if changed and self._is_active(shard):
                     self._step(shard, partial(shard.machine.topics_changed, changed))
                 for _ in range(TICKS_AT_ONCE):
@@ -420,7 +462,7 @@ class Shards:
     def _deadline(self, shard: Shard) -> float:
         if shard.state is State.RESTING:
             return shard.due_ms
-        if shard.state is State.LOADING:
+        if shard.state is not State.ACTIVE:
             return math.inf
         deadline = shard.machine.next_deadline()
         return math.inf if deadline is None else deadline
@@ -455,15 +497,3 @@ class Shards:
             self.surprised(shard)
         else:
             self._carry_out(shard, outcome, now)
-
-
-@lru_cache(maxsize=4096)
-def partition_for(key: str, partitions: int) -> int:
-    """As Java does: `Math.abs` of the string's hash code, 0 for the one that has no positive."""
-    number = 0
-    units = key.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        number = (31 * number + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
-    if number >= 1 << 31:
-        number = 0 if number == 1 << 31 else (1 << 32) - number
-    return number % partitions

@@ -46,6 +46,8 @@ LONGEST_PAUSE_S: Final = 2.0
 ADD_PARTITIONS_VERSION: Final = 5
 """What brokers use among themselves; before version 4 it was for clients."""
 
+NOBODYS_MARKER: Final = "a marker needs a producer and its epoch"
+
 _ENDED_BY_OTHERS: Final = frozenset(
     {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED}
 )
@@ -69,6 +71,8 @@ def append_marker(
     settings = partition.settings
     if not leader.in_sync(settings.min_insync_replicas):
         raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+    if min(producer) < 0:
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, NOBODYS_MARKER)
     partition.log.producers.check_marker_epoch(*producer, transaction_version)
     now = node.world.clock.now()
     view = memoryview(end_txn_batch(*producer, marker, now.wall_ms))

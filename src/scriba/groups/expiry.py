@@ -7,14 +7,14 @@ on answering in between. While the wall clock cannot be believed, nothing expire
 a jump would make consumers start over.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 from typing import Final
 
 from scriba.groups.facts import NO_TOPIC_ID, TopicFacts
 from scriba.groups.state import State, Timer
 from scriba.groups.store import Committed, Group, Place, offset_tombstone
 from scriba.instant import ClockWatch, Instant
-from scriba.outcome import Event, Outcome
+from scriba.outcome import Event, Outcome, at_once
 
 EXPIRY: Final = "offsets-expiry"
 PLACES_PER_TICK: Final = 500
@@ -85,19 +85,26 @@ def _expired(state: State, group: Group, place: Place, committed: Committed, now
 
 def on_topics_changed(state: State, names: Iterable[str], now: Instant) -> Outcome:
     """Offsets of a topic go with it, and do not pass to a new one of the same name."""
+    changed = [name for name in names if name in state.store.by_topic]
+    work = _offsets_gone(state, changed)
+    many = sum(sum(state.store.by_topic[name].values()) for name in changed) > PLACES_PER_TICK
+    return Outcome(work=work) if many else at_once(work)
+
+
+def _offsets_gone(state: State, names: Iterable[str]) -> Generator[None, None, Outcome]:
     out = Outcome(splittable=True)
     store = state.store
     for name in names:
         facts = state.topics.get(name)
-        for group_id in store.by_topic.get(name, ()):
+        for group_id in list(store.by_topic.get(name, ())):
             places: dict[Place, Committed] = dict(store.offsets.get(group_id, {}))
             for producer_id in store.open_txns.get(group_id, ()):
                 places.update(store.pending[producer_id][group_id])
-            out.records += [
-                offset_tombstone(group_id, place)
-                for place, committed in places.items()
-                if place[0] == name and _outlived(facts, committed)
-            ]
+            for count, (place, committed) in enumerate(places.items()):
+                if place[0] == name and _outlived(facts, committed):
+                    out.records.append(offset_tombstone(group_id, place))
+                if count % PLACES_PER_TICK == 0:
+                    yield
     return out
 
 

@@ -8,7 +8,7 @@ Topics are looked up here: what does not exist cannot be committed to. The recor
 id, so that offsets of a topic that was deleted are not taken for those of its successor.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Protocol
 
 from scriba.errors import ErrorCode, KafkaError
@@ -18,7 +18,7 @@ from scriba.groups.facts import NO_TOPIC_ID, TopicFacts
 from scriba.groups.state import State
 from scriba.groups.store import CheckPlace, Committed
 from scriba.instant import Instant
-from scriba.outcome import Caller, Change, Origin, Outcome, Token, nothing
+from scriba.outcome import Caller, Change, Origin, Outcome, Token, at_once, nothing
 from scriba.wire.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
@@ -40,6 +40,8 @@ from scriba.wire.txn import (
 )
 
 NO_PRODUCER = NO_EPOCH = -1
+AT_ONCE = 250
+"""Partitions of a commit that do not hold the loop for long; more are taken in slices."""
 TOPIC_IDS_FROM = 10
 GROUP_ID_NOT_FOUND_FROM = 9
 
@@ -83,6 +85,15 @@ class Verdicts:
 def commit(
     state: State, request: OffsetCommitRequest, token: Token, caller: Caller, now: Instant
 ) -> Outcome:
+    work = _commit(state, request, token, caller, now)
+    if sum(len(topic.partitions) for topic in request.topics) > AT_ONCE:
+        return Outcome(work=work)
+    return at_once(work)
+
+
+def _commit(
+    state: State, request: OffsetCommitRequest, token: Token, caller: Caller, now: Instant
+) -> Generator[None, None, Outcome]:
     verdicts = [look_up(state, topic, caller.version) for topic in request.topics]
     out = Outcome(instead=nothing)
     if any(True for each in verdicts for _ in each.acceptable()):
@@ -90,26 +101,28 @@ def commit(
             check = check_commit(state, request, caller, now)
             expire = request.retention_time_ms
             expire_ms = -1 if expire == -1 else now.wall_ms + expire
-            out.records = _records(
+            out.records = yield from _records(
                 state, request.group_id, verdicts, check, now.wall_ms, expire_ms, with_id=True
             )
         except KafkaError as e:
             _refuse_all(verdicts, e.code)
-    topics = [
-        OffsetCommitResponseTopic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partitions=[
+    topics = []
+    for topic, each in zip(request.topics, verdicts, strict=True):
+        if not topic.partitions and each.facts is not None:
+            continue  # of a topic without partitions Kafka tells only where it does not exist
+        answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
+        topics.append(answer)
+        for start in range(0, len(topic.partitions), AT_ONCE):
+            yield
+            slice_ = slice(start, start + AT_ONCE)
+            answer.partitions += [
                 OffsetCommitResponsePartition(
                     partition_index=partition.partition_index, error_code=error
                 )
-                for partition, error in zip(topic.partitions, each.errors, strict=True)
-            ],
-        )
-        for topic, each in zip(request.topics, verdicts, strict=True)
-        # Of a topic without partitions Kafka tells only where it does not exist.
-        if topic.partitions or each.facts is None
-    ]
+                for partition, error in zip(
+                    topic.partitions[slice_], each.errors[slice_], strict=True
+                )
+            ]
     if len(topics) > 1 and not all(each.complete for each in verdicts):
         topics = _once(topics)
     out.replies.append((token, OffsetCommitResponse(topics=topics)))
@@ -171,8 +184,8 @@ def commit_in_txn(
     if any(True for each in verdicts for _ in each.acceptable()):
         try:
             check = _check_txn_commit(state, request, caller)
-            out.records = _records(
-                state, request.group_id, verdicts, check, now.wall_ms, -1, with_id=False
+            out.records = at_once(
+                _records(state, request.group_id, verdicts, check, now.wall_ms, -1, with_id=False)
             )
         except KafkaError as e:
             # A transaction's client knows generations only.
@@ -225,12 +238,14 @@ def _records(
     expire_ms: int,
     *,
     with_id: bool,
-) -> list[Change]:
-    """The records of all that can be committed. KafkaError, and then none, where the member may
-    not commit to one of the places."""
+) -> Generator[None, None, list[Change]]:
+    """The records of all that can be committed, in slices. KafkaError, and then none, where the
+    member may not commit to one of the places."""
     records = []
     for each in verdicts:
         for i, facts, partition in each.acceptable():
+            if i % AT_ONCE == 0:
+                yield
             metadata = partition.committed_metadata or ""
             if metadata and not metadata_fits(state, metadata):
                 each.errors[i] = ErrorCode.OFFSET_METADATA_TOO_LARGE

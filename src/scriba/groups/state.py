@@ -80,6 +80,7 @@ def merge(into: Outcome, more: Outcome) -> Outcome:
     into.replies += more.replies
     into.sends += more.sends
     into.events += more.events
+    into.work = into.work or more.work
     return into
 
 

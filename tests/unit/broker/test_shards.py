@@ -20,8 +20,8 @@ from tests.unit.broker.toy_shards import (
 )
 
 from scriba.broker.node import Node
+from scriba.broker.shard import partition_for
 from scriba.broker.shard_log import read_back
-from scriba.broker.shards import partition_for
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header

@@ -14,7 +14,7 @@ from scriba.groups.machine import Groups
 from scriba.groups.regex import Expression
 from scriba.groups.regex_search import matching
 from scriba.instant import Instant
-from scriba.outcome import Caller, Origin, Outcome, Sees
+from scriba.outcome import Caller, Origin, Outcome, Sees, at_once
 from scriba.wire import groups as wire
 from scriba.wire.coordinators import OFFSETS_TOPIC, decode_change, encode_change
 from scriba.wire.schema import Message
@@ -95,6 +95,8 @@ class Shard:
     # --- the shell ---
 
     def carry_out(self, outcome: Outcome) -> None:
+        if outcome.work is not None:
+            outcome = at_once(outcome.work)
         producer = outcome.producer or (-1, -1)
         self.written = []
         if self.most_records is not None and len(outcome.records) > self.most_records:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.context import Context, Later
-from scriba.broker.shards import partition_for
-from scriba.broker.transactions import Covered, append_marker
+from scriba.broker.shard import partition_for
+from scriba.broker.transactions import NOBODYS_MARKER, Covered, append_marker
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.regex import Expression
 from scriba.groups.regex_search import matching
@@ -269,11 +269,11 @@ def write_txn_markers(
         for operation in (Operation.ALTER, Operation.CLUSTER_ACTION)
     ):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    offsets = node.groups.topic
     for marker in request.markers:
-        nobodys = marker.producer_id < 0 or marker.producer_epoch < 0
-        if nobodys and any(node.replicas.get(*where) for where in _places(marker)):
-            text = "a marker needs a producer and its epoch"
-            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, text)
+        written = [w for w in _places(marker) if w[0] != offsets and node.replicas.get(*w)]
+        if written and min(marker.producer_id, marker.producer_epoch) < 0:
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, NOBODYS_MARKER)
     return Later(_write_markers(node, request.markers))
 
 

@@ -1,0 +1,231 @@
+"""Steps of a coordinator that are carried out in slices: one step all the same."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.unit.broker.test_commit_lanes import Committer
+
+from scriba.broker.context import ANONYMOUS, Context
+from scriba.broker.node import Node
+from scriba.broker.transactions import append_marker
+from scriba.errors import KafkaError
+from scriba.records.batch import EndTxnMarker
+from scriba.runtime import pace
+from scriba.testing.sim_world import ProcessWorld
+from scriba.wire import groups as wire
+from scriba.wire.admin import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from scriba.wire.apis import ApiKey
+from scriba.wire.schema import Message
+from scriba.wire.txn import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
+
+InANode = Callable[..., None]
+MANY = 520
+PRODUCER = (77, 0)
+
+
+@pytest.fixture(autouse=True)
+def slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Virtual time does not pass while a slice is done: every look at the clock ends one."""
+    monkeypatch.setattr(pace, "SLICE_MS", 0)
+
+
+class Asker(Committer):
+    """Asks the coordinator of group g without a network in between: steps can be counted."""
+
+    @property
+    def index(self) -> int:
+        return self.node.groups.partition_of("g")
+
+    @property
+    def busy(self) -> bool:
+        return self.node.groups._shards[self.index].idle is not None
+
+    def ask(self, request: Message, version: int) -> "asyncio.Future[Any]":
+        """Begins at once."""
+        ctx = Context(ANONYMOUS, "", None, "", ApiKey.OFFSET_COMMIT, version, 0)
+        return asyncio.ensure_future(settled(self.node.groups.begin(self.index, request, ctx)))
+
+    def commits(self, *offsets: int) -> "asyncio.Future[Any]":
+        parts = [
+            wire.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset)
+            for index, offset in enumerate(offsets)
+        ]
+        topic = wire.OffsetCommitRequestTopic(name="t", partitions=parts)
+        return self.ask(wire.OffsetCommitRequest(group_id="g", topics=[topic]), 9)
+
+    async def agrees_with_its_log(self) -> None:
+        live, read = self.store(), await self.store_read_back()
+        assert live.offsets == read.offsets
+        assert live.pending == read.pending
+        assert live.by_topic == read.by_topic
+
+
+async def settled(answer: Message | Awaitable[Message]) -> Message:
+    return answer if isinstance(answer, Message) else await answer
+
+
+def codes(answer: wire.OffsetCommitResponse) -> set[int]:
+    return {each.error_code for topic in answer.topics for each in topic.partitions}
+
+
+async def steps(count: int) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def test_who_comes_during_a_large_commit_sees_all_of_it(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(MANY)
+        large = one.commits(*range(MANY))
+        assert one.busy
+        small = one.commits(5_000)
+        wanted = wire.OffsetFetchRequestTopic(name="t", partition_indexes=[MANY - 1])
+        read = one.ask(wire.OffsetFetchRequest(group_id="g", topics=[wanted]), 7)
+        turns = 0
+        while one.busy:
+            assert not small.done()
+            assert not read.done()
+            turns += 1
+            await steps(1)
+        assert turns > 10, "the loop went on"
+        assert codes(await large) == codes(await small) == {0}
+        assert (await read).topics[0].partitions[0].committed_offset == MANY - 1
+        assert one.offsets() == [5_000, *range(1, MANY)]
+        await one.agrees_with_its_log()
+
+    in_a_node(script)
+
+
+def test_what_happens_to_topics_meanwhile_is_heard_of_afterwards(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(MANY)
+        gone = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000)
+        await one.peer.call(gone, 6, DeleteTopicsResponse)
+        await asyncio.sleep(1)
+        assert not one.store().offsets
+        await one.create("t", MANY)
+        large = one.commits(*range(MANY))
+        deleting = one.peer.send(gone, 6, DeleteTopicsResponse)
+        assert codes(await large) == {0}
+        await deleting
+        await asyncio.sleep(1)
+        assert not one.store().offsets, "a step as large as the commit"
+        await one.agrees_with_its_log()
+
+    in_a_node(script)
+
+
+def test_news_of_a_topic_wait_for_the_end_of_a_large_commit(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(MANY)
+        join = wire.ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id="m",
+            rebalance_timeout_ms=60_000,
+            topic_partitions=[],
+            subscribed_topic_names=["t"],
+        )
+        assert (await one.ask(join, 1)).error_code == 0
+        group: Any = one.store().groups["g"]
+        epoch = group.members["m"].epoch
+        again = wire.ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=epoch)
+        await one.ask(again, 1)
+        assert not group.stale, "it has looked at its topics"
+        topic = wire.OffsetCommitRequestTopic(
+            name="t",
+            partitions=[
+                wire.OffsetCommitRequestPartition(partition_index=index) for index in range(MANY)
+            ],
+        )
+        commit = wire.OffsetCommitRequest(
+            group_id="g", generation_id_or_member_epoch=epoch, member_id="m", topics=[topic]
+        )
+        large = one.ask(commit, 9)
+        assert one.busy
+        node.groups.topics_changed(["t"])
+        await steps(3)
+        assert one.busy
+        assert not group.stale
+        assert codes(await large) == {0}
+        await steps(200)
+        assert group.stale
+
+    in_a_node(script)
+
+
+def test_a_group_with_many_offsets_is_deleted_as_one(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(MANY)
+        await one.commits(*range(MANY))
+        deleting = one.ask(wire.DeleteGroupsRequest(groups_names=["g"]), 2)
+        assert one.busy
+        small = one.commits(7)
+        assert (await deleting).results[0].error_code == 0
+        assert codes(await small) == {0}
+        assert one.offsets() == [7], "the group began anew"
+        await one.agrees_with_its_log()
+
+    in_a_node(script)
+
+
+@pytest.mark.parametrize("after", [0, 5, 12, 20])
+def test_leadership_that_goes_during_a_large_commit_ends_it(in_a_node: InANode, after: int) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(MANY)
+        large, waiting = one.commits(*range(MANY)), one.commits(1)
+        await steps(after)
+        partition = node.replicas.find("__consumer_offsets", one.index)
+        node.groups.unload(one.index)
+        await asyncio.wait([large, waiting])
+        for each in (large, waiting):
+            assert each.exception() is None or isinstance(each.exception(), KafkaError)
+        node.on_lead(partition)
+        await asyncio.sleep(1)
+        assert codes(await one.commits(9)) == {0}
+        assert len(one.offsets()) in (1, MANY), "all of it, or nothing"
+        await one.agrees_with_its_log()
+
+    in_a_node(script)
+
+
+@pytest.mark.parametrize("after", range(0, 28, 4))
+def test_a_transaction_that_ends_during_a_large_commit_leaves_what_the_log_says(
+    in_a_node: InANode, after: int
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(MANY)
+        await one.ask(in_a_transaction(range(0, MANY, 3)), 3)
+        large = one.commits(*range(MANY))
+        await steps(after)
+        where = ("__consumer_offsets", one.index)
+        append_marker(node, where, PRODUCER, EndTxnMarker(True, 0), 0)
+        assert codes(await large) == {0}
+        assert one.store().pending == {}
+        await one.agrees_with_its_log()
+
+    in_a_node(script)
+
+
+def in_a_transaction(partitions: range) -> TxnOffsetCommitRequest:
+    parts = [
+        TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=1_000_000)
+        for index in partitions
+    ]
+    return TxnOffsetCommitRequest(
+        group_id="g",
+        producer_id=PRODUCER[0],
+        producer_epoch=PRODUCER[1],
+        topics=[TxnOffsetCommitRequestTopic(name="t", partitions=parts)],
+    )
