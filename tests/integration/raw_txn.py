@@ -12,6 +12,7 @@ from kafka.protocol.producer import (
     EndTxnRequest,
     InitProducerIdRequest,
     ProduceRequest,
+    TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
 from rawkafka import Connection, batch, fetch, fetched, produced
@@ -19,7 +20,7 @@ from rawkafka import Connection, batch, fetch, fetched, produced
 Producer = tuple[int, int]
 
 TRANSACTIONAL = 0x10
-TRANSACTION = 1
+GROUP, TRANSACTION = 0, 1
 """What FindCoordinator is asked for."""
 UNSETTLED = {3, 14, 15, 16, 51}
 """Codes that only mean: not yet."""
@@ -175,6 +176,50 @@ class Raw:
             ],
         )
         return int(produced(self.connection.call(request, version)).error_code)
+
+    def commit_offsets(
+        self,
+        producer: Producer,
+        group: str,
+        places: dict[str, list[int]],
+        version: int = 5,
+    ) -> dict:
+        """Of a group whose coordinator has loaded."""
+        find = FindCoordinatorRequest(key=group, key_type=GROUP)
+        self.settled(lambda: self.connection.call(find, 2))
+        request = TxnOffsetCommitRequest
+        topic = request.TxnOffsetCommitRequestTopic
+        part = topic.TxnOffsetCommitRequestPartition
+        answer = self.connection.call(
+            request(
+                transactional_id=self.tid,
+                group_id=group,
+                producer_id=producer[0],
+                producer_epoch=producer[1],
+                generation_id=-1,
+                member_id="",
+                group_instance_id=None,
+                topics=[
+                    topic(
+                        name=name,
+                        partitions=[
+                            part(
+                                partition_index=index,
+                                committed_offset=5,
+                                committed_leader_epoch=-1,
+                                committed_metadata="",
+                            )
+                            for index in indexes
+                        ],
+                    )
+                    for name, indexes in places.items()
+                ],
+            ),
+            version,
+        )
+        return {
+            (t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions
+        }
 
     # ---- everybody else's ----
 

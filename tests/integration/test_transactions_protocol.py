@@ -4,11 +4,14 @@ from collections.abc import Iterator
 
 import pytest
 from brokers import Broker
-from rawkafka import LATEST, create_topic, list_offset
+from rawkafka import LATEST, batch, create_topic, list_offset, produce, produced
 from tests.integration.raw_txn import Producer, Raw
 
+UNKNOWN_SERVER_ERROR = -1
 NONE = 0
+CORRUPT = 2
 UNKNOWN_TOPIC_OR_PARTITION = 3
+INVALID_GROUP_ID = 24
 TOPIC_AUTHORIZATION_FAILED = 29
 INVALID_REQUEST = 42
 OUT_OF_ORDER = 45
@@ -19,6 +22,7 @@ INVALID_TRANSACTION_TIMEOUT = 50
 CONCURRENT_TRANSACTIONS = 51
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 OPERATION_NOT_ATTEMPTED = 55
+INVALID_RECORD = 87
 PRODUCER_FENCED = 90
 TRANSACTIONAL_ID_NOT_FOUND = 105
 TRANSACTION_ABORTABLE = 120
@@ -240,6 +244,65 @@ def test_a_producer_unknown_to_the_partition_begins_at_zero_in_version_2(raw: Ra
     assert raw.write(topic, producer, 3) == OUT_OF_ORDER
 
 
+@pytest.mark.parametrize("version", [3, 9, 12])
+def test_of_two_batches_for_one_partition_the_last_is_taken(raw: Raw, topic: str, version: int):
+    first, last = batch([b"one"]).encode(), batch([b"two", b"three"]).encode()
+    request = produce(first, topic)
+    entries = request.topic_data[0].partition_data
+    entries.append(produce(last, topic).topic_data[0].partition_data[0])
+    (answer,) = raw.connection.call(request, version).responses[0].partition_responses
+    assert (answer.error_code, answer.base_offset) == (NONE, 0)
+    part = raw.read(topic)
+    assert part.high_watermark == 2
+    assert b"one" not in part.records
+
+
+def test_a_refusal_tells_where_the_log_begins_if_the_log_was_asked(raw: Raw, topic: str):
+    def told(records: bytes, partition: int = 0) -> tuple[int, int, str | None]:
+        answer = produced(raw.connection.call(produce(records, topic, partition), 9))
+        return answer.error_code, answer.log_start_offset, answer.error_message
+
+    good = batch([b"v"])
+    assert told(good.encode(), 7) == (UNKNOWN_TOPIC_OR_PARTITION, -1, None)
+    assert told(good.encode() * 2) == (INVALID_RECORD, -1, None)
+    assert told(good.but(base_offset=5).encode()) == (INVALID_RECORD, 0, None)
+    assert told(good.but(crc=1).encode()) == (CORRUPT, -1, None)
+
+
+def test_a_transactional_batch_without_an_id_is_refused_before_its_partition_is_looked_for(
+    raw: Raw, topic: str
+):
+    producer = raw.begin()
+    refused = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    assert raw.write(topic, producer, 0, tid=None, partition=7) == refused
+
+
+# ---- TxnOffsetCommit ----
+
+
+@pytest.mark.parametrize("version", [0, 3, 5])
+def test_offsets_of_what_does_not_exist_are_refused_whosever_they_are(
+    raw: Raw, topic: str, version: int
+):
+    pid, epoch = raw.begin()
+    mapping, unknown = INVALID_PRODUCER_ID_MAPPING, UNKNOWN_TOPIC_OR_PARTITION
+    places = {topic: [0, 9], "no-such-topic": [0]}
+    assert raw.commit_offsets((pid + 10_000, epoch), "g", places, version) == {
+        (topic, 0): mapping,
+        (topic, 9): unknown,
+        ("no-such-topic", 0): unknown,
+    }
+    nowhere = {topic: [9], "no-such-topic": [0]}
+    found = raw.commit_offsets((pid + 10_000, epoch), "", nowhere, version)
+    assert set(found.values()) == {unknown}
+
+
+def test_offsets_of_no_group_are_refused_before_anybody_asks_whose_they_are(raw: Raw, topic: str):
+    pid, epoch = raw.begin()
+    refused = {(topic, 0): INVALID_GROUP_ID}
+    assert raw.commit_offsets((pid + 10_000, epoch), "", {topic: [0]}) == refused
+
+
 # ---- readers ----
 
 
@@ -289,6 +352,7 @@ def test_an_operator_ends_a_transaction_that_hangs(raw: Raw, topic: str):
     assert raw.write(topic, producer, 0) == NONE
     assert raw.mark(producer, False, "no-such-topic") == UNKNOWN_TOPIC_OR_PARTITION
     assert raw.mark((producer[0], producer[1] - 1), False, topic) == INVALID_PRODUCER_EPOCH
+    assert raw.mark((-1, 0), False, topic) == UNKNOWN_SERVER_ERROR
     assert raw.mark(producer, False, topic) == NONE
     part = raw.read(topic)
     assert part.last_stable_offset == part.high_watermark == 2
