@@ -16,6 +16,16 @@ DEPENDENCY_PLUGIN=org.apache.maven.plugins:maven-dependency-plugin:3.6.1
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
+# What comes over the network may fail once or twice for no reason of ours.
+fetched() {
+    for pause in 5 20; do
+        if "$@"; then return 0; fi
+        say "not there yet, trying again: $1"
+        sleep "$pause"
+    done
+    "$@"
+}
+
 programs() {
     missing=""
     for pair in kcat:kcat strace:strace cc:build-essential javac:openjdk-17-jdk-headless mvn:maven \
@@ -31,11 +41,12 @@ programs() {
     fi
     say "installing$missing"
     # A release that has no JDK 17 has a newer one, which does as well.
-    $as_root apt-get update -qq
+    fetched $as_root apt-get update -qq
+    install="env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 install"
+    install="$as_root $install -y -qq --no-install-recommends"
     # shellcheck disable=SC2086
-    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing ||
-        $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-            $(echo "$missing" | sed 's/openjdk-17-jdk-headless/default-jdk-headless/')
+    $install $missing || $install \
+        $(echo "$missing" | sed 's/openjdk-17-jdk-headless/default-jdk-headless/')
 }
 
 python() {
@@ -50,7 +61,7 @@ python() {
     [ -n "${chosen:-}" ] || fail "no Python 3.11 or newer with venv found; set PYTHON to one"
     [ -x .venv/bin/python ] || { say "making .venv with $chosen"; "$chosen" -m venv .venv; }
     say "installing scriba with all extras"
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check \
+    fetched .venv/bin/python -m pip install --quiet --disable-pip-version-check \
         --constraint constraints.txt --editable '.[console,spark,dev]'
 }
 
@@ -59,7 +70,7 @@ jars() {
     if ! cmp -s tools/spark/pom.xml .cache/spark/lib.pom; then
         say "bringing Spark's connector to Kafka"
         rm -rf .cache/spark/lib
-        mvn -q -B -f tools/spark/pom.xml "$DEPENDENCY_PLUGIN:copy-dependencies" \
+        fetched mvn -q -B -f tools/spark/pom.xml "$DEPENDENCY_PLUGIN:copy-dependencies" \
             "-DoutputDirectory=$PWD/.cache/spark/lib" -DincludeScope=runtime </dev/null
         cp tools/spark/pom.xml .cache/spark/lib.pom
     fi
@@ -71,7 +82,7 @@ kafkajs() {
     mkdir -p .cache/node
     cp tests/conformance/js/package.json .cache/node/
     say "installing kafkajs"
-    npm install --prefix .cache/node --no-package-lock --ignore-scripts \
+    fetched npm install --prefix .cache/node --no-package-lock --ignore-scripts \
         --no-audit --no-fund --loglevel=error >/dev/null
 }
 

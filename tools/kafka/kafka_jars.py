@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,7 +63,11 @@ TOOL_JVM = (
     "-Xlog:disable",
     "-Xlog:all=error:stderr",
     "-Djava.awt.headless=true",
+    "-Dfile.encoding=UTF-8",
+    "-Dstdout.encoding=UTF-8",
+    "-Dstderr.encoding=UTF-8",
 )
+"""Texts are UTF-8 whatever the machine's locale: without these, Java asks it."""
 
 
 @contextlib.contextmanager
@@ -89,9 +94,18 @@ def jars(name: str = KAFKA) -> Path:
         goal = f"{DEPENDENCY_PLUGIN}:copy-dependencies"
         where = [f"-DoutputDirectory={library}", "-DincludeScope=runtime"]
         command = ["mvn", "-q", "-B", "-f", str(pom), goal, *where]
-        subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+        _fetched(command)
         stamp.write_bytes(pom.read_bytes())
     return library
+
+
+def _fetched(command: list[str]) -> None:
+    """Runs what needs the network, which may fail once or twice for no reason of ours."""
+    for pause in (5, 20):
+        if subprocess.run(command, check=False, stdin=subprocess.DEVNULL).returncode == 0:
+            return
+        time.sleep(pause)
+    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
 
 
 def compiled(source: Path, name: str = KAFKA) -> Path:
