@@ -43,7 +43,7 @@ def spark() -> Iterator[SparkSession]:
             "spark.driver.extraJavaOptions": JAVA,
             "spark.driver.memory": "1g",
             "spark.sql.shuffle.partitions": "1",
-            "spark.sql.streaming.stopTimeout": "60s",
+            "spark.sql.streaming.stopTimeout": "300s",
         },
     )
     spark.sparkContext.setLogLevel("OFF")
