@@ -32,6 +32,7 @@ class Part:
 
     def __init__(self, *words: str, ready: str = "", shown: bool = False) -> None:
         self.lines: list[str] = []
+        self._killed = False
         self.process = subprocess.Popen(
             (*SCRIBA, *words),
             stdout=subprocess.PIPE,
@@ -62,6 +63,9 @@ class Part:
 
     def kill(self) -> None:
         """With everything that it started, and without a last word."""
+        if self._killed:
+            return  # its number may be another's by now
+        self._killed = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
