@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -58,13 +58,20 @@ class Fate(NamedTuple):
     doubled: int
 
 
-def fill(cluster: Broker, source: str, target: str, records: int = RECORDS) -> None:
+def create(cluster: Broker, *topics: str) -> None:
     with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
-        admin.create_topics([NewTopic(source, 1), NewTopic(target, 1)])
+        admin.create_topics([NewTopic(topic, 1) for topic in topics])
+
+
+def send(cluster: Broker, topic: str, values: Iterable[bytes]) -> None:
     with SyncProducer(bootstrap_servers=cluster.bootstrap) as producer:
-        for n in range(records):
-            producer.send_nowait(source, b"value %d" % n)
-        producer.send_nowait(source, b"last")
+        for value in values:
+            producer.send_nowait(topic, value)
+
+
+def fill(cluster: Broker, source: str, target: str) -> None:
+    create(cluster, source, target)
+    send(cluster, source, [*(b"value %d" % n for n in range(RECORDS)), b"last"])
 
 
 def arrived(cluster: Broker, target: str) -> list[bytes]:
@@ -115,9 +122,15 @@ def test_exactly_once_holds_though_broker_and_program_die_in_turn(
     own_cluster: Broker, topic: str
 ) -> None:
     """Each time it has done some more, one of the two is killed and started again."""
-    many = 10_000
     source, target = f"{topic}-in", f"{topic}-out"
-    fill(own_cluster, source, target, many)
+    create(own_cluster, source, target)
+    written = 0
+
+    def write_more() -> None:
+        nonlocal written
+        send(own_cluster, source, (b"value %d" % n for n in range(written, written + 3000)))
+        written += 3000
+
     words = [str(EXAMPLES / "exactly_once.py"), own_cluster.bootstrap, source, target]
 
     def done() -> int:
@@ -125,19 +138,22 @@ def test_exactly_once_holds_though_broker_and_program_die_in_turn(
             offsets = admin.list_group_offsets("exactly-once")
         return sum(place.offset for place in offsets.values())
 
-    before = 0
+    def does_more() -> None:
+        """There is always something left to do, however fast it is."""
+        before = done()
+        write_more()
+        eventually(lambda: done() > before)
+
     for _ in range(2):
         with started(*words) as program:
-            eventually(lambda: done() > before, timeout=PATIENCE)  # noqa: B023
+            does_more()
             own_cluster.kill()
             own_cluster.start()
-            before = done()
-            eventually(lambda: done() > before, timeout=PATIENCE)  # noqa: B023
+            does_more()
             assert program.poll() is None, "it goes on, whatever the broker does"
-        before = done()
-        assert before < many, "there was work left when each was killed"
+    send(own_cluster, source, [b"last"])
     with started(*words):
-        assert counted(arrived(own_cluster, target), many) == Fate(0, 0)
+        assert counted(arrived(own_cluster, target), written) == Fate(0, 0)
 
 
 def test_transform_in_ten_lines(cluster: Broker, topic: str) -> None:
