@@ -179,8 +179,8 @@ def rebalance_classic(bench: Bench) -> Figures:
         for _ in range(TIMES):
             joins.append(group.join())
             leaves.append(group.leave())
-        figures[f"join_{members}"] = statistics.median(joins) * 1000
-        figures[f"leave_{members}"] = statistics.median(leaves) * 1000
+        figures[f"join_{members}"] = statistics.median(joins)
+        figures[f"leave_{members}"] = statistics.median(leaves)
         group.close()
     asyncio.run(_delete(bench, topic))
     return figures
@@ -425,9 +425,9 @@ def _cleaned(folder: Path, topic: str) -> Iterator[int]:
                 yield int(place)
 
 
-def _until_flows(unit: str, sizes: Sequence[int]) -> tuple[Metric, ...]:
+def _seconds(sizes: Sequence[int]) -> tuple[Metric, ...]:
     return tuple(
-        Metric(f"{what}_{size}", f"{unit}, {what}s {size}", goal=0.5)
+        Metric(f"{what}_{size}", f"s, {what}s {size}", goal=0.5)
         for size in sizes
         for what in ("join", "leave")
     )
@@ -446,14 +446,14 @@ COORDINATED = (
     Row(
         "rebalance-classic",
         "a member joins or leaves, until all partitions flow; classic",
-        _until_flows("ms", GROUP_SIZES),
+        _seconds(GROUP_SIZES),
         rebalance_classic,
         warms=False,
     ),
     Row(
         "rebalance-consumer",
         "the same with the consumer protocol",
-        _until_flows("s", GROUP_SIZES),
+        _seconds(GROUP_SIZES),
         rebalance_consumer,
         warms=False,
     ),

@@ -53,7 +53,9 @@ def judge(rows: Sequence[Row], samples: Mapping[str, Samples]) -> list[Line]:
 def number(value: float) -> str:
     if value >= 100:
         return f"{value:.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"
 
 
 def spread(values: Sequence[float]) -> str:
