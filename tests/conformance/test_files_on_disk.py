@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_fixtures import TARGETS
+from broker_fixtures import TARGETS, eventually
 from brokers import KINDS, Broker, running
 from kafka_jars import Tools
 from rawkafka import (
@@ -144,7 +144,11 @@ def test_small_files_hold_what_kafka_writes(written: Broker, tools: Tools) -> No
 
 def test_the_metadata_shell_builds_its_image_from_the_log(written: Broker, tools: Tools) -> None:
     log = str(written.log_dir / "__cluster_metadata-0" / f"{0:020}.log")
-    found = tools.run(
-        "metadata-shell", "--snapshot", log, "cat", "/image/topics/byName/settled/2"
-    ).ok()
-    assert re.search(r"PartitionRegistration\(replicas=\[\d+\], directories=\[\S{22}\]", found)
+    wanted = re.compile(r"PartitionRegistration\(replicas=\[\d+\], directories=\[\S{22}\]")
+
+    def found() -> bool:
+        """The shell begins when it has read some of the log, and does not wait for the rest."""
+        asked = ["cat", "/image/topics/byName/settled/2"]
+        return bool(wanted.search(tools.run("metadata-shell", "--snapshot", log, *asked).ok()))
+
+    eventually(found)
