@@ -28,7 +28,7 @@ def die(desk: Desk, source: str, target: str, checkpoint: str, step: str) -> Non
     command = [sys.executable, str(DRIVER), *words]
     child = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
-        assert child.wait(300) == -signal.SIGKILL
+        assert child.wait(1000) == -signal.SIGKILL
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
