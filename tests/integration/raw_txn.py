@@ -22,7 +22,8 @@ Producer = tuple[int, int]
 TRANSACTIONAL = 0x10
 GROUP, TRANSACTION = 0, 1
 """What FindCoordinator is asked for."""
-UNSETTLED = {3, 14, 15, 16, 51}
+LOADING = {14, 15, 16}
+UNSETTLED = {3, 51} | LOADING
 """Codes that only mean: not yet."""
 
 
@@ -184,42 +185,51 @@ class Raw:
         places: dict[str, list[int]],
         version: int = 5,
     ) -> dict:
-        """Of a group whose coordinator has loaded."""
+        """Of a group whose coordinator has been asked for; one that loads is asked again."""
         find = FindCoordinatorRequest(key=group, key_type=GROUP)
         self.settled(lambda: self.connection.call(find, 2))
-        request = TxnOffsetCommitRequest
-        topic = request.TxnOffsetCommitRequestTopic
+        request = self._offsets(producer, group, places)
+        deadline = time.monotonic() + 30
+        while True:
+            answer = self.connection.call(request, version)
+            codes = {
+                (t.name, p.partition_index): p.error_code
+                for t in answer.topics
+                for p in t.partitions
+            }
+            if LOADING.isdisjoint(codes.values()):
+                return codes
+            assert time.monotonic() < deadline, codes
+            time.sleep(0.02)
+
+    def _offsets(self, producer: Producer, group: str, places: dict[str, list[int]]) -> Any:
+        topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
         part = topic.TxnOffsetCommitRequestPartition
-        answer = self.connection.call(
-            request(
-                transactional_id=self.tid,
-                group_id=group,
-                producer_id=producer[0],
-                producer_epoch=producer[1],
-                generation_id=-1,
-                member_id="",
-                group_instance_id=None,
-                topics=[
-                    topic(
-                        name=name,
-                        partitions=[
-                            part(
-                                partition_index=index,
-                                committed_offset=5,
-                                committed_leader_epoch=-1,
-                                committed_metadata="",
-                            )
-                            for index in indexes
-                        ],
+        topics = [
+            topic(
+                name=name,
+                partitions=[
+                    part(
+                        partition_index=index,
+                        committed_offset=5,
+                        committed_leader_epoch=-1,
+                        committed_metadata="",
                     )
-                    for name, indexes in places.items()
+                    for index in indexes
                 ],
-            ),
-            version,
+            )
+            for name, indexes in places.items()
+        ]
+        return TxnOffsetCommitRequest(
+            transactional_id=self.tid,
+            group_id=group,
+            producer_id=producer[0],
+            producer_epoch=producer[1],
+            generation_id=-1,
+            member_id="",
+            group_instance_id=None,
+            topics=topics,
         )
-        return {
-            (t.name, p.partition_index): p.error_code for t in answer.topics for p in t.partitions
-        }
 
     # ---- everybody else's ----
 
