@@ -62,13 +62,16 @@ class Placer:
 
     def serialized(self, topic: str, value: Any, key: Any) -> tuple[Any, Any]:
         """Value and key as they are sent; RecordError when a serializer refuses them."""
+        what = "key"
         try:
             if self._to_key is not None and key is not None:
                 key = self._to_key(key)
+            what = "value"
             if self._to_value is not None and value is not None:
                 value = self._to_value(value)
         except Exception as failure:
-            raise self._explain(failure, topic, key, value) from failure
+            told = f"the {what} of a record for {topic} cannot be serialized: {failure!r}"
+            raise RecordError(told, cause=failure) from failure
         return value, key
 
     def put(
@@ -151,7 +154,11 @@ class Placer:
     ) -> int:
         count = len(topic.partitions)
         if self._partitioner is not None:
-            mine = self._partitioner(topic.name, key, value, count)
+            try:
+                mine = self._partitioner(topic.name, key, value, count)
+            except Exception as failure:
+                told = f"the partitioner failed on a record for {topic.name}: {failure!r}"
+                raise RecordError(told, cause=failure) from failure
             if mine not in topic.partitions:
                 raise no_partition(topic, mine)
             return mine
@@ -218,6 +225,6 @@ class Placer:
 
 def no_partition(topic: Topic, partition: int) -> RecordError:
     return RecordError(
-        f"{topic.name} has no partition {partition}",
+        f"{topic.name} has no partition {partition!r}",
         fix=f"choose one below {len(topic.partitions)}, or add partitions",
     )

@@ -238,7 +238,8 @@ class ProducerSettings(ClientSettings):
     enable_idempotence: bool = setting(
         Kind.BOOLEAN,
         default=True,
-        doc="Whether retries can neither double nor reorder records.",
+        doc="Whether retries can neither double nor reorder records. Unless it is asked for, acks "
+        "below all, no retries, or more than five requests in flight turn it off.",
     )
     compression_type: str = setting(
         Kind.STRING,

@@ -5,7 +5,9 @@ Where it matters which comes first, one is made to wait for the other at a chose
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Iterator
+from itertools import islice
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any
@@ -25,6 +27,7 @@ from scriba.client import (
     sync_host,
     sync_producer,
 )
+from scriba.client.sync import SyncDelivery
 from scriba.client.sync_host import Host
 
 NOBODY = "127.0.0.1:1"
@@ -277,3 +280,88 @@ def test_what_waits_for_its_topic_takes_no_more_memory_than_the_buffer() -> None
             producer.send_nowait("t", b"x" * 300)
             most = max(most, producer._bytes)
     assert 300 <= most <= 1000
+
+
+@pytest.fixture
+def restless() -> Iterator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def cut_connections(producer: SyncProducer) -> None:
+    """Has them break, whatever is under way."""
+
+    def cut() -> None:
+        for link in list(producer._client._cluster._links._links.values()):
+            if link.connection is not None:
+                link.connection._lost(None)
+
+    producer._host.poke(cut)
+
+
+CROWDS: dict[str, dict[str, Any]] = {
+    "at once": {"linger_ms": 0, "batch_size": 300},
+    "soon": {"linger_ms": 5, "batch_size": 2000, "buffer_memory": 20_000},
+    "crammed": {"linger_ms": 0, "batch_size": 400, "buffer_memory": 3000, "max_request_size": 900},
+    "packed": {"linger_ms": 1, "batch_size": 100_000, "compression_type": "gzip"},
+    "in transactions": {"linger_ms": 0, "batch_size": 300, "transactional_id": "crowd"},
+}
+
+
+@pytest.mark.usefixtures("restless")
+@pytest.mark.parametrize("how", CROWDS)
+def test_a_crowd_of_threads_loses_doubles_and_disorders_nothing(
+    broker: Broker, topic: str, how: str
+) -> None:
+    """While connections break, threads flush, and others wait for single records."""
+    settings = CROWDS[how]
+    with SyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, 2)])
+    producer = SyncProducer(
+        bootstrap_servers=broker.bootstrap, retry_backoff_ms=10, reconnect_backoff_ms=10, **settings
+    )
+
+    def send(thread: int, first: int, last: int) -> list[SyncDelivery]:
+        sent = []
+        for n in range(first, last):
+            sent.append(producer.send_nowait(topic, b"%d %d" % (thread, n), key=b"%d" % thread))
+            if n % 250 == 10 * thread:
+                cut_connections(producer)
+            elif n % 150 == 10 * thread:
+                producer.flush()
+            elif n % 100 == 10 * thread:
+                sent[-1].result()
+        return sent
+
+    def crowd(first: int, last: int) -> None:
+        senders = [Meanwhile(send, thread, first, last) for thread in range(3)]
+        for sender in senders:
+            sent = sender.result()
+            assert not isinstance(sent, BaseException), sent
+            deliveries.extend(sent)
+
+    deliveries: list[SyncDelivery] = []
+    with producer:
+        if "transactional_id" in settings:
+            for first in (0, 250):
+                with producer.transaction():
+                    crowd(first, first + 250)
+        else:
+            crowd(0, 500)
+    assert [delivery.exception() for delivery in deliveries] == [None] * 1500
+    assert producer._client._accumulator.used == 0
+    seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    with SyncConsumer(
+        bootstrap_servers=broker.bootstrap,
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+    ) as consumer:
+        consumer.assign(consumer.partitions(topic))
+        for record in islice(consumer, 1500):
+            thread, n = map(int, record.value.split())
+            seen[thread].append(n)
+        assert consumer.poll(0) == []
+    assert seen == {thread: list(range(500)) for thread in range(3)}

@@ -453,6 +453,28 @@ def test_a_serializer_that_fails_names_its_topic() -> None:
             with pytest.raises(RecordError, match="record for t") as caught:
                 await p.send("t", object())
             assert isinstance(caught.value.cause, TypeError)
+            assert "the value of a record" in str(caught.value)
+        async with producer(cluster, world, key_serializer="int") as p:
+            with pytest.raises(RecordError, match="the key of a record for t"):
+                await p.send("t", b"v", "seven")
+
+    cluster.run(main)
+
+
+def test_a_partitioner_that_fails_is_named() -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    def lost(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int:
+        return {b"a": 0, b"b": 7}[key or b""]
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, partitioner_class=lost) as p:
+            assert (await p.send("t", b"v", b"a")).partition == 0
+            with pytest.raises(RecordError, match="the partitioner failed on a record for t: KeyE"):
+                await p.send("t", b"v", b"c")
+            with pytest.raises(RecordError, match="t has no partition 7"):
+                await p.send("t", b"v", b"b")
 
     cluster.run(main)
 
