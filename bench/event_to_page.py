@@ -40,7 +40,7 @@ from scriba.pipelines.shop import topics  # noqa: E402
 from scriba.pipelines.shop.rules import time_name  # noqa: E402
 
 PRODUCTS, USERS = 200, 500
-PATIENCE = 240.0
+PATIENCE = 600.0
 """Seconds for a start of Spark on a machine with much else to do; then it ends, and says so."""
 
 
