@@ -15,7 +15,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import TypeVar
 from uuid import UUID
 
@@ -88,7 +88,7 @@ class Member:
     ) -> None:
         assert self._on_answer is None, "one request at a time"
         frame = request if isinstance(request, bytes) else framed(request, version)
-        self._on_answer = lambda data: then(decode_response(answer, data, version)[1])
+        self._on_answer = lambda data: then(decoded(answer, data, version))
         self._socket.sendall(frame)
 
     def readable(self) -> None:
@@ -193,6 +193,12 @@ class Member:
             group_id=self._group.name, members=[MemberIdentity(member_id=self.member_id)]
         )
         self._ask(request, LEAVE, LeaveGroupResponse, lambda _: None)
+
+
+@lru_cache(4096)
+def decoded(answer: type[A], data: bytes, version: int) -> A:
+    """Offsets and records are the same each time, and need not be taken apart again."""
+    return decode_response(answer, data, version)[1]
 
 
 def framed(request: Message, version: int) -> bytes:
