@@ -85,7 +85,7 @@ def go_on(broker: Broker, group: str, protocol: str, count: int) -> list[str]:
     consumer.subscribe([RECORDS])
     found: list[Any] = []
     while len(found) < count:
-        found += (message for message in consumer.consume(count - len(found), 60))
+        found += (message for message in consumer.consume(count - len(found), 300))
         assert found
         assert all(message.error() is None for message in found)
     before_last = TopicPartition(RECORDS, 0, found[-1].offset(), metadata=f"by {broker.name}")
@@ -94,7 +94,7 @@ def go_on(broker: Broker, group: str, protocol: str, count: int) -> list[str]:
     producer.init_transactions(300)
     producer.begin_transaction()
     place = TopicPartition(RECORDS, 0, found[-1].offset() + 1)
-    producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), 60)
+    producer.send_offsets_to_transaction([place], consumer.consumer_group_metadata(), 300)
     producer.commit_transaction(300)
     consumer.close()
     return [message.value().decode() for message in found]
@@ -141,6 +141,16 @@ def compacted(broker: Broker, name: str) -> None:
     eventually(gone)
 
 
+def complaints(broker: Broker) -> list[str]:
+    """What it calls an error and is about the files.
+
+    Where a machine is slow, Kafka's controller misses its only broker and takes the lead from it
+    for a moment, in which a coordinator stops loading.
+    """
+    errors = [line for line in broker.output.read_text().splitlines() if " ERROR " in line]
+    return [line for line in errors if "is no longer the leader" not in line]
+
+
 def test_kafka_goes_on_where_scriba_was_killed_and_back(tmp_path: Path) -> None:
     scriba = ScribaBroker(tmp_path, SETTINGS)
     with running(scriba):
@@ -161,7 +171,7 @@ def test_kafka_goes_on_where_scriba_was_killed_and_back(tmp_path: Path) -> None:
         compacted(kafka, "last by kafka")
         leave_open(kafka)
         kafka.kill()
-    assert " ERROR " not in kafka.output.read_text()
+    assert complaints(kafka) == []
     latest = {b"%d" % key: b"last by kafka" for key in range(KEYS)}
     with running(scriba):
         assert dict(table(scriba)) == latest
