@@ -18,7 +18,7 @@ from scriba.client.errors import BrokerError, ProducerFenced
 from scriba.client.settings import ProducerSettings
 from scriba.spark import ExactlyOnceSink
 from scriba.spark.link import Link
-from scriba.spark.sink import WriteTask
+from scriba.spark.sink import WriteTask, shuffled
 from scriba.spark.transaction import Marker, SinkTransactions
 from scriba.spark.writing import TaskRepeated, TaskWriter
 
@@ -188,6 +188,22 @@ def test_a_batch_whose_worker_is_killed_while_it_writes_begins_anew(
     assert (sink.last.attempts, sink.last.rows) == (2, 20)
     assert committed(desk, target) == sorted(f"{n}" for n in range(20))
     assert len(desk.values(desk.read(target))) > 20  # what the killed worker wrote, aborted
+
+
+def test_rows_that_were_shuffled_are_told_from_those_a_task_has_just_read(
+    desk: Desk, topic: str
+) -> None:
+    desk.create(topic, 2)
+    desk.fill(topic, {0: ["a"], 1: ["b"]})
+    found = []
+
+    def look(rows: DataFrame, batch: int) -> None:
+        found.append(shuffled(rows))
+        rows.collect()  # a query with state fails unless its batches are computed
+
+    available_now(desk.stream(topic).where("length(value) > 0"), desk.checkpoint(), look)
+    available_now(desk.stream(topic).dropDuplicates(["value"]), desk.checkpoint(), look)
+    assert found == [False, True]
 
 
 def test_a_driver_that_was_replaced_cannot_commit(desk: Desk, new_topic: Callable[[], str]) -> None:
