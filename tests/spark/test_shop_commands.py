@@ -1,6 +1,7 @@
 """Commands of the shop as processes, against a broker."""
 
 import json
+import os
 import subprocess
 import sys
 import urllib.error
@@ -69,7 +70,10 @@ def test_queries_run_on_executors_that_are_processes_of_their_own(
     spark = [word for name, value in settings.items() for word in ("--spark", f"{name}={value}")]
     place = ["--master", "local-cluster[1,2,512]", "--checkpoints", str(tmp_path / "checkpoints")]
     run = ["run", "--only", "intake", "--to-the-end", *place, *spark, *where]
-    subprocess.run([*SCRIBA, *run], stderr=subprocess.DEVNULL, check=True)
+    folder = tmp_path / "a folder for what is passing"
+    folder.mkdir()
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    subprocess.run([*SCRIBA, *run], stderr=subprocess.DEVNULL, check=True, env=environment)
     health = {key: json.loads(v) for key, v, _ in records(topics, f"{topic}-{shop.HEALTH}")}
     told = sum(minute["events"] for minute in health.values())
     assert made.stdout == f"{told} events sent\n"

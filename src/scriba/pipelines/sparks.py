@@ -3,7 +3,6 @@
 import os
 import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
@@ -55,7 +54,8 @@ def start(name: str, master: str | None, connector: str, config: Mapping[str, st
         pools.flush()
         shared = {
             "spark.scheduler.mode": "FAIR",
-            "spark.scheduler.allocation.file": Path(pools.name).as_uri(),
+            # As it is: Hadoop takes the %20 of an address for part of the name.
+            "spark.scheduler.allocation.file": f"file://{pools.name}",
             **({} if here else ON_A_CLUSTER),
         }
         return session(
