@@ -120,12 +120,19 @@ class Watch:
         self._pictures = pictures(page)
         self._pipeline = pipeline
         self.batches: dict[str, dict[int, int]] = defaultdict(dict)
+        self._before: dict[str, int] = {}
+
+    def forget(self) -> None:
+        """Batches so far do not count."""
+        self._before = {name: max(found) for name, found in self.batches.items()}
+        self.batches.clear()
 
     def until(self, what: str, found: Callable[[Seen], bool]) -> Seen:
         deadline = time.monotonic() + PATIENCE
         for seen in self._pictures:
             for name, (number, took) in seen.batches.items():
-                self.batches[name][number] = took
+                if number > self._before.get(name, -1):
+                    self.batches[name][number] = took
             if found(seen):
                 return seen
             if time.monotonic() > deadline or self._pipeline.process.poll() is not None:
@@ -142,6 +149,8 @@ def measure(clients: Clients, watch: Watch, warm: float, probes: int) -> list[tu
     for number in itertools.count(2):
         time.sleep(pause.uniform(0.0, 1.5))  # at any moment between two triggers
         counts = time.monotonic() >= counts_from
+        if counts and not took:
+            watch.forget()
         began = time.time()
         clients.buy()
         seen = watch.until(f"purchase {number}", partial(_knows, number))
@@ -187,7 +196,6 @@ def main() -> None:
         print(f"  first figure on the page after {time.monotonic() - began:.0f} s", flush=True)
         watch.until("a batch of each query", lambda seen: seen.batches.keys() >= queries)
         print(f"  all queries run after {time.monotonic() - began:.0f} s", flush=True)
-        watch.batches.clear()
         took = measure(clients, watch, options.warm, options.probes)
     report(took, watch.batches)
 
