@@ -8,6 +8,7 @@ import hashlib
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("src/scriba")
 SOURCES = sorted(FOLDER.glob("_native*.c"))
@@ -22,8 +23,18 @@ def fingerprint() -> str:
     return digest.hexdigest()[:16]
 
 
+class BuildAside(build_ext):
+    """Gives a new extension a new file: a node that runs keeps the one it has in memory."""
+
+    def copy_extensions_to_source(self) -> None:
+        for built in FOLDER.glob("_native*.so"):
+            built.unlink()
+        super().copy_extensions_to_source()
+
+
 if __name__ == "__main__":
     setup(
+        cmdclass={"build_ext": BuildAside},
         ext_modules=[
             Extension(
                 "scriba._native",
