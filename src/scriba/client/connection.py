@@ -402,8 +402,7 @@ class Connection:
         if self._pending:
             due = min(waiting.deadline for waiting in self._pending)
             if due <= now:
-                name = self._pending[0].answer.__name__.removesuffix("Response")
-                self.close(TimedOut(f"{self.address} did not answer {name} in time"))
+                self._give_up(now)
                 return
             if self._outgoing and self._held_until > now:
                 due = min(due, self._held_until)
@@ -415,6 +414,21 @@ class Connection:
                 self.close(NetworkError(f"the connection to {self.address} was not used"))
             else:
                 self._arm(self._last_use + idle_ms)
+
+    def _give_up(self, now: int) -> None:
+        """The time of a request is over; what has come by now still counts.
+
+        A loop that was held up tells of the time before it tells of what came meanwhile.
+        """
+        before = self._filled, len(self._pending)
+        self._on_readable()
+        if self.closed is not None:
+            return
+        if (self._filled, len(self._pending)) != before:
+            self._arm(now)  # there may be more
+            return
+        name = self._pending[0].answer.__name__.removesuffix("Response")
+        self.close(TimedOut(f"{self.address} did not answer {name} in time"))
 
     def _lost(self, failure: OSError | None) -> None:
         why = "closed it" if failure is None else _said(failure)

@@ -1,16 +1,20 @@
 """One connection: framing, order, versions, throttling, and how it ends."""
 
 import asyncio
+import socket
+import threading
 from collections.abc import Callable, Coroutine
-from struct import pack, unpack_from
+from struct import pack, unpack, unpack_from
 from typing import Any
 
 import pytest
 
 from scriba.client.connection import SOFTWARE, Connection, Payload, encode_frame
 from scriba.client.errors import BrokerError, ClientError, NetworkError, TimedOut
+from scriba.client.ports import real_ports
 from scriba.client.settings import ClientSettings
 from scriba.errors import ErrorCode
+from scriba.runtime.loop import loop_factory
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.testing.sim_net import NetFaults
 from scriba.testing.sim_world import ProcessWorld, SimWorld
@@ -76,15 +80,20 @@ class Peer:
 
     async def say_versions(self, **high: int) -> None:
         _, version, correlation_id = await self.asked.get()
-        keys = [
-            ApiVersion(
-                api_key=api.key,
-                min_version=api.min_version,
-                max_version=high.get(api.name, api.max_version),
-            )
-            for api in API.values()
-        ]
-        await self.answer(ApiVersionsResponse(api_keys=keys), version, correlation_id)
+        answer = ApiVersionsResponse(api_keys=versions(**high))
+        await self.answer(answer, version, correlation_id)
+
+
+def versions(**high: int) -> list[ApiVersion]:
+    """Those we know of, some up to a version of their own."""
+    return [
+        ApiVersion(
+            api_key=api.key,
+            min_version=api.min_version,
+            max_version=high.get(api.name, api.max_version),
+        )
+        for api in API.values()
+    ]
 
 
 Script = Callable[[Peer], Coroutine[Any, Any, None]]
@@ -289,6 +298,53 @@ def test_an_answer_that_does_not_come_in_time_ends_the_connection() -> None:
         assert 3000 <= world.clock.mono_ms() - before <= 3100
 
     play(broker, client)
+
+
+def test_an_answer_that_came_while_the_loop_stood_still_counts() -> None:
+    """On real loops and sockets, which tell of the time before they tell of what has come."""
+    still, answered = threading.Event(), threading.Event()
+
+    def broker(listening: socket.socket) -> None:
+        stream, _ = listening.accept()
+        with stream, stream.makefile("rb") as incoming:
+            for message in (ApiVersionsResponse(api_keys=versions()), metadata(1)):
+                (size,) = unpack(">i", incoming.read(4))
+                header, _ = decode_request_header(incoming.read(size))
+                if isinstance(message, MetadataResponse):
+                    still.wait()
+                data = encode_response(message, header.api_version, header.correlation_id)
+                stream.sendall(pack(">i", len(data)) + bytes(data))
+            answered.set()
+            incoming.read()
+
+    world = real_ports()
+
+    async def begin(port: int) -> "tuple[Connection, asyncio.Future[str | None]]":
+        settings = {"bootstrap.servers": f"127.0.0.1:{port}", "request.timeout.ms": 2000}
+        limits = ClientSettings.build(settings, {})
+        connection = await Connection.open(world, "127.0.0.1", port, limits, 60_000)
+        answer = asyncio.ensure_future(ask(connection))
+        await asyncio.sleep(0)
+        return connection, answer
+
+    async def end(connection: Connection, answer: "asyncio.Future[str | None]") -> None:
+        assert await answer == "answer 1"
+        connection.close()
+
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        asyncio.Runner(loop_factory=loop_factory(), debug=False) as runner,
+    ):
+        serving = threading.Thread(target=broker, args=(listening,), daemon=True)
+        serving.start()
+        under_way = runner.run(begin(listening.getsockname()[1]))
+        late = world.clock.mono_ms() + 2000
+        still.set()
+        assert answered.wait(60)
+        while world.clock.mono_ms() <= late:
+            answered.wait(0)
+        runner.run(end(*under_way))
+        serving.join()
 
 
 def test_a_broker_that_says_nothing_is_given_up_after_the_time_for_setting_up() -> None:
