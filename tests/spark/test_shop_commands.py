@@ -2,8 +2,11 @@
 
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -52,6 +55,35 @@ def test_what_is_generated_is_what_the_truth_says(
     keyed = [(key, value) for key, value, _ in records(topics, names(shop.PURCHASE_COMPLETED))]
     assert keyed
     assert all(json.loads(value)["user_id"].encode() == key for key, value in keyed)
+
+
+@pytest.mark.parametrize(
+    ("shell", "number"),
+    [("", signal.SIGINT), ("trap '' INT; ", signal.SIGTERM)],
+    ids=["^C", "kill"],
+)
+def test_whoever_stops_the_generator_gets_the_truth_of_what_was_sent(
+    topics: Topics, topic: str, tmp_path: Path, shell: str, number: int
+) -> None:
+    """By Ctrl-C, or by a signal where a shell has it ignore that."""
+    truth = tmp_path / "truth.json"
+    where = ["--bootstrap", topics.broker.bootstrap, "--prefix", f"{topic}-"]
+    words = shlex.join([*SCRIBA, "generate", "--rate", "200", "--truth", str(truth), *where])
+    names = Names(f"{topic}-")
+    topics.create(names(shop.PRODUCT_VIEWED), 2)
+    generator = subprocess.Popen(["sh", "-c", f"{shell}exec {words}"], stdout=subprocess.PIPE)
+    try:
+        while generator.poll() is None and not records(topics, names(shop.PRODUCT_VIEWED)):
+            time.sleep(0.1)
+        generator.send_signal(number)
+        said = generator.communicate(timeout=300)[0].decode()
+    finally:
+        generator.kill()
+        generator.wait()
+    sent = sum(len(records(topics, names(name))) for name in shop.INPUTS)
+    assert (generator.returncode, said) == (0, f"{sent} events sent\n")
+    health = json.loads(truth.read_text())["tables"][shop.HEALTH].values()
+    assert sum(minute["events"] for minute in health) == sent > 0
 
 
 def test_queries_run_on_executors_that_are_processes_of_their_own(

@@ -1,11 +1,12 @@
 """`scriba shop`: events, figures and a lake of a shop."""
 
 import argparse
+import asyncio
 import json
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -44,10 +45,9 @@ def generate(options: argparse.Namespace) -> int:
     quiet = options.quiet or not sys.stderr.isatty()
 
     async def work() -> int:
-        if known is not None and callable(interrupt := signal.getsignal(signal.SIGINT)):
-            signal.signal(signal.SIGTERM, interrupt)  # the truth is written then as well
         async with Producer({"linger.ms": 20} | client_settings(options)) as producer:
             feed = Feed(producer, names, deliveries, until, known)
+            _at_a_signal(feed.stop)
             try:
                 sent = await feed.run((lambda sent: None) if quiet else _show)
             finally:
@@ -58,6 +58,21 @@ def generate(options: argparse.Namespace) -> int:
         return 1 if sent.failed else 0
 
     return run_session(options, work())
+
+
+def _at_a_signal(stop: Callable[[], None]) -> None:
+    """Ctrl-C and SIGTERM stop it once; the next one ends the command."""
+    loop = asyncio.get_running_loop()
+    # A shell has what runs beside it ignore Ctrl-C: that stays so.
+    heard = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
+
+    def tell() -> None:
+        for number in heard:
+            loop.remove_signal_handler(number)
+        stop()
+
+    for number in heard:
+        loop.add_signal_handler(number, tell)
 
 
 def _show(sent: "Sent") -> None:

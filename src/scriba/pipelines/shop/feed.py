@@ -25,7 +25,8 @@ class Sent:
 
 
 class Feed:
-    """Ends with the first delivery that arrives after `until_ms`; the truth knows those before."""
+    """Ends with the first delivery that arrives after `until_ms`, or when it is stopped; the truth
+    knows those before."""
 
     def __init__(
         self,
@@ -41,14 +42,21 @@ class Feed:
         self._deliveries = deliveries
         self._until_ms = until_ms
         self._known = known
+        self._stopped = False
+
+    def stop(self) -> None:
+        """What has been sent is still waited for."""
+        self._stopped = True
 
     async def run(self, told: Callable[[Sent], None] = lambda sent: None) -> Sent:
         for delivery in self._deliveries:
             if self._until_ms is not None and delivery.arrival_ms > self._until_ms:
                 break
-            while delivery.arrival_ms > time.time() * 1000:
+            while delivery.arrival_ms > time.time() * 1000 and not self._stopped:
                 told(self.sent)
                 await asyncio.sleep(TICK_SECONDS)
+            if self._stopped:
+                break
             await self._send(delivery)
             if self.sent.events % AT_ONCE == 0:
                 await self._producer.flush()
