@@ -70,7 +70,7 @@ async def test_without_a_key_both_stay_for_a_batch_and_move_on(broker: Broker, t
 
     java_runs = runs(await partitions_of(broker, java, 600))
     our_runs = runs(await partitions_of(broker, ours, 600))
-    # 2000 bytes hold 17 records of 112; the same partition may be drawn twice in a row.
+    # 2000 bytes hold 17 records of 112. The same partition may be drawn again and again, but not
+    # every time: somewhere both have moved on after one batch or, if it was not full then, two.
     for found in (java_runs, our_runs):
-        assert min(found[:-1]) >= 15
-        assert 600 / len(found) < 60
+        assert 15 <= min(found[:-1]) <= 40
