@@ -14,8 +14,15 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 # A time limit on each example would judge the machine, not the code.
-hypothesis.settings.register_profile("untimed", deadline=None)
-hypothesis.settings.load_profile("untimed")
+# The same examples in every run, on however slow a machine; HYPOTHESIS_PROFILE=search tries others.
+hypothesis.settings.register_profile(
+    "same",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 TESTS = Path(__file__).parent
 STAGES = (
