@@ -209,7 +209,7 @@ def test_machines_do_not_know_each_other() -> None:
         ("cli/x.py", "from scriba.broker.partition import Partition"),
         ("cli/x.py", "from scriba.storage.names import LOG"),
         ("console/x.py", "from scriba import broker"),
-        ("runtime/x.py", "from scriba.testing import sim_disk"),
+        ("runtime/x.py", "from scriba.testing.sim import disk"),
     ],
 )
 def test_a_breach_is_noticed(path: str, source: str) -> None:

@@ -19,7 +19,8 @@ from brokers import ScribaBroker, TraceableBroker
 from scriba.client import Admin, NewTopic
 from scriba.client.ports import Ports, real_ports
 from scriba.runtime.rng import SeededRng
-from scriba.testing.cast import (
+from scriba.testing.history import History
+from scriba.testing.sim.cast import (
     AUDITORS,
     COPIERS,
     SINK,
@@ -35,8 +36,7 @@ from scriba.testing.cast import (
     Reader,
     SlowKeeper,
 )
-from scriba.testing.history import History
-from scriba.testing.verdict import Verdict
+from scriba.testing.sim.verdict import Verdict
 
 WRITES = "pwritev,pwritev2,pwrite64"
 RENAMES = "rename,renameat,renameat2"

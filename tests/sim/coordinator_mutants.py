@@ -26,7 +26,7 @@ from scriba.storage.cleaner_txn import Fates
 from scriba.storage.cleaning import Dirt
 from scriba.storage.compaction import dirt_of
 from scriba.storage.log import Log
-from scriba.testing.cast import SINK
+from scriba.testing.sim.cast import SINK
 from scriba.txn import beginning
 from scriba.txn.state import State as TxnState
 from scriba.txn.states import Txn

@@ -28,9 +28,9 @@ from scriba.storage.inline import Inline
 from scriba.storage.log import Cold, Log, Slice
 from scriba.storage.logdir import LogDir
 from scriba.storage.names import PartitionName
-from scriba.testing.compacting import MEANS, SEED, append
-from scriba.testing.sim_disk import SimDisk
-from scriba.testing.sim_volume import DiskFaults, Volume
+from scriba.testing.sim.compacting import MEANS, SEED, append
+from scriba.testing.sim.disk import SimDisk
+from scriba.testing.sim.volume import DiskFaults, Volume
 
 TOPIC = TopicSettings(cleanup_policy=("compact",), segment_bytes=1500, index_interval_bytes=50)
 NAME = PartitionName("t", 0)

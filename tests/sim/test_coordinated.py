@@ -1,7 +1,7 @@
 """A whole node with groups, transactions and compaction, seed by seed.
 
 SEEDS=n plays more of them. A seed that fails is replayed with
-`python -m scriba.testing.sim_run SEED`.
+`python -m scriba.testing.sim.run SEED`.
 """
 
 import os
@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from scriba.testing.coordinated import run
-from scriba.testing.sim_run import describe
+from scriba.testing.sim.coordinated import run
+from scriba.testing.sim.run import describe
 
 SEEDS = int(os.environ.get("SEEDS", "12"))
 
@@ -28,7 +28,7 @@ def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:
 
 
 def test_the_trace_does_not_depend_on_the_hash_seed() -> None:
-    program = "from scriba.testing.coordinated import run; print(run(5).digest)"
+    program = "from scriba.testing.sim.coordinated import run; print(run(5).digest)"
     digests = [
         subprocess.run(
             [sys.executable, "-c", program],

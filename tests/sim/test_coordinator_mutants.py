@@ -8,7 +8,7 @@ import os
 import pytest
 from tests.sim.coordinator_mutants import MUTANTS, Mutant
 
-from scriba.testing.coordinated import run
+from scriba.testing.sim.coordinated import run
 
 SEEDS = 60
 ALL = os.environ.get("MUTANTS") == "all"

@@ -7,8 +7,8 @@ from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
 from scriba.settings import TopicSettings
 from scriba.storage.log import Log
 from scriba.storage.logdir import LogDir
-from scriba.testing.compacting import append
-from scriba.testing.sim_world import ProcessWorld, SimWorld
+from scriba.testing.sim.compacting import append
+from scriba.testing.sim.world import ProcessWorld, SimWorld
 
 
 def with_a_log(story: Callable[[SimWorld, ProcessWorld, Log], Awaitable[None]]) -> None:

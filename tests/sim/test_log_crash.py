@@ -15,9 +15,9 @@ from scriba.runtime.rng import SeededRng
 from scriba.settings import NodeSettings, TopicSettings
 from scriba.storage.log import EMPTY, Cold, Log
 from scriba.storage.logdir import LogDir
-from scriba.testing.sim_volume import DiskFaults
-from scriba.testing.sim_world import ProcessWorld, SimWorld
-from scriba.testing.synced import synced_records
+from scriba.testing.sim.synced import synced_records
+from scriba.testing.sim.volume import DiskFaults
+from scriba.testing.sim.world import ProcessWorld, SimWorld
 
 PRODUCERS = 3
 

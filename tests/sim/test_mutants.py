@@ -17,8 +17,8 @@ from scriba.storage import recovery
 from scriba.storage.log import Appended
 from scriba.storage.producers import Producers
 from scriba.storage.scan import scan
-from scriba.testing.sim_disk import SimDisk, SimFile
-from scriba.testing.single_node import TOPIC, run
+from scriba.testing.sim.disk import SimDisk, SimFile
+from scriba.testing.sim.single_node import TOPIC, run
 
 SEEDS = range(60)
 

@@ -5,9 +5,9 @@ import asyncio
 from scriba.client import Producer
 from scriba.errors import ErrorCode
 from scriba.settings import NodeSettings
-from scriba.testing.peer import Peer
-from scriba.testing.sim_node import SimNode
-from scriba.testing.sim_world import ProcessWorld, SimWorld
+from scriba.testing.sim.node import SimNode
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world import ProcessWorld, SimWorld
 from scriba.wire.fetch import (
     ListOffsetsPartition,
     ListOffsetsRequest,

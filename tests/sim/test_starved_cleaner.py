@@ -7,7 +7,7 @@ import pytest
 
 from scriba.broker.cleaning import LEAST_BYTES, PATIENCE_MS, Starved, in_time
 from scriba.storage.cleaner import Progress
-from scriba.testing.sim_world import SimClock, SimWorld
+from scriba.testing.sim.world import SimClock, SimWorld
 
 
 async def worker(clock_ms: float, step: Progress, count: int) -> AsyncIterator[Progress]:

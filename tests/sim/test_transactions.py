@@ -14,9 +14,9 @@ from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, decode_records, encode_batch, walk
 from scriba.settings import NodeSettings
-from scriba.testing.peer import Peer
-from scriba.testing.sim_volume import DiskFaults
-from scriba.testing.sim_world import ProcessWorld, SimWorld
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.volume import DiskFaults
+from scriba.testing.sim.world import ProcessWorld, SimWorld
 from scriba.wire.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from scriba.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse

@@ -14,8 +14,8 @@ from scriba.errors import ErrorCode
 from scriba.groups.machine import Groups
 from scriba.groups.store import Store
 from scriba.runtime.pace import Pace
-from scriba.testing.sim_disk import SimDisk
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.disk import SimDisk
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire import groups
 from scriba.wire.admin import DeleteTopicsRequest, DeleteTopicsResponse
 from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse

@@ -11,8 +11,8 @@ from scriba.broker.node import Node
 from scriba.broker.partition import Partition
 from scriba.records.batch import Record, decode_records, encode_batch, walk
 from scriba.storage.log import Cold, Slice
-from scriba.testing.peer import Peer
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire import admin, produce
 
 InANode = Callable[..., None]

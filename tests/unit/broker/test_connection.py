@@ -10,9 +10,9 @@ from scriba.broker.connection import COLD_WINDOWS
 from scriba.broker.node import Node
 from scriba.records.batch import Record, encode_batch
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
-from scriba.testing.peer import Peer
-from scriba.testing.sim_disk import SimDisk
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.disk import SimDisk
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire import admin, fetch, metadata, produce
 from scriba.wire.frame import encode_request
 from scriba.wire.schema import Message

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from scriba.broker.node import Node
-from scriba.testing.peer import Peer
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire import configs, metadata
 
 InANode = Callable[..., None]

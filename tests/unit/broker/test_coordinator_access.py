@@ -20,7 +20,7 @@ from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.context import Context
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire import txn
 from scriba.wire.apis import API, ApiKey
 

@@ -7,8 +7,8 @@ import pytest
 
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
-from scriba.testing.peer import Peer
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire import admin, groups, metadata
 from scriba.wire.apis import ApiKey
 

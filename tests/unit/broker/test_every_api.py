@@ -11,8 +11,8 @@ from scriba.broker.node import Node
 from scriba.broker.served import served
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
-from scriba.testing.peer import Peer
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire import admin, configs, fetch, groups, metadata, produce, quorum, txn
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.schema import Message

@@ -12,9 +12,9 @@ from scriba.broker.context import Context
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
-from scriba.testing.peer import Peer
-from scriba.testing.sim_disk import SimDisk
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.disk import SimDisk
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.admin import (
     CreatableTopic,
     CreateTopicsRequest,

@@ -7,8 +7,8 @@ from scriba.broker.jobs import producer_expiry_pass, retention_pass
 from scriba.broker.node import Node
 from scriba.instant import Instant
 from scriba.records.batch import Record, encode_batch, read_header
-from scriba.testing.peer import Peer
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire import admin, configs, produce
 
 InANode = Callable[..., None]

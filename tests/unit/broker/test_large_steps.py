@@ -13,7 +13,7 @@ from scriba.broker.transactions import append_marker
 from scriba.errors import KafkaError
 from scriba.records.batch import EndTxnMarker
 from scriba.runtime import pace
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire import groups as wire
 from scriba.wire.admin import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from scriba.wire.apis import ApiKey

@@ -12,7 +12,7 @@ from scriba.broker.node import Node
 from scriba.config import ConfigError
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.settings import NodeSettings
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.world import ProcessWorld
 
 InANode = Callable[..., None]
 WHERE = "http://127.0.0.1:9404"

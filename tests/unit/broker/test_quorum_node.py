@@ -22,8 +22,8 @@ from scriba.runtime.tasks import Tasks
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings, TopicSettings
 from scriba.storage.log import Log
-from scriba.testing.sim_disk import DiskFaults
-from scriba.testing.sim_world import ProcessWorld, SimHost, SimWorld
+from scriba.testing.sim.disk import DiskFaults
+from scriba.testing.sim.world import ProcessWorld, SimHost, SimWorld
 from scriba.wire.admin import (
     CreatableTopic,
     CreatableTopicConfig,

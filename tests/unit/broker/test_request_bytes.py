@@ -9,8 +9,8 @@ from scriba.broker.node import Node
 from scriba.records.batch import Record, decode_records, encode_batch
 from scriba.records.compression import Codec
 from scriba.storage.log import Slice
-from scriba.testing.peer import Peer
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.admin import (
     CreatableTopic,
     CreatableTopicConfig,

@@ -29,7 +29,7 @@ from scriba.records.compression import Codec
 from scriba.runtime.pace import Pace
 from scriba.settings import NodeSettings
 from scriba.storage.log import Slice
-from scriba.testing.sim_world import ProcessWorld, SimWorld
+from scriba.testing.sim.world import ProcessWorld, SimWorld
 from scriba.wire.admin import DeleteTopicsRequest, DeleteTopicState
 from scriba.wire.coordinators import OFFSETS_TOPIC
 from scriba.wire.groups import HeartbeatRequest

@@ -7,7 +7,7 @@ from tests.unit.broker.test_commit_lanes import Committer
 
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire import groups
 
 InANode = Callable[..., None]

@@ -10,7 +10,7 @@ from scriba.broker import coordination
 from scriba.broker.access import Operation, Resource
 from scriba.broker.context import Context
 from scriba.broker.node import Node
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire import groups
 from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 

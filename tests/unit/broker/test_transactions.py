@@ -10,8 +10,8 @@ from scriba.broker.node import Node
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.batch import Record, encode_batch
 from scriba.storage.names import PartitionName
-from scriba.testing.peer import Peer
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world import ProcessWorld
 from scriba.txn.messages import WriteMarkers
 from scriba.wire.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse

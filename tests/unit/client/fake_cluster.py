@@ -16,8 +16,8 @@ from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
 from scriba.records.batch import BatchHeader, next_sequence, read_header, stamp
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
-from scriba.testing.sim_net import NetFaults
-from scriba.testing.sim_world import ProcessWorld, SimWorld
+from scriba.testing.sim.net import NetFaults
+from scriba.testing.sim.world import ProcessWorld, SimWorld
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.fetch import (
     AbortedTransaction,

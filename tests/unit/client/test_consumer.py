@@ -21,7 +21,7 @@ from scriba.client.record import ConsumerRecord
 from scriba.errors import ErrorCode
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch
 from scriba.records.compression import Codec
-from scriba.testing.sim_world import EPOCH_MS, ProcessWorld
+from scriba.testing.sim.world import EPOCH_MS, ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.fetch import (
     FetchableTopicResponse,

@@ -12,9 +12,9 @@ from scriba.client import Admin, ClientError, Consumer, NewTopic, Producer
 from scriba.client.model import Isolation, OffsetSpec, TopicPartition
 from scriba.client.offsets import look_up
 from scriba.settings import NodeSettings
-from scriba.testing.peer import Peer
-from scriba.testing.sim_net import NetFaults
-from scriba.testing.sim_world import ProcessWorld, SimWorld
+from scriba.testing.sim.net import NetFaults
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world import ProcessWorld, SimWorld
 from scriba.wire.groups import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 
 AT = {"bootstrap.servers": "broker:9092"}

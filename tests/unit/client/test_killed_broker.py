@@ -11,7 +11,7 @@ from scriba.client.admin_model import NewTopic
 from scriba.client.consumer import Consumer
 from scriba.client.producer import Producer
 from scriba.settings import NodeSettings
-from scriba.testing.sim_world import ProcessWorld, SimWorld
+from scriba.testing.sim.world import ProcessWorld, SimWorld
 
 AT = {"bootstrap.servers": "broker:9092"}
 RECORDS = 600

@@ -10,7 +10,7 @@ from scriba.client.errors import BrokerError
 from scriba.client.model import OffsetAndMetadata, TopicPartition
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.groups import (
     HeartbeatRequest,

@@ -18,7 +18,7 @@ from scriba.client.errors import (
 from scriba.client.producer import Producer
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, decode_records
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.metadata import MetadataRequest
 from scriba.wire.produce import (

@@ -10,7 +10,7 @@ from test_producer import producer, values
 
 from scriba.client.errors import BufferFull, Closed, TimedOut
 from scriba.client.model import TopicPartition
-from scriba.testing.sim_world import ProcessWorld
+from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 
 LITTLE: dict[str, Any] = {"buffer_memory": 2000, "batch_size": 500, "linger_ms": 0}

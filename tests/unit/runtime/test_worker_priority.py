@@ -6,7 +6,7 @@ import pytest
 
 from scriba.runtime.workers import NICENESS, ChildWorker, ChildWorkers
 
-TASKS = "scriba.testing.tasks"
+TASKS = "scriba.testing.sim.tasks"
 
 
 async def process_of(worker: ChildWorker) -> int:

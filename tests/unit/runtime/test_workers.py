@@ -12,7 +12,7 @@ import pytest
 
 from scriba.runtime.workers import AHEAD, ChildWorker, ChildWorkers
 
-TASKS = "scriba.testing.tasks"
+TASKS = "scriba.testing.sim.tasks"
 PATIENCE_S = 300
 
 

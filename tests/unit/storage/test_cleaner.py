@@ -9,7 +9,7 @@ from scriba.records.header import DELETE_HORIZON
 from scriba.settings import TopicSettings
 from scriba.storage.cleaner_source import Damage
 from scriba.storage.log import Log
-from scriba.testing.compacting import MEANS, append, compact, look
+from scriba.testing.sim.compacting import MEANS, append, compact, look
 
 DAY_MS = 86_400_000
 COMPACTED = TopicSettings(cleanup_policy=("compact",), segment_bytes=4000, index_interval_bytes=100)

@@ -24,7 +24,7 @@ from scriba.runtime.disk import PosixDisk
 from scriba.runtime.offload import ThreadOffload
 from scriba.settings import TopicSettings
 from scriba.storage.log import Cold, Log, Slice
-from scriba.testing.compacting import MEANS, append, compact
+from scriba.testing.sim.compacting import MEANS, append, compact
 
 RETENTION_MS = 1000
 TOPIC = TopicSettings(

@@ -23,7 +23,7 @@ from scriba.runtime.rng import SeededRng
 from scriba.settings import TopicSettings
 from scriba.storage.log import EMPTY, Cold, Log
 from scriba.storage.producers import Producers
-from scriba.testing.sim_disk import DiskFaults, SimDisk, Volume
+from scriba.testing.sim.disk import DiskFaults, SimDisk, Volume
 
 PRODUCERS = 3
 

@@ -13,7 +13,7 @@ A `datasync` covers what was written before it was called, and only from the mom
 failed one leaves the file as Linux does: pages counted as clean, though some never reached the
 device, so that a second try succeeds and saves nothing.
 
-`Volume` is what survives its host's processes; `sim_disk.SimDisk` is one process's view of it.
+`Volume` is what survives its host's processes; `disk.SimDisk` is one process's view of it.
 """
 
 from collections.abc import Callable, Iterable, Iterator

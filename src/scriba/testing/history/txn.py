@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scriba.testing.findings import Findings, Where, place, short
+from scriba.testing.history.findings import Findings, Where, place, short
 
 Log = Mapping[Where, Sequence[tuple[int, bytes]]]
 """(offset, value) of the committed records of each partition."""

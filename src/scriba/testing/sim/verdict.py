@@ -6,7 +6,8 @@ from typing import Any
 
 from scriba.client import Consumer, TopicPartition
 from scriba.client.ports import Ports
-from scriba.testing.cast import (
+from scriba.testing.history import Where, check_copied
+from scriba.testing.sim.cast import (
     AUDITORS,
     COPIERS,
     ROWS,
@@ -16,7 +17,6 @@ from scriba.testing.cast import (
     everything,
     rows_of,
 )
-from scriba.testing.history import Where, check_copied
 
 TOPIC_OF = {COPIERS: SOURCE, AUDITORS: SINK}
 

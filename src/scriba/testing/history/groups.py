@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from scriba.testing.findings import Findings, Where, place
+from scriba.testing.history.findings import Findings, Where, place
 
 Noted = tuple[int, str]
 """An offset, and the note that came with it."""

@@ -28,10 +28,10 @@ from scriba.runtime.lag import LagHistogram
 from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Workers
 from scriba.runtime.rng import SeededRng
 from scriba.runtime.worker_process import find_task
-from scriba.testing.sim_disk import SimDisk
-from scriba.testing.sim_loop import Life, SimLoop
-from scriba.testing.sim_net import NetFaults, Network, SimNet
-from scriba.testing.sim_volume import DiskFaults, Volume
+from scriba.testing.sim.disk import SimDisk
+from scriba.testing.sim.loop import Life, SimLoop
+from scriba.testing.sim.net import NetFaults, Network, SimNet
+from scriba.testing.sim.volume import DiskFaults, Volume
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -14,13 +14,13 @@ from typing import Any, Final
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.settings import NodeSettings
 from scriba.testing.history import History
-from scriba.testing.peer import Peer
-from scriba.testing.sim_net import NetFaults
-from scriba.testing.sim_node import START_TIMEOUT_S, SimNode
-from scriba.testing.sim_volume import DiskFaults
-from scriba.testing.sim_world import ProcessWorld, SimWorld
-from scriba.testing.synced import synced_records
-from scriba.testing.workload import Client, consume, produce, produce_idempotently, read_all
+from scriba.testing.sim.net import NetFaults
+from scriba.testing.sim.node import START_TIMEOUT_S, SimNode
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.synced import synced_records
+from scriba.testing.sim.volume import DiskFaults
+from scriba.testing.sim.workload import Client, consume, produce, produce_idempotently, read_all
+from scriba.testing.sim.world import ProcessWorld, SimWorld
 from scriba.wire.admin import (
     CreatableTopic,
     CreatableTopicConfig,

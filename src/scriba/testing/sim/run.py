@@ -1,8 +1,8 @@
 """Replays seeds of a simulation and tells what went wrong.
 
-python -m scriba.testing.sim_run 17             one seed, with the end of its trace if it fails
-python -m scriba.testing.sim_run 0-999          a range of seeds, one line for each that fails
-python -m scriba.testing.sim_run -p records 17  the play: records, or coordinated (the default)
+python -m scriba.testing.sim.run 17             one seed, with the end of its trace if it fails
+python -m scriba.testing.sim.run 0-999          a range of seeds, one line for each that fails
+python -m scriba.testing.sim.run -p records 17  the play: records, or coordinated (the default)
 """
 
 import argparse
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from scriba.testing import coordinated, single_node
+from scriba.testing.sim import coordinated, single_node
 
 
 class Report(Protocol):
@@ -39,7 +39,7 @@ PLAYS: Final[dict[str, Callable[[int], Report]]] = {
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="scriba.testing.sim_run",
+        prog="scriba.testing.sim.run",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -21,11 +21,11 @@ a clean stop; a killed process takes back nothing.
 from dataclasses import dataclass, field
 from enum import Enum
 
-from scriba.testing.findings import Findings, Where
-from scriba.testing.findings import short as _short
-from scriba.testing.history_groups import Groups
-from scriba.testing.history_table import Table
-from scriba.testing.history_txn import Fate, Transactions, check_copied
+from scriba.testing.history.findings import Findings, Where
+from scriba.testing.history.findings import short as _short
+from scriba.testing.history.groups import Groups
+from scriba.testing.history.table import Table
+from scriba.testing.history.txn import Fate, Transactions, check_copied
 
 __all__ = [
     "Fate",

@@ -31,8 +31,8 @@ from scriba.client import (
 from scriba.client.ports import Ports
 from scriba.runtime.rng import SeededRng
 from scriba.testing.history import Groups, History, Table, Transactions, Where
-from scriba.testing.history_groups import Commit
-from scriba.testing.history_table import Row, Write
+from scriba.testing.history.groups import Commit
+from scriba.testing.history.table import Row, Write
 
 SOURCE, SINK, TABLE = "source", "sink", "table"
 COPIERS, AUDITORS = "copiers", "auditors"

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scriba.testing.findings import Findings, Where, place, short
+from scriba.testing.history.findings import Findings, Where, place, short
 
 Row = tuple[int, bytes, bytes | None]
 """(offset, key, value); no value is a tombstone."""

@@ -1,6 +1,6 @@
 """One whole node with groups, transactions and compaction under a seed's mix of faults.
 
-The cast (`scriba.testing.cast`) feeds a topic, copies it exactly once in a group, audits the copies
+The cast (`sim.cast`) feeds a topic, copies it exactly once in a group, audits the copies
 in another group, and keeps a compacted table. The seed decides the protocol of each group, the
 generation of transactions, whether everything is synced before it counts, how disk and network
 behave, and what goes wrong: connections, hosts, the node, the disk, the clock, and the members
@@ -20,7 +20,8 @@ from scriba.client import Admin, ConfigOp, NewTopic, TopicPartition, UpgradeType
 from scriba.client.admin_model import ConfigResource, ResourceType
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import NodeSettings
-from scriba.testing.cast import (
+from scriba.testing.history import History
+from scriba.testing.sim.cast import (
     AUDITORS,
     COPIERS,
     SINK,
@@ -36,12 +37,11 @@ from scriba.testing.cast import (
     Reader,
     SlowKeeper,
 )
-from scriba.testing.history import History
-from scriba.testing.sim_net import NetFaults
-from scriba.testing.sim_node import SimNode
-from scriba.testing.sim_volume import DiskFaults
-from scriba.testing.sim_world import ProcessWorld, SimProcess, SimWorld
-from scriba.testing.verdict import Verdict
+from scriba.testing.sim.net import NetFaults
+from scriba.testing.sim.node import SimNode
+from scriba.testing.sim.verdict import Verdict
+from scriba.testing.sim.volume import DiskFaults
+from scriba.testing.sim.world import ProcessWorld, SimProcess, SimWorld
 
 BROKER: Final = "broker"
 PARTITIONS: Final = 2

@@ -1,0 +1,8 @@
+"""The simulator of whole nodes, for Scriba's own tests: one seed, one run, the same every time.
+
+`world` is a whole simulated world: virtual time, disks that lose what was not synced, a network
+that delays, cuts and resets. `peer` is a bare protocol client. `single_node` and `coordinated` play
+one node under a seed's faults, the first with plain records, the other with groups, transactions
+and compaction. `cast` has clients that use groups and transactions, and `verdict` how their play
+ends; both run anywhere. `python -m scriba.testing.sim.run SEED` replays a seed.
+"""
