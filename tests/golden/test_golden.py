@@ -21,6 +21,7 @@ from scriba.errors import ErrorCode
 from scriba.wire import frame, stored, uuids
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.schema import NONE, Message, Struct, Type, Versions, parse_versions
+from scriba.wire.views import revoker
 
 Json = dict[str, Any]
 
@@ -154,6 +155,21 @@ def test_bytes_and_values_agree_both_ways(name: str) -> None:
             decoded = cls.decode(buffer, version)
             assert decoded == expected
         assert decoded.encode(version) == data
+
+
+@each_message
+def test_a_revoked_message_has_no_view_of_its_buffer(name: str) -> None:
+    cls = DECLARED[name]
+    revoke = revoker(cls)
+    for case in CASES[name]:
+        memory = bytearray.fromhex(case["bytes"])
+        frame = memoryview(memory)
+        message = cls.decode(frame, case["version"])
+        frame.release()
+        if revoke is not None:
+            revoke(message)
+        memory.append(0)  # BufferError while there is a view
+        assert message is not None
 
 
 @each_message

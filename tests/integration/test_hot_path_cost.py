@@ -28,10 +28,11 @@ from scriba.runtime.loop import loop_factory
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
 
-PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 22, 32
-"""Wait, receive, write to the log, send."""
+PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 22, 34
+"""Wait, receive, write to the log, send. Two of the C calls make sure that nobody keeps the frame:
+it is released, and before the buffer is used again its references are counted."""
 
-FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 29, 33
+FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 29, 35
 """Wait, receive, read a batch's header and then the records, send."""
 
 REQUESTS = 500

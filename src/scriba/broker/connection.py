@@ -14,7 +14,7 @@ Answers wait in `_slots` until all before them have left. While more than `MAX_U
 for the peer, or a closed parking is on, nothing is read: the peer's own window pushes back.
 
 A view of request bytes is valid until the handler returns, never beyond: what it returns to be
-awaited (`Later`) begins to run after that.
+awaited (`Later`) begins to run after that. Frames are released then, and read no more (`buffers`).
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Coroutine
+from sys import getrefcount
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.answers import HangUp, Parked, Part, Parts, Promise, Region, ShortWay, Slot
+from scriba.broker.buffers import ALONE, ReceiveBuffer
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Stream
 
 if TYPE_CHECKING:
@@ -101,7 +103,7 @@ class Connection:
         """Where in a Fetch of so many bytes the offset stands (see `fetch_lanes`)."""
         self.last_active = self.now.mono_ms
         self._backlog = bytearray()
-        self._frame: memoryview | None = None
+        self._frame: ReceiveBuffer | None = None
         self._expected = 0
         self._filled = 0
         self._large = False
@@ -129,11 +131,14 @@ class Connection:
         try:
             frame = self._frame
             if frame is None:
-                view = server.scratch
+                if getrefcount(server.scratch.memory) != ALONE:
+                    server.renew_scratch()
+                view = memoryview(server.scratch.memory)
                 n = self.stream.recv_into(view[:FIRST_READ_OF_LARGE] if self._large else view)
             else:
+                view = memoryview(frame.memory)
                 end = min(self._expected, self._filled + READ_WINDOW)
-                n = self.stream.recv_into(frame[self._filled : end])
+                n = self.stream.recv_into(view[self._filled : end])
             if n == WOULD_BLOCK:
                 return
             if n == EOF:
@@ -148,12 +153,14 @@ class Connection:
                     self._run_backlog()
                 elif n >= 4 and _LENGTH.unpack_from(view)[0] + 4 == n and not self._large:
                     self._run_one(view[4:n])
-                    return
                 else:
                     self._run(view[:n])
+                if server.spoil is not None:
+                    server.spoil(view[:n])
             else:
                 self._filled += n
                 if self._filled == self._expected:
+                    view.release()
                     self._run_frame(frame)
             if self._out and not self._writing:
                 self._flush()
@@ -170,6 +177,7 @@ class Connection:
         """
         self._check_length(len(frame))
         answer = self._answer(frame)
+        frame.release()
         if type(answer) is tuple and len(answer) == 1 and not self._slots and not self._out:
             whole = answer[0]
             if type(whole) is bytearray:
@@ -220,20 +228,21 @@ class Connection:
     def _expect(self, length: int, received: memoryview) -> None:
         """Lends a buffer for the whole frame and reads on at once: more is probably there."""
         frame = self._server.pool.take(length)
-        frame[: len(received)] = received
+        memoryview(frame.memory)[: len(received)] = received
         self._frame, self._expected, self._filled = frame, length, len(received)
         self._on_readable()
 
-    def _run_frame(self, frame: memoryview) -> None:
+    def _run_frame(self, frame: ReceiveBuffer) -> None:
         self._frame = None
-        try:
-            self._handle(frame[: self._expected])
-        finally:
-            self._server.pool.give(frame)
+        self._handle(memoryview(frame.memory)[: self._expected])
+        # Not after an exception, whose traceback still has views.
+        self._server.pool.give(frame)
 
     def _handle(self, frame: memoryview) -> None:
         self.now = self._server.clock.now()
-        self._take(self._answer(frame))
+        answer = self._answer(frame)
+        frame.release()
+        self._take(answer)
 
     def _answer(self, frame: memoryview) -> Parts | Parked | None:
         lane = self.lane

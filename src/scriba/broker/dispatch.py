@@ -8,6 +8,7 @@ answer at all. A KafkaError that escapes it becomes the API's own shape of that 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import struct
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,7 @@ from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.runtime.pace import Pace
 from scriba.wire.frame import RequestHeader, decode_request_header
 from scriba.wire.schema import Message
+from scriba.wire.views import Revoke, revoker
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
@@ -90,6 +92,11 @@ class Served:
     encode: Encode = encode_plain
     count: int = 0
     errors: int = 0
+    revoke: Revoke | None = dataclasses.field(init=False)
+    """Ends the request's views of its frame as soon as the handler has returned."""
+
+    def __post_init__(self) -> None:
+        self.revoke = revoker(self.request)
 
 
 class Dispatch:
@@ -155,6 +162,8 @@ class Dispatch:
             answer = served.handler(self._node, ctx, request)
         except Exception as error:
             answer = self._failed(served, request, error)
+        if served.revoke is not None:
+            served.revoke(request)
         if type(answer) is Later:
             work = self._finish(served, ctx, request, answer, header.correlation_id)
             return Parked(work, answer.open)

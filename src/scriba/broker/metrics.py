@@ -73,6 +73,11 @@ def _traffic(node: Node) -> Iterator[Sample]:
     yield Sample("scriba_network_bytesin_total", network.bytes_in, "Bytes received.")
     yield Sample("scriba_network_bytesout_total", network.bytes_out, "Bytes sent.")
     yield Sample("scriba_network_connections", node.server.connections, "Open connections.")
+    yield Sample(
+        "scriba_network_kept_views_total",
+        node.server.pool.kept_views,
+        "Receive buffers lost to a view that outlived its request: a defect.",
+    )
 
 
 def _requests(node: Node) -> Iterator[Sample]:

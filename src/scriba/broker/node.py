@@ -94,7 +94,7 @@ class Node:
         self.supported_features = SUPPORTED
         self.dispatch = Dispatch(self, served())
         self._controller_dispatch = Dispatch(self, served(on_controller=True))
-        self.server = Server(world.net, world.clock, _limits(settings), self._handle)
+        self.server = Server(world.net, world.clock, _limits(settings), self._handle, world.spoil)
         self.listeners: list[Bound] = []
         self.controller_listeners: list[Bound] = []
         self.cluster_id = ""

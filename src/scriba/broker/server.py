@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from scriba.broker.answers import Parked, Parts
-from scriba.broker.buffers import BufferPool
+from scriba.broker.buffers import BufferPool, ReceiveBuffer, Spoil
 from scriba.broker.connection import Connection
 from scriba.broker.context import ANONYMOUS
 from scriba.runtime.ports import Clock, Listener, Net, Stream
@@ -48,13 +48,21 @@ class Handle(Protocol):
 class Server:
     """All listeners and connections of one node."""
 
-    def __init__(self, net: Net, clock: Clock, limits: Limits, handle: Handle) -> None:
+    def __init__(
+        self,
+        net: Net,
+        clock: Clock,
+        limits: Limits,
+        handle: Handle,
+        spoil: Spoil | None = None,
+    ) -> None:
         self.clock = clock
         self.limits = limits
         self.handle = handle
         self.max_request_bytes = limits.max_request_bytes
-        self.pool = BufferPool()
-        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.spoil = spoil
+        self.pool = BufferPool(spoil)
+        self.scratch = ReceiveBuffer(bytearray(SCRATCH_BYTES))
         self.counters = Counters()
         self._net = net
         self._listeners: list[Listener] = []
@@ -111,6 +119,11 @@ class Server:
         self.counters.refused += 1
         log.warning("refused a connection of %s: %s", stream.peer, why)
         stream.close()
+
+    def renew_scratch(self) -> None:
+        """Leaves the scratch buffer to whoever still has a view of it."""
+        self.pool.lose()
+        self.scratch = ReceiveBuffer(bytearray(SCRATCH_BYTES))
 
     def hung_up(self, connection: Connection, why: str) -> None:
         self.counters.hung_up += 1

@@ -229,3 +229,5 @@ class World(Protocol):
     net: Net
     lag: LagHistogram
     workers: Workers
+    spoil: Callable[[memoryview], None] | None
+    """What becomes of received bytes whose request has been handled; None leaves them."""

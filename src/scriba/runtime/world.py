@@ -1,5 +1,7 @@
 """The real world: the machine this process runs on."""
 
+from collections.abc import Callable
+
 from scriba.runtime.clock import SystemClock
 from scriba.runtime.disk import PosixDisk
 from scriba.runtime.lag import LagHistogram, LagMonitor
@@ -22,6 +24,7 @@ class RealWorld:
         self.net: Net = SocketNet()
         self.lag = LagHistogram()
         self.workers: Workers = ChildWorkers()
+        self.spoil: Callable[[memoryview], None] | None = None
         self._monitor = LagMonitor(self.lag)
 
     async def __aenter__(self) -> "RealWorld":

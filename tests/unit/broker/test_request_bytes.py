@@ -2,12 +2,20 @@
 
 import asyncio
 from collections.abc import Callable
+from random import Random
+from typing import Any
 
+import pytest
+
+from scriba.broker.buffers import BufferPool
+from scriba.broker.connection import Connection
 from scriba.broker.context import ANONYMOUS, Context, Later
 from scriba.broker.handlers.produce import produce as handler
 from scriba.broker.node import Node
+from scriba.errors import ErrorCode
 from scriba.records.batch import Record, decode_records, encode_batch
 from scriba.records.compression import Codec
+from scriba.records.validate import prepare
 from scriba.storage.log import Slice
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
@@ -25,6 +33,7 @@ from scriba.wire.produce import (
     TopicProduceData,
 )
 from scriba.wire.txn import InitProducerIdRequest, InitProducerIdResponse
+from scriba.wire.views import revoker
 
 InANode = Callable[..., None]
 
@@ -71,8 +80,12 @@ async def handled(node: Node, request: ProduceRequest, version: int) -> ProduceR
     where its request was."""
     buffer = bytearray(request.encode(version))
     ctx = Context(ANONYMOUS, "PLAINTEXT", "c", "127.0.0.1", 0, version, 0)
-    answer = handler(node, ctx, ProduceRequest.decode(memoryview(buffer), version))
-    buffer[:] = bytes(len(buffer))
+    request = ProduceRequest.decode(memoryview(buffer), version)
+    answer = handler(node, ctx, request)
+    revoke = revoker(ProduceRequest)
+    assert revoke is not None
+    revoke(request)
+    buffer[:] = b"\xff" * len(buffer)
     assert isinstance(answer, Later), "it did not have to wait"
     while isinstance(answer, Later):
         answer = await answer.awaitable
@@ -118,5 +131,222 @@ def test_a_small_batch_beside_one_that_is_packed_anew_keeps_its_bytes(in_a_node:
             assert told.error_code == 0, told
         assert stored(node, "t", 0) == [b"small"]
         assert stored(node, "t", 1) == [b"large" * 40_000]
+
+    in_a_node(script)
+
+
+# ---- what a handler keeps nevertheless ----
+
+
+def kept_by_a_handler(node: Node, keep: Callable[[ProduceRequest], Any]) -> list[Any]:
+    """What `keep` takes of each Produce that the node handles from now on."""
+    kept: list[Any] = []
+    served = node.dispatch.table[0]
+    ordinary = served.handler
+
+    def curious(node: Node, ctx: Context, request: ProduceRequest) -> Any:
+        kept.append(keep(request))
+        return ordinary(node, ctx, request)
+
+    served.handler = curious
+    return kept
+
+
+def records_of(request: ProduceRequest) -> Any:
+    return request.topic_data[0].partition_data[0].records
+
+
+def slice_of(request: ProduceRequest) -> Any:
+    return records_of(request)[61:]
+
+
+SIZES = pytest.mark.parametrize("size", [100, 300_000], ids=["in the scratch", "in the pool"])
+
+
+def batch_of(world: ProcessWorld, size: int) -> bytearray:
+    return encode_batch([Record(0, world.clock.wall_ms(), None, b"v" * size, ())])
+
+
+@SIZES
+def test_records_read_after_their_handler_raise(in_a_node: InANode, size: int):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        peer = await connected(
+            world, CreatableTopic(name="t", num_partitions=2, replication_factor=1)
+        )
+        kept = kept_by_a_handler(node, records_of)
+        two = produce("t", (0, batch_of(world, size)), (1, batch_of(world, size)))
+        answer = await peer.call(two, 9, ProduceResponse)
+        assert answer.responses[0].partition_responses[0].error_code == 0
+        with pytest.raises(ValueError, match="released"):
+            bytes(kept[0])
+        assert node.server.pool.kept_views == 0, "the buffer is used again"
+
+    in_a_node(script)
+
+
+@SIZES
+def test_a_slice_that_outlives_its_request_never_shows_another_one(in_a_node: InANode, size: int):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        world.spoil = node.server.spoil = None  # as outside of the simulator
+        node.server.pool = BufferPool()
+        peer = await connected(
+            world, CreatableTopic(name="t", num_partitions=2, replication_factor=1)
+        )
+        kept = kept_by_a_handler(node, slice_of)
+        sent = []
+        for letter in (b"a", b"b", b"c"):
+            record = Record(0, world.clock.wall_ms(), None, letter * size, ())
+            sent.append(encode_batch([record]))
+            two = produce("t", (0, sent[-1]), (1, sent[-1]))
+            answer = await peer.call(two, 9, ProduceResponse)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+        assert [bytes(view) for view in kept] == [bytes(batch[61:]) for batch in sent]
+        kept.clear()
+        lost = node.server.pool.kept_views
+        assert lost >= 2
+        await peer.call(produce("t", (0, batch_of(world, size))), 9, ProduceResponse)
+        await peer.call(produce("t", (0, batch_of(world, size))), 9, ProduceResponse)
+
+    in_a_node(script)
+
+
+@SIZES
+def test_in_the_simulator_a_late_read_meets_rubbish(in_a_node: InANode, size: int):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        peer = await connected(
+            world, CreatableTopic(name="t", num_partitions=2, replication_factor=1)
+        )
+        kept = kept_by_a_handler(node, slice_of)
+        batch = batch_of(world, size)
+        two = produce("t", (0, batch), (1, batch))
+        await peer.call(two, 9, ProduceResponse)
+        assert b"vv" not in bytes(kept[0])
+
+    in_a_node(script)
+
+
+def test_a_frame_is_released_when_it_has_been_handled(in_a_node: InANode):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        peer = await connected(world)
+        frames: list[memoryview] = []
+        ordinary = node.server.handle
+
+        def curious(connection: Connection, frame: memoryview) -> Any:
+            frames.append(frame)
+            return ordinary(connection, frame)
+
+        node.server.handle = curious
+        asked = FindCoordinatorRequest(key="x" * 20_000, key_type=1)
+        answers = [peer.send(asked, 2, FindCoordinatorResponse) for _ in range(20)]
+        await asyncio.gather(*answers)
+        assert len(frames) == 20
+        for frame in frames:
+            with pytest.raises(ValueError, match="released"):
+                frame[0]
+        assert node.server.pool.kept_views == 0
+
+    in_a_node(script)
+
+
+def test_a_refused_batch_does_not_keep_its_buffer(in_a_node: InANode):
+    """Errors have tracebacks, and those have frames with views."""
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        compact = CreatableTopicConfig(name="cleanup.policy", value="compact")
+        peer = await connected(
+            world,
+            CreatableTopic(name="t", num_partitions=2, replication_factor=1, configs=[compact]),
+        )
+        for codec in Codec:
+            bad = encode_batch(
+                [Record(0, world.clock.wall_ms(), None, bytes(90_000), ())], codec=codec
+            )
+            broken = bytearray(bad)
+            broken[70] ^= 1
+            answer = await peer.call(produce("t", (0, bad), (1, broken)), 9, ProduceResponse)
+            assert all(told.error_code for told in answer.responses[0].partition_responses)
+            await peer.call(produce("t", (0, bad), (1, broken)), 9, ProduceResponse)
+        assert node.server.pool.kept_views == 0
+
+    in_a_node(script)
+
+
+@pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
+def test_a_batch_checked_off_the_loop_is_judged_by_its_own_bytes(in_a_node: InANode, codec: Codec):
+    """What the buffer holds by the time of the append, rubbish here, decides nothing."""
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        topics = [CreatableTopic(name="t", num_partitions=8, replication_factor=1)]
+        await connected(world, *topics)
+        noise = Random(7)
+
+        async def producer(index: int) -> None:
+            peer = await Peer.connect(world.net, "127.0.0.1", 9092, "c" * (1 + index * 7))
+            for sequence in range(6):
+                value = noise.randbytes(40_000 + index * 1000)
+                batch = encode_batch(
+                    [Record(0, world.clock.wall_ms(), None, value, ())],
+                    codec=codec,
+                    producer_id=1000 + index,
+                    producer_epoch=0,
+                    base_sequence=sequence,
+                )
+                answer = await peer.call(produce("t", (index, batch)), 9, ProduceResponse)
+                (told,) = answer.responses[0].partition_responses
+                assert (told.error_code, told.base_offset) == (0, sequence)
+
+        await asyncio.gather(*map(producer, range(8)))
+        assert node.server.pool.kept_views == 0
+
+    in_a_node(script)
+
+
+def test_a_transactional_batch_without_its_id_is_refused_off_the_loop_too(in_a_node: InANode):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        peer = await connected(
+            world, CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+        )
+        batch = encode_batch(
+            [Record(0, world.clock.wall_ms(), None, Random(1).randbytes(60_000), ())],
+            codec=Codec.GZIP,
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=0,
+            transactional=True,
+        )
+        answer = await peer.call(produce("t", (0, batch)), 9, ProduceResponse)
+        (told,) = answer.responses[0].partition_responses
+        assert told.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        assert node.replicas.find("t", 0).log.end_offset == 0
+
+    in_a_node(script)
+
+
+def test_a_topic_that_comes_while_another_batch_is_checked_is_asked_for_again(in_a_node: InANode):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        peer = await connected(
+            world, CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+        )
+        value = Random(1).randbytes(60_000)
+        now = world.clock.wall_ms()
+        heavy = encode_batch([Record(0, now, None, value, ())], codec=Codec.GZIP)
+        light = encode_batch([Record(0, now, None, b"v", ())])
+        request = produce("t", (0, heavy))
+        request.topic_data += produce("new", (0, light)).topic_data
+        other = await Peer.connect(world.net, "127.0.0.1", 9092)
+        ordinary = node.world.offload
+
+        class Slow:
+            async def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+                if fn is prepare:
+                    new = CreatableTopic(name="new", num_partitions=1, replication_factor=1)
+                    made = CreateTopicsRequest(topics=[new])
+                    await other.call(made, 7, CreateTopicsResponse)
+                return await ordinary.run(fn, *args, **kwargs)
+
+        world.offload = Slow()
+        answer = await peer.call(request, 9, ProduceResponse)
+        codes = [topic.partition_responses[0].error_code for topic in answer.responses]
+        assert codes == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
     in_a_node(script)

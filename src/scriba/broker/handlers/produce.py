@@ -6,6 +6,9 @@ anew) are prepared off the loop first; then every partition is appended in one g
 then the watermarks are waited for: the high one for acks=all, the flushed end for acks=1 where
 only what the device has counts. Only the first step holds the connection's later requests back, so
 pipelined appends keep their order and overlap their waits.
+
+The records of a request can be read until its handler returns; afterwards they raise. So whatever
+they tell is found out before the first await, and what is to be appended after it is a copy.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from scriba.broker.handlers.produce_txn import (
 )
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.compression import Codec
-from scriba.records.header import CODEC_MASK, TRANSACTIONAL, BatchHeader
+from scriba.records.header import CODEC_MASK, TRANSACTIONAL, BatchHeader, Buffer
 from scriba.records.validate import BadRecord, Heavy, Prepared, TopicRules, is_light, peek, prepare
 from scriba.runtime.watermark import Watermark
 from scriba.wire.produce import (
@@ -89,8 +92,9 @@ def produce(
 ) -> ProduceResponse | Later[ProduceResponse] | None:
     if verified is None:
         _keep_last(request)
-    if request.transactional_id is not None and verified is None:
-        opening = _opening(node, ctx, request)
+    refusal = _refuse_request(node, ctx, request)
+    if request.transactional_id is not None and verified is None and refusal is None:
+        opening = unverified(node, ctx, request)
         if opening is not None and opening.entries:
             _keep_records(request)
             return Later(_produce_verified(node, ctx, request, opening))
@@ -101,10 +105,10 @@ def produce(
         prepared, heavy = _prepare_all(node, ctx, request)
         if heavy:
             _keep_ready(prepared)
-            return Later(_produce_heavy(node, ctx, request, prepared, heavy, verified))
+            return Later(_produce_heavy(node, ctx, request, refusal, prepared, heavy, verified))
     elif ctx.version < FIRST_WITH_ZSTD:
         prepared = _too_new(request)
-    response, waits = _append_all(node, ctx, request, prepared, verified)
+    response, waits = _append_all(node, ctx, request, refusal, prepared, verified)
     if request.acks != 0 and not waits:
         return response
     return _conclude(request, response, waits)
@@ -129,19 +133,12 @@ def _keep_last(request: ProduceRequest) -> None:
                 topic.partition_data = list(by_index.values())
 
 
-def _opening(node: Node, ctx: Context, request: ProduceRequest) -> Open | None:
-    """The entries that open a transaction; none of a request that is refused anyway."""
-    if _refuse_request(node, ctx, request) is not None:
-        return None
-    return unverified(node, ctx, request)
-
-
 def _keep_records(request: ProduceRequest) -> None:
-    """Copies the records: request bytes are valid until the handler returns, and no longer."""
+    """Copies the records, to be looked at again when the coordinator has answered."""
     for topic in request.topic_data:
         for data in topic.partition_data:
             if data.records is not None:
-                data.records = memoryview(bytearray(data.records))
+                data.records = bytearray(data.records)
 
 
 def _keep_ready(prepared: Ready) -> None:
@@ -156,7 +153,11 @@ async def _produce_verified(
 ) -> ProduceResponse | Later[ProduceResponse] | None:
     assert request.transactional_id is not None
     verified = await verify(node, ctx, request.transactional_id, opening)
-    return produce(node, ctx, request, verified)
+    answer = produce(node, ctx, request, verified)
+    for topic in request.topic_data:
+        for data in topic.partition_data:
+            data.records = None  # appended, or kept for that: not needed while others wait
+    return answer
 
 
 def _conclude(
@@ -197,6 +198,21 @@ def _named(error: KafkaError, records: memoryview) -> KafkaError:
     return error
 
 
+def _view(records: Buffer) -> memoryview:
+    return records if isinstance(records, memoryview) else memoryview(records)
+
+
+def _kept(records: Buffer) -> memoryview:
+    """The records for after an await: a copy, unless they are one already."""
+    return memoryview(records if isinstance(records, bytearray) else bytearray(records))
+
+
+def _bare(error: KafkaError) -> KafkaError:
+    """The error without its traceback, whose frames would keep the records in memory."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
+
+
 def _prepare_all(
     node: Node, ctx: Context, request: ProduceRequest
 ) -> tuple[Ready, list[tuple[int, memoryview, Partition]]]:
@@ -209,16 +225,19 @@ def _prepare_all(
         for data in topic.partition_data:
             partition = node.replicas.get(name, data.index) if name else None
             records = data.records
-            if partition is None or records is None or id(data) in prepared:
+            if records is None or id(data) in prepared:
                 continue  # the append itself will say what is wrong
+            if partition is None:
+                # What the append says, unless the partition comes to be while others are prepared.
+                prepared[id(data)] = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                continue
+            view = _view(records)
             try:
-                prepared[id(data)] = prepare(
-                    memoryview(records), partition.settings, now_ms, on_loop=True
-                )
+                prepared[id(data)] = prepare(view, partition.settings, now_ms, on_loop=True)
             except Heavy:
-                heavy.append((id(data), memoryview(bytearray(records)), partition))
+                heavy.append((id(data), _kept(records), partition))
             except KafkaError as error:
-                prepared[id(data)] = _named(error, memoryview(records))
+                prepared[id(data)] = _bare(_named(error, view))
     return prepared, heavy
 
 
@@ -241,6 +260,7 @@ async def _produce_heavy(
     node: Node,
     ctx: Context,
     request: ProduceRequest,
+    refusal: KafkaError | None,
     prepared: Ready,
     heavy: list[tuple[int, memoryview, Partition]],
     verified: Verified | None,
@@ -251,8 +271,8 @@ async def _produce_heavy(
                 prepare, records, partition.settings, node.world.clock.wall_ms()
             )
         except KafkaError as error:
-            prepared[entry] = error
-    response, waits = _append_all(node, ctx, request, prepared, verified)
+            prepared[entry] = _bare(error)
+    response, waits = _append_all(node, ctx, request, refusal, prepared, verified)
     return _conclude(request, response, waits)
 
 
@@ -263,12 +283,12 @@ def _append_all(
     node: Node,
     ctx: Context,
     request: ProduceRequest,
+    refusal: KafkaError | None,
     prepared: Ready,
     verified: Verified | None,
 ) -> tuple[ProduceResponse, list[Wait]]:
     waits: list[Wait] = []
     topics: list[TopicProduceResponse] = []
-    refusal = _refuse_request(node, ctx, request)
     for topic in request.topic_data:
         name, topic_refusal = _resolve(node, ctx, topic)
         answers: list[PartitionProduceResponse] = []
@@ -386,7 +406,10 @@ def _append(
         if request.acks == -1 and not partition.leader.in_sync(settings.min_insync_replicas):
             raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
         now = node.world.clock.now()
-        view, header = _ready(prepared, data, settings, now.wall_ms)
+        ready = _ready(prepared, data, settings, now.wall_ms)
+        if isinstance(ready, KafkaError):
+            return refused(node, data.index, partition, ready)
+        view, header = ready
         if header.is_transactional and header.producer_id >= 0:
             admit(node, partition, header, verification)
         place = partition.append(view, header, now)
@@ -407,19 +430,18 @@ def _append(
 
 def _ready(
     prepared: Ready, data: PartitionProduceData, settings: TopicRules, now_ms: int
-) -> Prepared:
+) -> Prepared | KafkaError:
     ready = prepared.get(id(data)) if prepared else None
-    if isinstance(ready, KafkaError):
-        raise ready
     if ready is not None:
         return ready
     records = data.records
     if records is None:
-        raise NoBatch(ErrorCode.INVALID_RECORD, "the partition came without records")
+        return NoBatch(ErrorCode.INVALID_RECORD, "the partition came without records")
+    view = _view(records)
     try:
-        return prepare(memoryview(records), settings, now_ms)
+        return prepare(view, settings, now_ms)
     except KafkaError as error:
-        raise _named(error, memoryview(records)) from None
+        return _bare(_named(error, view))
 
 
 # ---- waiting ----

@@ -119,6 +119,16 @@ class SimWorkers:
         """Nothing of it is left between two tasks."""
 
 
+_RUBBISH: Final = bytes(range(255, 0, -1)) * 1028
+
+
+def spoil(view: memoryview) -> None:
+    """Fills a request's bytes with rubbish: whoever reads them late is found out."""
+    for start in range(0, len(view), len(_RUBBISH)):
+        part = view[start : start + len(_RUBBISH)]
+        part[:] = _RUBBISH[: len(part)]
+
+
 class ProcessWorld:
     """The world as one simulated process sees it."""
 
@@ -133,6 +143,7 @@ class ProcessWorld:
         self.net: Net = self.sim_net
         self.lag = LagHistogram()
         self.workers: Workers = SimWorkers(self.sim_disk, rng.fork("workers"))
+        self.spoil: Callable[[memoryview], None] | None = spoil
 
 
 class SimProcess:
