@@ -1,4 +1,4 @@
-"""README, groups and transactions: their examples run, their diagram is the table."""
+"""The README's example makes what it says, the diagram of transactions is the table."""
 
 import re
 from pathlib import Path
@@ -22,29 +22,6 @@ def run(source: str, broker: Broker, topic: str, names: tuple[str, ...]) -> None
         source = source.replace(f'"{name}"', f'"{topic}-{name}"')
     scope: dict[str, Any] = {"print": lambda *words: None}
     exec(compile(source, "docs", "exec"), scope)
-
-
-def test_the_examples_of_groups_run(broker: Broker, topic: str) -> None:
-    orders = f"{topic}-orders"
-    with SyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
-        admin.create_topics([NewTopic(orders, 1)])
-    with SyncProducer(bootstrap_servers=broker.bootstrap) as producer:
-        for value in (b"first", b"second", b"last"):
-            producer.send(orders, value)
-    found = examples("groups.md")
-    assert len(found) == 3
-    for source in found:
-        run(source, broker, topic, ("orders", "billing", "mail"))
-
-
-def test_the_examples_of_transactions_run(broker: Broker, topic: str) -> None:
-    with SyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
-        admin.create_topics([NewTopic(f"{topic}-accounts", 1)])
-    found = examples("transactions.md")
-    assert len(found) == 2
-    names = ("accounts", "shouted", "shouting", "shouting-1", "transfers-1")
-    for source in found:
-        run(source, broker, topic, names)
 
 
 def test_the_example_of_the_readme_makes_invoices_of_orders(broker: Broker, topic: str) -> None:

@@ -1,0 +1,11 @@
+"""The pages that start a Spark can be typed, block after block, into an empty folder."""
+
+from pathlib import Path
+
+import pytest
+from tests import pages
+
+
+@pytest.mark.parametrize("page", [page for page in pages.HEAVY if page not in pages.NOT_YET])
+def test_page_can_be_typed_in_order(page: str, tmp_path: Path) -> None:
+    pages.read(page, tmp_path)
