@@ -77,8 +77,9 @@ golden: setup ## record again what Apache Kafka's jars encode and declare
 	@tests/golden/make.sh
 	@java -cp '.cache/kafka/lib/*' tools/settings/DumpSettings.java > tests/unit/settings/kafka-4.3.0.tsv
 
-docs: $(READY) ## write the reference pages from the declarations
+docs: $(READY) ## write the reference page and the clients' typed settings from the declarations
 	@$(PY) tools/reference.py
+	@$(PY) tools/keywords.py
 
 clean: ## remove what was built and cached, not the data
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -43,7 +43,7 @@ def test_the_end_is_not_told_before_it_is_known_again() -> None:
     node = SimNode(host, lambda: settings, complaints.append)
 
     async def write(world: ProcessWorld) -> None:
-        async with Producer(bootstrap_servers="broker:9092", ports=world) as producer:
+        async with Producer(bootstrap_servers="broker:9092", _ports=world) as producer:
             for number in range(5):
                 await producer.send(TOPIC, b"%d" % number)
 

@@ -9,14 +9,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scriba.client.admin import ALL_RECORDS, Admin
     from scriba.client.admin_model import (
+        ActiveProducer,
+        ClusterDescription,
+        ConfigEntry,
         ConfigOp,
         ConfigResource,
+        ConfigSynonym,
+        CreatedTopic,
+        Feature,
+        GroupDescription,
+        GroupListing,
+        GroupMember,
+        LogDir,
         NewTopic,
+        PartitionDescription,
+        QuorumDescription,
+        QuorumReplica,
+        ReplicaLog,
         ResourceType,
+        TopicDescription,
+        TopicListing,
+        TransactionDescription,
+        TransactionListing,
         UpgradeType,
     )
     from scriba.client.batches import Delivery
     from scriba.client.calls import PartlyFailed
+    from scriba.client.cluster import Node
     from scriba.client.consumer import Consumer
     from scriba.client.errors import (
         AbortableTransactionError,
@@ -27,6 +46,7 @@ if TYPE_CHECKING:
         DecodeError,
         FatalTransactionError,
         NetworkError,
+        NotKafka,
         OffsetError,
         ProducerFenced,
         RecordError,
@@ -34,8 +54,11 @@ if TYPE_CHECKING:
         TransactionError,
         TransactionStateError,
     )
+    from scriba.client.keywords import AdminKeywords, ConsumerKeywords, ProducerKeywords
     from scriba.client.model import (
         ConsumerGroupMetadata,
+        Headers,
+        HeadersLike,
         Isolation,
         OffsetAndMetadata,
         OffsetAndTimestamp,
@@ -46,55 +69,119 @@ if TYPE_CHECKING:
     )
     from scriba.client.producer import Producer
     from scriba.client.record import ConsumerRecord
-    from scriba.client.sync import SyncAdmin, SyncConsumer, SyncProducer
+    from scriba.client.sync import (
+        SyncAdmin,
+        SyncConsumer,
+        SyncDelivery,
+        SyncProducer,
+        SyncTransaction,
+    )
+    from scriba.client.transactions_run import Transaction
+    from scriba.config import ConfigError
+    from scriba.errors import ErrorCode
 
 __all__ = [
     "ALL_RECORDS",
     "AbortableTransactionError",
+    "ActiveProducer",
     "Admin",
+    "AdminKeywords",
     "BrokerError",
     "BufferFull",
     "ClientError",
     "Closed",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigError",
     "ConfigOp",
     "ConfigResource",
+    "ConfigSynonym",
     "Consumer",
     "ConsumerGroupMetadata",
+    "ConsumerKeywords",
     "ConsumerRecord",
+    "CreatedTopic",
     "DecodeError",
     "Delivery",
+    "ErrorCode",
     "FatalTransactionError",
+    "Feature",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "Headers",
+    "HeadersLike",
     "Isolation",
+    "LogDir",
     "NetworkError",
     "NewTopic",
+    "Node",
+    "NotKafka",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetError",
     "OffsetSpec",
+    "PartitionDescription",
     "PartlyFailed",
     "Producer",
     "ProducerFenced",
+    "ProducerKeywords",
+    "QuorumDescription",
+    "QuorumReplica",
     "RecordError",
     "RecordMetadata",
+    "ReplicaLog",
     "ResourceType",
     "SyncAdmin",
     "SyncConsumer",
+    "SyncDelivery",
     "SyncProducer",
+    "SyncTransaction",
     "TimedOut",
     "TimestampType",
+    "TopicDescription",
+    "TopicListing",
     "TopicPartition",
+    "Transaction",
+    "TransactionDescription",
     "TransactionError",
+    "TransactionListing",
     "TransactionStateError",
     "UpgradeType",
 ]
 
 _HOMES = {
-    "admin": ("ALL_RECORDS", "Admin"),
-    "admin_model": ("ConfigOp", "ConfigResource", "NewTopic", "ResourceType", "UpgradeType"),
-    "batches": ("Delivery",),
-    "calls": ("PartlyFailed",),
-    "consumer": ("Consumer",),
-    "errors": (
+    "scriba.client.admin": ("ALL_RECORDS", "Admin"),
+    "scriba.client.admin_model": (
+        "ActiveProducer",
+        "ClusterDescription",
+        "ConfigEntry",
+        "ConfigOp",
+        "ConfigResource",
+        "ConfigSynonym",
+        "CreatedTopic",
+        "Feature",
+        "GroupDescription",
+        "GroupListing",
+        "GroupMember",
+        "LogDir",
+        "NewTopic",
+        "PartitionDescription",
+        "QuorumDescription",
+        "QuorumReplica",
+        "ReplicaLog",
+        "ResourceType",
+        "TopicDescription",
+        "TopicListing",
+        "TransactionDescription",
+        "TransactionListing",
+        "UpgradeType",
+    ),
+    "scriba.client.batches": ("Delivery",),
+    "scriba.client.calls": ("PartlyFailed",),
+    "scriba.client.cluster": ("Node",),
+    "scriba.client.consumer": ("Consumer",),
+    "scriba.client.errors": (
         "AbortableTransactionError",
         "BrokerError",
         "BufferFull",
@@ -103,6 +190,7 @@ _HOMES = {
         "DecodeError",
         "FatalTransactionError",
         "NetworkError",
+        "NotKafka",
         "OffsetError",
         "ProducerFenced",
         "RecordError",
@@ -110,8 +198,11 @@ _HOMES = {
         "TransactionError",
         "TransactionStateError",
     ),
-    "model": (
+    "scriba.client.keywords": ("AdminKeywords", "ConsumerKeywords", "ProducerKeywords"),
+    "scriba.client.model": (
         "ConsumerGroupMetadata",
+        "Headers",
+        "HeadersLike",
         "Isolation",
         "OffsetAndMetadata",
         "OffsetAndTimestamp",
@@ -120,9 +211,18 @@ _HOMES = {
         "TimestampType",
         "TopicPartition",
     ),
-    "producer": ("Producer",),
-    "record": ("ConsumerRecord",),
-    "sync": ("SyncAdmin", "SyncConsumer", "SyncProducer"),
+    "scriba.client.producer": ("Producer",),
+    "scriba.client.record": ("ConsumerRecord",),
+    "scriba.client.sync": (
+        "SyncAdmin",
+        "SyncConsumer",
+        "SyncDelivery",
+        "SyncProducer",
+        "SyncTransaction",
+    ),
+    "scriba.client.transactions_run": ("Transaction",),
+    "scriba.config": ("ConfigError",),
+    "scriba.errors": ("ErrorCode",),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -131,4 +231,4 @@ def __getattr__(name: str) -> Any:
     module = _HOME.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    return getattr(import_module(module), name)

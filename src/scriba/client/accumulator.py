@@ -178,6 +178,12 @@ class Accumulator:
         for topic in list(self.topics.values()):
             yield from list(topic.queues.values())
 
+    @property
+    def unsettled(self) -> int:
+        """Records whose fate is not known; any thread may ask."""
+        arrived = (batch for queue in self.queues() for batch in list(queue.arrived))
+        return sum(batch.count for batch in (*list(self.pending), *arrived))
+
     def hide_all(self) -> None:
         """Nothing is put any more but by those who know the topic."""
         with self.lock:

@@ -11,7 +11,7 @@ Calls that name several things give a dict by name, and raise when one of them f
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar, Unpack
 
 from scriba.client.admin_ask import (
     by_node,
@@ -51,6 +51,7 @@ from scriba.client.admin_transactions import TransactionAdmin
 from scriba.client.calls import Calls, outcome
 from scriba.client.cluster import Cluster
 from scriba.client.errors import BrokerError, raise_for
+from scriba.client.keywords import AdminKeywords
 from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
 from scriba.client.offsets import look_up
 from scriba.client.ports import Ports, real_ports
@@ -90,11 +91,11 @@ class Admin(GroupAdmin, TransactionAdmin):
         self,
         config: Mapping[str, Any] | None = None,
         *,
-        ports: Ports | None = None,
-        **keywords: Any,
+        _ports: Ports | None = None,
+        **keywords: Unpack[AdminKeywords],
     ) -> None:
         self.settings = AdminSettings.build(config, keywords)
-        self._cluster = Cluster(ports or real_ports(), self.settings)
+        self._cluster = Cluster(_ports or real_ports(), self.settings)
         self._calls = Calls(self._cluster, self.settings.default_api_timeout_ms)
 
     async def close(self) -> None:

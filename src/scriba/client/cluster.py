@@ -16,10 +16,12 @@ from typing import Final, NamedTuple, TypeVar
 
 from scriba.client.connection import Connection
 from scriba.client.errors import (
+    FIXES,
     BrokerError,
     ClientError,
     Closed,
     NetworkError,
+    NotKafka,
     TimedOut,
 )
 from scriba.client.links import Links
@@ -41,6 +43,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NO_NODE: Final = -1
+
+_WORTH_TELLING_MS: Final = 1_000
+"""How long something is wrong with a topic before it is told."""
 
 HOPELESS: Final = frozenset(
     {
@@ -94,6 +99,8 @@ class Cluster:
         """Name of each known topic by its id."""
         self.errors: dict[str, ErrorCode] = {}
         """What is wrong with a wanted topic that is not in `topics`."""
+        self._troubled: dict[str, int | None] = {}
+        """Since when that is so; None when it was told."""
         self.tasks = Tasks()
         self._auto_create = auto_create
         self._topic_idle_ms = topic_idle_ms
@@ -105,6 +112,8 @@ class Cluster:
         self._updated: asyncio.Future[None] | None = None
         self._last_update = 0
         self._failure: ClientError | None = None
+        self.hopeless: ClientError | None = None
+        """Why nothing will come of waiting for the picture: no bootstrap server is a broker."""
         self._closed = False
 
     def start(self) -> None:
@@ -146,6 +155,7 @@ class Cluster:
             self._wanted.pop(topic, None)
             self._drop(topic)
             self.errors.pop(topic, None)
+            self._troubled.pop(topic, None)
 
     def stale(self) -> None:
         """The picture was found wrong: it is fetched again soon."""
@@ -187,6 +197,7 @@ class Cluster:
 
         async def look() -> Topic:
             while (found := self.topics.get(name)) is None:
+                self._check_hope()
                 error = self.errors.get(name)
                 if error in HOPELESS:
                     assert error is not None
@@ -203,10 +214,15 @@ class Cluster:
 
         async def look() -> None:
             while not self.nodes:
+                self._check_hope()
                 self.stale()
                 await self.next_update()
 
         await self.within(look(), timeout_ms, "the cluster's brokers")
+
+    def _check_hope(self) -> None:
+        if self.hopeless is not None:
+            raise self.hopeless
 
     async def within(self, work: Awaitable[T], timeout_ms: float, what: str, topic: str = "") -> T:
         """`work`, or TimedOut after this time, with the latest failure as its cause."""
@@ -249,7 +265,7 @@ class Cluster:
         """The least busy connection; a new one, first to known brokers, when there is none."""
         if found := self._links.least_busy():
             return found
-        failure: ClientError = NetworkError("no broker is known")
+        failures: list[NetworkError] = []
         known = [(node.id, node.host, node.port) for node in self.nodes.values()]
         rebootstrap = self.settings.metadata_recovery_strategy == "rebootstrap"
         first = self._links.in_order_of_hope(known)
@@ -258,8 +274,13 @@ class Cluster:
             try:
                 return await self._links.connect(node_id, host, port)
             except NetworkError as refused:
-                failure = refused
-        raise failure
+                failures.append(refused)
+        if not failures:
+            raise NetworkError("no broker is known")
+        if not known and all(isinstance(failure, NotKafka) for failure in failures):
+            failures[-1].retriable = False
+        # What may pass tells more than that another address is no broker's.
+        raise min(failures, key=lambda failure: isinstance(failure, NotKafka))
 
     async def retry(self, attempt: Callable[[], Awaitable[T]], timeout_ms: float, what: str) -> T:
         """Tries until it works, the failure is no longer retriable, or the time is over."""
@@ -288,6 +309,8 @@ class Cluster:
         while True:
             age = clock.mono_ms() - self._last_update
             left = settings.metadata_max_age_ms - age
+            if self._troubled:
+                left = min(left, _WORTH_TELLING_MS - age)  # it may have been made meanwhile
             try:
                 async with asyncio.timeout(max(0, left) / 1000):
                     await self._stale.wait()
@@ -305,9 +328,18 @@ class Cluster:
                     log.warning("no metadata yet: %s", failure)
                 self._failure = failure
                 self._stale.set()
+                if not failure.retriable and not self.nodes:
+                    self.hopeless = failure
+                    self._wake()
                 await asyncio.sleep(backoff.next_ms() / 1000)
             else:
                 backoff.reset()
+
+    def _wake(self) -> None:
+        """Has all who wait for an update look again."""
+        assert self._updated is not None
+        done, self._updated = self._updated, asyncio.get_running_loop().create_future()
+        done.set_result(None)
 
     async def _update(self) -> None:
         connection = await self.any_connection()
@@ -326,11 +358,9 @@ class Cluster:
                 self._links.drop_all()
             raise BrokerError(error_code(answer.error_code), about="metadata")
         self._apply(answer, everything)
-        self._failure = None
+        self._failure = self.hopeless = None
         self._last_update = self.ports.clock.mono_ms()
-        assert self._updated is not None
-        done, self._updated = self._updated, asyncio.get_running_loop().create_future()
-        done.set_result(None)
+        self._wake()
 
     def _apply(self, answer: MetadataResponse, everything: bool) -> None:
         self.id = answer.cluster_id
@@ -349,7 +379,7 @@ class Cluster:
             for missing in [name for name in self.topics if name not in told]:
                 self._drop(missing)
             for missing in [name for name in self._wanted if name not in told]:
-                self.errors[missing] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                self._trouble(missing, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def _add_node(self, node: Node) -> None:
         known = self.nodes.get(node.id)
@@ -364,13 +394,11 @@ class Cluster:
             self._drop(name)
             return
         if topic.error_code:
-            if name not in self.errors:
-                log.info("topic %s: %s", name, error_code(topic.error_code).text)
-            self.errors[name] = error_code(topic.error_code)
+            self._trouble(name, error_code(topic.error_code))
             if topic.error_code != ErrorCode.LEADER_NOT_AVAILABLE:
                 self._drop(name)
             return
-        self.errors.pop(name, None)
+        self._untroubled(name)
         old = self.topics.get(name)
         before = old.partitions if old is not None and old.id == topic.topic_id else {}
         fresh = Topic(name, topic.topic_id, topic.is_internal)
@@ -390,6 +418,22 @@ class Cluster:
         self.topics[name] = fresh
         if fresh.id != ZERO:
             self.names[fresh.id] = name
+
+    def _trouble(self, name: str, error: ErrorCode) -> None:
+        """Takes down what is wrong with a topic. A topic that is being made passes through such
+        states, so it is told when it lasts."""
+        self.errors[name] = error
+        now = self.ports.clock.mono_ms()
+        since = self._troubled.setdefault(name, now)
+        if since is not None and now - since >= _WORTH_TELLING_MS:
+            self._troubled[name] = None
+            fix = FIXES.get(error)
+            log.warning("topic %s: %s%s", name, error.text, f" (fix: {fix})" if fix else "")
+
+    def _untroubled(self, name: str) -> None:
+        self.errors.pop(name, None)
+        if self._troubled.pop(name, 0) is None:
+            log.info("topic %s is there now", name)
 
     def _drop(self, topic: str) -> None:
         known = self.topics.pop(topic, None)

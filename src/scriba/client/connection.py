@@ -18,7 +18,15 @@ from collections.abc import Callable
 from struct import Struct as Layout
 from typing import Any, Final, Protocol, TypeVar
 
-from scriba.client.errors import BrokerError, ClientError, Closed, NetworkError, TimedOut
+from scriba.client.errors import (
+    BrokerError,
+    ClientError,
+    Closed,
+    NetworkError,
+    NotKafka,
+    TimedOut,
+)
+from scriba.client.foreign import protocol_of
 from scriba.client.ports import Ports
 from scriba.errors import ErrorCode, ParseError
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Clock, Stream
@@ -35,9 +43,12 @@ SOFTWARE: Final = ("scriba", "0.1.0")
 """What brokers are told of this client (KIP-511)."""
 
 MAX_FRAME: Final = 1 << 30
-"""More than any answer; less than the first four letters of an HTTP answer, read as a length."""
+"""More than any answer of a broker."""
 
 _READ_BYTES: Final = 1 << 16
+_MAX_FIRST_FRAME: Final = _READ_BYTES - 4
+"""The answer to ApiVersions takes a few kilobytes. A longer one is another protocol's text, read as
+a length."""
 _KEPT_FRAMES: Final = 3
 """One that is filled while records are read in two others."""
 _KEPT_BYTES: Final = 2 << 20
@@ -144,6 +155,8 @@ class Connection:
         self._view = memoryview(self._buffer)
         self._filled = 0
         self._frame: bytearray | None = None
+        """A long frame that is still arriving; it grows with what has arrived."""
+        self._frame_size = 0
         self._frames: list[bytearray] = []
         """Memory of long frames, to be used again when nobody reads in it any more."""
         stream.want(self._on_readable, None)
@@ -154,6 +167,7 @@ class Connection:
     ) -> "Connection":
         """Connects and learns which versions the broker speaks; NetworkError when it cannot."""
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        connection: Connection | None = None
         try:
             async with asyncio.timeout(setup_timeout_ms / 1000):
                 stream = await ports.net.connect(host, port)
@@ -164,8 +178,15 @@ class Connection:
                     connection.close()
                     raise
         except TimeoutError as late:
+            if connection is None:
+                told = f"{address} did not take the connection within {setup_timeout_ms} ms"
+                raise NetworkError(told, cause=late) from late
+            if connection._filled:
+                raise connection._not_understood(ParseError("half an answer")) from late
             raise NetworkError(
-                f"{address} did not take the connection within {setup_timeout_ms} ms", cause=late
+                f"{address} took the connection and said nothing within {setup_timeout_ms} ms",
+                fix="check that this is the address of a Kafka listener, and that it is not busy",
+                cause=late,
             ) from late
         except OSError as failure:
             raise NetworkError(
@@ -307,30 +328,40 @@ class Connection:
         try:
             if self._frame is None:
                 self._take_frames()
-            elif self._filled == len(self._frame):
+            elif self._filled == self._frame_size:
                 frame, self._frame, self._filled = self._frame, None, 0
                 self._deliver(frame)
+            elif self._filled == len(self._frame):
+                self._frame.extend(bytes(min(self._filled, self._frame_size - self._filled)))
         except ParseError as garbage:
-            self.close(
-                NetworkError(
-                    f"{self.address} sent what is no answer: {garbage}",
-                    fix="check that this is the address of a Kafka listener of this protocol",
-                    cause=garbage,
-                )
-            )
+            self.close(self._not_understood(garbage))
+
+    def _not_understood(self, garbage: ParseError) -> NetworkError:
+        if self.versions:
+            return NetworkError(f"{self.address} sent what is no answer: {garbage}", cause=garbage)
+        said = protocol_of(bytes(self._view[: self._filled]))
+        return NotKafka(
+            f"{self.address} answers, but not in Kafka's protocol: {said or garbage}",
+            fix="give the address of a Kafka listener"
+            if said is None or "TLS" not in said
+            else "give the address of a listener without TLS, which this client does not speak yet",
+            cause=garbage,
+        )
 
     def _take_frames(self) -> None:
         """Delivers the whole frames in the buffer; a long one gets memory of its own."""
         view, end, at = self._view, self._filled, 0
+        longest = MAX_FRAME if self.versions else _MAX_FIRST_FRAME
         while end - at >= _LENGTH.size:
             (size,) = _LENGTH.unpack_from(view, at)
-            if not _LENGTH.size <= size <= MAX_FRAME:
+            if not _LENGTH.size <= size <= longest:
                 raise ParseError(f"a frame of {size} bytes")
             start = at + _LENGTH.size
             at = start + size
             if at > end:
                 if at - start + _LENGTH.size > _READ_BYTES:
                     self._frame = frame = self._memory(size)
+                    self._frame_size = size
                     self._filled = end - start
                     frame[: end - start] = view[start:end]
                     return
@@ -343,9 +374,10 @@ class Connection:
         self._filled = end - at
 
     def _memory(self, size: int) -> bytearray:
-        """Memory for a long frame: fresh pages cost as much as copying the frame into them."""
+        """Memory for a long frame: fresh pages cost as much as copying the frame into them. A
+        very long one gets the rest as it arrives: its length is only a peer's word."""
         if size > _KEPT_BYTES:
-            return bytearray(size)
+            return bytearray(_KEPT_BYTES)
         for frame in self._frames:
             try:
                 frame.append(0)
@@ -432,7 +464,12 @@ class Connection:
 
     def _lost(self, failure: OSError | None) -> None:
         why = "closed it" if failure is None else _said(failure)
-        self.close(NetworkError(f"the connection to {self.address} is lost: {why}", cause=failure))
+        told = f"the connection to {self.address} is lost: {why}"
+        fix = ""
+        if not self.versions:
+            told += " without an answer"
+            fix = "check that this is a Kafka listener, without TLS, and that it is not stopping"
+        self.close(NetworkError(told, fix=fix, cause=failure))
 
     async def _negotiate(self) -> None:
         """Learns the broker's versions; an older broker than ours says which it knows."""

@@ -11,9 +11,9 @@ one after the other; both move the same position, and in both the group's rebala
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from scriba.client.chunk import Reading
 from scriba.client.cluster import Cluster
@@ -21,13 +21,16 @@ from scriba.client.errors import ClientError, Closed, DecodeError, OffsetError
 from scriba.client.fetcher import Fetcher
 from scriba.client.group import Group
 from scriba.client.group_offsets import Done
+from scriba.client.keywords import ConsumerKeywords
 from scriba.client.model import (
     ConsumerGroupMetadata,
     Isolation,
+    K,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetSpec,
     TopicPartition,
+    V,
 )
 from scriba.client.offsets import list_offsets, reset_target
 from scriba.client.ports import Ports, real_ports
@@ -37,23 +40,78 @@ from scriba.client.serializers import deserializer
 from scriba.client.settings import ConsumerSettings
 from scriba.client.subscription import Listener, Subscription, Told
 
+T = TypeVar("T")
+U = TypeVar("U")
 
-class Consumer:
+
+class Consumer(Generic[K, V]):
     """Takes settings by Kafka's names: `Consumer({"fetch.min.bytes": 1}, client_rack="a")`.
 
-    Keys and values are bytes unless deserializers are given; Kafka's null is `None`. Made and used
-    within one event loop.
+    Keys and values are bytes unless deserializers are given; Kafka's null is `None`. Type checkers
+    learn what records hold from a callable, and take `Consumer[str, Order]` as said for a name or
+    a mapping. Made and used within one event loop.
     """
+
+    @overload
+    def __init__(
+        self: "Consumer[bytes | None, bytes | None]",
+        config: None = None,
+        *,
+        _ports: Ports | None = None,
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "Consumer[bytes | None, T | None]",
+        config: None = None,
+        *,
+        value_deserializer: Callable[[bytes], T],
+        _ports: Ports | None = None,
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "Consumer[T | None, bytes | None]",
+        config: None = None,
+        *,
+        key_deserializer: Callable[[bytes], T],
+        _ports: Ports | None = None,
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "Consumer[T | None, U | None]",
+        config: None = None,
+        *,
+        key_deserializer: Callable[[bytes], T],
+        value_deserializer: Callable[[bytes], U],
+        _ports: Ports | None = None,
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "Consumer[Any, Any]",
+        config: Mapping[str, Any] | None = None,
+        *,
+        key_deserializer: str | Callable[[bytes], Any] = "bytes",
+        value_deserializer: str | Callable[[bytes], Any] = "bytes",
+        _ports: Ports | None = None,
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
 
     def __init__(
         self,
         config: Mapping[str, Any] | None = None,
         *,
-        ports: Ports | None = None,
+        _ports: Ports | None = None,
         **keywords: Any,
     ) -> None:
         self.settings = settings = ConsumerSettings.build(config, keywords)
-        self._ports = ports or real_ports()
+        self._ports = _ports or real_ports()
         self._isolation = (
             Isolation.READ_COMMITTED
             if settings.isolation_level == "read_committed"
@@ -290,7 +348,7 @@ class Consumer:
 
     async def poll(
         self, timeout_ms: int = 0, max_records: int | None = None
-    ) -> list[ConsumerRecord[Any, Any]]:
+    ) -> list[ConsumerRecord[K, V]]:
         """Records that were fetched, waiting up to `timeout_ms` for the first of them.
 
         Raises what stands in the way: DecodeError, OffsetError, BrokerError. The position stays
@@ -316,7 +374,7 @@ class Consumer:
 
     async def _poll_in_group(
         self, group: Group, timeout_ms: int, most: int
-    ) -> list[ConsumerRecord[Any, Any]]:
+    ) -> list[ConsumerRecord[K, V]]:
         """The time limits waiting for records, not what the group wants of the application."""
         self._check_open()
         mono_ms = self._ports.clock.mono_ms
@@ -336,12 +394,12 @@ class Consumer:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> ConsumerRecord[Any, Any]:
+    async def __anext__(self) -> ConsumerRecord[K, V]:
         for record in self._fetcher.flow:
             return record
         return await self._next()
 
-    async def _next(self) -> ConsumerRecord[Any, Any]:
+    async def _next(self) -> ConsumerRecord[K, V]:
         """The next record, when there is something else to look at before it."""
         fetcher, group = self._fetcher, self._group
         if group is not None:
@@ -415,7 +473,7 @@ class Consumer:
         if self._closed:
             raise Closed("the consumer was closed")
 
-    def _take(self, most: int) -> list[ConsumerRecord[Any, Any]]:
+    def _take(self, most: int) -> list[ConsumerRecord[K, V]]:
         self._check_open()
         subscribed = self._group is not None and self._group.subscription is not None
         if not self._positions.assigned and not subscribed:

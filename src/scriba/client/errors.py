@@ -2,6 +2,7 @@
 
     ClientError
       NetworkError      no connection, or it broke before the answer came
+        NotKafka        something answers at the address, but it is no broker
       TimedOut          a time limit of the caller passed first
       BrokerError       a broker answered with an error code
         OffsetError     a consumer's position is outside its log, and no reset is configured
@@ -50,6 +51,13 @@ class NetworkError(ClientError):
     """No connection could be made, or it broke with a request under way."""
 
     retriable = True
+
+
+class NotKafka(NetworkError):
+    """What answers at an address does not speak Kafka's protocol.
+
+    Tried again while the cluster is known; final where no bootstrap server is a broker.
+    """
 
 
 class TimedOut(ClientError):

@@ -295,7 +295,10 @@ class Fetcher:
             if partition is None or partition.leader == NO_NODE:
                 self._cluster.stale()
                 trouble = self._cluster.errors.get(assigned.where.topic)
-                if trouble in HOPELESS and trouble is not None:
+                if self._cluster.hopeless is not None:
+                    assigned.error = self._cluster.hopeless
+                    self.arrived.wake()
+                elif trouble in HOPELESS and trouble is not None:
                     assigned.error = BrokerError(trouble, about=f"topic {assigned.where.topic}")
                     self.arrived.wake()
                 continue

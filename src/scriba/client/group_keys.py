@@ -87,11 +87,15 @@ class GroupKeys(Settings):
     enable_auto_commit: bool = setting(
         Kind.BOOLEAN,
         default=True,
-        doc="Whether polling commits, from time to time, what earlier polls gave. Without a "
-        "group.id it is off.",
+        doc="Whether polling commits the offsets of what earlier polls gave, every "
+        "auto.commit.interval.ms. Without a group.id it is off.",
     )
     auto_commit_interval_ms: int = setting(
-        Kind.INT, default=5_000, at_least=0, importance=Importance.LOW, doc="From time to time."
+        Kind.INT,
+        default=5_000,
+        at_least=0,
+        importance=Importance.LOW,
+        doc="How often offsets are committed automatically.",
     )
     exclude_internal_topics: bool = setting(
         Kind.BOOLEAN,

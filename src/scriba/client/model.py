@@ -3,10 +3,18 @@
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-K = TypeVar("K")
-V = TypeVar("V")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # where a bare `Consumer` stands for one of anything
+
+    K = TypeVar("K", default=Any)
+    V = TypeVar("V", default=Any)
+else:
+    from typing import TypeVar
+
+    K = TypeVar("K")
+    V = TypeVar("V")
 
 Headers = Sequence[tuple[str, bytes | None]]
 """As `scriba.records` has them, without loading its codecs for clients that read no records."""

@@ -9,10 +9,11 @@ await later, or not at all: a failure is logged either way.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from scriba.client.accumulator import Accumulator
 from scriba.client.batches import Delivery, Fate, settled
@@ -24,6 +25,7 @@ from scriba.client.errors import (
     TimedOut,
     TransactionStateError,
 )
+from scriba.client.keywords import ProducerKeywords
 from scriba.client.limbo import Limbo, Parked
 from scriba.client.model import (
     ConsumerGroupMetadata,
@@ -44,6 +46,19 @@ _NO_HEADERS: Headers = ()
 _FAREWELL_MS: Final = 1_000
 """How long a close tries to abort an open transaction, unless it is given a time."""
 
+log = logging.getLogger(__name__)
+
+
+def tell_unsent(count: int, when: str) -> None:
+    """For a producer that nobody closed: how many of its records may never be written."""
+    if count:
+        log.error(
+            "a producer was not closed before %s: %d records were not acknowledged and may be "
+            "lost; use it in a `with` block, or call flush() or close()",
+            when,
+            count,
+        )
+
 
 class Producer:
     """Takes settings by Kafka's names: `Producer({"linger.ms": 20}, acks="all")`.
@@ -56,11 +71,11 @@ class Producer:
         self,
         config: Mapping[str, Any] | None = None,
         *,
-        ports: Ports | None = None,
-        **keywords: Any,
+        _ports: Ports | None = None,
+        **keywords: Unpack[ProducerKeywords],
     ) -> None:
         self.settings = settings = ProducerSettings.build(config, keywords)
-        self._ports = ports or real_ports()
+        self._ports = _ports or real_ports()
         self._clock = self._ports.clock
         self._wall_ms = self._clock.wall_ms
         codec = codec_named(settings.compression_type) or Codec.NONE
@@ -366,7 +381,16 @@ class Producer:
         self._sender.start()
         if self._runner is not None:
             self._runner.start()
+        self._cluster.tasks.spawn(self._watch_for_the_end(), name="scriba-end")
         self._started = True
+
+    async def _watch_for_the_end(self) -> None:
+        """Says what is lost when the event loop ends and nobody has closed the producer."""
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            if not self._closed:
+                tell_unsent(self._accumulator.unsettled, "its event loop ended")
 
     # -- one record ------------------------------------------------------------------------------
 

@@ -19,15 +19,18 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar, Unpack, overload
 
 from scriba.client.admin import Admin
 from scriba.client.consumer import Consumer
 from scriba.client.errors import ClientError
 from scriba.client.group_offsets import Done, Offsets
+from scriba.client.keywords import AdminKeywords, ConsumerKeywords
 from scriba.client.model import (
+    K,
     OffsetAndMetadata,
     TopicPartition,
+    V,
 )
 from scriba.client.record import ConsumerRecord
 from scriba.client.settings import AdminSettings, ConsumerSettings
@@ -37,6 +40,9 @@ from scriba.client.sync_producer import SyncDelivery, SyncProducer, SyncTransact
 
 __all__ = ["SyncAdmin", "SyncConsumer", "SyncDelivery", "SyncProducer", "SyncTransaction"]
 
+T = TypeVar("T")
+U = TypeVar("U")
+
 Heard = Callable[[Sequence[TopicPartition]], object]
 """A callback of a subscription; it runs in the thread that polls."""
 
@@ -44,13 +50,62 @@ _READ_AHEAD: Final = 2_000
 """Records that iterating takes from the event loop at once, when no group waits meanwhile."""
 
 
-class SyncConsumer(Sync[Consumer]):
+class SyncConsumer(Sync[Consumer[K, V]], Generic[K, V]):
     """Iterating reads ahead; every other call first gives back what was not iterated over."""
 
+    @overload
+    def __init__(
+        self: "SyncConsumer[bytes | None, bytes | None]",
+        config: None = None,
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "SyncConsumer[bytes | None, T | None]",
+        config: None = None,
+        *,
+        value_deserializer: Callable[[bytes], T],
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "SyncConsumer[T | None, bytes | None]",
+        config: None = None,
+        *,
+        key_deserializer: Callable[[bytes], T],
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "SyncConsumer[T | None, U | None]",
+        config: None = None,
+        *,
+        key_deserializer: Callable[[bytes], T],
+        value_deserializer: Callable[[bytes], U],
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self: "SyncConsumer[Any, Any]",
+        config: Mapping[str, Any] | None = None,
+        *,
+        key_deserializer: str | Callable[[bytes], Any] = "bytes",
+        value_deserializer: str | Callable[[bytes], Any] = "bytes",
+        **keywords: Unpack[ConsumerKeywords],
+    ) -> None: ...
+
     def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
-        self._ahead: deque[ConsumerRecord[Any, Any]] = deque()
+        self._ahead: deque[ConsumerRecord[K, V]] = deque()
         self._committed: deque[Callable[[], object]] = deque()
-        super().__init__(partial(Consumer, config, **keywords))
+
+        def make() -> Consumer[K, V]:
+            return Consumer(config, **keywords)
+
+        super().__init__(make)
 
     assign = calls(Consumer.assign)
     assignment = calls(Consumer.assignment)
@@ -89,7 +144,7 @@ class SyncConsumer(Sync[Consumer]):
 
     def poll(
         self, timeout_ms: int = 0, max_records: int | None = None
-    ) -> list[ConsumerRecord[Any, Any]]:
+    ) -> list[ConsumerRecord[K, V]]:
         """As `Consumer.poll`."""
 
         async def work() -> None:
@@ -150,14 +205,14 @@ class SyncConsumer(Sync[Consumer]):
                 return  # another thread was quicker
             told()
 
-    def __iter__(self) -> Iterator[ConsumerRecord[Any, Any]]:
+    def __iter__(self) -> Iterator[ConsumerRecord[K, V]]:
         ahead = self._ahead
         while True:
             while ahead:
                 yield ahead.popleft()
             self._read_ahead()
 
-    def __next__(self) -> ConsumerRecord[Any, Any]:
+    def __next__(self) -> ConsumerRecord[K, V]:
         while not self._ahead:
             self._read_ahead()
         return self._ahead.popleft()
@@ -182,7 +237,9 @@ class SyncConsumer(Sync[Consumer]):
 class SyncAdmin(Sync[Admin]):
     """Takes settings by Kafka's names, as `Admin` does."""
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, **keywords: Unpack[AdminKeywords]
+    ) -> None:
         super().__init__(partial(Admin, config, **keywords))
 
     abort_transaction = waits(Admin.abort_transaction)

@@ -7,17 +7,20 @@ that nothing is left, exclude each other: else a record could pass an earlier on
 """
 
 import asyncio
+import atexit
 import contextlib
 from collections import deque
 from collections.abc import Mapping, Sized
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, Unpack
+from weakref import WeakSet
 
 from scriba.client.batches import Batch, Fate
 from scriba.client.errors import BufferFull, ClientError, Closed, RecordError, TimedOut
+from scriba.client.keywords import ProducerKeywords
 from scriba.client.model import ConsumerGroupMetadata, HeadersLike, RecordMetadata, TopicPartition
-from scriba.client.producer import Producer
+from scriba.client.producer import Producer, tell_unsent
 from scriba.client.settings import ProducerSettings
 from scriba.client.sync_host import Sync, waits
 from scriba.client.transactions_run import OffsetsLike, Transaction
@@ -87,10 +90,23 @@ class SyncTransaction:
         self._producer._call(self._inner.__aexit__, kind, error, at)
 
 
+_open: "WeakSet[SyncProducer]" = WeakSet()
+"""Producers that nobody has closed."""
+
+
+@atexit.register
+def _tell_unsent() -> None:
+    """The thread of a producer ends with the program, whatever it still had to send."""
+    for producer in list(_open):
+        tell_unsent(producer._unsettled, "the program ended")
+
+
 class SyncProducer(Sync[Producer]):
     """Takes settings by Kafka's names, as `Producer` does. Threads may share it."""
 
-    def __init__(self, config: Mapping[str, Any] | None = None, **keywords: Any) -> None:
+    def __init__(
+        self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerKeywords]
+    ) -> None:
         self._handed: deque[_Handed | asyncio.Future[None]] = deque()
         """Records, and those who wait until all before them are put."""
         self._behind = False
@@ -102,6 +118,12 @@ class SyncProducer(Sync[Producer]):
         self._client._serve_threads(self, SyncDelivery, self._host.poke)
         self._put = self._client._quick_put
         self._mono_ms = self._client._clock.mono_ms
+        _open.add(self)
+
+    @property
+    def _unsettled(self) -> int:
+        handed = sum(1 for handed in list(self._handed) if isinstance(handed, _Handed))
+        return handed + self._client._accumulator.unsettled
 
     send = waits(Producer.send)
     partitions = waits(Producer.partitions)
@@ -288,6 +310,7 @@ class SyncProducer(Sync[Producer]):
         self._end(None if error is None else 0)
 
     def _after_end(self) -> None:
+        _open.discard(self)
         with self._guard:
             for left in self._handed:
                 if isinstance(left, _Handed):

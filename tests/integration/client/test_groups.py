@@ -418,3 +418,18 @@ async def test_a_topic_that_is_deleted_and_made_anew_is_read_from_its_beginning(
         await fill(quick_broker, topic, 1, 3, first=100)
         await reader.has_seen(13)
         assert [int(record.value) for record in reader.seen[10:]] == [100, 101, 102]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_a_member_is_told_that_its_topic_does_not_exist(
+    broker: Broker, topic: str, protocol: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer = Consumer(
+        {"bootstrap.servers": broker.bootstrap, "group.id": topic, "group.protocol": protocol},
+        allow_auto_create_topics=False,
+    )
+    async with consumer, asyncio.timeout(60):
+        consumer.subscribe(f"{topic}-missing")
+        while "no such topic" not in caplog.text:
+            assert await consumer.poll(200) == []
+    assert f"topic {topic}-missing: no such topic or partition here (fix:" in caplog.text

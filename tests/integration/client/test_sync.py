@@ -140,3 +140,25 @@ def test_the_faces_have_the_types_of_the_originals(tmp_path: Path) -> None:
     )
     wrong = [line.split(":")[1] for line in checked.stdout.splitlines() if "error:" in line]
     assert wrong == ["7", "8"], checked.stdout
+
+
+FORGETFUL = """
+import sys
+from scriba.client import SyncProducer
+
+producer = SyncProducer(bootstrap_servers=sys.argv[1], linger_ms=60_000)
+for number in range(5):
+    producer.send_nowait(sys.argv[2], b"%d" % number)
+if sys.argv[3] == "close":
+    producer.close()
+"""
+
+
+@pytest.mark.parametrize("end", ["close", "forget"])
+def test_a_program_that_ends_without_a_close_says_what_is_lost(
+    broker: Broker, topic: str, end: str
+) -> None:
+    command = [sys.executable, "-c", FORGETFUL, broker.bootstrap, topic, end]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    lost = "a producer was not closed before the program ended: 5 records were not acknowledged"
+    assert (lost in done.stderr) == (end == "forget")

@@ -38,7 +38,7 @@ T0 = TopicPartition("t", 0)
 
 def consumer(cluster: FakeCluster, world: ProcessWorld, **settings: Any) -> Consumer:
     chosen = {"auto_offset_reset": "earliest", **settings}
-    return Consumer(bootstrap_servers=cluster.bootstrap, ports=world, **chosen)
+    return Consumer(bootstrap_servers=cluster.bootstrap, _ports=world, **chosen)
 
 
 def fill(log: Log, *batches: int, start: int = 0, **options: Any) -> None:
@@ -723,3 +723,31 @@ def test_under_cut_connections_every_record_comes_once_and_in_order(seed: int) -
             assert seen == {0: list(range(280)), 1: list(range(280))}
 
     cluster.run(main)
+
+
+def test_a_topic_that_does_not_exist_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FakeCluster()
+
+    async def main(world: ProcessWorld) -> None:
+        async with consumer(cluster, world, allow_auto_create_topics=False) as c:
+            c.assign([("missing", 0)])
+            assert await c.poll(20_000) == []
+
+    cluster.run(main)
+    told = [r.getMessage() for r in caplog.records if "missing" in r.getMessage()]
+    assert told == [
+        "topic missing: no such topic or partition here (fix: create the topic, or check its name)"
+    ]
+
+
+def test_a_topic_that_is_made_while_a_consumer_waits_for_it_is_found() -> None:
+    cluster = FakeCluster()
+
+    async def main(world: ProcessWorld) -> list[int]:
+        async with consumer(cluster, world, allow_auto_create_topics=False) as c:
+            c.assign([("late", 0)])
+            assert await c.poll(5_000) == []
+            fill(cluster.topic("late")[0], 3)
+            return offsets(await read(c, 3))
+
+    assert cluster.run(main) == [0, 1, 2]

@@ -104,13 +104,13 @@ def in_a_group(work: Any, **settings: Any) -> None:
         await served.wait_stopped()
 
     async def client(world: ProcessWorld) -> None:
-        async with Admin(AT, ports=world) as admin:
+        async with Admin(AT, _ports=world) as admin:
             await admin.create_topics([NewTopic("t", partitions=1)])
-        async with Producer(AT, ports=world) as p:
+        async with Producer(AT, _ports=world) as p:
             for n in range(10):
                 await p.send("t", b"%d" % n)
         chosen = {"group_id": "g", "auto_offset_reset": "earliest", **settings}
-        c = Consumer(AT, ports=world, **chosen)
+        c = Consumer(AT, _ports=world, **chosen)
         try:
             async with asyncio.timeout(120):
                 await work(c, world)
@@ -125,7 +125,7 @@ def in_a_group(work: Any, **settings: Any) -> None:
 
 
 async def committed(world: ProcessWorld) -> int | None:
-    async with Consumer(AT, ports=world, group_id="g") as other:
+    async with Consumer(AT, _ports=world, group_id="g") as other:
         place = (await other.committed([T0]))[T0]
         return None if place is None else place.offset
 

@@ -36,9 +36,9 @@ class Scene:
         await node.wait_stopped()
 
     async def produce(self, world: ProcessWorld) -> None:
-        async with Admin(AT, ports=world) as admin:
+        async with Admin(AT, _ports=world) as admin:
             await admin.create_topics([NewTopic("t", partitions=2)])
-        async with Producer(AT, ports=world, linger_ms=1, batch_size=300) as producer:
+        async with Producer(AT, _ports=world, linger_ms=1, batch_size=300) as producer:
             deliveries = []
             for n in range(RECORDS):
                 deliveries.append(await producer.enqueue("t", b"%d" % n, partition=n % 2))
@@ -53,7 +53,7 @@ class Scene:
     async def consume(self, world: ProcessWorld) -> list[list[int]]:
         seen: list[list[int]] = [[], []]
         async with Consumer(
-            AT, ports=world, auto_offset_reset="earliest", allow_auto_create_topics=False
+            AT, _ports=world, auto_offset_reset="earliest", allow_auto_create_topics=False
         ) as consumer:
             consumer.assign([("t", 0), ("t", 1)])
             while sum(map(len, seen)) < RECORDS:

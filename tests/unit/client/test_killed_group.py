@@ -55,10 +55,10 @@ class Scene:
         await node.wait_stopped()
 
     async def produce(self, world: ProcessWorld) -> None:
-        async with Admin(AT, ports=world) as admin:
+        async with Admin(AT, _ports=world) as admin:
             await admin.create_topics([NewTopic("t", partitions=PARTITIONS)])
         self.ready.set()
-        async with Producer(AT, ports=world, linger_ms=1) as producer:
+        async with Producer(AT, _ports=world, linger_ms=1) as producer:
             for n in range(RECORDS):
                 await producer.enqueue("t", b"%d" % n, partition=n % PARTITIONS)
                 await asyncio.sleep(0.2)
@@ -67,7 +67,7 @@ class Scene:
         mine: set[TopicPartition] = set()
         consumer = Consumer(
             AT,
-            ports=world,
+            _ports=world,
             group_id="g",
             auto_offset_reset="earliest",
             enable_auto_commit=False,

@@ -135,7 +135,7 @@ def test_a_member_joins_reads_commits_and_leaves_in_the_versions_that_both_speak
             bootstrap_servers=cluster.bootstrap,
             group_id="g",
             auto_offset_reset="earliest",
-            ports=world,
+            _ports=world,
         )
 
     async def main(world: ProcessWorld) -> None:
@@ -163,7 +163,7 @@ def test_a_static_member_needs_a_coordinator_that_knows_static_members() -> None
 
     async def main(world: ProcessWorld) -> None:
         async with Consumer(
-            bootstrap_servers=cluster.bootstrap, group_id="g", group_instance_id="i", ports=world
+            bootstrap_servers=cluster.bootstrap, group_id="g", group_instance_id="i", _ports=world
         ) as c:
             c.subscribe("t")
             with pytest.raises(BrokerError, match="group_instance_id") as caught:

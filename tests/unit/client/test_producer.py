@@ -32,7 +32,7 @@ from scriba.wire.txn import InitProducerIdRequest, InitProducerIdResponse
 
 
 def producer(cluster: FakeCluster, world: ProcessWorld, **settings: Any) -> Producer:
-    return Producer(bootstrap_servers=cluster.bootstrap, ports=world, **settings)
+    return Producer(bootstrap_servers=cluster.bootstrap, _ports=world, **settings)
 
 
 def records(log: Log) -> list[Record]:
@@ -697,3 +697,35 @@ def test_errors_say_what_to_do() -> None:
     error = BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, about="topic x")
     assert str(error).endswith("(fix: create the topic, or check its name)")
     assert isinstance(error, ClientError)
+
+
+def test_a_producer_that_nobody_closed_says_what_is_lost(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        p = producer(cluster, world, linger_ms=60_000)
+        for number in range(3):
+            await p.enqueue("t", b"%d" % number)
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("scriba-"):
+                task.cancel()  # as asyncio.run does at its end
+        await asyncio.sleep(1)
+
+    cluster.run(main)
+    [told] = [r.getMessage() for r in caplog.records if "not closed" in r.getMessage()]
+    assert "3 records were not acknowledged" in told
+
+
+def test_a_producer_that_was_closed_has_nothing_to_say(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = FakeCluster()
+    cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, linger_ms=60_000) as p:
+            await p.enqueue("t", b"1")
+
+    cluster.run(main)
+    assert not [r for r in caplog.records if "not closed" in r.getMessage()]

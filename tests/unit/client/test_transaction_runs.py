@@ -36,7 +36,7 @@ def producer(cluster: FakeTransactions, world: ProcessWorld, **settings: Any) ->
     return Producer(
         bootstrap_servers=cluster.bootstrap,
         transactional_id="orders",
-        ports=world,
+        _ports=world,
         linger_ms=0,
         **settings,
     )
@@ -427,7 +427,9 @@ def test_a_record_that_another_thread_is_about_to_put_is_not_taken_into_an_endin
 
     async def main(world: ProcessWorld) -> None:
         name, where = "orders", cluster.bootstrap
-        lasting = Producer(bootstrap_servers=where, transactional_id=name, ports=world, linger_ms=9)
+        lasting = Producer(
+            bootstrap_servers=where, transactional_id=name, _ports=world, linger_ms=9
+        )
         async with lasting as p:
             await p.begin_transaction()
             await p.send("t", b"first")

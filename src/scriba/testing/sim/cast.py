@@ -116,7 +116,7 @@ class Actor:
     def producer(self, ports: Ports, **more: Any) -> Producer:
         limits = {"max.block.ms": 3_000, "delivery.timeout.ms": 6_000, "linger.ms": 0}
         config = {"bootstrap.servers": self.bootstrap, "client.id": self.name, **PATIENCE, **limits}
-        return Producer(config, ports=ports, **more)
+        return Producer(config, _ports=ports, **more)
 
     def consumer(self, ports: Ports, **more: Any) -> Consumer:
         config = {
@@ -129,7 +129,7 @@ class Actor:
             "max.poll.interval.ms": 4_000,  # and how long a JoinGroup is waited for
             **PATIENCE,
         }
-        return Consumer(config, ports=ports, **more)
+        return Consumer(config, _ports=ports, **more)
 
 
 class Feeder(Actor):

@@ -364,7 +364,7 @@ class Scene:
         plain = {"message.timestamp.after.max.ms": str(1 << 40), "retention.ms": "-1"}
         compacted = {**plain, **small, "cleanup.policy": "compact"}
         compacted["delete.retention.ms"] = str((0, 500, 86_400_000)[draw.below(3)])
-        async with Admin({"bootstrap.servers": f"{BROKER}:9092"}, ports=world) as admin:
+        async with Admin({"bootstrap.servers": f"{BROKER}:9092"}, _ports=world) as admin:
             if self.transaction_version < 2:
                 await admin.update_features(
                     {"transaction.version": self.transaction_version},
@@ -379,7 +379,7 @@ class Scene:
             )
         async with self.verdict.reading(world, group_id=COPIERS) as consumer:
             await consumer.committed([TopicPartition(SOURCE, 0)])  # the topic of groups is there
-        async with Admin({"bootstrap.servers": f"{BROKER}:9092"}, ports=world) as admin:
+        async with Admin({"bootstrap.servers": f"{BROKER}:9092"}, _ports=world) as admin:
             resource = ConfigResource(ResourceType.TOPIC, "__consumer_offsets")
             changes = [(name, ConfigOp.SET, value) for name, value in small.items()]
             await admin.incremental_alter_configs({resource: changes})

@@ -30,7 +30,7 @@ class Verdict:
     def reading(self, ports: Ports, **more: Any) -> Consumer:
         return Consumer(
             {"bootstrap.servers": self.bootstrap, "isolation.level": "read_committed"},
-            ports=ports,
+            _ports=ports,
             auto_offset_reset="earliest",
             **more,
         )
