@@ -8,9 +8,10 @@ import time
 
 import pytest
 
+from scriba.runtime import lag
 from scriba.runtime import loop as loop_module
 from scriba.runtime.clock import SystemClock
-from scriba.runtime.lag import LagHistogram
+from scriba.runtime.lag import LagHistogram, LagMonitor, Spent, judge
 from scriba.runtime.offload import ThreadOffload
 from scriba.runtime.ports import World
 from scriba.runtime.rng import SystemRng, shape_uuid
@@ -75,8 +76,10 @@ def hold_the_loop(seconds: float) -> None:
 
 async def test_a_slice_that_holds_the_loop_is_logged_with_the_name_of_who_ran(
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with caplog.at_level(logging.WARNING, "scriba.runtime.lag"):
+    monkeypatch.setattr(lag, "TOLD_EVERY_S", 0.0)
+    with caplog.at_level(logging.INFO, "scriba.runtime.lag"):
         async with RealWorld() as world:
             # Where other programs leave the watching thread no time, it misses one or the other.
             while "hold_the_loop" not in caplog.text:
@@ -84,6 +87,59 @@ async def test_a_slice_that_holds_the_loop_is_logged_with_the_name_of_who_ran(
                 hold_the_loop(0.3)
                 await asyncio.sleep(0.05)
     assert world.lag.max_ms > 100
+
+
+NOTHING = Spent(0.0, 0.0, 0.0)
+
+
+def test_time_that_the_machine_gave_to_others_is_nobodys_fault() -> None:
+    taken = judge(NOTHING, Spent(1.0, 0.05, 0.9), "some.line:7")
+    assert "the machine gave the processor to others for 900 ms" in taken
+    assert "some.line" not in taken
+    paused = judge(NOTHING, Spent(1.0, 0.0, 0.0), "some.line:7", unwatched=0.98)
+    assert "paused" in paused
+    assert "some.line" not in paused
+
+
+def test_a_function_that_computes_and_a_call_that_waits_are_told_apart() -> None:
+    assert judge(NOTHING, Spent(1.0, 0.9, 0.0), "f:1") == "held by f:1: 900 ms of processor time"
+    assert "waiting in a call by f:1" in judge(NOTHING, Spent(1.0, 0.1, 0.0), "f:1")
+    assert judge(Spent(0, None, None), Spent(1, None, None), "f:1") == "held by f:1"
+    assert "not run, or waiting" in judge(NOTHING, Spent(1.0, 0.1, None), "f:1")
+
+
+async def test_late_beats_are_told_once_a_minute_and_only_the_long_ones_as_warnings(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(lag, "perf_counter", lambda: now)
+    monitor = LagMonitor(LagHistogram())
+    monitor._meter = lag._Meter()
+    monitor._spent = monitor._meter.read()
+    loop = asyncio.get_running_loop()
+
+    def beat(late_s: float) -> None:
+        nonlocal now
+        monitor._due = now
+        now += late_s
+        monitor._beat(loop)
+        assert monitor._beat_handle is not None
+        monitor._beat_handle.cancel()
+
+    with caplog.at_level(logging.INFO, "scriba.runtime.lag"):
+        beat(0.2)
+        for _ in range(126):
+            beat(0.1)
+        beat(0.9)
+        assert [record.levelname for record in caplog.records] == ["INFO"]
+        now += 60
+        beat(0.0)
+        assert "late by 900 ms (the longest of 127 since" in caplog.records[-1].getMessage()
+        assert caplog.records[-1].levelname == "INFO"
+        now += 60
+        beat(1.5)
+    assert [record.levelname for record in caplog.records] == ["INFO", "INFO", "WARNING"]
+    monitor._meter.close()
 
 
 async def test_the_real_world_is_a_world() -> None:
