@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, NamedTuple, Self, dataclass_transform
 
+from scriba.errors import ErrorCode
+
 
 class ConfigError(ValueError):
     """A setting that cannot be taken. The message is one line: which, why, and what to do."""
@@ -33,6 +35,12 @@ class ConfigError(ValueError):
 
 class StartError(Exception):
     """A node that cannot start. The message is one line: cause, then what to do."""
+
+
+class StorageLost(StartError):
+    """A node that ran and cannot go on, as it has no disk to go on with. Told like the above."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class Kind(enum.IntEnum):

@@ -3,12 +3,19 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
+from scriba.broker.node import Node
+from scriba.config import StartError, StorageLost
+from scriba.errors import ErrorCode, KafkaError
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
-from scriba.settings import TopicSettings
-from scriba.storage.log import Log
+from scriba.settings import NodeSettings, TopicSettings
+from scriba.storage.log import Log, Slice
 from scriba.storage.logdir import LogDir
+from scriba.storage.results import NoRoom
 from scriba.testing.sim.compacting import append
 from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.wire.admin import CreatableTopic, CreateTopicsRequest
 
 
 def with_a_log(story: Callable[[SimWorld, ProcessWorld, Log], Awaitable[None]]) -> None:
@@ -53,3 +60,221 @@ def test_a_flush_waits_for_room_for_the_transaction_index_and_takes_nothing_offl
         assert world.disk.size("/data/t-0/00000000000000000000.txnindex") == 34
 
     with_a_log(story)
+
+
+# ---- a whole node ----
+
+
+def with_a_node(
+    story: Callable[[SimWorld, ProcessWorld, Node], Awaitable[None]], **settings: str
+) -> None:
+    sim = SimWorld(1)
+
+    async def main(world: ProcessWorld) -> None:
+        node = Node(node_settings(**settings), world)
+        await node.start()
+        watching = asyncio.ensure_future(node.wait_stopped())
+        await story(sim, world, node)
+        assert not watching.done(), "the node has ended"
+        watching.cancel()
+        await node.stop()
+
+    async def play() -> None:
+        await sim.host("broker").start(main).task
+
+    sim.run(play())
+
+
+def node_settings(**settings: str) -> NodeSettings:
+    given = {"log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:9092"}
+    return NodeSettings.parse(
+        given | {name.replace("_", "."): value for name, value in settings.items()}
+    )
+
+
+async def create(node: Node, name: str, partitions: int = 1) -> None:
+    topic = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
+    answer = await node.controller.call(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+    assert answer.topics[0].error_code == 0
+    await node.replicas.settled()
+
+
+def fill(sim: SimWorld) -> None:
+    sim.disk_faults.capacity = sim.host("broker").volume.used
+
+
+def make_room(sim: SimWorld) -> None:
+    sim.disk_faults.capacity = 1 << 40
+
+
+def no_room_lines(caplog: pytest.LogCaptureFixture) -> int:
+    return sum("takes no writes" in record.getMessage() for record in caplog.records)
+
+
+def test_a_topic_whose_partitions_find_no_room_comes_to_life_with_it() -> None:
+    async def story(sim: SimWorld, world: ProcessWorld, node: Node) -> None:
+        await create(node, "old")
+        append(node.replicas.find("old", 0).log, [("k", "v")], world.clock.now())
+        node.controller.subscribe(lambda *_: fill(sim))  # known, and not yet opened
+        await create(node, "new", 3)
+        with pytest.raises(KafkaError, match="No space left") as refused:
+            node.replicas.find("new", 2)
+        assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        await asyncio.sleep(30)
+        old = node.replicas.find("old", 0)
+        assert isinstance(old.log.read(0, 1000, 1), Slice)
+        assert not any(directory.offline for directory in node.replicas.dirs)
+        make_room(sim)
+        await asyncio.sleep(5)
+        for index in range(3):
+            found = node.replicas.find("new", index)
+            append(found.log, [("k", "v")], world.clock.now())
+            assert found.leader is not None
+
+    with_a_node(story)
+
+
+def test_a_topic_is_refused_where_there_is_no_room_for_its_files() -> None:
+    async def story(sim: SimWorld, world: ProcessWorld, node: Node) -> None:
+        fill(sim)
+        with pytest.raises(NoRoom, match="no log directory has room"):
+            await create(node, "new")
+        assert "new" not in node.image.topics_by_name
+
+    with_a_node(story)
+
+
+def test_hours_on_a_full_device_end_nothing_and_are_told_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story(sim: SimWorld, world: ProcessWorld, node: Node) -> None:
+        await create(node, "old")
+        store = node.replicas.find("old", 0).log
+        append(store, [("k", "v")], world.clock.now())
+        fill(sim)
+        for _ in range(600):
+            with pytest.raises(NoRoom):
+                append(store, [("k", "v")], world.clock.now())
+            await asyncio.sleep(1)
+        assert 10 <= no_room_lines(caplog) <= 11
+        assert node.counters.refused_writes > 600
+        await asyncio.sleep(3600)
+        make_room(sim)
+        await asyncio.sleep(60)
+        append(store, [("k", "v")], world.clock.now())
+        await store.flush()
+        assert store.flushed_offset == store.end_offset == 2
+
+    with_a_node(
+        story,
+        metadata_log_max_record_bytes_between_snapshots="1",
+        metadata_max_idle_interval_ms="500",
+    )
+    assert not [record for record in caplog.records if record.levelname in ("ERROR", "CRITICAL")]
+
+
+def test_a_heartbeat_whose_record_does_not_fit_is_brought_again() -> None:
+    async def story(sim: SimWorld, world: ProcessWorld, node: Node) -> None:
+        await create(node, "old", 2)
+        fill(sim)
+        lost = node.replicas.dirs[1]
+        lost._fail("the device is gone")
+        await asyncio.sleep(30)
+        assert lost.id in node.image.brokers[node.id].directories
+        make_room(sim)
+        await asyncio.sleep(10)
+        assert lost.id not in node.image.brokers[node.id].directories
+
+    with_a_node(story, log_dirs="/one,/two")
+
+
+def test_a_node_that_is_stopped_full_starts_when_there_is_room() -> None:
+    sim = SimWorld(1)
+
+    async def first(world: ProcessWorld) -> None:
+        node = Node(node_settings(), world)
+        await node.start()
+        await create(node, "old", 2)
+        append(node.replicas.find("old", 0).log, [("k", "v")], world.clock.now())
+        fill(sim)
+        await node.stop()
+
+    async def without_room(world: ProcessWorld) -> None:
+        with pytest.raises(StartError, match="no room on the device"):
+            await Node(node_settings(), world).start()
+
+    async def with_room(world: ProcessWorld) -> None:
+        node = Node(node_settings(), world)
+        await node.start()
+        assert node.replicas.find("old", 0).log.end_offset == 1
+        await node.stop()
+
+    async def play() -> None:
+        await sim.host("broker").start(first).task
+        await sim.host("broker").start(without_room).task
+        make_room(sim)
+        await sim.host("broker").start(with_room).task
+
+    sim.run(play())
+
+
+def test_a_log_that_is_recovered_on_a_full_device_can_be_read_and_written_later() -> None:
+    sim = SimWorld(1)
+    settings = TopicSettings(segment_bytes=2000, index_interval_bytes=100)
+
+    async def open_it(world: ProcessWorld) -> tuple[LogDir, Log]:
+        home = LogDir.open(world.disk, "/data", world.offload)
+        await home.adopt("cluster", 1, bytes(16))
+        await home.start()
+        return home, await home.open_log("t", 0, b"i" * 16, settings, world.clock.now())
+
+    async def first(world: ProcessWorld) -> None:
+        _, log = await open_it(world)
+        while log.segment_count < 4:
+            append(log, [("k", "v" * 50)], world.clock.now())
+        fill(sim)
+
+    async def then(world: ProcessWorld) -> None:
+        home, log = await open_it(world)
+        assert log.failure is None
+        assert isinstance(log.read(0, 1000, log.end_offset), Slice)
+        make_room(sim)
+        end = log.end_offset
+        append(log, [("k", "v")], world.clock.now())
+        await log.flush()
+        assert log.flushed_offset == end + 1
+        await home.close()
+
+    async def play() -> None:
+        process = sim.host("broker").start(first)
+        await process.task
+        process.kill()
+        await sim.host("broker").start(then).task
+
+    sim.run(play())
+
+
+# ---- devices that fail ----
+
+
+def test_a_node_with_every_directory_offline_ends_and_says_why() -> None:
+    sim = SimWorld(1)
+
+    async def main(world: ProcessWorld) -> None:
+        node = Node(node_settings(log_dirs="/one,/two", metadata_log_dir="/metadata"), world)
+        await node.start()
+        await create(node, "old", 2)
+        watching = asyncio.ensure_future(node.wait_stopped())
+        one, two = node.replicas.dirs
+        one._fail("its device is gone")
+        await asyncio.sleep(60)
+        assert not watching.done(), "there is another directory"
+        two._fail("so is this")
+        with pytest.raises(StorageLost, match=r"every log directory is offline.*/two: so is this"):
+            await asyncio.wait_for(watching, 10)
+        await node.stop()
+
+    async def play() -> None:
+        await sim.host("broker").start(main).task
+
+    sim.run(play())

@@ -35,8 +35,8 @@ from scriba.storage.cleaner import Finished, Means, Progress, Rewritten
 from scriba.storage.cleaner_source import Damage
 from scriba.storage.cleaning import Dirt, dirtiest
 from scriba.storage.compaction import Stale, dirt_of, work_on
-from scriba.storage.logdir import FULL
 from scriba.storage.names import PartitionName
+from scriba.storage.results import FULL
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node

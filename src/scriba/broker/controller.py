@@ -15,6 +15,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from scriba.broker import snapshots
@@ -39,6 +40,8 @@ from scriba.runtime.ports import World
 from scriba.runtime.tasks import Tasks
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings
+from scriba.storage.results import NoRoom
+from scriba.wire.admin import CreatePartitionsRequest, CreateTopicsRequest
 from scriba.wire.quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
@@ -63,6 +66,9 @@ LONG_REPLAY_BYTES: Final = 2 << 20
 """A start that had to read more than this leaves a snapshot to the next one. Every restart writes
 two records for each partition: without it, each would take longer than the one before."""
 
+SNAPSHOT_PAUSE_MS: Final = 10_000
+"""How long after a full device refused a snapshot the next one is tried."""
+
 Subscriber = Callable[[Delta, ClusterImage], None]
 
 
@@ -78,8 +84,14 @@ class ControllerNode:
         settings: NodeSettings,
         tasks: Tasks,
         supported: Mapping[str, tuple[int, int]] = SUPPORTED,
+        on_refused: Callable[[str], None] | None = None,
+        has_room: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`log_dir` is the directory that holds the metadata log, `directory_id` its id."""
+        """`log_dir` is the directory that holds the metadata log, `directory_id` its id.
+
+        `on_refused` is told what the device did not take; `has_room` tells whether this broker can
+        make another partition.
+        """
         self.image = ClusterImage()
         """The committed image. It is replaced or changed between two turns of the loop: read it
         afresh, or `copy()` what must not change under you."""
@@ -92,6 +104,8 @@ class ControllerNode:
         self._settings = settings
         self._tasks = tasks
         self._supported = supported
+        self._on_refused = on_refused
+        self._has_room = has_room
         endpoints = tuple(
             (e.name, e.host, e.port)
             for e in settings.endpoints
@@ -110,6 +124,8 @@ class ControllerNode:
         self._snapshots: dict[Position, int] = {}
         self._snapshot_at = 0
         self._snapshotting: asyncio.Task[None] | None = None
+        self._no_snapshot_before = 0
+        """While the device was found full."""
 
     # ---- start and stop ----
 
@@ -128,6 +144,7 @@ class ControllerNode:
             self._tasks,
             clean=clean,
         )
+        self._quorum.log.on_refused = self._on_refused
         try:
             if snapshot is not None:
                 self._load(snapshot)
@@ -198,6 +215,8 @@ class ControllerNode:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
         if isinstance(request, DescribeQuorumRequest):
             return self._describe_quorum(request)
+        if isinstance(request, CreateTopicsRequest | CreatePartitionsRequest):
+            self._check_room()
         while self._long is not None:
             await asyncio.shield(self._long)
         result = self._machine.handle(
@@ -207,6 +226,14 @@ class ControllerNode:
         )
         await self._carry_out(result.records, result.atomic)
         return result.response
+
+    def _check_room(self) -> None:
+        """Nobody is told of a partition that has no place yet."""
+        if not self._has_room():
+            raise NoRoom(
+                ErrorCode.KAFKA_STORAGE_ERROR,
+                "no log directory has room for another partition: make room, and try again",
+            )
 
     async def _carry_out(self, records: Iterable[Message], atomic: bool) -> None:
         pull = iter(records)
@@ -341,7 +368,8 @@ class ControllerNode:
             return
         expired = self._machine.tick(now)
         if expired:
-            await self._carry_out(expired, atomic=False)
+            with self.unless_refused():
+                await self._carry_out(expired, atomic=False)
         idle = self._settings.metadata_max_idle_interval_ms
         if idle and now.mono_ms - self._last_append >= idle:
             self._say_alive()
@@ -349,17 +377,27 @@ class ControllerNode:
             self._snapshotting = self._tasks.spawn(self._snapshot(now), name="metadata snapshot")
 
     def _say_alive(self) -> None:
-        try:
+        self._last_append = self._world.clock.mono_ms()
+        with self.unless_refused():
             self._append([idle_record()])
+
+    @contextmanager
+    def unless_refused(self) -> Iterator[None]:
+        """For work that comes again by itself, when the device takes no writes.
+
+        A full disk is no reason to stop: what is there can still be read. A log that failed is.
+        """
+        try:
+            yield
         except KafkaError as error:
-            # A full disk is no reason to stop: what is there can still be read.
-            if self._quorum.log.failure is not None:
+            refused = error.code is ErrorCode.KAFKA_STORAGE_ERROR
+            if not refused or self._quorum.log.failure is not None:
                 raise
-            self._last_append = self._world.clock.mono_ms()
-            log.warning("the metadata log takes no records: %s", error.message)
 
     def _snapshot_due(self, now: Instant) -> bool:
         if self._snapshotting is not None or not self._bytes_since_snapshot:
+            return False
+        if now.mono_ms < self._no_snapshot_before:
             return False
         interval = self._settings.metadata_log_max_snapshot_interval_ms
         return (
@@ -370,13 +408,21 @@ class ControllerNode:
         ) and not self.image.in_transaction
 
     async def _snapshot(self, now: Instant) -> None:
+        counted, long = self._bytes_since_snapshot, self._long_replay
         try:
             self._bytes_since_snapshot = 0
-            self._snapshot_at = now.mono_ms
             self._long_replay = False
             taken = await self._quorum.write_snapshot(self.image.copy(), self._last_timestamp)
+            self._snapshot_at = now.mono_ms
             self._snapshots[taken] = now.wall_ms
             await self._quorum.clean(self._settings, now, self._snapshots)
+        except NoRoom as error:
+            # The log itself is all there; it only stays longer.
+            self._bytes_since_snapshot += counted
+            self._long_replay = self._long_replay or long
+            self._no_snapshot_before = now.mono_ms + SNAPSHOT_PAUSE_MS
+            if self._on_refused is not None:
+                self._on_refused(error.message)
         finally:
             self._snapshotting = None
 

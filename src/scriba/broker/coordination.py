@@ -27,6 +27,7 @@ from scriba.outcome import Sees
 from scriba.records.compression import Codec
 from scriba.runtime.pace import Pace
 from scriba.settings import GroupConfigs, NodeSettings
+from scriba.storage.results import NoRoom
 from scriba.txn.facts import TxnSettings
 from scriba.txn.machine import Transactions
 from scriba.wire.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -157,9 +158,12 @@ async def make_internal_topic(node: Node, name: str) -> None:
     if name in node.image.topics_by_name:
         return
     topic = internal_topic(name, node.settings, alone=len(node.image.brokers) == 1)
-    response = await node.controller.call(
-        CreateTopicsRequest(timeout_ms=node.settings.request_timeout_ms, topics=[topic])
-    )
+    try:
+        response = await node.controller.call(
+            CreateTopicsRequest(timeout_ms=node.settings.request_timeout_ms, topics=[topic])
+        )
+    except NoRoom as error:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
     await node.replicas.settled()
     for result in response.topics:
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):

@@ -34,7 +34,10 @@ class Job:
 
 
 async def heartbeat_pass(node: Node, now: Instant) -> None:
-    await node.heartbeat()
+    # What a heartbeat changes is a record of the metadata log. Where that does not take it,
+    # nothing changes, and the next one brings it again.
+    with node.controller.unless_refused():
+        await node.heartbeat()
     await node.replicas.assignments.tell()
 
 
@@ -117,6 +120,7 @@ async def controller_pass(node: Node, now: Instant) -> None:
 
 async def removal_pass(node: Node, now: Instant) -> None:
     await node.replicas.remove_deleted(now.mono_ms)
+    node.replicas.open_waiting()
 
 
 async def idle_connections_pass(node: Node, now: Instant) -> None:

@@ -112,6 +112,15 @@ def _replicas(node: Node) -> Iterator[Sample]:
     yield Sample(
         f"{name}underreplicatedpartitions", lacking, "Led from here with replicas out of sync."
     )
+    offline = sum(directory.offline for directory in node.replicas.dirs)
+    yield Sample(
+        "kafka_log_logmanager_offlinelogdirectorycount", offline, "Log directories that failed."
+    )
+    yield Sample(
+        "scriba_storage_refused_writes_total",
+        node.counters.refused_writes,
+        "Writes that a device did not take, most likely for lack of room.",
+    )
 
 
 def _cleaner(node: Node) -> Iterator[Sample]:

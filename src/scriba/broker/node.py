@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 from scriba.broker.access import Access, Open, Operation, Resource
@@ -32,7 +33,7 @@ from scriba.broker.served import served
 from scriba.broker.server import Limits, Server
 from scriba.broker.shards import Shards
 from scriba.broker.transactions import TransactionRunner
-from scriba.config import StartError
+from scriba.config import StartError, StorageLost
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import BrokerImage, ClusterImage, Delta
 from scriba.controller.machine import effective_settings
@@ -45,6 +46,7 @@ from scriba.settings import NodeSettings
 from scriba.storage.log import Log
 from scriba.storage.logdir import METADATA_TOPIC, LogDir
 from scriba.storage.names import PartitionName
+from scriba.storage.results import NoRoom
 from scriba.wire import uuids
 from scriba.wire.brokers import (
     AllocateProducerIdsRequest,
@@ -62,6 +64,9 @@ from scriba.wire.brokers import (
 log = logging.getLogger(__name__)
 
 HAND_BACK_PAUSE_S: Final = 0.01
+REFUSED_TOLD_EVERY_MS: Final = 60_000
+LEAST_ROOM_BYTES: Final = 64 << 10
+"""A log directory with less is full for a new partition: five files and a name."""
 PROTOCOL_NUMBERS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 
@@ -114,6 +119,8 @@ class Node:
         """Those, and the one of the metadata log if it has one of its own."""
         self._incarnation = world.rng.uuid()
         self._alive: dict[str, tuple[int, frozenset[int]]] = {}
+        self._refused_told: dict[str, int] = {}
+        """When to tell again that a directory takes no writes."""
         self._started = False
 
     # ---- start ----
@@ -130,6 +137,11 @@ class Node:
             for job in JOBS:
                 self.tasks.spawn(run_forever(self, job), name=job.name)
             self._started = True
+        except NoRoom as error:
+            await self._abandon()
+            raise StartError(
+                f"no room on the device: {error.message}; make room and start again"
+            ) from None
         except BaseException:
             await self._abandon()
             raise
@@ -163,7 +175,9 @@ class Node:
         settings, world = self.settings, self.world
         for path in dict.fromkeys((*settings.data_dirs, settings.metadata_dir)):
             self._all_dirs.append(
-                LogDir.open(world.disk, path, world.offload, self._on_storage_failure)
+                LogDir.open(
+                    world.disk, path, world.offload, self._on_storage_failure, self._on_refused
+                )
             )
         self._dirs = self._all_dirs[: len(settings.data_dirs)]
         home = self._metadata_home()
@@ -195,6 +209,8 @@ class Node:
             directory_id=home.id,
             settings=self.static_settings,
             tasks=self.tasks,
+            on_refused=partial(self._on_refused, home.path),
+            has_room=self._has_room,
         )
         await self.controller.start(clean=home.clean)
 
@@ -298,8 +314,14 @@ class Node:
         self.server.close()
         await self.tasks.stop()
         await self.replicas.close()
-        await self.replicas.checkpoint_high_watermarks()
-        await self.controller.stop()
+        try:
+            await self.replicas.checkpoint_high_watermarks()
+        except KafkaError as error:
+            log.warning("high watermarks stay as they were last written: %s", error.message)
+        try:
+            await self.controller.stop()
+        except KafkaError as error:
+            log.error("the metadata log is not closed cleanly: %s", error.message)
         for directory in self._all_dirs:
             await directory.close(self.broker_epoch)
 
@@ -412,9 +434,35 @@ class Node:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return response.producer_id_start, response.producer_id_len
 
+    def _on_refused(self, path: str, what: str) -> None:
+        """A device did not take a write: counted each time, told once a minute.
+
+        Whatever it was (a batch, a checkpoint, a new partition), it is tried again by whoever
+        needs it, so that all goes on by itself once the device takes writes.
+        """
+        self.counters.refused_writes += 1
+        now_ms = self.world.clock.mono_ms()
+        if now_ms >= self._refused_told.get(path, now_ms):
+            self._refused_told[path] = now_ms + REFUSED_TOLD_EVERY_MS
+            log.warning("%s takes no writes, reads go on: %s", path, what)
+            self.note("refused write", path, what)
+
+    def _has_room(self) -> bool:
+        """Whether a partition more can be made: some file system blocks for its files."""
+        return any(directory.has_room(LEAST_ROOM_BYTES) for directory in self._dirs)
+
     def _on_storage_failure(self, directory: LogDir, store: Log | None, why: str) -> None:
         if store is None:
             self.note("offline", directory.path, why)
+            if all(each.offline for each in self._dirs):
+                # All it could do from here is to answer errors. A supervisor starts it again,
+                # which is what a device needs that has come back.
+                self.tasks.fail(
+                    StorageLost(
+                        f"every log directory is offline, the last one {directory.path}: {why}; "
+                        "check the disks and start again"
+                    )
+                )
         else:
             name = PartitionName(store.topic, store.partition)
             self.replicas.offline(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why))

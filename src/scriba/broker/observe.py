@@ -25,6 +25,8 @@ class Counters:
     failed_compactions: int = 0
     compaction_bytes_read: int = 0
     compaction_bytes_written: int = 0
+    refused_writes: int = 0
+    """Writes that a device did not take, most likely for lack of room."""
     short_produces: int = 0
     short_fetches: int = 0
     short_commits: int = 0

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from scriba.broker import snapshots
 from scriba.broker.snapshots import QuorumFacts, Snapshot
-from scriba.config import StartError
+from scriba.config import StartError, StorageLost
 from scriba.controller.image import ClusterImage
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
@@ -47,6 +47,7 @@ from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings, TopicSettings
 from scriba.storage.cold import Cold
 from scriba.storage.log import Log, Slice
+from scriba.storage.results import NoRoom, as_no_room
 from scriba.wire.schema import Message
 from scriba.wire.stored import (
     Endpoint,
@@ -178,17 +179,19 @@ class MetadataQuorum:
         """
         directory = f"{log_dir}/{TOPIC}-0"
         now = world.clock.now()
-        world.disk.mkdir(directory)
+        with as_no_room(f"{directory} cannot be opened"):
+            world.disk.mkdir(directory)
         snapshots.remove_parts(world.disk, directory)
         found = snapshots.find(world.disk, directory)
         # What a snapshot holds was committed, hence flushed.
         recovery_point = None if clean else found[0].offset if found else 0
-        store = _open_log(world, directory, settings, recovery_point, clean, now)
+        with as_no_room(f"{directory} cannot be opened"):
+            store = _open_log(world, directory, settings, recovery_point, clean, now)
         try:
             if store.failure is not None:
                 raise ParseError(store.failure.error.message)
             if store.cut_tail:
-                await store.sync()
+                await store.sync(hurried=True)
             snapshot = snapshots.newest_valid(world.disk, directory, store.start_offset)
             if snapshot is not None and snapshot.position.offset > store.end_offset:
                 store.shortening.truncate_fully(snapshot.position.offset, now)
@@ -232,7 +235,8 @@ class MetadataQuorum:
             voted_directory_id=state.voted.directory if state.voted else bytes(16),
         )
         path = f"{self.directory}/{QUORUM_STATE}"
-        await self._world.disk.write_atomic(path, encode_quorum_state(data))
+        with as_no_room(f"{path} cannot be written"):
+            await self._world.disk.write_atomic(path, encode_quorum_state(data))
 
     def _append_leader_change(self) -> Batch:
         """An epoch begins with who leads it, then the voters if they or their addresses are new."""
@@ -281,6 +285,10 @@ class MetadataQuorum:
                 ready = self.raft.ready()
                 if ready is not None and ready.high_watermark is not None:
                     self.high_watermark.advance(ready.high_watermark)
+        except KafkaError as error:
+            text = f"the metadata log failed: {error.message}"
+            self._tasks.fail(StorageLost(f"{text}; check the disk and start again"))
+            self.high_watermark.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text))
         except Exception as error:
             self.high_watermark.fail(
                 KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log failed: {error}")
@@ -296,7 +304,13 @@ class MetadataQuorum:
         position = Position(image.epoch, image.end_offset)
         assert position.offset <= self.high_watermark.value
         batches = snapshots.encoded(position, self.facts, image.records(), last_timestamp)
-        size = await snapshots.write(self._world.disk, self.directory, position, _slowly(batches))
+        disk = self._world.disk
+        try:
+            with as_no_room("a snapshot of the metadata does not fit"):
+                size = await snapshots.write(disk, self.directory, position, _slowly(batches))
+        except NoRoom:
+            snapshots.remove_parts(disk, self.directory)
+            raise
         log.info("snapshot of the metadata at %d: %d bytes", position.offset, size)
         return position
 

@@ -24,6 +24,7 @@ from scriba.settings import TopicSettings
 from scriba.storage.log import Log
 from scriba.storage.logdir import LogDir
 from scriba.storage.names import PartitionName
+from scriba.storage.results import FULL, NoRoom
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
@@ -47,6 +48,10 @@ class Replicas:
         self._worker: asyncio.Task[None] | None = None
         self._topic_settings: dict[str, TopicSettings] = {}
         self._inspecting: set[Partition] = set()
+        self._waiting: dict[PartitionName, None] = {}
+        """Replicas that wait for room on the device to be opened."""
+        self._begun: dict[PartitionName, LogDir] = {}
+        """Where those of them lie that had a log before."""
         self._found: dict[PartitionName, LogDir] = {}
         """What lay in the directories at the start and has not been claimed."""
         self._removals: list[tuple[int, Log]] = []
@@ -140,7 +145,12 @@ class Replicas:
 
     async def _set_aside(self, name: PartitionName, directory: LogDir) -> None:
         """Files that belong to no partition of this cluster are kept, under another name."""
-        kept = await directory.set_aside(name)
+        try:
+            kept = await directory.set_aside(name)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            kept = "it is, for lack of room for another name"
         text = f"{name.topic}-{name.partition} is not in the cluster's metadata: kept as {kept}"
         log.warning("%s", text)
         self._node.note("stray", f"{name.topic}-{name.partition}", text)
@@ -170,7 +180,7 @@ class Replicas:
         self, name: PartitionName, topic_id: bytes, image: PartitionImage
     ) -> Partition | None:
         topic, index = name
-        found = self._found.pop(name, None)
+        found = self._found.pop(name, None) or self._begun.pop(name, None)
         try:
             directory = found or self._choose_dir(image)
             store = await directory.open_log(
@@ -186,9 +196,15 @@ class Replicas:
                 # A topic of the same name that was deleted while this node was away.
                 await self._set_aside(name, found)
                 return await self._open(name, topic_id, image)
-            self.offline(name, error)
+            if isinstance(error, NoRoom):
+                if found is not None:
+                    self._begun[name] = found
+                self._wait_for_room(name, error)
+            else:
+                self.offline(name, error)
             return None
         self._offline.pop(name, None)
+        self._waiting.pop(name, None)
         checkpoint = directory.high_watermarks.get(name, 0)
         partition = Partition(topic, topic_id, index, store, checkpoint)
         self._partitions[name] = partition
@@ -222,6 +238,7 @@ class Replicas:
     def _let_go(self, name: PartitionName) -> None:
         """Ends a replica: its directory gets another name now, its files go in the background."""
         self._offline.pop(name, None)
+        self._waiting.pop(name, None)
         partition = self._partitions.pop(name, None)
         if partition is None:
             return
@@ -280,6 +297,30 @@ class Replicas:
             self._homes.pop(name, None)
             self.assignments.forget(name)
         self._node.note("offline", f"{name.topic}-{name.partition}", error.message)
+
+    def _wait_for_room(self, name: PartitionName, error: KafkaError) -> None:
+        """A full device is no failed one: the replica is opened as soon as it fits."""
+        self._offline[name] = error
+        if name not in self._waiting:
+            self._waiting[name] = None
+            self._node.note("waits for room", f"{name.topic}-{name.partition}", error.message)
+
+    def open_waiting(self) -> None:
+        """Has those tried again that found the device full."""
+        if self._waiting and not self._queue and (self._worker is None or self._worker.done()):
+            self._queue.append(self._open_waiting)
+            self._wake()
+
+    async def _open_waiting(self) -> None:
+        for name in tuple(self._waiting):
+            topic = self._node.image.topics_by_name.get(name.topic)
+            image = topic.partitions.get(name.partition) if topic is not None else None
+            if topic is None or image is None:
+                self._waiting.pop(name, None)
+                continue
+            await self._place([(topic.name, topic.id, [(name.partition, image)])])
+            if name in self._waiting:
+                return  # where one does not fit, the others do not either
 
     # ---- background passes ----
 

@@ -54,7 +54,15 @@ class Tasks:
         del self._running[task]
         if task.cancelled() or (failure := task.exception()) is None:
             return
+        if self._failure is not None:
+            # It waited for what had failed before; one traceback is enough to look at.
+            log.info("background task %s failed, too: %s", task.get_name(), failure)
+            return
         log.critical("background task %s failed", task.get_name(), exc_info=failure)
+        self.fail(failure)
+
+    def fail(self, failure: BaseException) -> None:
+        """Ends the watch with a failure that explains itself; the first one counts."""
         if self._failure is None:
             self._failure = failure
             for watcher in self._watchers:

@@ -9,7 +9,6 @@ they are written when there is room again, and what waits for the sync waits unt
 """
 
 import asyncio
-import errno
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
@@ -20,11 +19,10 @@ from scriba.storage.epochs import Epochs
 from scriba.storage.group_commit import GroupCommit
 from scriba.storage.indexes import Write
 from scriba.storage.names import LEADER_EPOCHS, PARTITION_METADATA
+from scriba.storage.results import FULL
 from scriba.storage.segment import Segment
 from scriba.storage.segments import Segments
 from scriba.storage.snapshots import Snapshots
-
-FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 _NOBODY: Final = -1
 _UNTIL_ROOM_S: Final = 0.2
@@ -41,6 +39,7 @@ class Durability:
         "_failed",
         "_files_new",
         "_generation",
+        "_refused",
         "_segments",
         "_snapshots",
         "_sync_parent",
@@ -48,6 +47,7 @@ class Durability:
         "_wanted",
         "closing",
         "flushed_offset",
+        "hurried",
     )
 
     def __init__(
@@ -61,18 +61,22 @@ class Durability:
         flushed_offset: int,
         end: Callable[[], int],
         fail: Callable[[str], KafkaError],
+        refused: Callable[[str, OSError], KafkaError],
         sync_parent: Callable[[], Awaitable[None]],
     ) -> None:
         """`durable` says that the files are just as a clean shutdown left them."""
         self.flushed_offset = flushed_offset
         self.closing = False
         """Whether this is the last sync, which leaves nothing to rebuild."""
+        self.hurried = False
+        """Whether a sync that finds no room gives up, instead of waiting for it."""
         self._disk = disk
         self._segments = segments
         self._snapshots = snapshots
         self._epochs = epochs
         self._end = end
         self._fail = fail
+        self._refused = refused
         self._failed: KafkaError | None = None
         self._sync_parent = sync_parent
         self._commit = GroupCommit(self._sync)
@@ -136,6 +140,12 @@ class Durability:
         except OSError as error:
             raise self._fail(f"cannot be flushed: {error}") from error
 
+    def _take_back(self, sealed: list[Segment], files_new: bool, created: bool) -> None:
+        """What a sync did not get to is left to the next one."""
+        self._unsynced = sealed + self._unsynced
+        self._files_new = self._files_new or files_new
+        self._created = self._created or created
+
     async def _sync(self) -> None:
         if self._failed is not None:
             raise self._failed
@@ -155,12 +165,14 @@ class Durability:
                 await self._disk.sync_dir(self._segments.directory)
             if created:
                 await self._sync_creation()
+        except _Full as full:
+            self._take_back(sealed, files_new, created)
+            raise self._refused("cannot be flushed", full.cause) from full.cause
         except OSError as error:
             self._failed = self._fail(f"cannot be flushed: {error}")
             raise self._failed from error
         except asyncio.CancelledError:
-            self._unsynced = sealed + self._unsynced
-            self._files_new, self._created = True, self._created or created
+            self._take_back(sealed, True, created)
             raise
         if generation == self._generation:
             self.flushed_offset = max(self.flushed_offset, end)
@@ -192,11 +204,15 @@ class Durability:
     async def _write_epochs(self) -> None:
         if self._epochs.dirty:
             self._epochs.dirty = False
-            await self._with_room(
-                lambda: self._disk.write_atomic(
-                    f"{self._segments.directory}/{LEADER_EPOCHS}", self._epochs.encode()
+            try:
+                await self._with_room(
+                    lambda: self._disk.write_atomic(
+                        f"{self._segments.directory}/{LEADER_EPOCHS}", self._epochs.encode()
+                    )
                 )
-            )
+            except BaseException:
+                self._epochs.dirty = True
+                raise
 
     async def _with_room(self, write: Write) -> None:
         """Writes what memory has, too, as soon as it fits; a log that closes does not wait."""
@@ -206,6 +222,16 @@ class Durability:
                     await writing
                 return
             except OSError as error:
-                if error.errno not in FULL or self.closing:
+                if error.errno not in FULL:
                     raise
+                if self.closing or self.hurried:
+                    raise _Full(error) from error
+                self._refused("waits to be flushed", error)
             await asyncio.sleep(_UNTIL_ROOM_S)
+
+
+class _Full(Exception):
+    """What belongs beside the batches does not fit, and nobody waits until it does."""
+
+    def __init__(self, cause: OSError) -> None:
+        self.cause = cause

@@ -39,6 +39,7 @@ from scriba.storage.producers import AbortedTxn, ActiveProducer, Producers, Repe
 from scriba.storage.recovery import Loaded, Place, load
 from scriba.storage.results import (
     EMPTY,
+    FULL,
     Appended,
     Empty,
     Failure,
@@ -76,7 +77,9 @@ class Log:
         "end_offset",
         "epochs",
         "failure",
+        "found_full",
         "on_failure",
+        "on_refused",
         "partition",
         "producers",
         "shortening",
@@ -108,6 +111,8 @@ class Log:
         self._disk = place.disk
         self._offload = place.offload
         self.on_failure = on_failure
+        self.on_refused: Callable[[str], None] | None = None
+        """Told of each write that the device did not take, for lack of room or otherwise."""
         self._settings = settings
         self._snapshots: Snapshots = loaded.snapshots
         self._segments = Segments(
@@ -123,6 +128,7 @@ class Log:
             flushed_offset=loaded.recovery_point,
             end=lambda: self.end_offset,
             fail=partial(self.fail, device=True),
+            refused=self.refused,
             sync_parent=sync_parent or partial(place.disk.sync_dir, parent_of(place.directory)),
         )
         self._writer = Writer(self, self._segments, loaded.snapshots, self._durability)
@@ -143,6 +149,8 @@ class Log:
             self._durability,
             self._limits,
         )
+        self.found_full = loaded.full
+        """Why opening could not write all that it would have."""
         self.cut_tail = loaded.cut
         """Whether opening cut off a tail; `sync` must come before the next append."""
         self._seen_end = -1
@@ -422,11 +430,18 @@ class Log:
         self._writer.snapshot_if_due(self.end_offset)
         await self._durability.flush(self.end_offset if up_to is None else up_to)
 
-    async def sync(self) -> None:
-        """As `flush`, even if no record waits for it: a truncation is durable after it."""
+    async def sync(self, hurried: bool = False) -> None:
+        """As `flush`, even if no record waits for it: a truncation is durable after it.
+
+        One that is `hurried` does not wait for room on a full device: NoRoom.
+        """
         if self.failure is not None:
             raise self.failure.error
-        await self._durability.sync()
+        self._durability.hurried = hurried
+        try:
+            await self._durability.sync()
+        finally:
+            self._durability.hurried = False
 
     def fail(self, why: str, device: bool) -> KafkaError:
         """Takes the log out of use for good, except for reading; the error to raise."""
@@ -438,20 +453,37 @@ class Log:
                 self.on_failure(self, self.failure)
         return error
 
+    def refused(self, what: str, error: OSError) -> KafkaError:
+        """Tells of a write that the device did not take; the error to raise.
+
+        The log is as it was before. NoRoom if the device is full.
+        """
+        text = f"{self!r} {what}: {error}"
+        if self.on_refused is not None:
+            self.on_refused(text)
+        else:
+            logger.warning("%s", text)
+        return storage_error(text, error)
+
     async def close(self) -> None:
-        """Makes everything durable, so that the next start after this one reads no records."""
+        """Makes everything durable, so that the next start after this one reads no records.
+
+        NoRoom where that does not fit: the next start then reads what a crash would have it read.
+        """
         try:
             # A log that never had a record is made anew where a crash loses it.
             at_rest = not self.end_offset or (
                 self._durability.settled and self._snapshots.latest == self.end_offset
             )
             if self.failure is None and (self._writer.ragged or not at_rest):
+                self._durability.closing = True
                 self._writer.trim()
                 self._segments.active.seal()
                 self._writer.take_snapshot(self.end_offset)
-                self._durability.closing = True
                 await self.sync()
         except OSError as error:
+            if error.errno in FULL:
+                raise self.refused("cannot be closed", error) from error
             raise self.fail(f"cannot be closed: {error}", device=True) from error
         finally:
             self._segments.close()
@@ -469,7 +501,7 @@ class Log:
         try:
             self._segments.rest()
         except OSError as error:
-            raise storage_error(f"{self!r} cannot complete its indexes: {error}") from error
+            raise storage_error(f"{self!r} cannot complete its indexes: {error}", error) from error
         return True
 
     def delete_records_to(self, offset: int) -> int:
@@ -488,6 +520,11 @@ class Log:
         deadline = now.mono_ms + self._settings.file_delete_delay_ms
         try:
             await self.compaction.sync(rewritten)
+        except OSError as error:
+            if error.errno in FULL:
+                raise storage_error(f"{self!r} has no room for its compaction", error) from error
+            raise self.fail(f"cannot take a compacted segment: {error}", device=True) from error
+        try:
             if self.failure is not None:
                 raise Stale
             self.compaction.swap(rewritten, generation, deadline)
@@ -495,4 +532,6 @@ class Log:
         except OSError as error:
             if self.failure is not None:
                 raise Stale from None
-            raise self.fail(f"cannot take a compacted segment: {error}", device=True) from error
+            # Between two names only this log is in doubt, and another start sorts it out.
+            device = error.errno not in FULL
+            raise self.fail(f"cannot take a compacted segment: {error}", device) from error

@@ -8,7 +8,8 @@ The recovery points on disk are promises: everything below them is on the device
 above what its log still has: it is lowered before a truncation, and forgotten before another log
 begins under the same name.
 
-A device that fails takes all its logs with it.
+A device that fails takes all its logs with it. One that is full takes nothing: what does not fit
+is refused (`NoRoom`), and whoever asked may ask again.
 """
 
 import asyncio
@@ -32,7 +33,6 @@ from scriba.storage.checkpoints import (
     read_offsets,
 )
 from scriba.storage.cleaner import Rewritten
-from scriba.storage.durability import FULL as FULL
 from scriba.storage.group_commit import GroupCommit
 from scriba.storage.log import DAY_MS, Failure, Log
 from scriba.storage.meta_properties import FILE_NAME as META_PROPERTIES
@@ -46,11 +46,9 @@ from scriba.storage.names import (
 )
 from scriba.storage.partition_metadata import read_topic_id
 from scriba.storage.removal import remove_tree
-from scriba.storage.results import storage_error
+from scriba.storage.results import FULL, NoRoom, storage_error
 
 logger = logging.getLogger(__name__)
-
-"""No room is no damage: appends fail, reads go on, and all is well when there is room again."""
 
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 METADATA_TOPIC: Final = "__cluster_metadata"
@@ -65,6 +63,7 @@ class LogDir:
         lock: DirLock,
         offload: Offload,
         on_failure: Callable[["LogDir", Log | None, str], None] | None,
+        on_refused: Callable[[str, str], None] | None,
     ) -> None:
         self.path = path
         self.logs: dict[PartitionName, Log] = {}
@@ -82,9 +81,12 @@ class LogDir:
         self._lock = lock
         self._offload = offload
         self._on_failure = on_failure
+        self._on_refused = on_refused
         self._recovery_points: dict[PartitionName, int] = {}
         """As the file on disk has them, or will once the writes under way are done."""
         self._log_starts: dict[PartitionName, int] = {}
+        self._cut: set[PartitionName] = set()
+        """Logs whose tail was cut off when they were opened, which may not be on the device."""
         self._unwritten: set[str] = set()
         """Checkpoints that a full disk did not take."""
         self._names = GroupCommit(lambda: disk.sync_dir(path))
@@ -99,10 +101,12 @@ class LogDir:
         path: str,
         offload: Offload,
         on_failure: Callable[["LogDir", Log | None, str], None] | None = None,
+        on_refused: Callable[[str, str], None] | None = None,
     ) -> "LogDir":
         """Locks the directory and reads what it says about itself. Waits for the device.
 
-        `on_failure` is told of a log that failed, and, with None for a log, of the directory.
+        `on_failure` is told of a log that failed, and, with None for a log, of the directory;
+        `on_refused` the directory's path and what could not be written, each time.
         """
         try:
             disk.mkdir(path)
@@ -116,7 +120,7 @@ class LogDir:
                 f"{path} cannot be used as a log directory: {error.strerror}; "
                 "choose another with --data or log.dirs"
             ) from None
-        directory = cls(disk, path, lock, offload, on_failure)
+        directory = cls(disk, path, lock, offload, on_failure, on_refused)
         try:
             directory._look()
         except BaseException:
@@ -165,7 +169,13 @@ class LogDir:
         if self.meta is not None and self.meta.directory_id is not None:
             return
         self.meta = MetaProperties(cluster_id, node_id, directory_id)
-        await self._disk.write_atomic(f"{self.path}/{META_PROPERTIES}", self.meta.encode())
+        try:
+            await self._disk.write_atomic(f"{self.path}/{META_PROPERTIES}", self.meta.encode())
+        except OSError as error:
+            raise StartError(
+                f"{self.path} cannot be used as a log directory: {error.strerror}; "
+                "make room there, or choose another with --data or log.dirs"
+            ) from None
 
     async def start(self) -> None:
         """Begins to use the directory; nothing was changed before."""
@@ -173,9 +183,11 @@ class LogDir:
             self._disk.unlink(f"{self.path}/{CLEAN_SHUTDOWN}")
         if self._recovery_points:
             there = set(self._listed())
-            await self._write_recovery_points(
-                {name: at for name, at in self._recovery_points.items() if name in there}
-            )
+            # Without room they stay as they are: what is gone is forgotten before it comes again.
+            with suppress(NoRoom):
+                await self._write_recovery_points(
+                    {name: at for name, at in self._recovery_points.items() if name in there}
+                )
         await self._disk.sync_dir(self.path)
         await self._sync_parent()
 
@@ -244,6 +256,14 @@ class LogDir:
         log_start = self._log_starts.get(name, 0) if known else 0
 
         def open_it() -> Log:
+            try:
+                return open_log()
+            except OSError as error:
+                if not known and error.errno in FULL:
+                    self._remove_begun(directory)
+                raise
+
+        def open_log() -> Log:
             return Log.open(
                 self._disk,
                 directory,
@@ -266,15 +286,30 @@ class LogDir:
             else:
                 log = await self._offload.run(open_it)
         except OSError as error:
+            if error.errno in FULL:
+                raise self._refused(f"{topic}-{partition} cannot be opened", error) from error
             self._fail(f"{directory}: {error}")
             raise self._error() from error
+        log.on_refused = self._tell_refused
+        if log.found_full:
+            text = f"{log!r} could not write its indexes or its snapshot of producers"
+            self._tell_refused(f"{text}: {log.found_full}")
+        if log.failure is None and (log.cut_tail or name in self._cut):
+            self._cut.add(name)
+            await log.sync(hurried=True)
+            self._cut.discard(name)
         self.logs[name] = log
         log.on_failure = self._log_failed
         if log.failure is not None:  # found when it was opened, perhaps off the loop
             self._log_failed(log, log.failure)
-        elif log.cut_tail:
-            await log.sync()
         return log
+
+    def _remove_begun(self, directory: str) -> None:
+        """Takes back what was made of a new log before the device was full."""
+        with suppress(OSError):
+            for entry in self._disk.list(directory):
+                self._disk.unlink(f"{directory}/{entry}")
+            self._disk.rmdir(directory)
 
     # ---- using ----
 
@@ -403,11 +438,23 @@ class LogDir:
             if error.errno in FULL:
                 # What stands there is older, never wrong; the next pass writes it anew.
                 self._unwritten.add(file)
-                raise storage_error(f"{self.path}: {file} cannot be written: {error}") from error
+                raise self._refused(f"{file} cannot be written", error) from error
             self._fail(f"{file}: {error}")
             raise self._error() from error
 
-    # ---- failing and closing ----
+    # ---- full, failing and closing ----
+
+    def has_room(self, least_bytes: int) -> bool:
+        return self.failure is None and self._disk.space(self.path)[1] >= least_bytes
+
+    def _refused(self, what: str, error: OSError) -> KafkaError:
+        text = f"{what}: {error}"
+        self._tell_refused(text)
+        return storage_error(f"{self.path}: {text}", error)
+
+    def _tell_refused(self, what: str) -> None:
+        if self._on_refused is not None:
+            self._on_refused(self.path, what)
 
     def _log_failed(self, log: Log, failure: Failure) -> None:
         if self._on_failure is not None:
@@ -431,24 +478,34 @@ class LogDir:
     async def close(self, broker_epoch: int = -1) -> None:
         """Closes every log; the mark of a clean shutdown only if all of them are whole."""
         waiting = iter(list(self.logs.values()))
+        full: list[KafkaError] = []
 
         async def close_in_turn() -> None:
             for log in waiting:
                 try:
                     await log.close()
+                except NoRoom as error:
+                    full.append(error)
                 except KafkaError as error:
                     logger.error("%r: not closed cleanly: %s", log, error)
                 await asyncio.sleep(0)  # most have nothing to wait for, and others have
 
         try:
             await asyncio.gather(*(close_in_turn() for _ in range(_CLOSING_AT_ONCE)))
+            if full:
+                raise full[0]
             if self.failure is None:
                 await self.checkpoint()
                 if all(log.failure is None for log in self.logs.values()):
                     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch})
                     await self._disk.write_atomic(f"{self.path}/{CLEAN_SHUTDOWN}", content.encode())
         except (KafkaError, OSError) as error:
-            logger.error("log directory %s: not closed cleanly: %s", self.path, error)
+            why = error.message if isinstance(error, KafkaError) else error
+            logger.error(
+                "log directory %s is not closed cleanly, the next start recovers it: %s",
+                self.path,
+                why,
+            )
         finally:
             self.release()
 

@@ -15,9 +15,10 @@ checkpoint and snapshot may be missing: it only costs more reading.
 
 import logging
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from scriba.errors import ParseError
@@ -46,6 +47,7 @@ from scriba.storage.names import (
 )
 from scriba.storage.padding import trim_sealed
 from scriba.storage.producers import Producers
+from scriba.storage.results import FULL
 from scriba.storage.scan import read_batch, scan
 from scriba.storage.segment import UNKNOWN, Segment
 from scriba.storage.snapshots import Snapshots
@@ -87,6 +89,8 @@ class Loaded:
     """Whether a tail was cut off, which is not durable yet."""
     durable: bool = False
     """Whether all is known to be on the device, names included: so after a clean shutdown."""
+    full: str = ""
+    """What a full device did not take: it costs the next start some reading, and no more."""
     unsound: frozenset[int] = frozenset()
     """Segments whose transaction index is damaged and comes from their markers instead."""
 
@@ -211,7 +215,7 @@ def _complete_indexes(loaded: Loaded, files: set[tuple[int, str]]) -> None:
         if segment.size and not there and segment.max_timestamp == UNKNOWN:
             logger.warning("%s: building the indexes of segment %d", loaded.place.directory, base)
             segment.rebuild()
-            segment.indexes.write()
+            _if_room(loaded, segment.indexes.write)
             _rest(segment)
 
 
@@ -371,7 +375,8 @@ def _replay(loaded: Loaded, snapshot: int, check_from: int) -> None:
         suspect = following > check_from
         if segment.base_offset >= check_from:
             # The one that was there may be torn, which would be found out only when it is needed.
-            loaded.snapshots.replace(loaded.producers, segment.base_offset)
+            base = segment.base_offset
+            _if_room(loaded, partial(loaded.snapshots.replace, loaded.producers, base))
         position, size = _replay_segment(loaded, segment, begin, snapshot, check_from, following)
         flushed = loaded.end_offset < check_from
         if position < size and (flushed or not suspect):
@@ -384,7 +389,8 @@ def _replay(loaded: Loaded, snapshot: int, check_from: int) -> None:
         if ends_here:
             _cut(loaded, at, position, size)
         if suspect:
-            segment.indexes.write() if at + 1 == len(loaded.segments) else segment.seal()
+            done = at + 1 == len(loaded.segments)
+            _if_room(loaded, segment.indexes.write if done else segment.seal)
         _rest(segment)
         if ends_here:
             return
@@ -469,6 +475,16 @@ def _remove(loaded: Loaded, at: int) -> None:
             with suppress(FileNotFoundError):
                 disk.unlink(segment.path(suffix))
     del loaded.segments[at:]
+
+
+def _if_room(loaded: Loaded, write: Callable[[], None]) -> None:
+    """Writes what the log can do without; indexes then stay in memory until they fit."""
+    try:
+        write()
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        loaded.full = str(error)
 
 
 def _rest(segment: Segment) -> None:

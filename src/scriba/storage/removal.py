@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from scriba.runtime.ports import Disk, File, Offload
 from scriba.storage.names import DELETED, SEGMENT_SUFFIXES
+from scriba.storage.results import FULL
 from scriba.storage.segment import Segment
 
 
@@ -24,8 +25,14 @@ class Removal:
         paths = []
         for path in (*map(segment.path, SEGMENT_SUFFIXES), *((snapshot,) if snapshot else ())):
             with suppress(FileNotFoundError):
-                self._disk.rename(path, path + DELETED)
-                paths.append(path + DELETED)
+                try:
+                    self._disk.rename(path, path + DELETED)
+                    paths.append(path + DELETED)
+                except OSError as error:
+                    if error.errno not in FULL:
+                        raise
+                    # Not even the longer name fits: the file goes now, and makes room.
+                    self._disk.unlink(path)
         self._doomed.append((deadline_ms, paths, segment.sleep()))
 
     async def sweep(self, now_ms: int) -> int:
@@ -50,7 +57,9 @@ class Removal:
 
 
 async def remove_tree(disk: Disk, offload: Offload, directory: str) -> None:
-    """Removes a partition's directory with its files."""
+    """Removes a partition's directory with its files, if it is still there."""
+    if not disk.exists(directory):
+        return
     for name in disk.list(directory):
         with suppress(FileNotFoundError):
             await offload.run(disk.unlink, f"{directory}/{name}")

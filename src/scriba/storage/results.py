@@ -1,6 +1,9 @@
 """What a log answers."""
 
 import enum
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, Literal, NamedTuple
 
 from scriba.errors import ErrorCode, KafkaError
@@ -46,6 +49,27 @@ class Failure(NamedTuple):
     """Whether the device itself failed, so that no log in its directory is safe."""
 
 
-def storage_error(text: str) -> KafkaError:
+FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+"""No room is no damage: writes fail, reads go on, and all is well when there is room again."""
+
+
+class NoRoom(KafkaError):
+    """The device is full: nothing has changed, and the same may succeed later."""
+
+
+def storage_error(text: str, cause: OSError | None = None) -> KafkaError:
     """The one place where trouble with a disk becomes an error of the protocol."""
+    if cause is not None and cause.errno in FULL:
+        return NoRoom(ErrorCode.KAFKA_STORAGE_ERROR, text)
     return KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text)
+
+
+@contextmanager
+def as_no_room(what: str) -> Iterator[None]:
+    """Tells a full device from a failed one for a caller that knows no log: NoRoom, or as it is."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise storage_error(f"{what}: {error}", error) from error

@@ -298,9 +298,13 @@ class Segment:
         await self.indexes.sync(complete, with_room)
         if self.aborted_dirty:
             self.aborted_dirty = False
-            await with_room(
-                lambda: self._disk.write_atomic(self.path(TXN_INDEX), self.aborted.encode())
-            )
+            try:
+                await with_room(
+                    lambda: self._disk.write_atomic(self.path(TXN_INDEX), self.aborted.encode())
+                )
+            except BaseException:
+                self.aborted_dirty = True
+                raise
 
     # ---- reading ----
 

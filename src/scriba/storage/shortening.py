@@ -7,6 +7,7 @@ in one step, and what is left of it is a log as any other.
 """
 
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from scriba.errors import ErrorCode, KafkaError
@@ -16,7 +17,7 @@ from scriba.storage.durability import Durability
 from scriba.storage.names import deleted_dir, parent_of
 from scriba.storage.recovery import producers_at
 from scriba.storage.removal import remove_tree
-from scriba.storage.results import Failure, storage_error
+from scriba.storage.results import FULL, Failure, storage_error
 from scriba.storage.retention import Reason, SegmentFacts, before_start, over_size
 from scriba.storage.segment import Segment
 from scriba.storage.segments import Segments
@@ -90,15 +91,29 @@ class Shortening:
         if not count:
             return []
         try:
-            if count == len(self._segments):
-                self._writer.roll(self._log.end_offset, now)
+            if count == len(self._segments) and not self._begin_anew(now):
+                count -= 1
             gone = self._segments.drop_first(count)
             self._log.delete_records_to(self._segments.first_offset)
             self._doom(gone, now)
         except OSError as error:
-            raise storage_error(f"{self._log!r} cannot be shortened: {error}") from error
+            raise storage_error(f"{self._log!r} cannot be shortened: {error}", error) from error
         logger.info("%r: deleted %d segments %s", self._log, count, why)
         return [(segment.base_offset, why) for segment in gone]
+
+    def _begin_anew(self, now: Instant) -> bool:
+        """A new segment, so that all others may go; False if the device has no room for one.
+
+        Then the active one stays for now: what else goes makes the room.
+        """
+        try:
+            self._writer.roll(self._log.end_offset, now)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._log.refused("cannot begin a segment", error)
+            return False
+        return True
 
     def _doom(self, gone: list[Segment], now: Instant) -> None:
         deadline = now.mono_ms + self._log.settings.file_delete_delay_ms
@@ -169,10 +184,23 @@ class Shortening:
         log = self._log
         parent = parent_of(log.directory)
         name = deleted_dir(log.topic, log.partition, unique or log.topic_id or bytes(16))
-        self._disk.rename(log.directory, f"{parent}/{name}")
+        try:
+            self._disk.rename(log.directory, f"{parent}/{name}")
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            self._remove_now()
         log.directory = self._snapshots.directory = f"{parent}/{name}"
         self._segments.moved(log.directory)
         log.failure = Failure(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), device=False)
+
+    def _remove_now(self) -> None:
+        """Not even another name fits: the files go at once, and make room."""
+        directory = self._log.directory
+        for name in self._disk.list(directory):
+            with suppress(FileNotFoundError):
+                self._disk.unlink(f"{directory}/{name}")
+        self._disk.rmdir(directory)
 
     async def remove_files(self) -> None:
         """Removes what `begin_delete` took away."""

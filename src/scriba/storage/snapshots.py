@@ -47,13 +47,19 @@ class Snapshots:
         A crash may leave it torn: the checksum inside tells, and it is then left aside.
         """
         data = producers.encode()
-        file = self._disk.open(self.path(offset), create=True)
         try:
-            file.pwritev((data,), 0)
-            if file.size() > len(data):
-                file.truncate(len(data))
-        finally:
-            file.close()
+            file = self._disk.open(self.path(offset), create=True)
+            try:
+                file.pwritev((data,), 0)
+                if file.size() > len(data):
+                    file.truncate(len(data))
+            finally:
+                file.close()
+        except OSError:
+            self.forget(offset)
+            with suppress(OSError):  # what was written of it is worth nothing, and takes room
+                self._disk.unlink(self.path(offset))
+            raise
         if offset not in self.offsets:
             insort(self.offsets, offset)
         self._unsynced.append(offset)
@@ -62,12 +68,17 @@ class Snapshots:
         """Makes durable what was taken: without it, producers of deleted segments are forgotten."""
         unsynced, self._unsynced = self._unsynced, []
         for offset in unsynced:
-            if offset in self.offsets:
-                file = self._disk.open(self.path(offset), create=True)
-                try:
-                    await file.datasync()
-                finally:
-                    file.close()
+            if offset not in self.offsets:
+                continue
+            try:
+                file = self._disk.open(self.path(offset))
+            except FileNotFoundError:  # only an operator removes one, and it may be missing
+                self.forget(offset)
+                continue
+            try:
+                await file.datasync()
+            finally:
+                file.close()
 
     def load(self, up_to: int, now_ms: int, expiration_ms: int) -> tuple[Producers, int] | None:
         """The latest state at or before `up_to` that can be read."""

@@ -14,7 +14,7 @@ from scriba.instant import Instant
 from scriba.records.header import BatchHeader
 from scriba.storage.durability import Durability
 from scriba.storage.index import MAX_RELATIVE_OFFSET
-from scriba.storage.results import storage_error
+from scriba.storage.results import FULL
 from scriba.storage.segment import Segment
 from scriba.storage.segments import Segments
 from scriba.storage.snapshots import Snapshots
@@ -60,7 +60,7 @@ class Writer:
             active.wake()
             self.roll(base_offset, now)
         except OSError as error:
-            raise storage_error(f"{self._log!r} cannot begin a segment: {error}") from error
+            raise self._log.refused("cannot begin a segment", error) from error
         return True
 
     def snapshot_if_due(self, offset: int) -> None:
@@ -69,9 +69,18 @@ class Writer:
             self.take_snapshot(offset)
 
     def take_snapshot(self, offset: int) -> None:
-        """Writes down what is known of producers at `offset`."""
-        self._snapshots.take(self._log.producers, offset, self._segments)
+        """Writes down what is known of producers at `offset`.
+
+        A full device costs the next start more reading; the next flush tries again.
+        """
         self.unsnapped = 0
+        try:
+            self._snapshots.take(self._log.producers, offset, self._segments)
+        except OSError as error:
+            self.unsnapped = _SNAPSHOT_EVERY
+            if error.errno not in FULL:
+                raise
+            self._log.refused("cannot take a snapshot of its producers", error)
 
     def write(
         self,
@@ -180,16 +189,14 @@ class Writer:
                 far = last_offset - end_offset > MAX_RELATIVE_OFFSET
                 self.roll(base_offset if far else end_offset, now)
         except OSError as error:
-            logger.error("%r: cannot begin a segment: %s", self._log, error)
-            raise storage_error(f"{self._log!r} cannot be written: {error}") from error
+            raise self._log.refused("cannot begin a segment", error) from error
         return self._segments.active
 
     def _not_written(self, segment: Segment, error: OSError) -> KafkaError:
-        logger.error("%r: cannot append: %s", self._log, error)
         segment.limit = -1
         self.torn = True
         try:
             self.trim()
         except OSError:
             logger.warning("%r: part of a batch stays until the disk takes writes", self._log)
-        return storage_error(f"{self._log!r} cannot be written: {error}")
+        return self._log.refused("cannot be written", error)

@@ -10,7 +10,7 @@ import pytest
 from scriba.broker import snapshots
 from scriba.broker.controller import SLICE, ControllerNode
 from scriba.broker.quorum import MetadataQuorum, read_batches
-from scriba.config import StartError
+from scriba.config import StartError, StorageLost
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import TOPIC, ClusterImage, Delta
 from scriba.errors import ErrorCode, KafkaError, ParseError
@@ -611,7 +611,7 @@ def test_failed_flush_answers_nobody_and_stops_the_node() -> None:
                 await rig.create("t")
             assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
             assert "t" not in rig.node.image.topics_by_name
-            with pytest.raises(KafkaError):
+            with pytest.raises(StorageLost, match="the metadata log failed"):
                 await rig.tasks.watch()
 
         await live(body)

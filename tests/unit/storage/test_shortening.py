@@ -2,6 +2,7 @@
 """Retention, deletion of records, truncation, and the end of a partition."""
 
 import asyncio
+import errno
 
 import pytest
 from hypothesis import given
@@ -290,13 +291,44 @@ async def test_readers_of_many_segments_leave_few_files_open(shelf):
     assert len(await shelf.consume(log)) == 401
 
 
-async def test_retention_that_cannot_write_says_so_and_goes_on_later(shelf):
+async def test_retention_on_a_full_device_drops_what_it_can_and_the_rest_later(shelf):
     log = segments(shelf, retention_ms=HOUR)
     shelf.later(5 * HOUR)
     shelf.disk.full = "index"
-    with pytest.raises(KafkaError) as refused:
-        await log.shortening.retention(shelf.now, 51)
-    assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+    told = []
+    log.on_refused = told.append
+    await log.shortening.retention(shelf.now, 51)
+    assert ["t-0 cannot begin a segment" in each for each in told] == [True]
+    # All but the last segment are gone: that is what makes the room.
+    assert (log.segment_count, log.failure) == (1, None)
+    assert 0 < log.start_offset < 51
     shelf.disk.full = ""
     await log.shortening.retention(shelf.now, 51)
     assert (log.start_offset, log.failure) == (51, None)
+
+
+def no_longer_names(shelf, monkeypatch):
+    """A device so full that a directory takes no entry more."""
+
+    def rename(old, new):
+        raise OSError(errno.ENOSPC, "no space left", new)
+
+    monkeypatch.setattr(shelf.disk, "rename", rename)
+
+
+async def test_segments_go_at_once_where_not_even_another_name_fits(shelf, monkeypatch):
+    log = segments(shelf, retention_ms=HOUR)
+    shelf.later(5 * HOUR)
+    before = log.segment_count
+    no_longer_names(shelf, monkeypatch)
+    await log.shortening.retention(shelf.now, 51)
+    assert (log.start_offset, log.segment_count) == (51, 1) != (0, before)
+    assert len(shelf.files(".log")) == 1
+
+
+async def test_a_topic_is_deleted_where_not_even_another_name_fits(shelf, monkeypatch):
+    log = segments(shelf)
+    no_longer_names(shelf, monkeypatch)
+    log.shortening.begin_delete()
+    assert not (shelf.root / "t-0").exists()
+    await log.shortening.remove_files()

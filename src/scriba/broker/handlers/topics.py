@@ -90,7 +90,10 @@ async def auto_create(node: Node, ctx: Context, names: list[str]) -> dict[str, E
         else:
             wanted.topics.append(_by_default(node, name))
     if wanted.topics:
-        response = await node.controller.call(wanted)
+        try:
+            response = await node.controller.call(wanted)
+        except KafkaError as error:  # of these alone: others are asked about in the same request
+            return failed | {topic.name: error.code for topic in wanted.topics}
         await node.replicas.settled()
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):

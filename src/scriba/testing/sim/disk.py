@@ -146,6 +146,7 @@ class SimDisk:
         if node is None:
             if not create:
                 raise _fail(errno.ENOENT, path)
+            self._check_room(path)
             node = Inode()
             directory.change(self.volume.next_turn(), {name: node})
             self.volume.note("create", path)
@@ -186,6 +187,7 @@ class SimDisk:
         for part in parts(path):
             below = node.entries.get(part)
             if below is None:
+                self._check_room(path)
                 below = Dir()
                 node.change(self.volume.next_turn(), {part: below})
                 self.volume.note("mkdir", path)
@@ -285,6 +287,11 @@ class SimDisk:
         finally:
             if self._replacing.get(path) is asyncio.current_task():
                 del self._replacing[path]
+
+    def _check_room(self, path: str) -> None:
+        """A name takes room, too: where there is none at all, it does not fit."""
+        if self.volume.used >= self.volume.faults.capacity:
+            raise _fail(errno.ENOSPC, path)
 
     def _remove(self, path: str) -> None:
         directory, name = self._place(path)
