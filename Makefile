@@ -12,17 +12,24 @@ READY := .venv/.ready
 PROGRAMS := .cache/programs.ready
 JARS := .cache/jars.ready
 KAFKAJS := .cache/kafkajs.ready
+WHEELS := .cache/wheels.ready
 CLASSES := .cache/spark/classes.jsa
 
-.PHONY: help setup run test lint format unit sim mutants integration conformance faults spark browser chaos bench clients page soak golden docs clean
+.PHONY: help setup run running dist test lint format unit sim mutants integration conformance faults spark browser chaos bench clients page soak golden docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
 
-setup: $(PROGRAMS) $(READY) $(JARS) $(KAFKAJS) $(CLASSES) ## everything a fresh machine needs, in .venv and .cache
+setup: $(PROGRAMS) $(READY) $(WHEELS) $(JARS) $(KAFKAJS) ## everything a fresh machine needs, in .venv and .cache
 
-run: $(READY) $(CLASSES) ## a shop in real time: broker, events, pipeline on Spark, live page
+run: running $(READY) ## a shop in real time: broker, events, pipeline on Spark, live page
 	@SCRIBA_SPARK_CLASSES=$(CURDIR)/$(CLASSES) exec .venv/bin/scriba demo
+
+running:
+	@tools/setup.sh running
+
+dist: ## an sdist and a manylinux wheel, in dist; PURE=1 for one without the extension as well
+	@tools/setup.sh dist
 
 test: setup ## lint, types and all tests; the bar for a change
 	@$(PY) tools/check.py
@@ -43,7 +50,7 @@ sim: $(READY) ## whole nodes on simulated time; SEEDS=n for more
 mutants: $(READY) ## broken variants of the broker, each found by the simulator
 	@MUTANTS=all $(PY) -m pytest tests/sim/test_mutants.py tests/sim/test_coordinator_mutants.py
 
-integration: $(READY) ## tests of a running node
+integration: $(READY) $(WHEELS) ## tests of a running node
 	@$(PY) -m pytest tests/integration
 
 conformance: setup ## programs that others wrote, against a running node
@@ -67,7 +74,7 @@ bench: setup ## side by side with Apache Kafka, into bench/RESULTS.md; ARGS=--qu
 clients: setup ## client libraries beside each other, into bench/CLIENTS.md; ARGS=--quick
 	@$(PY) bench/clients.py $(ARGS)
 
-page: $(READY) $(CLASSES) ## from an event to the shop's page, in seconds; ARGS='--probes 60'
+page: $(READY) ## from an event to the shop's page, in seconds; ARGS='--probes 60'
 	@$(PY) bench/event_to_page.py $(ARGS)
 
 soak: $(READY) ## a node under mixed work, flat in memory and descriptors; MINUTES=20
@@ -96,9 +103,9 @@ $(JARS): tools/kafka/pom.xml tools/streams/pom.xml tools/spark/pom.xml $(READY) 
 	@tools/setup.sh jars
 	@mkdir -p $(@D) && touch $@
 
-# Depends on the versions alone: Java does without an archive that does not fit.
-$(CLASSES): constraints.txt | $(READY)
-	@tools/setup.sh classes
+$(WHEELS): pyproject.toml constraints.txt tools/dist/needs.py $(READY)
+	@tools/setup.sh wheels
+	@touch $@
 
 $(KAFKAJS): tests/conformance/js/package.json $(PROGRAMS)
 	@tools/setup.sh kafkajs

@@ -1,18 +1,25 @@
-"""The one part of the package that pyproject.toml cannot declare: the optional extension.
+"""What pyproject.toml cannot declare: the optional extension, and README's links elsewhere.
 
-Where no compiler is there the build goes on without it, and `scriba.records.pure` does its work.
-One build serves every CPython from 3.11 on (the stable ABI).
+Where no compiler is there, or SCRIBA_PURE=1 asks for it, the package is built without the extension
+and `scriba.records.pure` does its work; such a wheel is tagged py3-none-any. One build with it
+serves every CPython from 3.11 on (the stable ABI).
 """
 
+import ast
 import hashlib
+import os
+import re
+import tomllib
 from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
 FOLDER = Path("src/scriba")
 SOURCES = sorted(FOLDER.glob("_native*.c"))
 HEADERS = sorted(FOLDER.glob("_native*.h"))
+PURE = os.environ.get("SCRIBA_PURE") == "1"
 
 
 def fingerprint() -> str:
@@ -21,6 +28,16 @@ def fingerprint() -> str:
     for path in (*SOURCES, *HEADERS):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def readme() -> str:
+    """README.md for a package index, where a path of this folder leads nowhere."""
+    home = tomllib.loads(Path("pyproject.toml").read_text())["project"]["urls"]["Repository"]
+    (version,) = re.findall(r"^__version__ = (.+)$", (FOLDER / "__init__.py").read_text(), re.M)
+    tag = f"v{ast.literal_eval(version)}"
+    text = Path("README.md").read_text()
+    text = re.sub(r"\]\((?![a-z]+:|#)", f"]({home}/blob/{tag}/", text)
+    return re.sub(r'(src|srcset)="(?![a-z]+:)', rf'\1="{home}/raw/{tag}/', text)
 
 
 class BuildAside(build_ext):
@@ -32,23 +49,36 @@ class BuildAside(build_ext):
         super().copy_extensions_to_source()
 
 
+class Wheel(bdist_wheel):
+    """Tagged by what became of the extension, not by what was hoped for."""
+
+    def run(self) -> None:
+        self.run_command("build")
+        if not any(Path(self.get_finalized_command("build").build_lib).glob("scriba/_native*.so")):
+            self.distribution.ext_modules = []
+            self.root_is_pure = True
+            self.py_limited_api = False
+        super().run()
+
+
 if __name__ == "__main__":
-    setup(
-        cmdclass={"build_ext": BuildAside},
-        ext_modules=[
-            Extension(
-                "scriba._native",
-                sources=[str(path) for path in SOURCES],
-                depends=[str(path) for path in HEADERS],
-                define_macros=[
-                    ("Py_LIMITED_API", "0x030B0000"),
-                    ("SCRIBA_NATIVE_SOURCES", f'"{fingerprint()}"'),
-                ],
-                extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden"],
-                py_limited_api=True,
-                optional=True,
-            )
+    extension = Extension(
+        "scriba._native",
+        sources=[str(path) for path in SOURCES],
+        depends=[str(path) for path in HEADERS],
+        define_macros=[
+            ("Py_LIMITED_API", "0x030B0000"),
+            ("SCRIBA_NATIVE_SOURCES", f'"{fingerprint()}"'),
         ],
+        extra_compile_args=["-std=c11", "-O2", "-fvisibility=hidden"],
+        py_limited_api=True,
+        optional=True,
+    )
+    setup(
+        cmdclass={"build_ext": BuildAside, "bdist_wheel": Wheel},
+        ext_modules=[] if PURE else [extension],
         exclude_package_data={"scriba": ["*.c", "*.h"]},
-        options={"bdist_wheel": {"py_limited_api": "cp311"}},
+        long_description=readme(),
+        long_description_content_type="text/markdown",
+        options={} if PURE else {"bdist_wheel": {"py_limited_api": "cp311"}},
     )

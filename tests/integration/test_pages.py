@@ -78,7 +78,7 @@ def test_reader_keeps_one_shell_and_saves_files(tmp_path: Path) -> None:
         "$ false",
         "$ echo one\ntwo",
         "$ echo fine\nscriba: it is refused",
-        "$ sleep 0  # in another terminal",
+        "$ false  # in another terminal",
         "$ bash -c 'trap \"exit 3\" INT; echo ready; sleep 60 & wait'  # Ctrl-C\nready",
         "no prompt",
     ],
