@@ -229,6 +229,8 @@ static PyMethodDef functions[] = {
     {"present_records", (PyCFunction)(void (*)(void))present_records, METH_FASTCALL, NULL},
     {"check_records", (PyCFunction)(void (*)(void))check_records, METH_FASTCALL, NULL},
     {"check_lz4", (PyCFunction)(void (*)(void))check_lz4, METH_FASTCALL, NULL},
+    {"blame_records", (PyCFunction)(void (*)(void))blame_records, METH_FASTCALL, NULL},
+    {"find_record", (PyCFunction)(void (*)(void))find_record, METH_FASTCALL, NULL},
     {"murmur2", murmur2, METH_O, NULL},
     {"place_keys", (PyCFunction)(void (*)(void))place_keys, METH_FASTCALL, NULL},
     {"append_rows", (PyCFunction)(void (*)(void))append_rows, METH_FASTCALL, NULL},

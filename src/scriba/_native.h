@@ -168,11 +168,27 @@ bool argument_count(const char *function, Py_ssize_t given, Py_ssize_t wanted);
 /* ---- judging the records of a batch ---- */
 
 typedef struct {
+    int64_t index;
+    int64_t timestamp;
+    bool keyless;
+} Blamed;
+
+/* The bad records of a batch: how many, and which the first `most` of them are. */
+typedef struct {
+    Blamed *list;
+    int64_t most;
+    int64_t total;
+} Blame;
+
+typedef struct {
     int64_t count;
     int64_t base_timestamp;
     int64_t earliest;
     int64_t latest;
     bool need_keys;
+    Blame *blame; /* where bad records are noted, or NULL */
+    bool search;  /* whether all that is wanted is the first record from `earliest` to `latest` */
+    int64_t least_delta; /* and from this offset on */
 } Rules;
 
 typedef struct {
@@ -181,6 +197,9 @@ typedef struct {
     int64_t keyless;
     int64_t untimely;
     Fault fault; /* of the record after those judged */
+    bool over;   /* the record that was searched for is found, and the next two say which it is */
+    int64_t offset_delta;
+    int64_t timestamp;
 } Findings;
 
 #define NOTHING_FOUND {.max_timestamp = NO_TIMESTAMP, .keyless = -1, .untimely = -1}
@@ -209,6 +228,8 @@ PyObject *findings_tuple(State *state, const Findings *found, bool rest);
 PyObject *present_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *check_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *check_lz4(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *blame_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *find_record(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 #define SEED_BYTES 16
 

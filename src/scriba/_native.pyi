@@ -13,8 +13,10 @@ from scriba.records.intake import Intake as Intake
 from scriba.records.intake import Ticket as Ticket
 from scriba.records.pure import Builder as Builder
 from scriba.records.pure import OffsetMap as OffsetMap
+from scriba.records.pure import blame_records as blame_records
 from scriba.records.pure import check_records as check_records
 from scriba.records.pure import decode_records as decode_records
+from scriba.records.pure import find_record as find_record
 from scriba.records.pure import murmur2 as murmur2
 from scriba.records.quick import check_lz4 as check_lz4
 

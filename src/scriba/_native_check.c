@@ -1,10 +1,13 @@
-/* check_records: judges the records of a batch as they come out of a decompressor.
+/* check_records: judges the records of a batch as they come out of a decompressor. blame_records
+ * names all that are bad, find_record the first of some time; they walk in the same way.
  *
  * They come in pieces, so that a batch never takes more memory than one of them, whatever it
  * grows to. Records that lie whole in a piece are read there; one that crosses into the next is
  * pulled through byte by byte, which is as strict.
  */
 #include "_native.h"
+
+#include <stdlib.h>
 
 /* What there is to judge of a record. */
 typedef struct {
@@ -13,9 +16,33 @@ typedef struct {
     bool has_key;
 } Gist;
 
+static void blame(Blame *blame, int64_t index, int64_t timestamp, bool keyless)
+{
+    if (blame->total < blame->most)
+        blame->list[blame->total] = (Blamed){index, timestamp, keyless};
+    blame->total++;
+}
+
+/* Offset deltas may be anything here: compaction leaves gaps. */
+static void look_at(const Rules *rules, Findings *found, Gist gist)
+{
+    int64_t timestamp = wrapping_sum(rules->base_timestamp, gist.time_delta);
+    found->records++;
+    if (gist.offset_delta >= rules->least_delta && timestamp >= rules->earliest &&
+        timestamp <= rules->latest) {
+        found->over = true;
+        found->offset_delta = gist.offset_delta;
+        found->timestamp = timestamp;
+    }
+}
+
 static void judge(const Rules *rules, Findings *found, Gist gist)
 {
     int64_t index = found->records;
+    if (rules->search) {
+        look_at(rules, found, gist);
+        return;
+    }
     if (gist.offset_delta != index) {
         found->fault = WRONG_OFFSET;
         return;
@@ -26,17 +53,21 @@ static void judge(const Rules *rules, Findings *found, Gist gist)
     if (rules->need_keys && !gist.has_key) {
         if (found->keyless < 0)
             found->keyless = index;
+        if (rules->blame != NULL)
+            blame(rules->blame, index, timestamp, true);
     } else if (timestamp != NO_TIMESTAMP &&
                (timestamp < rules->earliest || timestamp > rules->latest)) {
         if (found->untimely < 0)
             found->untimely = index;
+        if (rules->blame != NULL)
+            blame(rules->blame, index, timestamp, false);
     }
     found->records++;
 }
 
 void judge_piece(Cursor *cursor, const Rules *rules, Findings *found)
 {
-    while (found->records < rules->count && !found->fault) {
+    while (found->records < rules->count && !found->fault && !found->over) {
         Cursor body = *cursor;
         int32_t size;
         if (!read_varint(&body, &size) || size < 0 || size > body.end - body.at)
@@ -150,17 +181,17 @@ static void judge_large_piece(Source *source, const Rules *rules, Findings *foun
 Findings judge_all(Source *source, const Rules *rules, bool *rest)
 {
     Findings found = NOTHING_FOUND;
-    while (found.records < rules->count && !found.fault) {
+    while (found.records < rules->count && !found.fault && !found.over) {
         if (any_left(source))
             judge_large_piece(source, rules, &found);
-        if (found.records == rules->count || found.fault)
+        if (found.records == rules->count || found.fault || found.over)
             break;
         Gist gist;
         found.fault = pull_record(source, &gist);
         if (!found.fault)
             judge(rules, &found, gist);
     }
-    *rest = !found.fault && any_left(source);
+    *rest = !found.fault && !found.over && any_left(source);
     return found;
 }
 
@@ -180,6 +211,7 @@ PyObject *findings_tuple(State *state, const Findings *found, bool rest)
 
 bool rules_argument(PyObject *const *args, Rules *rules)
 {
+    *rules = (Rules){0};
     if (!int64_argument(args[0], &rules->count) ||
         !int64_argument(args[1], &rules->base_timestamp) ||
         !int64_argument(args[3], &rules->earliest) || !int64_argument(args[4], &rules->latest))
@@ -220,21 +252,93 @@ static bool next_piece(Source *source)
     }
 }
 
+/* Walks the records that come from an iterable of buffers; false with an exception set. A search
+ * that has found its record leaves the rest alone. */
+static bool judge_pieces(State *state, PyObject *iterable, const Rules *rules, Findings *found)
+{
+    Pieces pieces = {.source = {.refill = next_piece, .locked = true},
+                     .iterator = PyObject_GetIter(iterable)};
+    if (pieces.iterator == NULL)
+        return false;
+    bool rest;
+    *found = judge_all(&pieces.source, rules, &rest);
+    if (!PyErr_Occurred()) {
+        if (found->fault)
+            set_fault(state, found->records, found->fault);
+        else if (rest)
+            set_rest(state);
+    }
+    if (pieces.viewed)
+        PyBuffer_Release(&pieces.view);
+    Py_DECREF(pieces.iterator);
+    return !PyErr_Occurred();
+}
+
 PyObject *check_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     State *state = PyModule_GetState(module);
     Rules rules;
-    if (!argument_count("check_records", nargs, 6) || !rules_argument(args + 1, &rules))
+    Findings found;
+    if (!argument_count("check_records", nargs, 6) || !rules_argument(args + 1, &rules) ||
+        !judge_pieces(state, args[0], &rules, &found))
         return NULL;
-    Pieces pieces = {.source = {.refill = next_piece, .locked = true},
-                     .iterator = PyObject_GetIter(args[0])};
-    if (pieces.iterator == NULL)
+    return findings_tuple(state, &found, false);
+}
+
+static PyObject *blame_list(const Blame *blame)
+{
+    int64_t named = blame->total < blame->most ? blame->total : blame->most;
+    PyObject *list = PyList_New(named);
+    for (int64_t i = 0; list != NULL && i < named; i++) {
+        const Blamed *bad = &blame->list[i];
+        PyObject *pair = bad->keyless
+                             ? Py_BuildValue("(LO)", (long long)bad->index, Py_None)
+                             : Py_BuildValue("(LL)", (long long)bad->index,
+                                             (long long)bad->timestamp);
+        if (pair == NULL || PyList_SetItem(list, i, pair) < 0)
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
+#define MOST_BLAMED (1 << 20)
+
+PyObject *blame_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    State *state = PyModule_GetState(module);
+    Rules rules;
+    Findings found;
+    Blame blame = {0};
+    if (!argument_count("blame_records", nargs, 7) || !rules_argument(args + 1, &rules) ||
+        !int64_argument(args[6], &blame.most))
         return NULL;
-    bool rest;
-    Findings found = judge_all(&pieces.source, &rules, &rest);
-    PyObject *result = PyErr_Occurred() ? NULL : findings_tuple(state, &found, rest);
-    if (pieces.viewed)
-        PyBuffer_Release(&pieces.view);
-    Py_DECREF(pieces.iterator);
+    if (blame.most < 1 || blame.most > MOST_BLAMED) {
+        PyErr_SetString(PyExc_ValueError, "from 1 to 1048576 records can be named");
+        return NULL;
+    }
+    blame.list = malloc(blame.most * sizeof(Blamed));
+    if (blame.list == NULL)
+        return PyErr_NoMemory();
+    rules.blame = &blame;
+    PyObject *result = NULL, *list = NULL;
+    if (judge_pieces(state, args[0], &rules, &found) && (list = blame_list(&blame)) != NULL)
+        result = Py_BuildValue("(LN)", (long long)blame.total, list);
+    free(blame.list);
     return result;
+}
+
+PyObject *find_record(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    State *state = PyModule_GetState(module);
+    Rules rules = {.search = true};
+    Findings found;
+    if (!argument_count("find_record", nargs, 6) || !int64_argument(args[1], &rules.count) ||
+        !int64_argument(args[2], &rules.base_timestamp) ||
+        !int64_argument(args[3], &rules.least_delta) ||
+        !int64_argument(args[4], &rules.earliest) || !int64_argument(args[5], &rules.latest) ||
+        !judge_pieces(state, args[0], &rules, &found))
+        return NULL;
+    if (!found.over)
+        return Py_NewRef(Py_None);
+    return Py_BuildValue("(LL)", (long long)found.offset_delta, (long long)found.timestamp);
 }

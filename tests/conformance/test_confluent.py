@@ -446,3 +446,44 @@ def test_the_cluster_describes_itself(cluster: Broker, admin: AdminClient) -> No
     assert len(found.cluster_id) == 22
     assert [node.port for node in found.nodes] == [cluster.port]
     assert found.controller.id == found.nodes[0].id
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("fault", ["key", "timestamp"])
+def test_of_a_batch_with_bad_records_exactly_those_are_blamed(
+    cluster: Broker, admin: AdminClient, topic: str, codec: str, fault: str
+) -> None:
+    """The others fail as well, but for no fault of theirs."""
+    create(admin, topic, cleanup_policy="compact", message_timestamp_after_max_ms="3600000")
+    far = int(time.time() * 1000) + 86_400_000
+    told: dict[int, int] = {}
+    producer = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap,
+            "compression.type": codec,
+            "linger.ms": 60_000,
+            "batch.num.messages": 100,
+        }
+    )
+
+    def note(number: int) -> Callable[[KafkaError | None, Message], None]:
+        def tell(error: KafkaError | None, message: Message) -> None:
+            told[number] = 0 if error is None else error.code()
+
+        return tell
+
+    for number in range(100):
+        bad = number % 10 == 7
+        key = None if bad and fault == "key" else b"k%d" % number
+        producer.produce(
+            topic,
+            b"v" * 100,
+            key,
+            0,
+            timestamp=far if bad and fault == "timestamp" else 0,
+            on_delivery=note(number),
+        )
+    assert producer.flush(300) == 0
+    named = {number for number, code in told.items() if code == KafkaError.INVALID_RECORD}
+    others = {n for n, code in told.items() if code == KafkaError._INVALID_DIFFERENT_RECORD}
+    assert (named, len(others)) == ({7, 17, 27, 37, 47, 57, 67, 77, 87, 97}, 90), told

@@ -29,6 +29,10 @@ class Kit(NamedTuple):
     decode_records: Callable[[Buffer, int, int, int, int | None], list[Record]]
     check_records: Callable[[Iterable[Buffer], int, int, bool, int, int], tuple[int, int, int]]
     check_lz4: Callable[[Buffer, int, int, int, bool, int, int], tuple[int, int, int] | None]
+    blame_records: Callable[
+        [Iterable[Buffer], int, int, bool, int, int, int], tuple[int, list[tuple[int, int | None]]]
+    ]
+    find_record: Callable[[Iterable[Buffer], int, int, int, int, int], tuple[int, int] | None]
     present_records: Callable[
         [Buffer, int, int, int, int | None, int, Make[Any], str, int, int, int], list[Any]
     ]
@@ -51,6 +55,8 @@ PURE = Kit(
     pure.decode_records,
     pure.check_records,
     quick.check_lz4,
+    pure.blame_records,
+    pure.find_record,
     fetched.present_records,
     pure.murmur2,
     columns.place_keys,
@@ -71,6 +77,8 @@ NATIVE = (
         _native.decode_records,
         _native.check_records,
         _native.check_lz4,
+        _native.blame_records,
+        _native.find_record,
         _native.present_records,
         _native.murmur2,
         _native.place_keys,

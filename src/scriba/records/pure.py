@@ -8,7 +8,7 @@ wrap as Java's `long` does. What they read may be any buffer and is never writte
 
 import hashlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from scriba.errors import ParseError
@@ -20,6 +20,7 @@ MIN_RECORD_BYTES: Final = 7
 """A length, attributes, two deltas, two lengths and a number of headers, one byte each."""
 
 SEED_BYTES: Final = 16
+MOST_BLAMED: Final = 1 << 20
 
 _MAX_INT32: Final = 2**31 - 1
 _MIN_INT64: Final = -(2**63)
@@ -174,12 +175,9 @@ def check_records(
     Returns the largest timestamp, the index of the first record without a key if keys are needed,
     and of the first record with a timestamp outside of `earliest` to `latest`; -1 for none.
     """
-    data = b"".join(pieces)
     max_timestamp = NO_TIMESTAMP
     keyless = untimely = -1
-    pos = 0
-    for index in range(count):
-        pos, delta, offset_delta, _, key_size, *_ = _scan(data, pos, index)
+    for index, delta, offset_delta, has_key in _gists(pieces, count):
         if offset_delta != index:
             raise ParseError(
                 f"record {index} is malformed: its offset is not its place in the batch"
@@ -187,13 +185,102 @@ def check_records(
         timestamp = wrapped(base_timestamp + delta)
         if timestamp > max_timestamp:
             max_timestamp = timestamp
-        if need_keys and key_size < 0:
+        if need_keys and not has_key:
             if keyless < 0:
                 keyless = index
         elif timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest and untimely < 0:
             untimely = index
-    _check_rest(len(data) - pos)
     return max_timestamp, keyless, untimely
+
+
+def blame_records(
+    pieces: Iterable[Buffer],
+    count: int,
+    base_timestamp: int,
+    need_keys: bool,
+    earliest: int,
+    latest: int,
+    most: int,
+    /,
+) -> tuple[int, list[tuple[int, int | None]]]:
+    """How many records `check_records` finds bad, and the first `most` of them: the index of each,
+    and the timestamp that it is bad for, None where it is the key."""
+    if not 1 <= most <= MOST_BLAMED:
+        raise ValueError(f"from 1 to {MOST_BLAMED} records can be named")
+    total = 0
+    blamed: list[tuple[int, int | None]] = []
+    for index, delta, offset_delta, has_key in _gists(pieces, count):
+        if offset_delta != index:
+            raise ParseError(
+                f"record {index} is malformed: its offset is not its place in the batch"
+            )
+        timestamp = wrapped(base_timestamp + delta)
+        keyless = need_keys and not has_key
+        if keyless or (timestamp != NO_TIMESTAMP and not earliest <= timestamp <= latest):
+            total += 1
+            if total <= most:
+                blamed.append((index, None if keyless else timestamp))
+    return total, blamed
+
+
+def find_record(
+    pieces: Iterable[Buffer],
+    count: int,
+    base_timestamp: int,
+    least_delta: int,
+    earliest: int,
+    latest: int,
+    /,
+) -> tuple[int, int] | None:
+    """Offset delta and timestamp of the first record from `least_delta` on whose timestamp lies
+    within `earliest` to `latest`. What comes behind it is not looked at."""
+    for _, delta, offset_delta, _ in _gists(pieces, count):
+        timestamp = wrapped(base_timestamp + delta)
+        if offset_delta >= least_delta and earliest <= timestamp <= latest:
+            return offset_delta, timestamp
+    return None
+
+
+def _gists(pieces: Iterable[Buffer], count: int) -> Iterator[tuple[int, int, int, bool]]:
+    """Index, time delta, offset delta and whether there is a key of each of `count` records, which
+    must fill the pieces. No more of them is in memory than the record at hand needs."""
+    source = iter(pieces)
+    data, pos, index = b"", 0, 0
+    while index < count:
+        try:
+            after, delta, offset_delta, _, key_size, *_ = _scan(data, pos, index)
+        except ParseError:
+            more = None if _whole(data, pos) else _enough(source, data, pos)
+            if more is None:
+                raise
+            data, pos = more, 0
+            continue
+        yield index, delta, offset_delta, key_size >= 0
+        pos, index = after, index + 1
+    _check_rest(len(data) - pos or any(memoryview(piece).nbytes for piece in source))
+
+
+def _whole(data: bytes, pos: int) -> bool:
+    """Whether the record at `pos` ends within the data, or could not end anywhere."""
+    try:
+        size, pos = read_varint(data, pos)
+    except IndexError:
+        return False
+    except ParseError:
+        return True
+    return size <= len(data) - pos
+
+
+def _enough(source: Iterator[Buffer], data: bytes, pos: int) -> bytes | None:
+    """The bytes from `pos` on and at least as many more; None at the end of the pieces."""
+    parts = [data[pos:]]
+    wanted = max(len(parts[0]), 1)
+    for piece in source:
+        parts.append(bytes(memoryview(piece)))
+        wanted -= len(parts[-1])
+        if wanted <= 0:
+            break
+    return b"".join(parts) if len(parts) > 1 else None
 
 
 # ---- writing ----

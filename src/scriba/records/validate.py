@@ -86,12 +86,40 @@ class Heavy(Exception):
     """Preparing the batch would hold the event loop for too long: do it through Offload."""
 
 
-class BadRecord(KafkaError):
-    """A refusal because of one record, the first of its kind."""
+MOST_NAMED: Final = 10_000
+"""Of so many bad records in a batch it is told which they are; librdkafka sends no more in one."""
 
-    def __init__(self, code: ErrorCode, message: str, index: int) -> None:
-        super().__init__(code, message)
-        self.index = index
+
+class BadRecord(KafkaError):
+    """A refusal because of some records of a batch; `named` has the first `MOST_NAMED` of them."""
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        total: int,
+        blamed: list[tuple[int, int | None]],
+        window: tuple[int, int],
+    ) -> None:
+        records = f"{total} records are" if total > 1 else "a record is"
+        index, timestamp = blamed[0]
+        super().__init__(
+            code,
+            f"the batch is refused because {records} not acceptable; "
+            f"record {index}: {_complaint(timestamp, window)}",
+        )
+        self._blamed = blamed
+        self._window = window
+
+    def named(self, most: int) -> Iterator[tuple[int, str]]:
+        """The bad records by their index in the batch, and what is wrong with each."""
+        for index, timestamp in self._blamed[: max(most, 1)]:
+            yield index, _complaint(timestamp, self._window)
+
+
+def _complaint(timestamp: int | None, window: tuple[int, int]) -> str:
+    if timestamp is None:
+        return "a compacted topic cannot accept a record without a key"
+    return f"timestamp {timestamp} is not {_accepted(window)}"
 
 
 class Prepared(NamedTuple):
@@ -268,16 +296,22 @@ def _settle(
         if native.kit.native and codec == target == Codec.LZ4:
             found = _check_lz4(payload, header, need_keys, times, on_loop)
         if found is None:
-            pieces: Iterable[Buffer] = (payload,)
-            if codec:
-                pieces = _unpacked(payload, Codec(codec), target, config, on_loop)
+            pieces = _pieces(payload, codec, target, config, on_loop)
             if target != codec:
                 whole = b"".join(pieces)
                 pieces = (whole,)
             found = native.kit.check_records(
                 pieces, header.count, header.base_timestamp, need_keys, *times
             )
-        largest = _judged(found, times)
+        largest, keyless, untimely = found
+        if keyless >= 0 or untimely >= 0:
+            pieces = (whole,) if whole else _pieces(payload, codec, target, config, on_loop)
+            total, blamed = native.kit.blame_records(
+                pieces, header.count, header.base_timestamp, need_keys, *times, MOST_NAMED
+            )
+            # As in Kafka: one bad timestamp makes it a matter of timestamps.
+            code = ErrorCode.INVALID_TIMESTAMP if untimely >= 0 else ErrorCode.INVALID_RECORD
+            raise BadRecord(code, total, blamed, times)
     if producers_append and (append or header.max_timestamp == NO_TIMESTAMP):
         raise _bad_time("a producer may not set the timestamp type LogAppendTime")
     if append:
@@ -306,17 +340,19 @@ def _check_header_times(header: BatchHeader, window: tuple[int, int]) -> int:
     return largest
 
 
-def _unpacked(
-    payload: memoryview, codec: Codec, target: int, config: TopicRules, on_loop: bool
-) -> Iterator[Buffer]:
+def _pieces(
+    payload: memoryview, codec: int, target: int, config: TopicRules, on_loop: bool
+) -> Iterable[Buffer]:
     """The records, decompressed. What a batch grows to shows only then: on the loop, Heavy."""
+    if not codec:
+        return (payload,)
     if on_loop:
         limit = _LOOP_UNPACKED_BYTES if target == codec else _LOOP_REPACKED_BYTES
-        return _light(unpack(codec, payload, limit))
+        return _light(unpack(Codec(codec), payload, limit))
     limit = MAX_DECOMPRESSED_BYTES
     if not target:  # it has to fit as it is
         limit = min(limit, config.max_message_bytes)
-    return unpack(codec, payload, limit)
+    return unpack(Codec(codec), payload, limit)
 
 
 def _light(pieces: Iterator[Buffer]) -> Iterator[Buffer]:
@@ -341,24 +377,6 @@ def _check_lz4(
     if found is None and on_loop:
         raise Heavy
     return found
-
-
-def _judged(found: tuple[int, int, int], window: tuple[int, int]) -> int:
-    """The largest timestamp of records that are all as they should be."""
-    largest, keyless, untimely = found
-    if untimely >= 0:
-        raise BadRecord(
-            ErrorCode.INVALID_TIMESTAMP,
-            f"the timestamp of record {untimely} is not {_accepted(window)}",
-            untimely,
-        )
-    if keyless >= 0:
-        raise BadRecord(
-            ErrorCode.INVALID_RECORD,
-            f"record {keyless} has no key, which a compacted topic cannot accept",
-            keyless,
-        )
-    return largest
 
 
 def _recompress(

@@ -105,6 +105,13 @@ def test_mutated_records_are_judged_alike(
     assert outcome(kit.check_records, pieces, *rules) == outcome(
         native.PURE.check_records, pieces, *rules
     )
+    assert outcome(kit.blame_records, pieces, *rules, 3) == outcome(
+        native.PURE.blame_records, pieces, *rules, 3
+    )
+    wanted = (len(given) + count_error, timestamp, count_error, earliest, latest)
+    assert outcome(kit.find_record, pieces, *wanted) == outcome(
+        native.PURE.find_record, pieces, *wanted
+    )
 
 
 @given(st.binary(max_size=120), st.integers(-3, 20))
@@ -192,6 +199,39 @@ def test_the_first_of_each_kind_is_reported_and_a_keyless_one_is_not_untimely_to
     assert kit.check_records([data], 6, 5, True, 2, 8) == (9, 1, 2)
     assert kit.check_records([data], 6, 5, False, 2, 8) == (9, -1, 1)
     assert kit.check_records([data], 6, 5, False, 1, 9) == (9, -1, -1)
+
+
+def test_all_bad_records_are_named_with_what_is_wrong_up_to_a_limit(kit):
+    times = [5, 1, 9, 9, 1, -1]
+    keys = [b"k", None, b"k", None, b"k", b"k"]
+    data = section(kit, [Record(0, t, k) for t, k in zip(times, keys, strict=True)])
+    byte_by_byte = [data[at : at + 1] for at in range(len(data))]
+    for pieces in ([data], byte_by_byte):
+        bad = [(1, None), (2, 9), (3, None), (4, 1)]
+        assert kit.blame_records(pieces, 6, 5, True, 2, 8, 10) == (4, bad)
+        assert kit.blame_records(pieces, 6, 5, True, 2, 8, 4) == (4, bad)
+        assert kit.blame_records(pieces, 6, 5, True, 2, 8, 1) == (4, bad[:1])
+        assert kit.blame_records(pieces, 6, 5, False, -1, 9, 1) == (0, [])
+    for most in (0, -1, (1 << 20) + 1):
+        with pytest.raises(ValueError, match="can be named"):
+            kit.blame_records([data], 6, 5, True, 2, 8, most)
+
+
+def test_the_first_record_of_a_time_is_found_and_nothing_behind_it_read(kit):
+    data = section(kit, [Record(0, t, b"k") for t in (5, 1, 9, 7, 9)])
+
+    def pieces():
+        yield data[:-3]
+        raise LookupError
+
+    assert kit.find_record(pieces(), 5, 5, 0, 6, 2**63 - 1) == (2, 9)
+    assert kit.find_record([data], 5, 5, 3, 6, 2**63 - 1) == (3, 7)
+    assert kit.find_record([data], 5, 5, 3, 9, 9) == (4, 9)
+    assert kit.find_record([data], 5, 5, 0, 10, 2**63 - 1) is None
+    with pytest.raises(LookupError):
+        kit.find_record(pieces(), 5, 5, 4, 6, 2**63 - 1)
+    gaps = record(b"\0\0\x08\1\1\0") + record(b"\0\0\x0c\1\1\0")  # deltas 4 and 6
+    assert kit.find_record([gaps], 2, 100, 5, 0, 100) == (6, 100)
 
 
 def test_header_names_that_are_no_text_are_read_as_java_reads_them(kit):

@@ -19,7 +19,7 @@ from scriba.records.batch import (
     read_header,
 )
 from scriba.records.compression import Codec
-from scriba.records.validate import BadRecord, Heavy, needs_offload, prepare
+from scriba.records.validate import MOST_NAMED, BadRecord, Heavy, needs_offload, prepare
 from scriba.settings import TopicSettings
 
 pytestmark = pytest.mark.usefixtures("kit")
@@ -159,17 +159,35 @@ def test_compacted_topics_need_keys():
         assert verdict(keyless, settings) is ErrorCode.INVALID_RECORD
 
 
-def test_the_record_to_blame_is_named():
-    settings = TopicSettings(cleanup_policy=("compact",), message_timestamp_after_max_ms=1000)
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("target", ["producer", "gzip"])
+def test_all_records_to_blame_are_named(codec: Codec, target: str):
+    settings = TopicSettings(
+        cleanup_policy=("compact",), message_timestamp_after_max_ms=1000, compression_type=target
+    )
     good, keyless = Record(timestamp=NOW, key=b"k"), Record(timestamp=NOW)
     late = Record(timestamp=NOW + 1001, key=b"k")
-    for records, code, index in (
-        ([good, keyless, keyless], ErrorCode.INVALID_RECORD, 1),
-        ([good, keyless, late], ErrorCode.INVALID_TIMESTAMP, 2),
+    for records, code, blamed in (
+        ([good, keyless, keyless], ErrorCode.INVALID_RECORD, [(1, "key"), (2, "key")]),
+        (
+            [late, good, keyless, late],
+            ErrorCode.INVALID_TIMESTAMP,
+            [(0, "timestamp"), (2, "key"), (3, "timestamp")],
+        ),
+        (
+            [keyless] * MOST_NAMED + [good, late],
+            ErrorCode.INVALID_TIMESTAMP,
+            [(index, "key") for index in range(MOST_NAMED)],
+        ),
     ):
         with pytest.raises(BadRecord) as refused:
-            prepare(memoryview(batch(*records)), settings, NOW)
-        assert (refused.value.code, refused.value.index) == (code, index)
+            prepare(memoryview(batch(*records, codec=codec)), settings, NOW)
+        assert refused.value.code == code
+        named = list(refused.value.named(MOST_NAMED))
+        assert len(named) == len(blamed)
+        for (index, complaint), (wanted, word) in zip(named, blamed, strict=True):
+            assert index == wanted
+            assert word in complaint
 
 
 @given(st.sampled_from(Codec), st.sampled_from(Codec))

@@ -31,7 +31,16 @@ from scriba.broker.handlers.produce_txn import (
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.compression import Codec
 from scriba.records.header import CODEC_MASK, TRANSACTIONAL, BatchHeader, Buffer
-from scriba.records.validate import BadRecord, Heavy, Prepared, TopicRules, is_light, peek, prepare
+from scriba.records.validate import (
+    MOST_NAMED,
+    BadRecord,
+    Heavy,
+    Prepared,
+    TopicRules,
+    is_light,
+    peek,
+    prepare,
+)
 from scriba.runtime.watermark import Watermark
 from scriba.wire.produce import (
     BatchIndexAndErrorMessage,
@@ -289,6 +298,7 @@ def _append_all(
 ) -> tuple[ProduceResponse, list[Wait]]:
     waits: list[Wait] = []
     topics: list[TopicProduceResponse] = []
+    most_named = MOST_NAMED  # in all batches of the request together
     for topic in request.topic_data:
         name, topic_refusal = _resolve(node, ctx, topic)
         answers: list[PartitionProduceResponse] = []
@@ -300,7 +310,8 @@ def _append_all(
             elif isinstance(known, KafkaError):
                 answer = refused(node, data.index, None, known)
             else:
-                answer = _append(node, request, name, data, prepared, known, waits)
+                answer = _append(node, request, name, data, prepared, known, waits, most_named)
+                most_named -= len(answer.record_errors)
             answers.append(answer)
         topics.append(
             TopicProduceResponse(
@@ -311,7 +322,11 @@ def _append_all(
 
 
 def refused(
-    node: Node, index: int, partition: Partition | None, error: KafkaError
+    node: Node,
+    index: int,
+    partition: Partition | None,
+    error: KafkaError,
+    most_named: int = MOST_NAMED,
 ) -> PartitionProduceResponse:
     """`partition` is None where the refusal has nothing to do with the log. Texts are told of what
     a code alone does not say: a bad record, a transaction that could not be verified."""
@@ -323,7 +338,7 @@ def refused(
         error_code=error.code,
         base_offset=-1,
         log_start_offset=partition.log.start_offset if judged and partition is not None else -1,
-        record_errors=_blamed(error),
+        record_errors=_blamed(error, most_named),
         error_message=error.message if told else None,
     )
 
@@ -339,12 +354,13 @@ def appended(index: int, header: BatchHeader, place: Appended) -> PartitionProdu
     )
 
 
-def _blamed(error: KafkaError) -> list[BatchIndexAndErrorMessage]:
-    """The record that a batch was refused for, so that the client can tell whose it was."""
+def _blamed(error: KafkaError, most: int) -> list[BatchIndexAndErrorMessage]:
+    """The records that a batch was refused for, so that the client can tell whose they were."""
     if not isinstance(error, BadRecord):
         return []
     return [
-        BatchIndexAndErrorMessage(batch_index=error.index, batch_index_error_message=error.message)
+        BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=complaint)
+        for index, complaint in error.named(most)
     ]
 
 
@@ -396,6 +412,7 @@ def _append(
     prepared: Ready,
     verification: Verification | None,
     waits: list[Wait],
+    most_named: int,
 ) -> PartitionProduceResponse:
     partition: Partition | None = None
     try:
@@ -408,7 +425,7 @@ def _append(
         now = node.world.clock.now()
         ready = _ready(prepared, data, settings, now.wall_ms)
         if isinstance(ready, KafkaError):
-            return refused(node, data.index, partition, ready)
+            return refused(node, data.index, partition, ready, most_named)
         view, header = ready
         if header.is_transactional and header.producer_id >= 0:
             admit(node, partition, header, verification)
