@@ -142,7 +142,7 @@ class Dispatch:
         served.count += 1
         if lanes is not None:
             lanes.learn(connection, frame, request)  # type: ignore[arg-type]
-        if key == METADATA and self._node.access.open and not self._node.throttles:
+        if key == METADATA and self._node.access.open and not self._node.no_lanes:
             return self._answer_from_cache(served, connection, frame[start:], request, header)
         return self._answer(served, connection, request, header)
 

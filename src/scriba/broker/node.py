@@ -22,6 +22,7 @@ from scriba.broker.context import Context
 from scriba.broker.controller import ControllerNode
 from scriba.broker.coordination import INTERNAL_TOPICS, configure, group_shards, txn_shards
 from scriba.broker.dispatch import Dispatch, Served
+from scriba.broker.faults import Faults
 from scriba.broker.fetch_sessions import FetchSessions
 from scriba.broker.jobs import JOBS, run_forever
 from scriba.broker.metrics import MetricsServer
@@ -79,7 +80,13 @@ class Bound(NamedTuple):
 
 
 class Node:
-    def __init__(self, settings: NodeSettings, world: World, access: Access | None = None) -> None:
+    def __init__(
+        self,
+        settings: NodeSettings,
+        world: World,
+        access: Access | None = None,
+        faults: Faults | None = None,
+    ) -> None:
         self.world = world
         self.id = settings.node_id
         self.static_settings = settings
@@ -97,15 +104,16 @@ class Node:
         self.txns = txn_shards(self)
         self.transactions = TransactionRunner(self)
         self.supported_features = SUPPORTED
-        self.dispatch = Dispatch(self, served())
+        table = served()
+        self.dispatch = Dispatch(self, faults.install(self, table) if faults else table)
         self._controller_dispatch = Dispatch(self, served(on_controller=True))
         self.server = Server(world.net, world.clock, _limits(settings), self._handle, world.spoil)
         self.listeners: list[Bound] = []
         self.controller_listeners: list[Bound] = []
         self.cluster_id = ""
         self.broker_epoch = -1
-        self.throttles = False
-        """Whether anybody's rate is limited."""
+        self.no_lanes = False
+        """Whether every request has to pass its handler: a rate is limited, or a fault is armed."""
         self.topology = 0
         """Counts changes of topics, partitions and brokers: what Metadata tells."""
         self.clock_watch = ClockWatch(world.clock.now())
@@ -292,7 +300,7 @@ class Node:
         return response
 
     async def _abandon(self) -> None:
-        """Lets go of what a failed start had taken, and leaves the files as they are."""
+        """Lets go of all that a start has taken, and leaves the files as they are."""
         self.metrics.close()
         self.server.close()
         await self.tasks.stop()
@@ -324,6 +332,12 @@ class Node:
             log.error("the metadata log is not closed cleanly: %s", error.message)
         for directory in self._all_dirs:
             await directory.close(self.broker_epoch)
+
+    async def halt(self) -> None:
+        """Ends at once, as a killed process does: nothing is flushed, handed back or marked."""
+        if self._started:
+            self._started = False
+            await self._abandon()
 
     async def _hand_back(self) -> None:
         """Controlled shutdown: the controller moves leaderships away before we go."""
@@ -403,7 +417,7 @@ class Node:
         """The one place that fills `throttle_time_ms`; without quotas it stays at zero.
 
         Answers that are repeated (lanes, Metadata that is kept) do not come by: so they are not
-        while `throttles` is set.
+        while `no_lanes` is set.
         """
 
     def note(self, kind: str, about: str, text: str) -> None:

@@ -167,5 +167,11 @@ class Server:
 
     def close(self) -> None:
         self.stop_listening()
-        for connection in tuple(self._connections):
+        self.close_connections()
+
+    def close_connections(self) -> int:
+        """Hangs up on everybody; how many that were."""
+        connections = tuple(self._connections)
+        for connection in connections:
             connection.close()
+        return len(connections)

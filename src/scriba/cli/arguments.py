@@ -80,6 +80,15 @@ def _up(commands: Commands) -> None:
         help="one setting; may be repeated",
     )
     up.add_argument("--demo", action="store_true", help="create a topic to play with")
+    up.add_argument(
+        "--ephemeral",
+        action="store_true",
+        help="for tests: any free port, data in a temporary directory that is removed, and an end "
+        "when the parent ends or closes the pipe on standard input",
+    )
+    up.add_argument(
+        "--json", action="store_true", help="one line of JSON when it is ready, instead of words"
+    )
     up.add_argument("--verbose", "-v", action="store_true", help="log what the node does")
 
 

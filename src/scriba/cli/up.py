@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -40,8 +41,18 @@ def run(options: argparse.Namespace, environment: Mapping[str, str] = os.environ
         level=logging.INFO if options.verbose else logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    settings = read_settings(options, environment)
+    options.parent = os.getppid()
+    with contextlib.ExitStack() as left_behind:
+        if options.ephemeral:
+            from scriba.cli.ephemeral import data_directory
 
+            if options.data is not None:
+                raise StartError("--ephemeral: its data is removed at the end; drop --data")
+            options.data = left_behind.enter_context(data_directory())
+        return start(options, read_settings(options, environment))
+
+
+def start(options: argparse.Namespace, settings: NodeSettings) -> int:
     # After the settings, so that a wrong word is told at once.
     from scriba.broker.node import Node
     from scriba.runtime.loop import hold_collector, raise_file_limit
@@ -50,8 +61,8 @@ def run(options: argparse.Namespace, environment: Mapping[str, str] = os.environ
 
     hold_collector()
     raise_file_limit()
-    world = RealWorld()
-    return run_loop(serve(Node(settings, world), world, demo=options.demo))
+    world = RealWorld(synced=not options.ephemeral)
+    return run_loop(serve(Node(settings, world), world, options))
 
 
 def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> NodeSettings:
@@ -60,6 +71,10 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
         given = read_file(options.config)
     else:
         given = {name: Given(text, "no --config") for name, text in QUICK_START.items()}
+    if options.ephemeral:
+        from scriba.cli.ephemeral import FEW_FILES
+
+        given |= {name: Given(text, "--ephemeral") for name, text in FEW_FILES.items()}
     variables, strangers = parse_environment(environment)
     given |= variables
     given |= parse_arguments(options.settings)
@@ -69,7 +84,12 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
                 f"--port: listeners is set too ({given['listeners'].origin}); drop one"
             )
         given["listeners"] = Given(f"PLAINTEXT://127.0.0.1:{options.port}", "--port")
+    elif options.ephemeral and "listeners" not in given:
+        given["listeners"] = Given("PLAINTEXT://127.0.0.1:0", "--ephemeral")
     if options.data is not None:
+        for name in ("log.dirs", "log.dir", "metadata.log.dir"):
+            if options.ephemeral and name in given:
+                raise StartError(f"--ephemeral: {name} is set ({given[name].origin}); drop one")
         given["log.dirs"] = Given(options.data, "--data")
     try:
         texts = {name: value.text for name, value in given.items()}
@@ -98,28 +118,40 @@ def note(what: str, names: "tuple[str, ...] | list[str]") -> None:
         print(f"note: {what}: {', '.join(names)}", file=sys.stderr)
 
 
-async def serve(node: "Node", world: "RealWorld", *, demo: bool) -> int:
-    """Runs a node until a signal or a failure ends it."""
-    life = asyncio.ensure_future(live(node, world, demo=demo))
+async def serve(node: "Node", world: "RealWorld", options: argparse.Namespace) -> int:
+    """Runs a node until a signal or a failure ends it, or whoever it is for has gone."""
+    life = asyncio.ensure_future(live(node, world, options))
     listen_to_signals(life)
+    leash = asyncio.ensure_future(end_with(options.parent, life)) if options.ephemeral else None
     with contextlib.suppress(asyncio.CancelledError):
         await life
+    if leash is not None:
+        leash.cancel()
     return 0
 
 
-async def live(node: "Node", world: "RealWorld", *, demo: bool) -> None:
+async def end_with(parent: int, life: "asyncio.Future[None]") -> None:
+    from scriba.cli.ephemeral import abandoned
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, life.cancel)
+    await abandoned(parent)
+    life.cancel()
+
+
+async def live(node: "Node", world: "RealWorld", options: argparse.Namespace) -> None:
     from scriba.runtime.loop import freeze
 
     await node.start()
     freeze()
     async with world:  # watches the loop from here on, since a start may hold it
         try:
-            if demo:
+            if options.demo:
                 await create_demo_topic(node)
-            print(banner(node), flush=True)
+            print(as_json(node) if options.json else banner(node), flush=True)
             await node.wait_stopped()
         finally:
-            print("stopping", flush=True)
+            if not options.json:
+                print("stopping", flush=True)
             await node.stop()
 
 
@@ -150,6 +182,20 @@ async def create_demo_topic(node: "Node") -> None:
         except BrokerError as error:
             if error.code is not ErrorCode.TOPIC_ALREADY_EXISTS:
                 raise
+
+
+def as_json(node: "Node") -> str:
+    """One line for a program that waits for the node."""
+    return json.dumps(
+        {
+            "bootstrap_servers": ",".join(addresses(node)),
+            "cluster_id": node.cluster_id,
+            "node_id": node.id,
+            "pid": os.getpid(),
+            "data": [os.path.abspath(each) for each in node.data_dirs],
+            "version": __version__,
+        }
+    )
 
 
 def banner(node: "Node") -> str:

@@ -19,6 +19,11 @@ from scriba.wire.txn import (
 )
 
 
+def refuses(request: Message) -> bool:
+    """Whether it is a request that groups take."""
+    return type(request) in _REFUSALS
+
+
 def refused(request: Message, error: ErrorCode, version: int) -> Message:
     return _REFUSALS[type(request)](request, error, version)
 

@@ -241,6 +241,9 @@ class PosixDisk:
         fd = os.open(path, flags, 0o644)
         if len(self._held) >= self.most_files and self._tell is not None:
             self._tell()
+        return self._file(path, fd)
+
+    def _file(self, path: str, fd: int) -> PosixFile:
         return PosixFile(path, fd, self._offload, self._residency, self._held)
 
     def read(self, path: str) -> bytes:

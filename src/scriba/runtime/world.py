@@ -9,18 +9,20 @@ from scriba.runtime.net import SocketNet
 from scriba.runtime.offload import DEFAULT_THREADS, ThreadOffload
 from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Workers
 from scriba.runtime.rng import SystemRng
+from scriba.runtime.unsynced import UnsyncedDisk
 from scriba.runtime.workers import ChildWorkers
 
 
 class RealWorld:
     """Everything a node may touch. Entered, it also watches the running loop's lag."""
 
-    def __init__(self, threads: int = DEFAULT_THREADS) -> None:
+    def __init__(self, threads: int = DEFAULT_THREADS, *, synced: bool = True) -> None:
+        """Where not `synced`, a power cut may take what was written; a killed process does not."""
         self._threads = ThreadOffload(threads)
         self.clock: Clock = SystemClock()
         self.rng: Rng = SystemRng()
         self.offload: Offload = self._threads
-        self.disk: Disk = PosixDisk(self.offload)
+        self.disk: Disk = PosixDisk(self.offload) if synced else UnsyncedDisk(self.offload)
         self.net: Net = SocketNet()
         self.lag = LagHistogram()
         self.workers: Workers = ChildWorkers()

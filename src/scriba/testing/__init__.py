@@ -1,5 +1,32 @@
-"""What tests of Scriba, and of programs that use it, can stand on.
+"""For people who test programs that use Kafka: a broker of their own, in a moment.
 
-`history` checks what clients did and saw: records, transactions, groups, compacted topics. `sim` is
-the simulator of whole nodes.
+    with scriba.testing.broker() as broker:
+        program(broker.bootstrap_servers)
+        assert [r.value for r in broker.records("orders")] == [b"one"]
+
+The fixtures of the pytest plugin, `scriba_broker` and others, are made of it. All of it is told in
+docs/testing.md. `history` and `sim` are for Scriba's own tests: what clients saw, checked, and the
+simulator of whole nodes.
 """
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from scriba.testing.kit import Broker, Clock
+    from scriba.testing.kit import Broker as broker
+    from scriba.testing.model import Group, Record, Transaction
+
+__all__ = ["Broker", "Clock", "Group", "Record", "Transaction", "broker"]
+
+
+def __getattr__(name: str) -> Any:
+    # Loaded when used: pytest imports this package in every run, also of those who do not.
+    if name in ("Broker", "Clock", "broker"):
+        from scriba.testing import kit
+
+        return kit.Clock if name == "Clock" else kit.Broker
+    if name in __all__:
+        from scriba.testing import model
+
+        return getattr(model, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

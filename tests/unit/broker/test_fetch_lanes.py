@@ -93,9 +93,9 @@ class Reader:
         return await self.peer.call(self.wanted(offset, version, **how), version, FetchResponse)
 
     async def ordinarily(self, offset: int, version: int = 12, **how: Any) -> FetchResponse:
-        self.node.throttles = True
+        self.node.no_lanes = True
         answer = await self.ask(offset, version, **how)
-        self.node.throttles = False
+        self.node.no_lanes = False
         return answer
 
     async def took_the_short_way(self, offset: int, version: int = 12, **how: Any) -> bool:
@@ -364,9 +364,9 @@ class Session:
         request.session_id, request.session_epoch = self.id, self.epoch
         if offset is None:
             request.topics = []
-        node.throttles = not self.short
+        node.no_lanes = not self.short
         answer = await self.reader.peer.call(request, self.version, FetchResponse)
-        node.throttles = False
+        node.no_lanes = False
         self.epoch += 1
         self.id, answer.session_id = answer.session_id, 0
         return answer
@@ -422,7 +422,7 @@ def test_a_session_goes_on_after_a_wait_that_ended_on_the_ordinary_way(in_a_node
             await session.ask(offset, max_wait_ms=20_000)
         asked = asyncio.ensure_future(session.ask(2, max_wait_ms=20_000))
         await reader.parked()
-        node.throttles = True
+        node.no_lanes = True
         await reader.write()
         answer = await asked
         assert answer.error_code == 0

@@ -1,0 +1,162 @@
+"""Faults that tests arm: errors, delays and lost answers, by API, on the real wire.
+
+A node that is given `Faults` has its handlers wrapped in the table that dispatch reads; one that is
+given none has the bare handlers, and pays nothing. What answers requests without asking a handler
+(lanes, Metadata that is kept) is passed by while anything is armed (`node.no_lanes`), so every
+request meets its fault.
+
+An error is answered as the API answers it: for each partition, topic or group that was asked for,
+or once at the top, as the request's version has it. A request that has no place for it (a Metadata
+request without topics in an old version) is served as always and does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from scriba.broker.answers import HangUp
+from scriba.broker.context import Context, Later
+from scriba.errors import ErrorCode, KafkaError
+from scriba.groups.refusals import refused, refuses
+from scriba.wire.schema import Message, Struct
+
+if TYPE_CHECKING:
+    from scriba.broker.dispatch import Handler, Served
+    from scriba.broker.node import Node
+
+
+@dataclass(slots=True)
+class Fault:
+    """What happens to the next `times` requests of one API, all of them or those of one client."""
+
+    api: int
+    times: int
+    client_id: str | None = None
+    error: ErrorCode | None = None
+    """Answered instead of what the handler would have said; nothing is carried out."""
+    delay_ms: int = 0
+    """How long the answer is held back; the request is carried out at once."""
+    drop: bool = False
+    """The connection is closed instead of an answer."""
+    carried_out: bool = True
+    """Whether a request whose answer is dropped has its effect."""
+
+
+class Faults:
+    def __init__(self) -> None:
+        self._node: Node | None = None
+        self._armed: dict[int, deque[Fault]] = {}
+
+    def install(self, node: Node, table: dict[int, Served]) -> dict[int, Served]:
+        """Wraps every handler of a node's table; called before any request is served."""
+        self._node = node
+        for served in table.values():
+            served.handler = partial(self._handle, served, served.handler)
+        return table
+
+    def arm(self, fault: Fault) -> None:
+        self._armed.setdefault(fault.api, deque()).append(fault)
+        self._told()
+
+    def clear(self) -> None:
+        self._armed.clear()
+        self._told()
+
+    def armed(self) -> Iterator[Fault]:
+        """What has not been used up, oldest first for each API."""
+        for faults in self._armed.values():
+            yield from faults
+
+    def _told(self) -> None:
+        if self._node is not None:
+            self._node.no_lanes = bool(self._armed)
+
+    def _handle(
+        self, served: Served, handler: Handler, node: Node, ctx: Context, request: Message
+    ) -> Any:
+        fault = self._find(served.key, ctx)
+        if fault is None:
+            return handler(node, ctx, request)
+        if fault.error is not None:
+            answer = _error(served, ctx, request, fault.error)
+            if answer is None:
+                return handler(node, ctx, request)
+            self._use(fault)
+            served.errors += 1
+            return answer
+        self._use(fault)
+        if fault.drop and not fault.carried_out:
+            raise HangUp(f"a test drops {served.name}")
+        return _altered(fault, served, partial(handler, node, ctx, request))
+
+    def _find(self, api: int, ctx: Context) -> Fault | None:
+        for fault in self._armed.get(api, ()):
+            if fault.client_id in (None, ctx.client_id):
+                return fault
+        return None
+
+    def _use(self, fault: Fault) -> None:
+        fault.times -= 1
+        if not fault.times:
+            self._armed[fault.api].remove(fault)
+            if not self._armed[fault.api]:
+                del self._armed[fault.api]
+            self._told()
+
+
+def _altered(fault: Fault, served: Served, handle: partial[Any]) -> Any:
+    """Has a request carried out; its answer comes late, or never."""
+    answer: Any
+    failure: KafkaError | None = None
+    try:
+        answer = handle()
+    except KafkaError as error:
+        answer, failure = None, error
+
+    async def finish() -> Any:
+        found = answer
+        while isinstance(found, Later):
+            found = await found.awaitable
+        if fault.delay_ms:
+            await asyncio.sleep(fault.delay_ms / 1000)
+        if fault.drop:
+            raise HangUp(f"a test drops the answer to {served.name}")
+        if failure is not None:
+            raise failure
+        return found
+
+    if isinstance(answer, Later):
+        return Later(finish(), answer.open, answer.long)
+    return Later(finish())
+
+
+def _error(served: Served, ctx: Context, request: Message, code: ErrorCode) -> Message | None:
+    """The API's refusal of the whole request; None where that says nothing of the error."""
+    if refuses(request):
+        answer: Message | None = refused(request, code, ctx.version)
+    else:
+        answer = served.refuse(request, code, code.text)
+    if answer is None:
+        return None
+    # What a version has no field for is not sent: only what can be read back was said.
+    sent = type(answer).decode(answer.encode(ctx.version), ctx.version)
+    return answer if code in _codes(sent) else None
+
+
+def _codes(part: object) -> Iterator[int]:
+    """Every error code in a response, however deep."""
+    if isinstance(part, list):
+        for item in part:
+            yield from _codes(item)
+    elif isinstance(part, Struct):
+        for field in part.FIELDS:
+            value = getattr(part, field.name)
+            if field.name.endswith("error_code"):
+                yield value
+            else:
+                yield from _codes(value)
