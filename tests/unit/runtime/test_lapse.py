@@ -111,7 +111,7 @@ def test_time_waits_for_work_that_left_the_loop() -> None:
         working = asyncio.ensure_future(job())
         await asyncio.sleep(0)
         advancing = asyncio.ensure_future(loop.advance(HOUR_MS))
-        while not loop.absent.count:
+        while not loop.absent.count:  # noqa: ASYNC110
             await asyncio.sleep(0)
         assert not advancing.done()
         go_on.set()
