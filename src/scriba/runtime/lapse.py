@@ -162,6 +162,7 @@ class LapseWorld:
         self.net: Net = SocketNet()
         self.lag = LagHistogram()
         self.workers: Workers = CountedWorkers(loop.absent)
+        self.spoil: Callable[[memoryview], None] | None = None
 
     def close(self) -> None:
         """Takes back all that a node had open, as the kernel does when a process ends."""
