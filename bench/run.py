@@ -28,10 +28,11 @@ from coordination import COORDINATED  # noqa: E402
 from report import KAFKA, SCRIBA  # noqa: E402
 from rows import ALONE, SERVED, Bench, Row  # noqa: E402
 from scale import SCALE  # noqa: E402
+from wide import WIDE  # noqa: E402
 
 from spark import SPARK  # noqa: E402
 
-BOTH_UP = (*SERVED, *COORDINATED, *SPARK)
+BOTH_UP = (*SERVED, *WIDE, *COORDINATED, *SPARK)
 """Rows on brokers that stay up from the warm-up to the last round."""
 
 LATER = (*ALONE, *SCALE)

@@ -10,7 +10,7 @@ import itertools
 import socket
 import struct
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any, Self, TypeAlias
@@ -139,10 +139,12 @@ def batch(values: Iterable[bytes | None], **fields: Any) -> Batch:
     return Batch(b"".join(records), len(records), **fields)
 
 
-def encode(request: Message, version: int, correlation: int = 0) -> bytes:
+def encode(
+    request: Message, version: int, correlation: int = 0, client_id: str = CLIENT_ID
+) -> bytes:
     """A whole frame, length included."""
     request.API_VERSION = version
-    request.with_header(correlation_id=correlation, client_id=CLIENT_ID)
+    request.with_header(correlation_id=correlation, client_id=client_id)
     frame: bytes = request.encode(header=True, framed=True)
     return frame
 
@@ -243,13 +245,24 @@ def produce(
     return ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[data])
 
 
+def produce_wide(records: bytes, topic_id: UUID, partitions: Iterable[int], acks: int) -> Message:
+    """Produce of the same batch for several partitions, by topic id."""
+    part = ProduceRequest.TopicProduceData.PartitionProduceData
+    data = ProduceRequest.TopicProduceData(
+        name="",
+        topic_id=topic_id,
+        partition_data=[part(index=index, records=records) for index in partitions],
+    )
+    return ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[data])
+
+
 def produced(response: Message) -> Message:
     """The one partition's part of a Produce response."""
     return response.responses[0].partition_responses[0]
 
 
 def fetch(
-    offset: int,
+    offset: int | Mapping[int, int],
     topic: str = "",
     partitions: Iterable[int] = (0,),
     topic_id: UUID | None = None,
@@ -257,13 +270,16 @@ def fetch(
     max_bytes: int = 1 << 20,
     isolation: int = 0,
 ) -> Message:
-    """A sessionless Fetch of one topic: by name up to version 12, by id from 13."""
+    """A sessionless Fetch of one topic: by name up to version 12, by id from 13. All partitions
+    from one offset, or each from its own."""
     wanted = FetchRequest.FetchTopic(
         topic=topic,
         topic_id=topic_id,
         partitions=[
             FetchRequest.FetchTopic.FetchPartition(
-                partition=partition, fetch_offset=offset, partition_max_bytes=max_bytes
+                partition=partition,
+                fetch_offset=offset if isinstance(offset, int) else offset[partition],
+                partition_max_bytes=max_bytes,
             )
             for partition in partitions
         ],
