@@ -31,7 +31,8 @@ from scriba.spark.positions import (
     total,
     without_place,
 )
-from scriba.spark.sessions import official, session
+from scriba.spark.progress import lag
+from scriba.spark.sessions import official, session, with_deep_stack
 from scriba.spark.sink import check_disjoint
 from scriba.spark.writing import TaskRepeated, Written
 
@@ -66,7 +67,8 @@ def test_names_are_read_without_case_and_defaults_are_the_connectors() -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"maxOffsetPerTrigger": "1"}, "did you mean maxoffsetspertrigger"),
+        ({"maxOffsetPerTrigger": "1"}, "did you mean maxOffsetsPerTrigger"),
+        ({"maxoffsetpertrigger": "1"}, "did you mean maxOffsetsPerTrigger"),
         ({"assign": '{"a": [0]}'}, "subscribe and assign"),
         ({"startingOffsets": "newest"}, "is no JSON"),
         ({"startingOffsets": '{"orders": {"0": -3}}'}, "must be as in"),
@@ -75,7 +77,8 @@ def test_names_are_read_without_case_and_defaults_are_the_connectors() -> None:
         ({"maxTriggerDelay": "soon"}, "such as 15m"),
         ({"includeHeaders": "yes"}, "true or false"),
         ({"endingOffsets": "latest"}, "only in a batch query"),
-        ({"groupIdPrefix": "x"}, "leave it out"),
+        ({"groupidprefix": "x"}, "option groupIdPrefix: .*leave it out"),
+        ({"fetchoffset.numretries": "x"}, r"option fetchOffset\.numRetries: .*leave it out"),
         ({"kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
         ({"groupId": "a", "kafka.group.id": "b"}, "keep one of the two"),
     ],
@@ -107,6 +110,34 @@ def test_a_sink_needs_a_target() -> None:
     assert found.targets == ("c", "a", "b")
     with pytest.raises(OptionError, match="use sinkId"):
         write_options({**base, "topic": "a", "kafka.transactional.id": "x"}, exactly_once=True)
+
+
+def test_options_of_the_exactly_once_sink_are_not_taken_by_one_that_is_not() -> None:
+    base = {"kafka.bootstrap.servers": "localhost:9092", "topic": "a", "sinkid": "mine"}
+    for streaming in (False, True):
+        with pytest.raises(OptionError, match=r"option sinkId: .*ExactlyOnceSink"):
+            write_options(base, exactly_once=False, streaming=streaming)
+    del base["sinkid"]
+    kept = {**base, "checkpointlocation": "/c", "queryname": "q"}
+    assert write_options(kept, exactly_once=False, streaming=True).targets == ("a",)
+    with pytest.raises(OptionError, match="no such option"):
+        write_options(kept, exactly_once=False)
+
+
+def test_java_gets_the_stack_that_spark_needs_to_read_a_failure() -> None:
+    java = "spark.driver.extraJavaOptions"
+    assert with_deep_stack({})[java] == "-Xss4m"
+    assert with_deep_stack({java: "-XX:+UseSerialGC"})[java] == "-XX:+UseSerialGC -Xss4m"
+    assert with_deep_stack({java: "-Xss1g"})[java] == "-Xss1g"
+
+
+def test_lag_is_what_lies_between_the_end_of_a_batch_and_that_of_the_logs() -> None:
+    ours = '{{"topics": {{"a": {{"id": "x", "offsets": {{"0": {}, "1": 4}}}}}}}}'
+    theirs = '{{"a": {{"0": {}, "1": 4}}}}'
+    for places in (ours, theirs):
+        assert lag(places.format(3), places.format(10)) == 7
+    assert lag(ours.format(3), None) is None
+    assert lag("17", "19") is None  # of a source without topics
 
 
 @given(positions)

@@ -17,7 +17,7 @@ from scriba.pipelines.shop.rules import HOUR_MS
 from scriba.pipelines.shop.runner import Runner
 from scriba.pipelines.shop.topics import Names
 from scriba.pipelines.shop.truth import Truth
-from scriba.spark.sink import QUERY
+from scriba.spark.origin import QUERY
 
 from .conftest import Desk
 from .shop_store import Store

@@ -1,28 +1,36 @@
 """Writing topics: at least once from a batch query, exactly once from a stream."""
 
 import contextlib
+import logging
 import os
 import signal
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from broker_fixtures import eventually
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from scriba.client import SyncProducer, TopicPartition
 from scriba.client.errors import BrokerError, ProducerFenced
 from scriba.client.settings import ProducerSettings
-from scriba.spark import ExactlyOnceSink
+from scriba.spark import ExactlyOnceSink, Figures, OptionError, figures
 from scriba.spark.link import Link
-from scriba.spark.sink import WriteTask, shuffled
+from scriba.spark.options import write_options
+from scriba.spark.origin import cores, shuffled
+from scriba.spark.plain import own_identity
+from scriba.spark.sink import WriteTask
+from scriba.spark.targets import targets
 from scriba.spark.transaction import Marker, SinkTransactions
 from scriba.spark.writing import TaskRepeated, TaskWriter
 
-from .conftest import KEPT, Desk, available_now, to_the_end
+from .conftest import KEPT, Desk, Topics, available_now, to_the_end
 
 STEPS = ("take over", "begin", "write", "mark", "commit", "committed")
 """Where a driver may die."""
@@ -128,8 +136,8 @@ def test_rows_that_the_driver_has_are_written_once_wherever_it_dies(
         sink = ExactlyOnceSink({**desk.kafka, "topic": target}, watch=watch)
 
         def write(rows: DataFrame, batch: int, sink: ExactlyOnceSink = sink) -> None:
-            context = rows.sparkSession.sparkContext
-            written.append(sink.write(rows.select("key", "value").toArrow, batch, context))
+            make = rows.select("key", "value").toArrow
+            written.append(sink.write(make, batch, rows.sparkSession))
 
         with contextlib.suppress(StreamingQueryException):
             available_now(desk.stream(source), checkpoint, write)
@@ -204,6 +212,7 @@ def test_rows_that_were_shuffled_are_told_from_those_a_task_has_just_read(
     available_now(desk.stream(topic).where("length(value) > 0"), desk.checkpoint(), look)
     available_now(desk.stream(topic).dropDuplicates(["value"]), desk.checkpoint(), look)
     assert found == [False, True]
+    assert cores(desk.spark) == 2
 
 
 def test_a_driver_that_was_replaced_cannot_commit(desk: Desk, new_topic: Callable[[], str]) -> None:
@@ -245,6 +254,146 @@ def test_two_queries_write_at_the_same_time(desk: Desk, new_topic: Callable[[], 
         thread.join()
     assert failures == []
     assert committed(desk, one) == committed(desk, two) == ["a", "b", "c"]
+
+
+def test_what_is_to_be_written_to_must_be_there(
+    topics: Topics, new_topic: Callable[[], str]
+) -> None:
+    """It is told at once, at the start of a batch as in the middle of it."""
+    there, missing = new_topic(), new_topic()
+    topics.create(there, 3)
+    given = {**topics.kafka, "topics": f"{there},{missing}", "kafka.max.block.ms": "20000"}
+    options = write_options(given, exactly_once=True)
+    link = Link(options.settings())
+    with pytest.raises(OptionError, match=f"{missing} does not exist; create it"):
+        targets(link, options)
+    topics.create(missing)
+    assert targets(link, options) == {there: 3, missing: 1}
+    identity = link.run(own_identity(link))
+    patient = {**options.client, "delivery.timeout.ms": "40000"}
+    writer = TaskWriter(link, ProducerSettings.build(patient, {}), identity)
+    with topics.admin() as admin:
+        admin.delete_topics([missing])
+    writer.add(TopicPartition(missing, 0), 0, None, b"late", ())
+    with pytest.raises(BrokerError, match=f"{missing} was deleted"):
+        writer.finish()
+    link.close()
+
+
+class Listener(StreamingQueryListener):
+    """Keeps the figures of each batch, and says when a query ended."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, list[Figures]] = {}
+        self.ended: set[str] = set()
+
+    def onQueryStarted(self, event: Any) -> None:
+        pass
+
+    def onQueryIdle(self, event: Any) -> None:
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:
+        self.figures.setdefault(str(event.progress.id), []).append(figures(event.progress))
+
+    def onQueryTerminated(self, event: Any) -> None:
+        self.ended.add(str(event.runId))
+
+
+def test_records_of_a_key_keep_their_order_and_listeners_hear_what_was_written(
+    desk: Desk, new_topic: Callable[[], str]
+) -> None:
+    """Over several batches, by several tasks, exactly once and at least once."""
+    source, once, often = new_topic(), new_topic(), new_topic()
+    for topic, partitions in ((source, 3), (once, 4), (often, 2)):
+        desk.create(topic, partitions)
+    with SyncProducer(bootstrap_servers=desk.broker.bootstrap) as producer:
+        for n in range(90):
+            producer.send_nowait(source, b"%d" % n, key=b"key-%d" % (n % 11))
+        producer.flush()
+    rows = desk.stream(source, maxOffsetsPerTrigger="40").select("key", "value")
+    listener = Listener()
+    desk.spark.streams.addListener(listener)
+    checkpoint = desk.checkpoint()
+    options = {**desk.kafka, "topic": once, "tasks": "2"}
+    failing = ExactlyOnceSink(options, watch=crash_at("committed"))
+    try:
+        with pytest.raises(StreamingQueryException, match="committed"):
+            available_now(rows, checkpoint, failing)
+        query = available_now(rows, checkpoint, sink_of(desk, once, tasks="2"))
+        plain = rows.writeStream.format("scriba").options(**desk.kafka, topic=often)
+        plain = plain.option("checkpointLocation", desk.checkpoint()).queryName(often)
+        other = to_the_end(lambda: plain.trigger(availableNow=True).start())
+        eventually(lambda: {str(query.runId), str(other.runId)} <= listener.ended)
+    finally:
+        desk.spark.streams.removeListener(listener)
+    heard = listener.figures[str(query.id)]
+    assert [found.lag for found in heard] == [None, 10, 0]  # a repeated batch is not planned
+    done = [found.sink for found in heard]
+    assert [(each.batch, each.rows, each.attempts, each.repeated) for each in done if each] == [
+        (0, 0, 0, True),
+        (1, 40, 1, False),
+        (2, 10, 1, False),
+    ]
+    assert [each.transaction_ms > 0 for each in done if each] == [False, True, True]
+    assert [(found.lag, found.sink) for found in listener.figures[str(other.id)]] == [
+        (50, None),
+        (10, None),
+        (0, None),
+    ]
+    for target in (once, often):
+        written = desk.read(target, **{"kafka.isolation.level": "read_committed"})
+        by_key: dict[bytes, list[tuple[int, int, int]]] = {}
+        for row in written.collect():
+            by_key.setdefault(row.key, []).append((row.partition, row.offset, int(row.value)))
+        assert sum(map(len, by_key.values())) == 90
+        for places in by_key.values():
+            ordered = sorted(places)
+            assert len({partition for partition, _, _ in ordered}) == 1
+            assert [n for _, _, n in ordered] == sorted(n for _, _, n in ordered)
+
+
+def test_a_query_stopped_amid_a_batch_ends_quietly_and_goes_on_later(
+    desk: Desk, new_topic: Callable[[], str], caplog: pytest.LogCaptureFixture
+) -> None:
+    source, target = new_topic(), new_topic()
+    desk.create(source, 1)
+    desk.create(target, 1)
+    desk.fill(source, {0: ["a", "b"]})
+    checkpoint, begun, go = desk.checkpoint(), desk.folder / "begun", desk.folder / "go"
+
+    def until_told(batches: Iterator[Any]) -> Iterator[Any]:
+        begun.touch()
+        while not go.exists():
+            time.sleep(0.05)
+        yield from batches
+
+    rows = desk.stream(source)
+    held, steps = rows.mapInArrow(until_told, rows.schema), []
+    sink = ExactlyOnceSink({**desk.kafka, "topic": target}, watch=steps.append)
+    query = held.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).start()
+    eventually(begun.exists)
+    caplog.clear()
+    query.stop()
+    told = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.getMessage() for record in told] == []
+    assert query.exception() is None
+    assert steps == ["take over", "begin", "write", "abort"]
+    go.touch()
+    available_now(rows, checkpoint, sink_of(desk, target))
+    assert committed(desk, target) == ["a", "b"]
+
+
+def test_spark_refuses_progress_that_is_noted_later(desk: Desk, topic: str) -> None:
+    """It would name other rows by the number of a batch that was committed."""
+    desk.create(topic)
+    rows = desk.stream(topic).select("key", "value")
+    hasty = rows.writeStream.option("asyncProgressTrackingEnabled", "true")
+    hasty = hasty.option("checkpointLocation", desk.checkpoint())
+    with pytest.raises(PySparkException, match="does not support async progress tracking"):
+        hasty.foreachBatch(sink_of(desk, topic)).start()
+    with pytest.raises(PySparkException, match="does not support async progress tracking"):
+        hasty.format("scriba").options(**desk.kafka, topic=topic).start()
 
 
 def test_a_sink_without_memory_of_its_query_asks_before_it_writes(

@@ -102,7 +102,7 @@ def test_a_large_partition_is_read_by_several_tasks(desk: Desk, topic: str) -> N
 def test_what_cannot_be_read_is_refused_with_what_to_do(desk: Desk) -> None:
     with pytest.raises(PySparkException, match="does not exist"):
         desk.read("no-such-topic-anywhere").count()
-    with pytest.raises(PySparkException, match="did you mean startingoffsets"):
+    with pytest.raises(PySparkException, match="did you mean startingOffsets"):
         desk.read("t", startingOfsets="earliest").count()
 
 

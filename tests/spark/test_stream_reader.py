@@ -1,5 +1,6 @@
 """What Spark asks of a stream reader, asked directly: a broker, and no Spark."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,12 @@ from scriba.client import SyncProducer
 from scriba.spark.options import OptionError, read_options
 from scriba.spark.positions import Range
 from scriba.spark.reading import DataLoss
-from scriba.spark.source import RangePartition, ScribaStreamReader
+from scriba.spark.source import (
+    RangePartition,
+    ScribaDataSource,
+    ScribaStreamReader,
+    columns,
+)
 
 from .conftest import Topics
 
@@ -84,11 +90,16 @@ def test_limits_hold_back_what_is_too_much_and_too_little(topics: Topics, topic:
     assert least.latestOffset(end, limit) is end
     topics.fill(topic, {1: ["b"]})
     assert places(least.latestOffset(end, limit), topic) == {"0": 8, "1": 3}
+    small = reader_of(topics, topic, minOffsetsPerTrigger="100", maxTriggerDelay="1h")
+    first = small.latestOffset(small.initialOffset(), limit)
+    assert places(first, topic) == {"0": 8, "1": 3}  # nothing is waited for at first
+    topics.fill(topic, {1: ["b"]})
+    assert small.latestOffset(first, limit) is first
     hasty = reader_of(topics, topic, minOffsetsPerTrigger="3", maxTriggerDelay="0ms")
     topics.fill(topic, {1: ["b"]})
     last = least.latestOffset(end, ALL)
     topics.fill(topic, {1: ["b"]})
-    assert places(hasty.latestOffset(last, limit), topic) == {"0": 8, "1": 5}
+    assert places(hasty.latestOffset(last, limit), topic) == {"0": 8, "1": 6}
 
 
 def test_available_now_ends_at_what_was_there_at_its_start(topics: Topics, topic: str) -> None:
@@ -159,6 +170,65 @@ def test_a_topic_deleted_while_it_is_read_is_told(topics: Topics, topic: str) ->
         list(reader.read(part))
     lenient = reader_of(topics, topic, failOnDataLoss="false")
     assert list(lenient.read(part)) == []
+
+
+def test_a_topic_deleted_a_moment_ago_is_missed_at_once(
+    topics: Topics, new_topic: Callable[[], str]
+) -> None:
+    """What is there is looked up once a second; the topic goes in between."""
+    patient = {"kafka.default.api.timeout.ms": "10000"}
+    one, two = new_topic(), new_topic()
+    for topic in (one, two):
+        topics.create(topic)
+        topics.fill(topic, {0: [topic]})
+    both = f"{one},{two}"
+    strict, lenient = (
+        reader_of(topics, both, failOnDataLoss=lossy, **patient) for lossy in ("true", "false")
+    )
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ALL)
+    assert lenient.latestOffset(lenient.initialOffset(), ALL)["topics"] == end["topics"]
+    parts = strict.partitions(start, end)
+    with topics.admin() as admin:
+        admin.delete_topics([two])
+    with pytest.raises(DataLoss, match=f"topic {two} is gone"):
+        strict.latestOffset(end, ALL)
+    assert list(lenient.latestOffset(end, ALL)["topics"]) == [one]
+
+    def of_another_process(**options: str) -> ScribaStreamReader:
+        named = {"kafka.client.id": f"other-{two}"}
+        return reader_of(topics, both, **patient, **named, **options)
+
+    (gone,) = (part for part in parts if part.range.topic == two)
+    with pytest.raises(DataLoss, match=f"topic {two} .* was deleted"):
+        list(of_another_process().read(gone))
+    assert list(of_another_process(failOnDataLoss="false").read(gone)) == []
+    nowhere = {"topics": {}}
+    with pytest.raises(DataLoss, match=f"topic {two} was deleted"):
+        strict.partitions(nowhere, end)
+    assert [part.range.topic for part in lenient.partitions(nowhere, end)] == [one, two]
+
+
+def test_a_pattern_waits_for_its_first_topic(topics: Topics, topic: str) -> None:
+    given = {**topics.kafka, "subscribePattern": f"{topic}-.*", "startingOffsets": "latest"}
+    reader = ScribaStreamReader(read_options(given, streaming=True))
+    start = reader.initialOffset()
+    assert start["topics"] == {}
+    assert reader.latestOffset(start, ALL) is start
+    reader.prepareForTriggerAvailableNow()
+    assert reader.latestOffset(start, ALL) is start
+
+    reader = ScribaStreamReader(read_options(given, streaming=True))
+    topics.create(f"{topic}-new")
+    topics.fill(f"{topic}-new", {0: ["a"]})
+    end = reader.latestOffset(start, ALL)
+    assert values(reader, start, end) == [b"a"]
+    restarted = ScribaStreamReader(read_options(given, streaming=True))
+    assert values(restarted, restarted.initialOffset(), end) == [b"a"]
+    del given["startingOffsets"]
+    nothing = {**given, "subscribePattern": f"{topic}-other"}
+    batch = ScribaDataSource(nothing).reader(columns(False))
+    assert batch.partitions() == []
 
 
 def test_offsets_are_asked_of_every_partition_and_no_other(topics: Topics, topic: str) -> None:

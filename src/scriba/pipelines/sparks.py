@@ -8,13 +8,7 @@ from typing import Final
 from pyspark.sql import SparkSession
 
 from scriba.spark.ending import end
-from scriba.spark.sessions import ON_ONE_MACHINE, session
-
-JAVA: Final = "spark.driver.extraJavaOptions"
-DEEP: Final = "-Xss4m"
-"""When a batch fails or is stopped, Spark looks through what Python said of it by a regular
-expression that takes a megabyte of stack for a long story. Without it a query would end without a
-word, as if all was well."""
+from scriba.spark.sessions import session
 
 STATE: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": (
@@ -47,8 +41,6 @@ ON_A_CLUSTER: Final[Mapping[str, str]] = {"spark.sql.shuffle.partitions": "8"}
 def start(name: str, master: str | None, connector: str, config: Mapping[str, str]) -> SparkSession:
     """Queries share the cores by the pools, so that a long batch of one does not hold up others."""
     here = chosen(master).startswith("local")
-    java = config.get(JAVA, ON_ONE_MACHINE[JAVA] if here else "")
-    deep = java if "-Xss" in java else f"{java} {DEEP}".strip()
     with tempfile.NamedTemporaryFile("w", suffix=".xml") as pools:
         pools.write(POOLS)
         pools.flush()
@@ -58,9 +50,7 @@ def start(name: str, master: str | None, connector: str, config: Mapping[str, st
             "spark.scheduler.allocation.file": f"file://{pools.name}",
             **({} if here else ON_A_CLUSTER),
         }
-        return session(
-            name, master=master, connector=connector, config={**shared, **config, JAVA: deep}
-        )
+        return session(name, master=master, connector=connector, config={**shared, **config})
 
 
 def chosen(master: str | None) -> str:

@@ -17,17 +17,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from scriba.spark.ending import end
     from scriba.spark.options import OptionError
+    from scriba.spark.progress import Figures, Outcome, figures
     from scriba.spark.sessions import register, session
     from scriba.spark.sink import ExactlyOnceSink
     from scriba.spark.source import ScribaDataSource
 
-__all__ = ["ExactlyOnceSink", "OptionError", "ScribaDataSource", "end", "register", "session"]
+__all__ = [
+    "ExactlyOnceSink",
+    "Figures",
+    "OptionError",
+    "Outcome",
+    "ScribaDataSource",
+    "end",
+    "figures",
+    "register",
+    "session",
+]
 
 _HOMES = {
     "ExactlyOnceSink": "sink",
+    "Figures": "progress",
     "OptionError": "options",
+    "Outcome": "progress",
     "ScribaDataSource": "source",
     "end": "ending",
+    "figures": "progress",
     "register": "sessions",
     "session": "sessions",
 }

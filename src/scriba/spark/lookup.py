@@ -1,12 +1,17 @@
-"""Asks a cluster what the planning of a read has to know: topics, partitions, where logs end."""
+"""Asks a cluster what the planning of a read has to know: topics, partitions, where logs end.
+
+A topic may be deleted between two questions. A leader that does not know a partition may also have
+heard too little yet, so its word is held against the cluster's metadata: what is not there either
+is gone, and waiting would be in vain.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from scriba.client.cluster import Cluster
-from scriba.client.errors import BrokerError
+from scriba.client.errors import BrokerError, ClientError
 from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
-from scriba.client.offsets import list_offsets
+from scriba.client.offsets import look_up
 from scriba.errors import ErrorCode, error_code
 from scriba.spark.options import EARLIEST, LATEST, OptionError, Place, ReadOptions, Subscription
 from scriba.spark.positions import Positions, Spot
@@ -24,19 +29,13 @@ class Shape(NamedTuple):
 Shapes = Mapping[str, Shape]
 
 
+class TopicGone(ClientError):
+    """A topic, or a partition, that was there when it was looked up and is not any more."""
+
+
 async def shapes(cluster: Cluster, wanted: Subscription, timeout_ms: int) -> Shapes:
     """The topics that are subscribed to and exist."""
-    named = wanted.names
-    request = MetadataRequest(
-        topics=[MetadataRequestTopic(name=name) for name in named] if named else None,
-        allow_auto_topic_creation=False,
-    )
-
-    async def attempt() -> MetadataResponse:
-        connection = await cluster.any_connection()
-        return await connection.request(request, MetadataResponse)
-
-    answer = await cluster.retry(attempt, timeout_ms, "the topics")
+    answer = await cluster.retry(lambda: _metadata(cluster, wanted), timeout_ms, "the topics")
     found: dict[str, Shape] = {}
     for topic in answer.topics:
         if topic.name is None or not wanted.wants(topic.name):
@@ -54,6 +53,16 @@ async def shapes(cluster: Cluster, wanted: Subscription, timeout_ms: int) -> Sha
     return found
 
 
+async def _metadata(cluster: Cluster, wanted: Subscription) -> MetadataResponse:
+    named = wanted.names
+    request = MetadataRequest(
+        topics=[MetadataRequestTopic(name=name) for name in named] if named else None,
+        allow_auto_topic_creation=False,
+    )
+    connection = await cluster.any_connection()
+    return await connection.request(request, MetadataResponse)
+
+
 def demand(wanted: Subscription, found: Shapes) -> None:
     """OptionError for a topic or partition that was named and is not there."""
     for topic in wanted.names:
@@ -62,8 +71,6 @@ def demand(wanted: Subscription, found: Shapes) -> None:
         for partition in wanted.partitions.get(topic, ()):
             if partition not in found[topic].partitions:
                 raise OptionError(f"{topic} has no partition {partition}; check option assign")
-    if not found:
-        raise OptionError(f"no topic matches subscribePattern {wanted.pattern!r}")
 
 
 def everywhere(found: Shapes) -> list[TopicPartition]:
@@ -73,9 +80,53 @@ def everywhere(found: Shapes) -> list[TopicPartition]:
 async def ask(
     cluster: Cluster, wanted: Mapping[TopicPartition, int], isolation: Isolation, timeout_ms: int
 ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+    """Offsets for names or timestamps, None where nothing is at or after it; TopicGone."""
     if not wanted:
         return {}
-    return await list_offsets(cluster, wanted, isolation, timeout_ms)
+    done: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+
+    async def attempt() -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        rest = {where: target for where, target in wanted.items() if where not in done}
+        await _picture(cluster, {where.topic for where in rest})
+        found = await look_up(cluster, rest, isolation)
+        done.update(found.offsets)
+        if found.failures:
+            await _missing(cluster, list(found.failures))
+            raise min(found.failures.values(), key=lambda failure: failure.retriable)
+        return {where: done[where] for where in wanted}
+
+    return await cluster.retry(attempt, timeout_ms, "the offsets")
+
+
+async def _picture(cluster: Cluster, topics: Iterable[str]) -> None:
+    """Has these topics in the cluster's picture, if they are there at all."""
+    for topic in topics:
+        cluster.want(topic)
+    if any(topic not in cluster.topics for topic in topics):
+        cluster.stale()
+        await cluster.next_update()
+
+
+async def _missing(cluster: Cluster, asked: Iterable[TopicPartition]) -> None:
+    """TopicGone if one of these is not there, going by what the cluster says now."""
+    names = tuple(sorted({where.topic for where in asked}))
+    answer = await _metadata(cluster, Subscription(topics=names))
+    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    gone = {topic.name for topic in answer.topics if topic.error_code == unknown}
+    there = {
+        TopicPartition(topic.name or "", p.partition_index)
+        for topic in answer.topics
+        for p in topic.partitions
+    }
+    for where in asked:
+        if where.topic in gone or (where not in there and where.topic in _whole(answer)):
+            what = f"topic {where.topic}" if where.topic in gone else f"partition {where}"
+            raise TopicGone(f"{what} was deleted while the read was planned")
+
+
+def _whole(answer: MetadataResponse) -> set[str]:
+    """Topics of which the answer lists every partition."""
+    return {topic.name or "" for topic in answer.topics if not topic.error_code}
 
 
 async def ends(cluster: Cluster, found: Shapes, isolation: Isolation, timeout_ms: int) -> Positions:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from scriba.client.model import Isolation, OffsetSpec
 from scriba.client.settings import ConsumerSettings, ProducerSettings
-from scriba.config import did_you_mean
+from scriba.config import nearest
 
 LATEST: Final = int(OffsetSpec.LATEST)
 EARLIEST: Final = int(OffsetSpec.EARLIEST)
@@ -46,14 +46,16 @@ COMMON: Final = (
 )
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupId")
-SINK: Final = ("topic", "topics", "sinkId", "tasks", "attempts", "markerMissing")
-BATCH_SINK: Final = ("topic", "topics")
+TARGETS: Final = ("topic", "topics")
+SINK: Final = (*TARGETS, "sinkId", "tasks", "attempts", "markerMissing", "checkpointLocation")
+STREAM_SINK: Final = (*TARGETS, "checkpointLocation", "queryName")
+"""Spark gives a stream's writer its own options too."""
 
 ELSEWHERE: Final[Mapping[str, str]] = {
-    "groupidprefix": "no group is joined to read; groupId names the one that progress is told to",
-    "kafkaconsumer.polltimeoutms": "use kafka.default.api.timeout.ms",
-    "fetchoffset.numretries": "requests are retried for kafka.default.api.timeout.ms",
-    "fetchoffset.retryintervalms": "use kafka.retry.backoff.ms",
+    "groupIdPrefix": "no group is joined to read; groupId names the one that progress is told to",
+    "kafkaConsumer.pollTimeoutMs": "use kafka.default.api.timeout.ms",
+    "fetchOffset.numRetries": "requests are retried for kafka.default.api.timeout.ms",
+    "fetchOffset.retryIntervalMs": "use kafka.retry.backoff.ms",
     "kafka.auto.offset.reset": "use startingOffsets and failOnDataLoss",
     "kafka.enable.auto.commit": "positions live in the checkpoint; groupId publishes them",
     "kafka.key.deserializer": "keys and values are bytes; cast the columns",
@@ -65,6 +67,8 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "kafka.acks": "writing always waits for all replicas in sync",
 }
 """Names that mean something to Spark's or Kafka's code, with what to do here."""
+
+_ELSEWHERE: Final = {name.lower(): (name, reason) for name, reason in ELSEWHERE.items()}
 
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?|d|days?)")
 _UNIT_MS: Final = {"ms": 1, "mi": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -135,16 +139,20 @@ class ReadOptions:
 
 
 class _Given:
-    """The options as given, by lower-case name."""
+    """The options as given, by lower-case name: Spark hands them over like that."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
         self.values = {name.lower(): value for name, value in options.items()}
         allowed = {name.lower(): name for name in known}
-        for name in self.values:
-            if reason := ELSEWHERE.get(name):
-                raise fail(name, f"{reason}; leave it out")
+        for given in options:
+            name = given.lower()
+            if name in _ELSEWHERE:
+                spelled, reason = _ELSEWHERE[name]
+                raise fail(spelled, f"{reason}; leave it out")
             if name not in allowed and not name.startswith(PREFIX):
-                raise fail(name, f"no such option{did_you_mean(name, allowed)}")
+                match = nearest(name, allowed)
+                meant = f"; did you mean {allowed[match]}?" if match else ""
+                raise fail(given, f"no such option{meant}")
 
     def text(self, name: str) -> str | None:
         return self.values.get(name.lower())
@@ -337,6 +345,8 @@ class WriteOptions:
     tasks: int | None = None
     attempts: int = 3
     marker_missing: str = "fail"
+    checkpoint: str | None = None
+    """Of the query, when Spark does not tell which query it is."""
 
     def settings(self) -> ProducerSettings:
         return ProducerSettings.build(self.client, {})
@@ -347,8 +357,14 @@ class WriteOptions:
         return tuple(dict.fromkeys((*own, *self.topics)))
 
 
-def write_options(options: Mapping[str, str], *, exactly_once: bool) -> WriteOptions:
-    given = _Given(options, SINK if exactly_once else BATCH_SINK)
+def write_options(
+    options: Mapping[str, str], *, exactly_once: bool, streaming: bool = False
+) -> WriteOptions:
+    if not exactly_once:
+        for name in SINK:
+            if name not in (*TARGETS, *STREAM_SINK) and name.lower() in map(str.lower, options):
+                raise fail(name, "means something only to scriba.spark.ExactlyOnceSink; use that")
+    given = _Given(options, SINK if exactly_once else STREAM_SINK if streaming else TARGETS)
     client = given.client()
     client.setdefault("client.id", "scriba-spark")
     client.setdefault("batch.size", str(DEFAULT_BATCH_BYTES))
@@ -367,6 +383,7 @@ def write_options(options: Mapping[str, str], *, exactly_once: bool) -> WriteOpt
         tasks=given.number("tasks"),
         attempts=given.number("attempts") or 3,
         marker_missing=missing,
+        checkpoint=given.text("checkpointLocation"),
     )
     if not found.targets:
         raise fail("topic", "name the topic to write to, or with topics all that rows may name")

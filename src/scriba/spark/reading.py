@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from scriba.client.connection import Connection
 from scriba.client.errors import BrokerError, ClientError
 from scriba.client.model import Isolation, OffsetSpec
-from scriba.client.offsets import list_offsets
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode, KafkaError, ParseError, error_code
 from scriba.records import native
@@ -39,6 +38,7 @@ from scriba.records.batch import (
 from scriba.records.columns import Column
 from scriba.records.compression import MAX_DECOMPRESSED_BYTES
 from scriba.spark.link import Link
+from scriba.spark.lookup import TopicGone, ask
 from scriba.spark.positions import Range
 from scriba.wire.fetch import (
     AbortedTransaction,
@@ -72,6 +72,9 @@ _OTHER_TOPIC: Final = frozenset(
 )
 _QUIET: Final = 2
 """Answers without a batch below the end after which there is none; one may be a follower's."""
+
+_LOOKS: Final = 3
+"""Answers without the topic after which it is gone."""
 
 
 class DataLoss(Exception):
@@ -173,7 +176,9 @@ class RangeReader:
 
     async def _post(self, offset: int) -> "asyncio.Future[FetchResponse]":
         part, settings, cluster = self._part, self._settings, self._cluster
-        topic = await cluster.topic(part.topic, settings.default_api_timeout_ms)
+        if part.topic not in cluster.topics and await self._is_other():
+            raise self._recreated()
+        topic = cluster.topics[part.topic]
         leader = topic.partitions.get(part.partition)
         if leader is None or leader.leader < 0:
             cluster.stale()
@@ -210,13 +215,21 @@ class RangeReader:
     # -- what is not there any more --------------------------------------------------------------
 
     async def _is_other(self) -> bool:
-        """Whether the topic of this name is another one by now."""
-        name = self._part.topic
-        self._cluster.want(name)
-        self._cluster.stale()
-        await self._cluster.next_update()
-        known = self._cluster.topics.get(name)
-        return known is None or known.id != from_text(self._part.id)
+        """Whether the topic of this name is another one by now, or there is none.
+
+        A broker that has not heard of the topic yet says the same, so it is asked several times.
+        """
+        name, cluster = self._part.topic, self._cluster
+        cluster.want(name)
+        for _ in range(_LOOKS):
+            cluster.stale()
+            await cluster.next_update()
+            known = cluster.topics.get(name)
+            if known is not None:
+                return known.id != from_text(self._part.id)
+        if cluster.errors.get(name) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return True
+        raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, about=f"topic {name}")
 
     def _recreated(self) -> DataLoss:
         return DataLoss(
@@ -228,7 +241,10 @@ class RangeReader:
         part = self._part
         wanted = {part.where: int(OffsetSpec.EARLIEST)}
         limit = self._settings.default_api_timeout_ms
-        found = (await list_offsets(self._cluster, wanted, self._isolation, limit))[part.where]
+        try:
+            found = (await ask(self._cluster, wanted, self._isolation, limit))[part.where]
+        except TopicGone as missing:
+            raise self._recreated() from missing
         begins = 0 if found is None else found.offset
         if begins <= self._offset:
             raise DataLoss(

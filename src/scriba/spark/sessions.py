@@ -23,6 +23,12 @@ CHECKPOINTS: Final = (
 )
 """The default forks a process for each file on a local disk; this one halves a micro-batch."""
 
+JAVA: Final = "spark.driver.extraJavaOptions"
+DEEP: Final = "-Xss4m"
+"""When a batch fails or is stopped, Spark looks through what Python said of it by a regular
+expression that takes a megabyte of stack for a long story. Without it a query would end without a
+word, as if all was well."""
+
 EVERYWHERE: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINTS,
@@ -34,7 +40,7 @@ ON_ONE_MACHINE: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.showConsoleProgress": "false",
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC",
+    JAVA: "-XX:+UseSerialGC",
 }
 """Two shuffle partitions are what two cores need; the number is frozen into a stateful query's
 checkpoint, so set it before the first run of a query that will grow."""
@@ -67,11 +73,17 @@ def session(
     if connector == "official":
         settings |= official(jars or os.environ.get(JARS_VARIABLE))
     builder = SparkSession.builder.master(master).appName(name)
-    for key, value in (settings | dict(config or {})).items():
+    for key, value in with_deep_stack(settings | dict(config or {})).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)
     return spark
+
+
+def with_deep_stack(settings: Mapping[str, str]) -> dict[str, str]:
+    """The settings with Java's threads as deep as Spark needs them, unless they say how deep."""
+    java = settings.get(JAVA, "")
+    return {**settings, JAVA: java if "-Xss" in java else f"{java} {DEEP}".strip()}
 
 
 def _start_workers_quickly() -> None:

@@ -1,6 +1,6 @@
-"""Writes rows into topics: a batch query at least once, a streaming query exactly once.
+"""Writes the rows of a stream into topics exactly once.
 
-The exactly-once sink works inside `foreachBatch`:
+The sink works inside `foreachBatch`, in a classic session as with Spark Connect (see `origin`):
 
     driver                                                   tasks
     take the transactional id, read the marker (once a run)
@@ -21,42 +21,33 @@ What must never happen: a commit of anything but exactly the rows of one batch a
 
 import json
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark import SparkContext, TaskContext
-from pyspark.sql import Column, DataFrame
+from pyspark import TaskContext
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    StringType,
-    StructType,
-)
+from pyspark.sql.types import IntegerType
 
 from scriba.client.errors import AbortableTransactionError
-from scriba.client.identity import ProducerIdentity
 from scriba.client.model import TopicPartition
 from scriba.client.settings import ProducerSettings
 from scriba.spark.link import Link, link, own_link
 from scriba.spark.options import OptionError, WriteOptions, write_options
+from scriba.spark.origin import BatchStopped, Origin, cores, origin, shuffled, stopped
 from scriba.spark.placing import Placing, write_batch
+from scriba.spark.progress import Outcome, keep
 from scriba.spark.reading import Repeated
+from scriba.spark.reasons import reason
+from scriba.spark.targets import TAKEN, check_columns, targets
 from scriba.spark.transaction import Marker, SinkTransactions
 from scriba.spark.writing import Identity, TaskRepeated, TaskWriter, Written
 
 log = logging.getLogger(__name__)
-
-QUERY: Final = "sql.streaming.queryId"
-RUN: Final = "spark.jobGroup.id"
-"""Local properties in which Spark tells who runs a batch; the run's id is its job group."""
 
 CORES_A_TASK: Final = 2
 """A task that writes keeps the JVM and its Python worker busy, so two tasks on two cores would be
@@ -66,95 +57,6 @@ as state, goes on with as many tasks as it has, and its rows are few."""
 
 _WRITTEN: Final = "written string"
 """What a task did, as a list of `Written` in JSON."""
-
-TAKEN: Final[Mapping[str, tuple[type[DataType], ...]]] = {
-    "key": (BinaryType, StringType),
-    "value": (BinaryType, StringType),
-    "topic": (StringType,),
-    "partition": (IntegerType,),
-    "headers": (ArrayType,),
-}
-"""Columns that are written, with their types; others are left out."""
-
-
-def check_columns(schema: StructType, options: WriteOptions) -> set[str]:
-    """The columns that count, by lower-case name; OptionError when they do not do."""
-    found = set()
-    for field in schema.fields:
-        name = field.name.lower()
-        if name not in TAKEN:
-            continue
-        if not isinstance(field.dataType, TAKEN[name]):
-            wanted = " or ".join(kind.typeName() for kind in TAKEN[name])
-            raise OptionError(
-                f"column {name} is of type {field.dataType.simpleString()}; cast it to {wanted}"
-            )
-        found.add(name)
-    if "value" not in found:
-        raise OptionError("there is no column value; name what to write as value")
-    if "topic" not in found and options.topic is None:
-        raise OptionError("rows name no topic; set the option topic, or add a column topic")
-    return found
-
-
-def targets(link: Link, options: WriteOptions) -> dict[str, int]:
-    """The topics to write to, with how many partitions each has now."""
-    limit = options.settings().max_block_ms
-
-    async def look() -> dict[str, int]:
-        cluster = link.cluster
-        cluster.stale()
-        found = {}
-        for name in options.targets:
-            found[name] = len((await cluster.topic(name, limit)).partitions)
-        return found
-
-    return link.run(look())
-
-
-# -- a batch query -------------------------------------------------------------------------------
-
-
-@dataclass
-class TaskDone(WriterCommitMessage):
-    written: list[Written]
-
-
-class BatchWriter(DataSourceArrowWriter):
-    """`df.write.format("scriba")`: each task writes for itself; one that is repeated, twice."""
-
-    def __init__(self, options: WriteOptions, schema: StructType) -> None:
-        check_columns(schema, options)
-        self.options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        options = self.options
-        here = link(options.client, ProducerSettings)
-        counts = targets(here, options)
-        identity = here.run(_own_identity(here))
-        writer = TaskWriter(here, options.settings(), identity)
-        context = TaskContext.get()
-        placing = Placing(counts, 0 if context is None else context.partitionId())
-        for batch in iterator:
-            write_batch(writer, placing, batch, options.topic)
-        return TaskDone(writer.finish())
-
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Every task has written by now, and there is nothing to undo."""
-
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """What other tasks wrote stays: a batch query writes at least once."""
-
-
-async def _own_identity(here: Link) -> Identity:
-    identity = ProducerIdentity(here.cluster)
-    limit = here.cluster.settings.request_timeout_ms
-    await here.cluster.retry(identity.get, limit, "a producer id")
-    assert identity.current is not None
-    return Identity(*identity.current, None, False)
-
-
-# -- a streaming query ---------------------------------------------------------------------------
 
 
 class WriteTask:
@@ -189,16 +91,8 @@ Carry = Callable[[WriteTask], list[Written]]
 """Has the rows of a batch written by a task, or by several."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What became of a batch."""
-
-    batch: int
-    rows: int
-    partitions: int
-    attempts: int
-    repeated: bool
-    """Whether it had been committed before, and was left out."""
+def _unwatched(step: str) -> None:
+    """Nobody looks on."""
 
 
 class ExactlyOnceSink:
@@ -208,15 +102,21 @@ class ExactlyOnceSink:
     """
 
     def __init__(
-        self, options: Mapping[str, str], watch: Callable[[str], None] = lambda step: None
+        self, options: Mapping[str, str], watch: Callable[[str], None] = _unwatched
     ) -> None:
         self.options = write_options(options, exactly_once=True)
         self.last: Outcome | None = None
+        self._given = dict(options)
         self._watch = watch
         self._link: Link | None = None
-        self._owner: tuple[str, str | None] | None = None
+        self._owner: Origin | None = None
         self._transactions: SinkTransactions | None = None
         self._marker: Marker | None = None
+        self._cores = 0
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Spark Connect carries it to its server: as it was when it was made."""
+        return ExactlyOnceSink, (self._given, self._watch)
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         def plan(counts: dict[str, int]) -> Carry:
@@ -227,45 +127,60 @@ class ExactlyOnceSink:
                 for place in json.loads(row.written)
             ]
 
-        if not self._write(rows.sparkSession.sparkContext, batch_id, plan):
+        if not self._write(rows.sparkSession, batch_id, plan):
             # Spark ends a query with state whose batch was not computed, needed or not.
             rows.write.format("noop").mode("overwrite").save()
 
-    def write(self, make: Callable[[], pa.Table], batch_id: int, context: SparkContext) -> bool:
+    def write(self, make: Callable[[], pa.Table], batch_id: int, session: SparkSession) -> bool:
         """A batch whose rows the driver has: it writes them itself, which saves a job.
 
         `make` is asked for them once earlier runs can write no more, and may read what they wrote;
-        it is not asked, and the answer False, when the batch was committed before.
+        it is not asked, and the answer False, when the batch was committed before. `session` is
+        that of the batch (`rows.sparkSession`).
         """
 
         def plan(counts: dict[str, int]) -> Carry:
             here, batches = self._here(), make().to_batches()
             return lambda task: task.write(here, batches)
 
-        return self._write(context, batch_id, plan)
+        return self._write(session, batch_id, plan)
 
     def _write(
-        self, context: SparkContext, batch_id: int, plan: Callable[[dict[str, int]], Carry]
+        self, session: SparkSession, batch_id: int, plan: Callable[[dict[str, int]], Carry]
     ) -> bool:
         """Whether the batch was written, and not before."""
-        query, run = context.getLocalProperty(QUERY), context.getLocalProperty(RUN)
-        if query is None:
-            raise OptionError("the exactly-once sink works only in writeStream.foreachBatch(sink)")
+        owner = self._origin(session, batch_id)
         here = self._here()
         counts = targets(here, self.options)
-        transactions = self._own(here, query, run, batch_id)
+        transactions = self._own(here, owner, batch_id)
         marker = self._marker
-        if marker is not None and marker.query == query and marker.batch >= batch_id:
-            log.info("batch %d of query %s was committed before", batch_id, query)
-            self.last = Outcome(batch_id, 0, 0, 0, True)
+        if marker is not None and marker.query == owner.query and marker.batch >= batch_id:
+            log.info("batch %d of query %s was committed before", batch_id, owner.query)
+            self._told(owner, Outcome(batch_id, 0, 0, 0, True))
             return False
         carry = plan(counts)
         for attempt in range(1, self.options.attempts + 1):
+            begun = time.monotonic()
             written = self._attempt(transactions, carry, counts, attempt)
             if written is not None:
-                self._commit(transactions, Marker(query, batch_id), written, attempt)
+                self._commit(transactions, Marker(owner.query, batch_id))
+                spent = (time.monotonic() - begun) * 1000
+                rows = sum(w.rows for w in written)
+                self._told(owner, Outcome(batch_id, rows, len(written), attempt, False, spent))
                 break
+            targets(here, self.options)  # nothing is tried again without them
         return True
+
+    def _origin(self, session: SparkSession, batch_id: int) -> Origin:
+        """In Spark Connect, where the run is not told, this object serves a single one."""
+        if self._owner is not None and self._owner.run is None:
+            return self._owner
+        checkpoint = self.options.checkpoint if self._owner is None else None
+        return origin(session, checkpoint, batch_id)
+
+    def _told(self, owner: Origin, outcome: Outcome) -> None:
+        self.last = outcome
+        keep(owner.query, outcome)
 
     def _here(self) -> Link:
         """Its own link: queries of one driver run at the same time, a loop only for one of them."""
@@ -273,11 +188,12 @@ class ExactlyOnceSink:
             self._link = own_link(self.options.client, ProducerSettings, self)
         return self._link
 
-    def _own(self, here: Link, query: str, run: str | None, batch_id: int) -> SinkTransactions:
+    def _own(self, here: Link, owner: Origin, batch_id: int) -> SinkTransactions:
         """Takes the sink over for this run of the query, unless that was done before."""
-        if self._transactions is not None and self._owner == (query, run):
+        query = owner.query
+        if self._transactions is not None and self._owner == owner:
             return self._transactions
-        if self._owner is not None and self._owner[0] != query:
+        if self._owner is not None and self._owner.query != query:
             raise OptionError("this sink belongs to another query; make one for each")
         self._watch("take over")
         place = TopicPartition(self.options.targets[0], 0)
@@ -292,7 +208,7 @@ class ExactlyOnceSink:
                 "query, or this one wrote elsewhere before; look into the topic, then set "
                 "markerMissing=write to go on"
             )
-        self._transactions, self._owner, self._marker = transactions, (query, run), marker
+        self._transactions, self._owner, self._marker = transactions, owner, marker
         return transactions
 
     def _plan(self, rows: DataFrame, counts: dict[str, int]) -> DataFrame:
@@ -301,9 +217,7 @@ class ExactlyOnceSink:
         if self.options.topic:
             names.discard("topic")
         placed = rows.select(*(_written(name) for name in TAKEN if name in names))
-        cores = rows.sparkSession.sparkContext.defaultParallelism
-        tasks = self.options.tasks or max(1, cores // CORES_A_TASK)
-        tasks = min(tasks, sum(counts.values()))
+        tasks = min(self._tasks(rows.sparkSession), sum(counts.values()))
         if tasks == 1:
             alone = self.options.tasks == 1 or not shuffled(rows)
             return placed.coalesce(1) if alone else placed.repartition(1)
@@ -315,6 +229,12 @@ class ExactlyOnceSink:
             chosen = F.coalesce(F.col("partition"), chosen)
         placed = placed.withColumn("partition", chosen)
         return placed.repartitionById(tasks, _task_of(topic, counts, tasks))
+
+    def _tasks(self, session: SparkSession) -> int:
+        if self.options.tasks is not None:
+            return self.options.tasks
+        self._cores = self._cores or cores(session)
+        return max(1, self._cores // CORES_A_TASK)
 
     def _attempt(
         self,
@@ -334,15 +254,16 @@ class ExactlyOnceSink:
         except Exception as failure:
             self._watch("abort")
             transactions.abort()
+            run = None if self._owner is None else self._owner.run
+            if stopped(failure, run):
+                raise BatchStopped(run) from None
             if attempt == self.options.attempts:
                 raise
-            log.warning("the batch begins anew, as its tasks failed: %s", failure)
+            log.warning("the batch begins anew, as its tasks failed: %s", reason(failure))
             return None
         return written
 
-    def _commit(
-        self, transactions: SinkTransactions, marker: Marker, written: list[Written], attempt: int
-    ) -> None:
+    def _commit(self, transactions: SinkTransactions, marker: Marker) -> None:
         # Unless it is committed for certain, the sink is taken over anew and the marker tells.
         self._transactions = None
         self._watch("mark")
@@ -356,8 +277,6 @@ class ExactlyOnceSink:
         self._transactions = transactions
         self._watch("committed")
         self._marker = marker
-        rows = sum(w.rows for w in written)
-        self.last = Outcome(marker.batch, rows, len(written), attempt, False)
 
 
 def check_disjoint(written: list[Written]) -> None:
@@ -374,12 +293,6 @@ def _written(name: str) -> Column:
     """A column of rows as tasks take it."""
     column = F.col(name)
     return column.cast("binary").alias(name) if name in ("key", "value") else column.alias(name)
-
-
-def shuffled(rows: DataFrame) -> bool:
-    """Whether tasks of this batch begin with what others left behind, as after a `groupBy`."""
-    lineage: Any = rows._jdf.queryExecution().toRdd().toDebugString()
-    return "ShuffledRowRDD" in lineage
 
 
 def _place_udf(counts: dict[str, int], topic: str | None) -> Callable[..., Column]:

@@ -12,9 +12,10 @@ every trigger, naming where the last finished batch ended: that is what gets com
 """
 
 import logging
+import math
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -41,6 +42,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from scriba.client.model import TopicPartition
 from scriba.client.settings import ConsumerSettings
 from scriba.spark import lookup
 from scriba.spark.groups import publish
@@ -69,10 +71,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 NAME: Final = "scriba"
 
 SHAPES_AGE_S: Final = 1.0
 """Topics and partitions are looked up again after this time; ends of logs at every trigger."""
+
+LOOKS: Final = 5
+"""How often a trigger looks again when topics are deleted under its eyes."""
 
 HEADERS: Final = ArrayType(StructType().add("key", StringType()).add("value", BinaryType()))
 
@@ -139,16 +146,18 @@ class ScribaDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise OptionError('a topic cannot be overwritten; write with mode("append")')
-        from scriba.spark.sink import BatchWriter  # not loaded where rows are only read
+        from scriba.spark.plain import BatchWriter  # not loaded where rows are only read
 
         return BatchWriter(write_options(self.options, exactly_once=False), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        raise OptionError(
-            "to write a stream exactly once its rows go to the tasks by target partition, which "
-            'format("scriba") cannot ask of Spark; use '
-            "writeStream.foreachBatch(scriba.spark.ExactlyOnceSink({...})) with the same options"
-        )
+        """At least once; `ExactlyOnceSink` does better."""
+        if overwrite:
+            raise OptionError('a topic cannot be overwritten; use outputMode("append") or "update"')
+        from scriba.spark.plain import StreamWriter
+
+        options = write_options(self.options, exactly_once=False, streaming=True)
+        return StreamWriter(options, schema)
 
 
 class _Reading:
@@ -212,18 +221,18 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         super().__init__(options)
         self._initial: dict[str, Any] | None = None
         self._shapes: lookup.Shapes = {}
-        self._shapes_at = -SHAPES_AGE_S
+        self._shapes_at = -math.inf
         self._ends: Positions = {}
         self._ceiling: Positions | None = None
         self._published: Positions = {}
-        self._last_batch = time.monotonic()
+        self._last_batch = -math.inf
 
     # -- where to read ---------------------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:
         """Spark asks several times; the answer must stay the same."""
         if self._initial is None:
-            start = self._link().run(self._find_start())
+            start = self._link().run(self._steadily(self._find_start))
             self._initial = {"topics": to_json(start), INITIAL: True}
         return self._initial
 
@@ -242,14 +251,16 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._ceiling = self._link().run(self._look())
+        self._ceiling = self._link().run(self._steadily(self._look))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         known = from_json(start["topics"])
         fresh = INITIAL in start
         if not fresh:
             self._publish(known)
-        now, begin = self._link().run(self._where(known))
+        now, begin = self._link().run(self._steadily(lambda: self._where(known)))
+        if fresh and not known and not now:
+            return start  # nothing matches the pattern yet
         if self._ceiling is not None:
             now = self._within(begin, self._ceiling)
         if not isinstance(limit, ReadAllAvailable) and self._ceiling is None:
@@ -267,6 +278,16 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         if since is not None:
             document[SINCE] = to_json(since)
         return document
+
+    async def _steadily(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Does it anew, with the topics asked for anew, when one of them is found gone."""
+        for _ in range(LOOKS - 1):
+            try:
+                return await work()
+            except lookup.TopicGone as gone:
+                log.info("%s; looking again", gone)
+                self._shapes_at = -math.inf
+        return await work()
 
     async def _look(self) -> Positions:
         """Where the logs end now."""
@@ -308,6 +329,7 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         return waited_ms < self.options.max_delay_ms
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Where the logs end, from which listeners have the lag."""
         return {"topics": to_json(self._ends)} if self._ends else None
 
     # -- batches ---------------------------------------------------------------------------------
@@ -320,8 +342,20 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
             find = lookup.named(
                 self._link().cluster, new, EARLIEST, self.options.isolation, self._limit()
             )
-            begin = settle(begin, stop, self._link().run(find))
+            begin = settle(begin, stop, self._found(find))
         return self._cut(ranges(begin, stop))
+
+    def _found(
+        self, find: Coroutine[Any, Any, dict[TopicPartition, int]]
+    ) -> dict[TopicPartition, int]:
+        """Where new topics begin; those that are gone again are left to the tasks to miss."""
+        try:
+            return self._link().run(find)
+        except lookup.TopicGone as gone:
+            if self.options.fail_on_data_loss:
+                raise DataLoss(str(gone), "start with a new checkpoint") from gone
+            log.warning("%s; reading goes on with what there is", gone)
+            return {}
 
     def _publish(self, known: Positions) -> None:
         group = self.options.group

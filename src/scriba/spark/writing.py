@@ -12,7 +12,7 @@ objects on the way.
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from typing import Any, Final, NamedTuple, cast
 
 from scriba.client.cluster import NO_NODE
@@ -40,6 +40,9 @@ _ALL: Final = -1
 _EXPLICIT: Final = 11
 """The newest Produce in which the leader does not tell the coordinator of its partition."""
 _BY_NAME: Final = 12
+
+_LOOKS: Final = 5
+"""How often a topic may be found missing, by brokers that may not have heard of it yet."""
 
 _HELD: Final = 2
 """Full batches that may wait before the task does."""
@@ -108,6 +111,7 @@ class TaskWriter:
         )
         self._progress = time.monotonic()
         self._trouble: ClientError | None = None
+        self._missed: Counter[str] = Counter()
 
     def add(
         self,
@@ -166,9 +170,12 @@ class TaskWriter:
 
     async def _pump(self, most: int) -> None:
         """Sends until at most so many batches wait or are on their way."""
-        for topic in sorted({where.topic for where in self._waiting}):
-            if topic not in self._cluster.topics:
-                await self._cluster.topic(topic, self._settings.max_block_ms)
+        if new := {where.topic for where in self._waiting} - self._cluster.topics.keys():
+            for topic in sorted(new):
+                self._cluster.want(topic)
+            self._cluster.stale()
+            limit, what = self._settings.max_block_ms, f"the metadata of topic {min(new)}"
+            await self._cluster.within(self._cluster.next_update(), limit, what)
         while True:
             self._launch()
             await asyncio.sleep(0)  # lets what was launched get its request into the socket
@@ -201,7 +208,7 @@ class TaskWriter:
             leader = self._cluster.leader(where)
             if leader == NO_NODE:
                 self._cluster.stale()
-                self._trouble = BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, about=str(where))
+                self._trouble = self._without_leader(where)
                 continue
             by_leader.setdefault(leader, []).append(lane)
         for leader, lanes in by_leader.items():
@@ -214,6 +221,20 @@ class TaskWriter:
                 lane.flying = True
                 taken.append(lane)
             self._flights.add(asyncio.get_running_loop().create_task(self._fly(leader, taken)))
+
+    def _without_leader(self, where: TopicPartition) -> BrokerError:
+        """Why a partition has no leader; raises it when waiting for one would be in vain."""
+        if self._cluster.errors.get(where.topic) is not ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, about=str(where))
+        self._missed[where.topic] += 1
+        gone = BrokerError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"topic {where.topic} was deleted while rows were written to it; create it anew",
+        )
+        gone.retriable = False
+        if self._missed[where.topic] >= _LOOKS:
+            raise gone
+        return gone
 
     async def _fly(self, leader: int, lanes: list[_Lane]) -> None:
         """Sends the first batch of each lane, and takes the answer."""

@@ -31,7 +31,8 @@ from scriba.pipelines.shop.tally import KEEP_MS as COUNTED_MS
 from scriba.pipelines.shop.tally import Counts, Tally
 from scriba.pipelines.shop.topics import Names
 from scriba.pipelines.sparks import STATE
-from scriba.spark.sink import QUERY, ExactlyOnceSink
+from scriba.spark.origin import QUERY
+from scriba.spark.sink import ExactlyOnceSink
 
 FORMATS: Final = {"scriba": "scriba", "official": "kafka"}
 
@@ -158,8 +159,7 @@ class Shop:
         """For rows that the driver has."""
         if self.settings.connector == "official":
             return _official_output(self.settings.broker)
-        sink = self._exactly_once(name, targets)
-        return lambda make, batch, session: sink.write(make, batch, session.sparkContext)
+        return self._exactly_once(name, targets).write
 
     def _exactly_once(self, name: str, targets: Iterable[str]) -> ExactlyOnceSink:
         settings = self.settings
