@@ -188,6 +188,7 @@ typedef struct {
     bool need_keys;
     Blame *blame; /* where bad records are noted, or NULL */
     bool search;  /* whether all that is wanted is the first record from `earliest` to `latest` */
+    int64_t skip; /* after so many records */
     int64_t least_delta; /* and from this offset on */
 } Rules;
 

@@ -27,9 +27,8 @@ static void blame(Blame *blame, int64_t index, int64_t timestamp, bool keyless)
 static void look_at(const Rules *rules, Findings *found, Gist gist)
 {
     int64_t timestamp = wrapping_sum(rules->base_timestamp, gist.time_delta);
-    found->records++;
-    if (gist.offset_delta >= rules->least_delta && timestamp >= rules->earliest &&
-        timestamp <= rules->latest) {
+    if (found->records++ >= rules->skip && gist.offset_delta >= rules->least_delta &&
+        timestamp >= rules->earliest && timestamp <= rules->latest) {
         found->over = true;
         found->offset_delta = gist.offset_delta;
         found->timestamp = timestamp;
@@ -332,10 +331,10 @@ PyObject *find_record(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     State *state = PyModule_GetState(module);
     Rules rules = {.search = true};
     Findings found;
-    if (!argument_count("find_record", nargs, 6) || !int64_argument(args[1], &rules.count) ||
+    if (!argument_count("find_record", nargs, 7) || !int64_argument(args[1], &rules.count) ||
         !int64_argument(args[2], &rules.base_timestamp) ||
-        !int64_argument(args[3], &rules.least_delta) ||
-        !int64_argument(args[4], &rules.earliest) || !int64_argument(args[5], &rules.latest) ||
+        !int64_argument(args[3], &rules.skip) || !int64_argument(args[4], &rules.least_delta) ||
+        !int64_argument(args[5], &rules.earliest) || !int64_argument(args[6], &rules.latest) ||
         !judge_pieces(state, args[0], &rules, &found))
         return NULL;
     if (!found.over)

@@ -12,7 +12,13 @@ from typing import Final, NamedTuple
 
 from scriba.errors import ParseError
 from scriba.records import native
-from scriba.records.compression import MAX_DECOMPRESSED_BYTES, Codec, compress, decompress
+from scriba.records.compression import (
+    MAX_DECOMPRESSED_BYTES,
+    Codec,
+    compress,
+    decompress,
+    unpack,
+)
 from scriba.records.crc import crc32c
 from scriba.records.header import (
     CONTROL,
@@ -71,6 +77,7 @@ __all__ = [
     "decode_records",
     "encode_batch",
     "end_txn_batch",
+    "find_record",
     "next_sequence",
     "read_end_txn_marker",
     "read_header",
@@ -83,6 +90,8 @@ __all__ = [
     "walk",
     "write_varint",
 ]
+
+ANY_TIME: Final = (-(2**63), 2**63 - 1)
 
 _CONTROL_KEY: Final = struct.Struct(">hh")
 _END_TXN_VALUE: Final = struct.Struct(">hi")
@@ -125,6 +134,36 @@ def decode_records(batch: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> li
         header.base_timestamp,
         header.max_timestamp if header.attributes & LOG_APPEND_TIME else None,
     )
+
+
+def find_record(
+    batch: Buffer, least_offset: int, earliest: int, latest: int
+) -> tuple[int, int] | None:
+    """Offset and timestamp of the first record from `least_offset` on whose timestamp lies within
+    `earliest` to `latest`. The batch is walked as it is unpacked: no record becomes an object, and
+    little of it is in memory, whatever it grows to."""
+    header = read_header(batch)
+    if header.length + LOG_OVERHEAD > len(batch):
+        raise ParseError("the batch is cut short")
+    append_time = header.max_timestamp if header.attributes & LOG_APPEND_TIME else None
+    if append_time is not None:
+        if not earliest <= append_time <= latest:
+            return None
+        earliest, latest = ANY_TIME
+    payload = memoryview(batch)[HEADER_SIZE : header.size]
+    found = native.kit.find_record(
+        unpack(header.codec, payload, MAX_DECOMPRESSED_BYTES),
+        header.count,
+        header.base_timestamp,
+        0,
+        least_offset - header.base_offset,
+        earliest,
+        latest,
+    )
+    if found is None:
+        return None
+    delta, timestamp = found
+    return header.base_offset + delta, timestamp if append_time is None else append_time
 
 
 def encode_batch(

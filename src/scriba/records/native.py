@@ -32,7 +32,7 @@ class Kit(NamedTuple):
     blame_records: Callable[
         [Iterable[Buffer], int, int, bool, int, int, int], tuple[int, list[tuple[int, int | None]]]
     ]
-    find_record: Callable[[Iterable[Buffer], int, int, int, int, int], tuple[int, int] | None]
+    find_record: Callable[[Iterable[Buffer], int, int, int, int, int, int], tuple[int, int] | None]
     present_records: Callable[
         [Buffer, int, int, int, int | None, int, Make[Any], str, int, int, int], list[Any]
     ]

@@ -227,16 +227,17 @@ def find_record(
     pieces: Iterable[Buffer],
     count: int,
     base_timestamp: int,
+    skip: int,
     least_delta: int,
     earliest: int,
     latest: int,
     /,
 ) -> tuple[int, int] | None:
-    """Offset delta and timestamp of the first record from `least_delta` on whose timestamp lies
-    within `earliest` to `latest`. What comes behind it is not looked at."""
-    for _, delta, offset_delta, _ in _gists(pieces, count):
+    """Offset delta and timestamp of the first record, after `skip` others, from `least_delta` on
+    whose timestamp lies within `earliest` to `latest`. What comes behind it is not looked at."""
+    for index, delta, offset_delta, _ in _gists(pieces, count):
         timestamp = wrapped(base_timestamp + delta)
-        if offset_delta >= least_delta and earliest <= timestamp <= latest:
+        if index >= skip and offset_delta >= least_delta and earliest <= timestamp <= latest:
             return offset_delta, timestamp
     return None
 

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.records import native
-from scriba.records.batch import Buffer, assemble
+from scriba.records.batch import ANY_TIME, Buffer, assemble
 from scriba.records.compression import (
     MAX_DECOMPRESSED_BYTES,
     Codec,
@@ -43,7 +43,6 @@ _MIN_RECORD_LENGTH: Final = 14
 
 _ATTRIBUTES_LOW_BYTE: Final = CRC_START + 1
 
-_ANY_TIME: Final = (-(2**63), 2**63 - 1)
 
 # What may be done on the event loop: each is about a millisecond of work at most.
 LOOP_PLAIN_BYTES: Final = 2 << 20
@@ -281,17 +280,17 @@ def _settle(
     need_keys = "compact" in config.cleanup_policy and not header.attributes & CONTROL
     append = config.message_timestamp_type == "LogAppendTime"
     producers_append = header.attributes & LOG_APPEND_TIME
-    window = _ANY_TIME
+    window = ANY_TIME
     if not append:
         window = (
-            max(_ANY_TIME[0], now - config.message_timestamp_before_max_ms),
-            min(_ANY_TIME[1], now + config.message_timestamp_after_max_ms),
+            max(ANY_TIME[0], now - config.message_timestamp_before_max_ms),
+            min(ANY_TIME[1], now + config.message_timestamp_after_max_ms),
         )
     walked = native.kit.native or need_keys or target != codec
     whole = b""
     if walked:
         payload = view[HEADER_SIZE:]
-        times = _ANY_TIME if producers_append else window
+        times = ANY_TIME if producers_append else window
         found = None
         if native.kit.native and codec == target == Codec.LZ4:
             found = _check_lz4(payload, header, need_keys, times, on_loop)

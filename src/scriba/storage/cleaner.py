@@ -28,7 +28,14 @@ from typing import Final, NamedTuple
 
 from scriba.errors import KafkaError, ParseError
 from scriba.records import native
-from scriba.records.batch import EndTxnMarker, assemble, read_end_txn_marker, records_bytes, seal
+from scriba.records.batch import (
+    ANY_TIME,
+    EndTxnMarker,
+    assemble,
+    read_end_txn_marker,
+    records_bytes,
+    seal,
+)
 from scriba.records.compression import MAX_DECOMPRESSED_BYTES, compress
 from scriba.records.header import (
     CODEC_MASK,
@@ -210,13 +217,17 @@ class _Cleaner:
             if taken < header.count:
                 if self._latest < first_dirty:
                     # Not even one batch fits: some of its records are progress, too.
-                    left_out = native.kit.decode_records(
-                        records, header.count, header.base_offset, 0, None
-                    )[taken]
-                    self._latest = left_out.offset - 1
+                    self._latest = self._first_left_out(records, header, taken) - 1
                 return False
         self._latest = max(self._latest, last_offset)
         return True
+
+    @staticmethod
+    def _first_left_out(records: Buffer, header: BatchHeader, taken: int) -> int:
+        """The offset of the record at index `taken`, which the map had no room for."""
+        found = native.kit.find_record((records,), header.count, 0, taken, 0, *ANY_TIME)
+        assert found is not None, "the map has gone over it"
+        return header.base_offset + found[0]
 
     # ---- the second reading ----
 

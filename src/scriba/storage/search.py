@@ -1,10 +1,14 @@
-"""Finding records by their timestamps."""
+"""Finding records by their timestamps.
+
+Batches are as their producers made them, and a few kilobytes may hold millions of records or
+headers. So they are walked, never turned into objects, and off the loop unless they are small.
+"""
 
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from scriba.records.batch import Record, decode_records
+from scriba.records.batch import find_record
 from scriba.records.header import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 from scriba.runtime.ports import Offload
 from scriba.storage.cold import settled
@@ -14,6 +18,7 @@ from scriba.storage.segments import Segments
 
 _WINDOW: Final = 64 << 10
 _OFFLOAD_BYTES: Final = 16 << 10
+_LAST_TIME: Final = 2**63 - 1
 
 
 class TimedOffset(NamedTuple):
@@ -37,9 +42,9 @@ async def first_after(
         async for at, header in _headers(segment, position):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
-            for record in await _records(segment, at, header, offload):
-                if record.timestamp >= timestamp and record.offset >= start_offset:
-                    return TimedOffset(record.offset, record.timestamp, header.leader_epoch)
+            found = await _find(segment, at, header, offload, start_offset, timestamp, _LAST_TIME)
+            if found is not None:
+                return found
     return None
 
 
@@ -56,9 +61,9 @@ async def latest(segments: Segments, offload: Offload) -> TimedOffset | None:
     position = await settled(partial(newest.locate, newest.max_timestamp_offset))
     async for at, header in _headers(newest, position):
         if header.max_timestamp == timestamp:
-            for record in await _records(newest, at, header, offload):
-                if record.timestamp == timestamp:
-                    return TimedOffset(record.offset, timestamp, header.leader_epoch)
+            found = await _find(newest, at, header, offload, 0, timestamp, timestamp)
+            if found is not None:
+                return found
     return None
 
 
@@ -91,13 +96,22 @@ async def _headers(segment: Segment, position: int) -> AsyncIterator[tuple[int, 
         position += at
 
 
-async def _records(
-    segment: Segment, position: int, header: BatchHeader, offload: Offload
-) -> list[Record]:
+async def _find(
+    segment: Segment,
+    position: int,
+    header: BatchHeader,
+    offload: Offload,
+    least_offset: int,
+    earliest: int,
+    latest: int,
+) -> TimedOffset | None:
+    """The first record of a batch within the bounds."""
     file = segment.open_file()
     size = header.length + LOG_OVERHEAD
     await file.load(position, size)
     batch = read_batch(file, position, size)
     if size > _OFFLOAD_BYTES or header.is_compressed:
-        return await offload.run(decode_records, batch)
-    return decode_records(batch)
+        found = await offload.run(find_record, batch, least_offset, earliest, latest)
+    else:
+        found = find_record(batch, least_offset, earliest, latest)
+    return None if found is None else TimedOffset(*found, header.leader_epoch)

@@ -108,7 +108,7 @@ def test_mutated_records_are_judged_alike(
     assert outcome(kit.blame_records, pieces, *rules, 3) == outcome(
         native.PURE.blame_records, pieces, *rules, 3
     )
-    wanted = (len(given) + count_error, timestamp, count_error, earliest, latest)
+    wanted = (len(given) + count_error, timestamp, 1, count_error, earliest, latest)
     assert outcome(kit.find_record, pieces, *wanted) == outcome(
         native.PURE.find_record, pieces, *wanted
     )
@@ -224,14 +224,15 @@ def test_the_first_record_of_a_time_is_found_and_nothing_behind_it_read(kit):
         yield data[:-3]
         raise LookupError
 
-    assert kit.find_record(pieces(), 5, 5, 0, 6, 2**63 - 1) == (2, 9)
-    assert kit.find_record([data], 5, 5, 3, 6, 2**63 - 1) == (3, 7)
-    assert kit.find_record([data], 5, 5, 3, 9, 9) == (4, 9)
-    assert kit.find_record([data], 5, 5, 0, 10, 2**63 - 1) is None
+    assert kit.find_record(pieces(), 5, 5, 0, 0, 6, 2**63 - 1) == (2, 9)
+    assert kit.find_record([data], 5, 5, 0, 3, 6, 2**63 - 1) == (3, 7)
+    assert kit.find_record([data], 5, 5, 4, 0, 6, 2**63 - 1) == (4, 9)
+    assert kit.find_record([data], 5, 5, 0, 3, 9, 9) == (4, 9)
+    assert kit.find_record([data], 5, 5, 0, 0, 10, 2**63 - 1) is None
     with pytest.raises(LookupError):
-        kit.find_record(pieces(), 5, 5, 4, 6, 2**63 - 1)
+        kit.find_record(pieces(), 5, 5, 0, 4, 6, 2**63 - 1)
     gaps = record(b"\0\0\x08\1\1\0") + record(b"\0\0\x0c\1\1\0")  # deltas 4 and 6
-    assert kit.find_record([gaps], 2, 100, 5, 0, 100) == (6, 100)
+    assert kit.find_record([gaps], 2, 100, 0, 5, 0, 100) == (6, 100)
 
 
 def test_header_names_that_are_no_text_are_read_as_java_reads_them(kit):
