@@ -52,6 +52,8 @@ def test_commands_reach_over_lines_while_a_shell_waits_for_more() -> None:
         ("apple: +10", "apple: +10\npear: +4\n", False),
         ("A  B\n...\nZ", "A B\nC\nD\nZ\n", True),
         ("A\n...", "A\n", True),
+        ("A\n...", "A\nB\nC", True),
+        ("...", "A\nB\n", True),
         ("id addGVRuKScaw0ydbZxqpwQ", "id 0000000000000000000001", True),
         ("id addGVRuKScaw0ydbZxqpwQ", "id short", False),
         ("at 2026-11-15T10:05:25.372Z", "at 2027-01-01T00:00:00.000Z", True),

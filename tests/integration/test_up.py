@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -108,6 +109,21 @@ def test_it_says_where_it_listens_and_ends_cleanly_when_asked(
         assert node.end(number) == 0
         assert node.said_last == "stopping\n"
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_supervisor_is_told_when_it_serves_and_when_it_stops(
+    tmp_path: Path, abstract: bool
+) -> None:
+    name = f"@scriba-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
+        supervisor.bind("\0" + name[1:] if abstract else name)
+        supervisor.settimeout(PATIENCE)
+        with up(tmp_path / "data", NOTIFY_SOCKET=name) as node:
+            assert supervisor.recv(100) == b"READY=1"
+            AdminClient({"bootstrap.servers": node.address}).list_topics(timeout=PATIENCE)
+            assert node.end(signal.SIGTERM) == 0
+            assert supervisor.recv(100) == b"STOPPING=1"
 
 
 def test_the_lines_of_the_banner_work_when_pasted(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ def test_commands_that_are_shown_are_commands(page: Path) -> None:
             continue
         for command in line.split(" | "):
             words = shlex.split(command, comments=True)
+            if words[0] != "scriba":
+                continue
             parser().parse_args(words[1:-1] if words[-1] == "&" else words[1:])
 
 

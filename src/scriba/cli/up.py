@@ -140,6 +140,7 @@ async def end_with(parent: int, life: "asyncio.Future[None]") -> None:
 
 async def live(node: "Node", world: "RealWorld", options: argparse.Namespace) -> None:
     from scriba.runtime.loop import freeze
+    from scriba.runtime.supervisor import READY, STOPPING, tell
 
     await node.start()
     freeze()
@@ -148,10 +149,12 @@ async def live(node: "Node", world: "RealWorld", options: argparse.Namespace) ->
             if options.demo:
                 await create_demo_topic(node)
             print(as_json(node) if options.json else banner(node), flush=True)
+            tell(READY)
             await node.wait_stopped()
         finally:
             if not options.json:
                 print("stopping", flush=True)
+            tell(STOPPING)
             await node.stop()
 
 
