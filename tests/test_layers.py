@@ -45,7 +45,7 @@ The command line starts the node, so it may name `broker.node` (see ENTRANCES) a
 
 ENTRANCES = {
     ("cli", "broker"): {"scriba.broker.node"},
-    ("cli", "spark"): {"scriba.spark.doctor"},
+    ("cli", "spark"): {"scriba.spark.classes", "scriba.spark.doctor"},
 }
 """Rooms that may be entered only by the modules named here."""
 

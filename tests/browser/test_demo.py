@@ -96,7 +96,9 @@ def without_java(folder: Path) -> dict[str, str]:
 def test_first_figures_reach_the_page_and_ctrl_c_ends_every_part(
     tmp_path: Path, screen: Browser
 ) -> None:
-    with demo(tmp_path / "demo", "--backfill", "1m", "--rate", "50") as shop:
+    archive = tmp_path / "classes.jsa"
+    asked = {"SCRIBA_SPARK_CLASSES": str(archive)}
+    with demo(tmp_path / "demo", "--backfill", "1m", "--rate", "50", **asked) as shop:
         page = shop.until(r"dashboard +(http://\S+)")
         shop.until(r"figures +on the page, \d+ s after the start")
         screen.open(page)
@@ -104,12 +106,18 @@ def test_first_figures_reach_the_page_and_ctrl_c_ends_every_part(
         screen.until("#revenue", r"[1-9]", PATIENCE)
         with urllib.request.urlopen(f"{page}/picture", timeout=PATIENCE) as answer:
             assert json.load(answer)["reading"]["strange"] == 0
+        shop.until(r"pipeline +all \d queries run")
+        assert not archive.exists(), "nothing is archived while somebody looks at the page"
         children = family(shop.process.pid)
         assert len(children) >= 4
         assert shop.end(signal.SIGINT) == 0
     deadline = time.monotonic() + PATIENCE
     while not gone(children):
         assert time.monotonic() < deadline, "something of the demo still runs"
+        time.sleep(0.05)
+    assert "Spark's classes are archived in the background" in shop.said
+    while not archive.exists():
+        assert time.monotonic() < deadline, archive.with_suffix(".log").read_text()
         time.sleep(0.05)
     assert (tmp_path / "demo" / "data" / ".kafka_cleanshutdown").exists()
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 from scriba.cli.problems import CommandError
 from scriba.pipelines.shop import topics
 from scriba.runtime.loop import run as run_loop
+from scriba.spark import classes
 from scriba.spark.doctor import examine
 
 START_SECONDS: Final = 240.0
@@ -32,7 +33,7 @@ STOP_SECONDS: Final = 15.0
 LOOK_SECONDS: Final = 0.5
 LAST_LINES: Final = 12
 ARCHIVE_VARIABLE: Final = "SCRIBA_SPARK_CLASSES"
-"""Names a class data archive of Spark (see `java -XX:SharedArchiveFile`), if there is one."""
+"""Names a file for the archive of Spark's classes, made after a demo that ran (spark/classes)."""
 NEVER: Final = r"(?!)"
 """For a part that has nothing to say."""
 
@@ -125,7 +126,8 @@ async def _demo(options: argparse.Namespace, folder: Path, missing: Sequence[str
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, asked.set)
     parts: list[Part] = []
-    work = asyncio.create_task(_start(options, folder, missing, parts))
+    all_ran = asyncio.Event()
+    work = asyncio.create_task(_start(options, folder, missing, parts, all_ran))
     waiting = asyncio.create_task(asked.wait())
     try:
         await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -140,11 +142,18 @@ async def _demo(options: argparse.Namespace, folder: Path, missing: Sequence[str
         await asyncio.gather(*(part.stop() for part in parts[1:]))
         for part in parts[:1]:
             await part.stop()
+        archive = os.environ.get(ARCHIVE_VARIABLE)
+        if archive and all_ran.is_set() and classes.keep(Path(archive)):
+            say("next time", "starts sooner: Spark's classes are archived in the background")
     return 0
 
 
 async def _start(
-    options: argparse.Namespace, folder: Path, missing: Sequence[str], parts: list[Part]
+    options: argparse.Namespace,
+    folder: Path,
+    missing: Sequence[str],
+    parts: list[Part],
+    all_ran: asyncio.Event,
 ) -> None:
     """Starts everything, tells how far it is, and goes on until a part ends by itself."""
     began = time.monotonic()
@@ -180,7 +189,7 @@ async def _start(
     say("stop", f"Ctrl-C; what the parts say is in {folder / 'logs'}")
     say("pipeline", f"Spark runs on {await pipeline.ready()}")
     ends = [asyncio.create_task(part.wait()) for part in parts]
-    figures = asyncio.create_task(_told(link, began))
+    figures = asyncio.create_task(_told(link, began, all_ran))
     try:
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -192,11 +201,11 @@ async def _start(
 def _java() -> list[str]:
     """Makes for a quick start: figures soon matter more here than many of them later."""
     archive = os.environ.get(ARCHIVE_VARIABLE)
-    shared = [f"-XX:SharedArchiveFile={archive}"] if archive and os.path.exists(archive) else []
+    shared = classes.options(Path(archive)) if archive else []
     return ["-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", *shared]
 
 
-async def _told(link: str, began: float) -> None:
+async def _told(link: str, began: float, all_ran: asyncio.Event) -> None:
     """Says when the page shows its first figures, and when every query has had a batch."""
     since = (time.time() - (time.monotonic() - began)) * 1000
 
@@ -216,6 +225,7 @@ async def _told(link: str, began: float) -> None:
                 break
             await asyncio.sleep(LOOK_SECONDS)
         say(name, f"{text}, {time.monotonic() - began:.0f} s after the start")
+    all_ran.set()
 
 
 def _shown(link: str, seen: Callable[[dict[str, Any]], bool]) -> bool:

@@ -84,9 +84,14 @@ def check_python() -> Iterator[Finding]:
         yield Finding("python", f"{here}; tasks run {chosen}")
 
 
-def check_java() -> Iterator[Finding]:
+def java_program() -> str | None:
+    """The Java that Spark takes."""
     home = os.environ.get("JAVA_HOME")
-    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    return str(Path(home) / "bin" / "java") if home else shutil.which("java")
+
+
+def check_java() -> Iterator[Finding]:
+    program = java_program()
     install = f"install a JDK from {JAVA[0]} to {JAVA[1]}, such as openjdk-17-jre-headless"
     if program is None:
         yield Finding("java", "not found", f"{install}, or set JAVA_HOME")
