@@ -129,8 +129,16 @@ class ControllerNode:
 
     # ---- start and stop ----
 
-    async def start(self, *, clean: bool = False) -> None:
+    async def start(
+        self,
+        *,
+        clean: bool = False,
+        also: Callable[[ClusterImage, int], list[Message]] = lambda image, newest_ms: [],
+    ) -> None:
         """Opens the metadata log and leads its quorum. StartError when that cannot be.
+
+        `also` is given the image and the newest time in the log, and returns records that go in
+        with the first ones.
 
         The image is complete with the first call that returns: its commit is also that of all
         records before it, so a broker that registers pays for one flush, not for two.
@@ -167,7 +175,8 @@ class ControllerNode:
             supported=self._supported,
         )
         try:
-            first = self._machine.activate(now, own_broker=self._node_id)
+            first = [*self._machine.activate(now, own_broker=self._node_id)]
+            first += also(speculative, self._last_timestamp)
         except KafkaError as error:
             raise StartError(f"{error.message}; start a release that supports it") from error
         opening = await self._quorum.lead()

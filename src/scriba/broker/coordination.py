@@ -119,7 +119,9 @@ def group_shards(node: Node) -> Shards:
         node,
         Kind(
             topic=OFFSETS_TOPIC,
-            make=lambda index: Groups(group_settings(node.settings, node.image), topics),
+            make=lambda index: Groups(
+                group_settings(node.settings, node.image), topics, node.aging.watch
+            ),
             load_bytes=lambda settings: settings.offsets_load_buffer_size,
             timeout_ms=lambda settings: settings.offsets_commit_timeout_ms,
             codec=lambda settings: Codec(settings.offsets_topic_compression_codec),
@@ -134,7 +136,9 @@ def txn_shards(node: Node) -> Shards:
         node,
         Kind(
             topic=TRANSACTIONS_TOPIC,
-            make=lambda index: Transactions(txn_settings(node.settings, node.image), index),
+            make=lambda index: Transactions(
+                txn_settings(node.settings, node.image), index, node.aging.watch
+            ),
             load_bytes=lambda settings: settings.transaction_state_log_load_buffer_size,
             timeout_ms=lambda settings: settings.request_timeout_ms,
             codec=lambda settings: Codec.NONE,

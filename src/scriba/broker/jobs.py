@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from scriba.broker.node import Node
 
 CONNECTION_CHECK_MS: Final = 1_000
+CLOCK_CHECK_MS: Final = 5_000
 CONTROLLER_TICK_MS: Final = 500
 REMOVAL_CHECK_MS: Final = 1_000
 LONGEST_FLUSH_CHECK_MS: Final = 1_000
@@ -41,14 +42,9 @@ async def heartbeat_pass(node: Node, now: Instant) -> None:
     await node.replicas.assignments.tell()
 
 
-def trusts_clock(node: Node, now: Instant) -> bool:
-    """Whether anything may go because of its age. Says so when that changes."""
-    watch = node.clock_watch
-    trusted = watch.believes(now)
-    if watch.surprised:
-        text = f"jumped ahead by {watch.jump_ms} ms: what goes by its age stays until it is right"
-        node.note("clock", "wall clock", text)
-    return trusted
+async def clock_pass(node: Node, now: Instant) -> None:
+    with node.controller.unless_refused():
+        await node.aging.settle(now)
 
 
 async def retention_pass(node: Node, now: Instant) -> None:
@@ -57,7 +53,7 @@ async def retention_pass(node: Node, now: Instant) -> None:
     Retention by age trusts the wall clock. While that has run far ahead of the monotonic one it is
     not believed, and says so: a wrong date must not wipe a log.
     """
-    by_age = trusts_clock(node, now)
+    by_age = node.aging.allowed(now)
     pace = Pace(node.world.clock)
     for partition in node.replicas:
         await pace()
@@ -75,7 +71,7 @@ async def retention_pass(node: Node, now: Instant) -> None:
 
 async def cleaning_pass(node: Node, now: Instant) -> None:
     """Compacts what is due. Tombstones go by the wall clock, so that has to be right."""
-    if node.settings.log_cleaner_enable and trusts_clock(node, now):
+    if node.settings.log_cleaner_enable and node.aging.allowed(now):
         await node.cleaning.run(now)
 
 
@@ -106,7 +102,7 @@ async def _or_note(node: Node, checkpoint: Awaitable[None]) -> None:
 
 async def producer_expiry_pass(node: Node, now: Instant) -> None:
     """Forgets idle producers. One forgotten too early could write a batch twice."""
-    if not trusts_clock(node, now):
+    if not node.aging.allowed(now):
         return
     pace = Pace(node.world.clock)
     for partition in node.replicas:
@@ -129,6 +125,7 @@ async def idle_connections_pass(node: Node, now: Instant) -> None:
 
 JOBS: Final = (
     Job("heartbeat", heartbeat_pass, lambda n: n.settings.broker_heartbeat_interval_ms),
+    Job("clock", clock_pass, lambda n: CLOCK_CHECK_MS),
     Job("retention", retention_pass, lambda n: n.settings.log_retention_check_interval_ms),
     Job(
         "flush",

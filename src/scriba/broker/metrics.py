@@ -117,6 +117,16 @@ def _replicas(node: Node) -> Iterator[Sample]:
         "kafka_log_logmanager_offlinelogdirectorycount", offline, "Log directories that failed."
     )
     yield Sample(
+        "scriba_retention_paused",
+        int(node.aging.paused),
+        "1 while the clock is in doubt and nothing is deleted for its age.",
+    )
+    yield Sample(
+        "scriba_clock_ahead_seconds",
+        node.aging.watch.jump_ms / 1000,
+        "How far the clock in doubt is ahead of what is believed.",
+    )
+    yield Sample(
         "scriba_storage_refused_writes_total",
         node.counters.refused_writes,
         "Writes that a device did not take, most likely for lack of room.",

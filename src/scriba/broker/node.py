@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from scriba.broker.access import Access, Open, Operation, Resource
+from scriba.broker.aging import Aging
 from scriba.broker.answers import Parked, Parts
 from scriba.broker.cleaning import Cleaning
 from scriba.broker.connection import Connection
@@ -40,7 +41,6 @@ from scriba.controller.image import BrokerImage, ClusterImage, Delta
 from scriba.controller.machine import effective_settings
 from scriba.controller.topics import check_name
 from scriba.errors import ErrorCode, KafkaError, error_code
-from scriba.instant import ClockWatch
 from scriba.runtime.ports import World
 from scriba.runtime.tasks import Tasks
 from scriba.settings import NodeSettings
@@ -100,6 +100,7 @@ class Node:
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, world.rng)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.internal_topics = INTERNAL_TOPICS
+        self.aging = Aging(self)
         self.groups = group_shards(self)
         self.txns = txn_shards(self)
         self.transactions = TransactionRunner(self)
@@ -116,7 +117,6 @@ class Node:
         """Whether every request has to pass its handler: a rate is limited, or a fault is armed."""
         self.topology = 0
         """Counts changes of topics, partitions and brokers: what Metadata tells."""
-        self.clock_watch = ClockWatch(world.clock.now())
         self.cleaning = Cleaning(self)
         self.metrics = MetricsServer(self)
         self.replicas: Replicas
@@ -220,7 +220,7 @@ class Node:
             on_refused=partial(self._on_refused, home.path),
             has_room=self._has_room,
         )
-        await self.controller.start(clean=home.clean)
+        await self.controller.start(clean=home.clean, also=self.aging.at_start)
 
     async def _open_replicas(self) -> None:
         await self._register()
@@ -231,6 +231,7 @@ class Node:
         self.replicas.load(self.image)
         self.controller.subscribe(self._on_change)
         await self.replicas.settled()
+        await self.aging.ask_records()
         while True:
             answer = await self.heartbeat()
             await self.replicas.settled()
@@ -484,6 +485,7 @@ class Node:
     def _on_change(self, delta: Delta, image: ClusterImage) -> None:
         if delta.configs:
             self._refresh_settings()
+            self.aging.on_configs()
         if delta.created or delta.deleted or delta.partitions or delta.brokers:
             self.topology += 1
         self.replicas.apply(delta, image)

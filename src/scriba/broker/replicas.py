@@ -21,6 +21,7 @@ from scriba.controller.image import BROKER, TOPIC, ClusterImage, Delta, Partitio
 from scriba.errors import ErrorCode, KafkaError
 from scriba.runtime.pace import Pace
 from scriba.settings import TopicSettings
+from scriba.storage.compaction import FOR_EVER_MS
 from scriba.storage.log import Log
 from scriba.storage.logdir import LogDir
 from scriba.storage.names import PartitionName
@@ -189,7 +190,7 @@ class Replicas:
                 topic_id,
                 self._settings_of(topic),
                 self._node.world.clock.now(),
-                self._node.settings.producer_id_expiration_ms,
+                self._producer_expiration_ms(),
             )
         except KafkaError as error:
             if found is not None and error.code is ErrorCode.INCONSISTENT_TOPIC_ID:
@@ -213,6 +214,12 @@ class Replicas:
         if store.failure is not None:
             self.offline(name, store.failure.error)
         return partition
+
+    def _producer_expiration_ms(self) -> int:
+        """How long producers are known; for ever while the clock is in doubt."""
+        if self._node.aging.paused:
+            return FOR_EVER_MS
+        return self._node.settings.producer_id_expiration_ms
 
     def _choose_dir(self, image: PartitionImage) -> LogDir:
         """For a new replica: where the controller put it, else the directory with fewest logs."""

@@ -10,6 +10,7 @@ from scriba import __version__
 from scriba.cli.coordinator_arguments import groups, transactions
 from scriba.cli.dashboard_arguments import demo
 from scriba.cli.inventory_arguments import inventory
+from scriba.cli.log_arguments import retention
 from scriba.cli.shop_arguments import shop
 from scriba.cli.words import (
     Commands,
@@ -46,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     groups(group(commands, "group", "look at consumer groups, move and delete their offsets"))
     transactions(group(commands, "txn", "look at transactions, and end those that hang"))
     _cluster(group(commands, "cluster", "look at brokers and the metadata quorum"))
-    _log(group(commands, "log", "look into the files of a log; no broker is needed"))
+    _log(group(commands, "log", "look into the files of a log, repair them, resume retention"))
     _spark(group(commands, "spark", "pipelines on Spark: what they need here"))
     inventory(group(commands, "inventory", "stock that is decided once and never lies"))
     shop(group(commands, "shop", "a shop in real time: events, figures, a live page"))
@@ -353,3 +354,4 @@ def _log(commands: Commands) -> None:
         "-q", "--quiet", action="store_true", help="check only: a line for each segment"
     )
     dump.add_argument("--json", action="store_true", help="one JSON object a line")
+    retention(group(commands, "retention", "see and end a pause of deletion by age"))

@@ -21,7 +21,7 @@ PLACES_PER_TICK: Final = 500
 
 
 def begin_expiry(state: State, now: Instant) -> Outcome:
-    state.clock_watch = ClockWatch(now)
+    state.clock_watch = state.clock_watch or ClockWatch(now)
     _await_pass(state, now)
     return Outcome()
 

@@ -38,7 +38,7 @@ from scriba.groups import (
 )
 from scriba.groups.facts import GroupSettings, Topics
 from scriba.groups.state import State, Timer, merge
-from scriba.instant import Instant
+from scriba.instant import ClockWatch, Instant
 from scriba.outcome import Caller, Origin, Outcome, Token
 from scriba.wire import groups as wire
 from scriba.wire import stored_groups as stored
@@ -110,8 +110,12 @@ ON_TOPICS: Final[tuple[OnTopics, ...]] = (
 class Groups:
     """Implements `outcome.Machine`."""
 
-    def __init__(self, settings: GroupSettings, topics: Topics) -> None:
+    def __init__(
+        self, settings: GroupSettings, topics: Topics, watch: ClockWatch | None = None
+    ) -> None:
+        """`watch` says whether to believe the clock; without one it is watched from the load on."""
         self.state = State(settings, topics)
+        self.state.clock_watch = watch
 
     @property
     def settings(self) -> GroupSettings:

@@ -71,7 +71,7 @@ class State:
         self.to_expire: list[str] = []
         """Groups that the expiry pass under way has yet to look at."""
         self.clock_watch: ClockWatch | None = None
-        """From the load on."""
+        """Whether to believe the wall clock when offsets expire; from the load on."""
 
 
 def merge(into: Outcome, more: Outcome) -> Outcome:

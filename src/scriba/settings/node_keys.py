@@ -129,6 +129,15 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         doc="Whether a listener without authentication may be bound to an address that other "
         "machines reach.",
     )
+    scriba_retention_paused_at_ms: int = setting(
+        Kind.LONG,
+        default=-1,
+        at_least=-1,
+        scope=Scope.PER_BROKER,
+        doc="The newest time that a node believes in while it does not believe its clock; nothing "
+        "is deleted for its age meanwhile. The node sets it by itself; `scriba log retention "
+        "resume` deletes it, and deletion goes on.",
+    )
     # --- where it keeps its data --------------------------------------------------------------
     log_dir: tuple[str, ...] = setting(
         Kind.LIST,

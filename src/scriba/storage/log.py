@@ -348,6 +348,14 @@ class Log:
     def expire_producers(self, now: Instant, expiration_ms: int = DAY_MS) -> int:
         return self.producers.expire(now.wall_ms, expiration_ms)
 
+    async def newest_record_ms(self) -> int:
+        """The largest timestamp of the last segment that has records, as its index tells it."""
+        for segment in reversed(list(self._segments)):
+            if segment.size:
+                await segment.load_times()
+                return segment.max_timestamp
+        return -1
+
     # ---- reading ----
 
     def check_offset(self, offset: int) -> None:

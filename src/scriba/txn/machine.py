@@ -72,8 +72,12 @@ LOOKED_AT_AT_ONCE: Final = 2_000
 class Transactions:
     """Implements `outcome.Machine`."""
 
-    def __init__(self, settings: TxnSettings, partition: int) -> None:
+    def __init__(
+        self, settings: TxnSettings, partition: int, watch: ClockWatch | None = None
+    ) -> None:
+        """`watch` says whether to believe the clock; without one it is watched from the load on."""
         self.state = State(settings, partition)
+        self.state.clock_watch = watch
 
     @property
     def settings(self) -> TxnSettings:
@@ -98,7 +102,7 @@ class Transactions:
     def loaded(self, now: Instant) -> Outcome:
         """Open transactions run on, and those whose outcome stands are brought to their end."""
         state = self.state
-        state.clock_watch = ClockWatch(now)
+        state.clock_watch = state.clock_watch or ClockWatch(now)
         state.next_abort_ms = now.mono_ms
         state.next_expiry_ms = now.mono_ms + state.settings.expiry_interval_ms
         outcome = Outcome()

@@ -37,7 +37,7 @@ class State:
         """The epoch before the current one, where its producer may still ask with it (KIP-360).
         Kafka's record has no room for it, so it does not outlive the shard."""
         self.clock_watch: ClockWatch | None = None
-        """Whether to believe the wall clock when ids are forgotten; from the end of a load on."""
+        """Whether to believe the wall clock when ids are forgotten."""
         self.next_abort_ms = 0
         self.next_expiry_ms: int | None = None
         self.expiring: list[str] = []

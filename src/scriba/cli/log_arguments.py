@@ -1,0 +1,26 @@
+"""The words of `scriba log retention` and `scriba log repair`."""
+
+from scriba.cli.words import Commands, asks, at_least, command
+
+
+def retention(commands: Commands) -> None:
+    for name, summary, description in (
+        (
+            "status",
+            "show which nodes do not delete by age, and why",
+            "Shows whether nodes delete what is old. A node that starts with a clock more than a "
+            "day ahead of all that it had written, or whose clock jumps, deletes nothing for its "
+            "age until a day has passed.",
+        ),
+        (
+            "resume",
+            "have nodes delete by age again, once their clock is known to be right",
+            "Has nodes delete what is old again. Look at the clock of the machine first: what a "
+            "clock makes old that is wrong is gone for good.",
+        ),
+    ):
+        made = command(commands, name, f"scriba.cli.log_retention:{name}", summary, description)
+        made.add_argument(
+            "--node", type=at_least(int, 0), metavar="ID", help="this node only (default: all)"
+        )
+        asks(made)
