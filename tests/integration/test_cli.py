@@ -5,10 +5,8 @@ standard input matters are processes of their own.
 """
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,27 +14,9 @@ from typing import Any
 import pytest
 from broker_fixtures import eventually
 from brokers import Broker
-from tests.integration.commands import Done, Scriba
+from tests.integration.commands import PATIENCE, Done, Scriba, piped, start
 
 from scriba.cli.main import main
-
-PATIENCE = 300
-
-
-def start(cluster: Broker, *words: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "scriba", *words],
-        env=os.environ | {"SCRIBA_BOOTSTRAP": cluster.bootstrap},
-        stdin=stdin,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
-def piped(cluster: Broker, stdin: bytes, *words: str) -> tuple[int, bytes, bytes]:
-    with start(cluster, *words, stdin=subprocess.PIPE) as process:
-        out, err = process.communicate(stdin, PATIENCE)
-        return process.returncode, out, err
 
 
 def kcat(cluster: Broker, *words: str, stdin: bytes = b"") -> bytes:
@@ -106,7 +86,8 @@ def test_a_topic_is_copied_into_one_with_fewer_partitions_as_the_refusal_says(
     read = scriba("consume", topic, "--json", "--exit").text
     (tmp_path / "out").write_text(read)
     where = str(tmp_path / "out")
-    assert "has no partition" in scriba("produce", copy, where, "--json", "-q").line
+    refused = scriba("produce", copy, where, "--json", "-q").error
+    assert "has no partition" in refused["message"]
     scriba("topic", "delete", copy)
     scriba("topic", "create", copy, "-p", "2")
     assert scriba("produce", copy, where, "--json", "-q", "--repartition").text == ""
@@ -221,7 +202,8 @@ def test_json_lines_make_the_round_trip_without_loss(
         assert scriba("topic", "create", name, "-p", "2").code == 0
     records = [*AWKWARD, *({**record, "partition": 1} for record in AWKWARD)]
     file = write_lines(tmp_path / "in", records)
-    assert "10 records" in scriba("produce", first, file, "--json").err
+    told = json.loads(scriba("produce", first, file, "--json").err)
+    assert told["done"]["records"] == 10
     read = scriba("consume", first, "--exit", "--json")
     copy = tmp_path / "copy"
     copy.write_text(read.text)
@@ -292,7 +274,8 @@ def test_a_line_that_cannot_be_sent_is_named(
 ) -> None:
     scriba("topic", "create", topic, "-c", "max.message.bytes=2000")
     (tmp_path / "in").write_text(lines)
-    told = scriba("produce", topic, str(tmp_path / "in"), "--quiet", *words).line
+    done = scriba("produce", topic, str(tmp_path / "in"), "--quiet", *words)
+    told = done.error["message"] if "--json" in words else done.line
     assert told.startswith(complaint.replace("TOPIC", topic))
 
 

@@ -81,7 +81,7 @@ def up(data: Path, *arguments: str, **environment: str) -> Iterator[Running]:
         process.communicate()
 
 
-def refused(*arguments: str, cwd: Path, **environment: str) -> str:
+def refused(*arguments: str, cwd: Path, code: int = 1, **environment: str) -> str:
     """The one line of a start that fails."""
     outcome = subprocess.run(
         command(*arguments),
@@ -92,7 +92,7 @@ def refused(*arguments: str, cwd: Path, **environment: str) -> str:
         check=False,
         timeout=PATIENCE,
     )
-    assert outcome.returncode == 1, outcome
+    assert outcome.returncode == code, outcome
     assert outcome.stdout == ""
     [line] = outcome.stderr.splitlines()
     assert line.startswith("scriba: ")
@@ -170,31 +170,35 @@ def test_kafkas_own_keys_without_meaning_are_noted_in_one_line(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("code", "arguments", "line"),
     [
         (
+            2,
             ["--set", "log.segmnt.bytes=1"],
             "log.segmnt.bytes: no such setting; did you mean log.segment.bytes? "
             "(--set log.segmnt.bytes)",
         ),
         (
+            2,
             ["--set", "num.partitions=0"],
             "num.partitions=0: must be at least 1 (--set num.partitions)",
         ),
         (
+            1,
             ["--config", "nowhere"],
             "--config nowhere: No such file or directory; name a readable file",
         ),
         (
+            2,
             ["--port", "1", "--set", "listeners=PLAINTEXT://127.0.0.1:2"],
             "--port: listeners is set too (--set listeners); drop one",
         ),
     ],
 )
 def test_a_bad_word_stops_the_start_and_touches_nothing(
-    tmp_path: Path, arguments: list[str], line: str
+    tmp_path: Path, code: int, arguments: list[str], line: str
 ) -> None:
-    assert refused(*arguments, cwd=tmp_path) == line
+    assert refused(*arguments, cwd=tmp_path, code=code) == line
     assert list(tmp_path.iterdir()) == []
 
 
@@ -241,8 +245,34 @@ def test_checks_may_not_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_an_open_bind_needs_a_word_of_consent(tmp_path: Path) -> None:
-    line = refused("--set", "listeners=PLAINTEXT://0.0.0.0:0", cwd=tmp_path)
+    line = refused("--set", "listeners=PLAINTEXT://0.0.0.0:0", cwd=tmp_path, code=2)
     assert "scriba.allow.insecure.bind=true" in line
+
+
+def test_the_banner_shows_the_address_that_is_bound(tmp_path: Path) -> None:
+    everywhere = ["--set", "listeners=PLAINTEXT://0.0.0.0:0"]
+    everywhere += ["--set", "advertised.listeners=PLAINTEXT://127.0.0.1:0"]
+    process = subprocess.Popen(
+        command("--data", str(tmp_path), "--set", "scriba.allow.insecure.bind=true", *everywhere),
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        node = Running(process)
+        port = node.found(r"listening on 0\.0\.0\.0:(\d+), every address of this machine")
+        assert int(port) > 0
+        assert node.found(r"produce:  .* -b 127\.0\.0\.1:(\d+)") == port
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_an_address_of_another_machine_is_told_with_its_cure(tmp_path: Path) -> None:
+    listeners = "listeners=PLAINTEXT://203.0.113.7:9092"
+    line = refused("--set", listeners, "--set", "scriba.allow.insecure.bind=true", cwd=tmp_path)
+    assert line.endswith("; this machine has no such address; name one it has in listeners")
 
 
 STUBBORN = """

@@ -9,6 +9,7 @@ leadership handed back, logs flushed and closed, directories marked clean.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 from collections.abc import Iterator
 from functools import partial
@@ -69,6 +70,19 @@ REFUSED_TOLD_EVERY_MS: Final = 60_000
 LEAST_ROOM_BYTES: Final = 64 << 10
 """A log directory with less is full for a new partition: five files and a name."""
 PROTOCOL_NUMBERS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+
+_CURES: Final = {
+    errno.EADDRINUSE: "stop whoever holds the port, or choose another with --port",
+    errno.EACCES: "ports below 1024 need the right to bind them (root, or CAP_NET_BIND_SERVICE); "
+    "choose a higher one with --port",
+    errno.EADDRNOTAVAIL: "this machine has no such address; name one it has in listeners",
+}
+
+
+def _cure(error: OSError) -> str:
+    """What to do about an address that cannot be listened on."""
+    return _CURES.get(error.errno or 0, "name another address in listeners")
 
 
 class Bound(NamedTuple):
@@ -161,7 +175,7 @@ class Node:
             except OSError as error:
                 raise StartError(
                     f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror}; "
-                    "stop whoever holds the port, or choose another with --port"
+                    f"{_cure(error)}"
                 ) from None
             bound = Bound(endpoint.name, endpoint.host, listener.port)
             if self.is_controller_listener(endpoint.name):

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from scriba.cli.output import print_json, size, table
+from scriba.cli.output import print_json, print_lines, size, table
 from scriba.cli.session import with_admin
 from scriba.client import Admin
 
@@ -14,7 +14,7 @@ async def describe(admin: Admin, options: argparse.Namespace) -> int:
     if options.json:
         print_json(document)
     else:
-        print("\n".join(_page(document)))
+        print_lines("\n".join(_page(document)))
     return 0
 
 

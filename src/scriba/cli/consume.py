@@ -1,41 +1,82 @@
-"""`scriba consume`: records of a topic's partitions to standard output."""
+"""`scriba consume`: records of topics to standard output."""
 
 import argparse
 import asyncio
+import contextlib
+import re
+import select
 import sys
+import time
 from collections.abc import Sequence
 from typing import Any, Final
 
 from scriba.cli.envelope import to_line
-from scriba.cli.output import note
+from scriba.cli.output import note, warn
 from scriba.cli.places import BEGINNING, Place
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import client_settings, open_admin, run_session, timeout_ms
-from scriba.cli.template import Render, compile_template
-from scriba.client import Consumer, ConsumerRecord, TopicPartition
+from scriba.cli.stops import until_stopped
+from scriba.cli.template import Render, compile_template, key_and_value
+from scriba.cli.waiting import watched
+from scriba.client import (
+    Admin,
+    ClientError,
+    Consumer,
+    ConsumerRecord,
+    OffsetAndMetadata,
+    TopicPartition,
+)
 
 POLL_MS: Final = 200
 POLL_RECORDS: Final = 2_000
-VALUE_A_LINE: Final = r"%s\n"
+FAREWELL_MS: Final = 5_000
+"""How long the last commit may take after a signal."""
+
+GROWTH_SECONDS: Final = 5.0
+"""How often new partitions, and new topics of a pattern, are looked for."""
+
+Record = ConsumerRecord[Any, Any]
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.json and options.format is not None:
-        raise Misuse("--json and --format both say how to write a record; drop one of the two")
+    _check(options)
+    return run_session(options, until_stopped(_consume(options, Output(_render(options)))))
+
+
+def _check(options: argparse.Namespace) -> None:
+    ways = {
+        "--json": options.json,
+        "--format": options.format is not None,
+        "--key-separator": options.key_separator is not None,
+    }
+    given = [name for name, is_given in ways.items() if is_given]
+    if len(given) > 1:
+        raise Misuse(
+            f"{given[0]} and {given[1]} both say how to write a record", "drop one of the two"
+        )
+    if options.json and options.null_marker is not None:
+        raise Misuse("--null-marker says nothing about --json", "drop one of the two")
+    if bool(options.topics) == (options.pattern is not None):
+        raise Misuse("say what to read", "name topics, or give --pattern; not both")
     if options.group and (options.partition is not None or options.start is not None):
         raise Misuse(
             "a group decides itself which partitions it reads, and from where",
             "drop --partition and --from; `scriba group reset` moves a group",
         )
-    render = _json if options.json else compile_template(options.format or VALUE_A_LINE)
-    return run_session(options, _consume(options, render))
 
 
-def _json(record: ConsumerRecord[Any, Any]) -> bytes:
-    return to_line(record).encode() + b"\n"
+def _render(options: argparse.Namespace) -> Render:
+    """Bytes of a record. On a terminal what it would obey is written out, unless --raw."""
+    if options.json:
+        return lambda record: to_line(record).encode() + b"\n"
+    escape = sys.stdout.isatty() and not options.raw
+    null = (options.null_marker or "").encode()
+    if options.format is None:
+        return key_and_value(options.key_separator, null, escape)
+    return compile_template(options.format, null, escape)
 
 
-async def _consume(options: argparse.Namespace, render: Render) -> int:
+async def _consume(options: argparse.Namespace, output: "Output") -> int:
     settings: dict[str, Any] = {
         "default.api.timeout.ms": timeout_ms(options),
         "auto.offset.reset": "earliest",  # what is deleted while it is read is passed over
@@ -43,36 +84,97 @@ async def _consume(options: argparse.Namespace, render: Render) -> int:
     }
     if options.group:
         settings["group.id"] = options.group
-    async with Consumer(settings | client_settings(options)) as consumer:
-        partitions = await _partitions(options)
+    async with (
+        Consumer(settings | client_settings(options, "consumer")) as consumer,
+        open_admin(options, beside_another=True) as admin,
+        watched(consumer),
+    ):
+        partitions = await _partitions(admin, options)
         if options.group:
-            await _as_member(consumer, options, render)
+            await _as_member(consumer, options, output)
             return 0
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
         starts = await _seek(consumer, partitions, options.start or BEGINNING, ends)
         if options.exit:
             left = {where: end for where, end in ends.items() if starts[where] < end}
-            await _read_to(consumer, left, options.count, render)
+            await _read_to(consumer, left, options.count, output)
         else:
-            await _follow(consumer, options.count, render)
+            growth = None if options.partition is not None else Growth(admin, options, consumer)
+            await _follow(consumer, options.count, output, growth)
     return 0
 
 
-async def _as_member(consumer: Consumer, options: argparse.Namespace, render: Render) -> None:
-    """Reads what the group gives this member; with --exit up to the ends at that moment."""
+class Output:
+    """Standard output, and how far each partition has come there."""
+
+    def __init__(self, render: Render) -> None:
+        self._render = render
+        self._poll = select.poll()
+        self._poll.register(sys.stdout.fileno(), 0)  # only whether the other end is closed
+        self.written: dict[TopicPartition, OffsetAndMetadata] = {}
+
+    def write(self, records: Sequence[Record]) -> None:
+        """BrokenPipeError when nobody reads it any more, also when there is nothing to write."""
+        if not records:
+            if any(what & select.POLLERR for _, what in self._poll.poll(0)):
+                raise BrokenPipeError
+            return
+        out = sys.stdout.buffer
+        out.write(b"".join([self._render(record) for record in records]))
+        out.flush()
+        last = {(record.topic, record.partition): record for record in records}
+        for where, record in last.items():
+            place = OffsetAndMetadata(record.offset + 1, leader_epoch=record.leader_epoch)
+            self.written[TopicPartition(*where)] = place
+
+
+# -- as a member of a group ----------------------------------------------------------------------
+
+
+async def _as_member(consumer: Consumer, options: argparse.Namespace, output: Output) -> None:
+    """Reads what the group gives this member; with --exit up to the ends at that moment.
+
+    Whatever ends it, the group goes on behind the last record that was written.
+    """
     joined = asyncio.Event()
-    consumer.subscribe(options.topic, on_assigned=lambda _: joined.set())
-    if not options.exit:
-        await _follow(consumer, options.count, render)
+    consumer.subscribe(options.topics, pattern=options.pattern, on_assigned=lambda _: joined.set())
+    try:
+        if options.exit:
+            await _read_share(consumer, joined, options.count, output)
+        else:
+            await _follow(consumer, options.count, output)
+    except BaseException:
+        # A consumer that is closed by an error commits nothing by itself, and takes its time.
+        if consumer.settings.enable_auto_commit:
+            await _commit(consumer, output)
+        await consumer.close(FAREWELL_MS, commit=False)
+        raise
+
+
+async def _commit(consumer: Consumer, output: Output) -> None:
+    mine = set(consumer.assignment())
+    offsets: dict[tuple[str, int], int | OffsetAndMetadata] = {
+        where: place for where, place in output.written.items() if where in mine
+    }
+    if not offsets:
         return
-    left: int | None = options.count
+    try:
+        await consumer.commit(offsets, FAREWELL_MS)
+    except ClientError as error:
+        warn(f"what was read last could not be committed and will be read again: {error}")
+
+
+async def _read_share(
+    consumer: Consumer, joined: asyncio.Event, count: int | None, output: Output
+) -> None:
+    left = count
     ends: dict[TopicPartition, int] = {}
     done = False
     while not done and (left is None or left > 0):
         records = await consumer.poll(POLL_MS, POLL_RECORDS if left is None else left)
         left = None if left is None else left - len(records)
-        _write(records, render)
+        output.write(records)
         mine = consumer.assignment()
         fresh = [where for where in mine if where not in ends]
         if fresh:
@@ -82,19 +184,62 @@ async def _as_member(consumer: Consumer, options: argparse.Namespace, render: Re
             done = done and await consumer.position(where) >= ends[where]
 
 
-async def _partitions(options: argparse.Namespace) -> list[TopicPartition]:
+# -- by assignment -------------------------------------------------------------------------------
+
+
+async def _topics(admin: Admin, options: argparse.Namespace) -> list[str]:
+    if options.pattern is None:
+        return list(dict.fromkeys(options.topics))
+    matches = re.compile(options.pattern).fullmatch
+    return [topic.name for topic in await admin.list_topics() if matches(topic.name)]
+
+
+async def _partitions(admin: Admin, options: argparse.Namespace) -> list[TopicPartition]:
     """Those asked for, or all. An `Admin` is told at once when there is no such topic, while a
     consumer would wait for it."""
-    async with open_admin(options, beside_another=True) as admin:
-        topic = (await admin.describe_topics([options.topic]))[options.topic]
-    there = [p.partition for p in topic.partitions]
-    wanted = there if options.partition is None else sorted(set(options.partition))
-    for partition in wanted:
-        if partition not in there:
-            raise CommandError(
-                f"{options.topic} has no partition {partition}", f"choose one below {len(there)}"
-            )
-    return [TopicPartition(options.topic, partition) for partition in wanted]
+    names = await _topics(admin, options)
+    if not names:
+        note(f"no topic matches {options.pattern} yet")
+        return []
+    found: list[TopicPartition] = []
+    for name, topic in (await admin.describe_topics(names)).items():
+        there = [p.partition for p in topic.partitions]
+        wanted = there if options.partition is None else sorted(set(options.partition))
+        for partition in wanted:
+            if partition not in there:
+                raise CommandError(
+                    f"{name} has no partition {partition}", f"choose one below {len(there)}"
+                )
+        found += [TopicPartition(name, partition) for partition in wanted]
+    return found
+
+
+class Growth:
+    """Partitions that come while it reads: of the topics, or of new topics that match."""
+
+    def __init__(self, admin: Admin, options: argparse.Namespace, consumer: Consumer) -> None:
+        self._admin = admin
+        self._options = options
+        self._consumer = consumer
+        self._next = time.monotonic() + GROWTH_SECONDS
+
+    async def look(self) -> None:
+        if time.monotonic() < self._next:
+            return
+        with contextlib.suppress(ClientError):  # what is in the way, the consumer meets as well
+            names = await _topics(self._admin, self._options)
+            described = await self._admin.describe_topics(names) if names else {}
+            there = [
+                TopicPartition(topic.name, p.partition)
+                for topic in described.values()
+                for p in topic.partitions
+            ]
+            mine = self._consumer.assignment()
+            fresh = [where for where in there if where not in mine]
+            if fresh:
+                self._consumer.assign([*mine, *fresh])
+                self._consumer.seek_to_beginning(*fresh)
+        self._next = time.monotonic() + GROWTH_SECONDS
 
 
 async def _seek(
@@ -135,18 +280,22 @@ def _within(where: TopicPartition, offset: int, begin: int, end: int) -> int:
     return nearest
 
 
-async def _follow(consumer: Consumer, count: int | None, render: Render) -> None:
+async def _follow(
+    consumer: Consumer, count: int | None, output: Output, growth: Growth | None = None
+) -> None:
     """Writes records as they come, this many or without end."""
     while count is None or count > 0:
         most = POLL_RECORDS if count is None else min(POLL_RECORDS, count)
         records = await consumer.poll(POLL_MS, most)
         if count is not None:
             count -= len(records)
-        _write(records, render)
+        output.write(records)
+        if growth is not None:
+            await growth.look()
 
 
 async def _read_to(
-    consumer: Consumer, ends: dict[TopicPartition, int], count: int | None, render: Render
+    consumer: Consumer, ends: dict[TopicPartition, int], count: int | None, output: Output
 ) -> None:
     """Writes records up to these offsets, at most so many; partitions without an end are left
     out. A position may pass an offset without a record: a marker, or one that was cleaned away."""
@@ -160,14 +309,7 @@ async def _read_to(
         ][:count]
         if count is not None:
             count -= len(records)
-        _write(records, render)
+        output.write(records)
         for where in [w for w, end in left.items() if await consumer.position(w) >= end]:
             del left[where]
             consumer.pause(where)
-
-
-def _write(records: Sequence[ConsumerRecord[Any, Any]], render: Render) -> None:
-    if records:
-        out = sys.stdout.buffer
-        out.write(b"".join([render(record) for record in records]))
-        out.flush()

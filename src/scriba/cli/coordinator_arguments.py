@@ -21,6 +21,7 @@ def groups(commands: Commands) -> None:
         choices=("classic", "consumer"),
         help="only those whose members speak this protocol; may be repeated",
     )
+    listing.add_argument("--names", action="store_true", help="names alone, one a line")
     asks(listing)
 
     describe = command(

@@ -4,9 +4,18 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
+from scriba.cli.chosen import offsets_at, partitions_named
 from scriba.cli.offset_plan import Move, moves
-from scriba.cli.output import counted, note, print_json, print_table, table
-from scriba.cli.problems import CommandError, Misuse
+from scriba.cli.output import (
+    counted,
+    note,
+    print_json,
+    print_lines,
+    print_names,
+    print_table,
+    table,
+)
+from scriba.cli.problems import CommandError
 from scriba.cli.session import with_admin
 from scriba.client import Admin, OffsetAndMetadata, OffsetSpec, TopicPartition
 from scriba.client.admin_model import GroupDescription
@@ -19,7 +28,9 @@ async def list_all(admin: Admin, options: argparse.Namespace) -> int:
     found = await admin.list_groups(types=options.type)
     wanted = {state.lower() for state in options.state}
     groups = [g for g in found if not wanted or g.state.lower() in wanted]
-    if options.json:
+    if options.names:
+        print_names([g.group_id for g in groups], options.json)
+    elif options.json:
         print_json(
             [
                 {
@@ -55,7 +66,7 @@ async def describe(admin: Admin, options: argparse.Namespace) -> int:
     if options.json:
         print_json(documents)
     elif documents:
-        print("\n\n".join(_page(document) for document in documents))
+        print_lines("\n\n".join(_page(document) for document in documents))
     else:
         note("there are no groups")
     return 0
@@ -71,8 +82,7 @@ async def _ends(
         for where in partitions
         if where.topic in there and where.partition < there[where.topic].partitions
     ]
-    found = await admin.list_offsets(dict.fromkeys(wanted, spec))
-    return {where: place.offset for where, place in found.items() if place is not None}
+    return await offsets_at(admin, wanted, spec)
 
 
 def _document(
@@ -114,8 +124,26 @@ def _document(
             for m in group.members
         ],
         "partitions": partitions,
-        "lag": sum(p["lag"] or 0 for p in partitions),
+        "lag": total_lag(partitions),
+        "partitions_without_commit": sum(p["committed"] is None for p in partitions),
     }
+
+
+def total_lag(partitions: list[dict[str, Any]]) -> int | None:
+    """Of the partitions of which it is known. A group that has committed nothing has no lag: where
+    its members begin is their auto.offset.reset, of which brokers know nothing."""
+    known = [p["lag"] for p in partitions if p["lag"] is not None]
+    return sum(known) if known else None
+
+
+def _told_lag(document: dict[str, Any]) -> str:
+    without = document["partitions_without_commit"]
+    if document["lag"] is None:
+        return "lag unknown: nothing is committed"
+    if without:
+        there = counted(without, "partition")
+        return f"lag {document['lag']:,} and {there} without a commit"
+    return f"lag {document['lag']:,}"
 
 
 def _page(document: dict[str, Any]) -> str:
@@ -124,7 +152,7 @@ def _page(document: dict[str, Any]) -> str:
         about.append(f"assignor {document['assignor']}")
     about += [
         f"coordinator {document['coordinator']}",
-        f"lag {document['lag']:,}",
+        _told_lag(document),
         counted(len(document["members"]), "member"),
     ]
     lines = [f"{document['group']}  {', '.join(about)}"]
@@ -228,21 +256,7 @@ async def _chosen(
                 f"group {options.group} has committed nothing", "name what it reads with --topic"
             )
         return chosen
-    named: dict[str, set[int]] = {}
-    for text in options.topic:
-        topic, _, numbers = text.partition(":")
-        try:
-            named.setdefault(topic, set()).update(int(n) for n in numbers.split(",") if numbers)
-        except ValueError:
-            raise Misuse(f"{text!r} is not of the form TOPIC or TOPIC:0,1") from None
-    found: list[TopicPartition] = []
-    for topic, described in (await admin.describe_topics(named)).items():
-        there = [p.partition for p in described.partitions]
-        wrong = next((n for n in named[topic] if n not in there), None)
-        if wrong is not None:
-            raise CommandError(f"{topic} has no partition {wrong}")
-        found += [TopicPartition(topic, n) for n in sorted(named[topic]) or there]
-    return found
+    return await partitions_named(admin, options.topic)
 
 
 @with_admin

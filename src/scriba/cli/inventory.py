@@ -153,10 +153,19 @@ def history(options: argparse.Namespace) -> int:
         print_json(events)
         return 0
     rows = [
-        (e["version"], _when(e["at"]), e["type"], e["change"], e["stock"], e["command"])
+        (
+            e["version"],
+            _when(e["at"]),
+            e["type"],
+            e["change"],
+            e["stock"],
+            e["command"],
+            e["reason"],
+        )
         for e in events
     ]
-    print_table(["VERSION", "WHEN", "EVENT", "CHANGE", "STOCK", "COMMAND"], rows)
+    headings = ["VERSION", "WHEN", "EVENT", "CHANGE", "STOCK", "COMMAND", "REASON"]
+    print_table(headings, rows)
     return 0
 
 

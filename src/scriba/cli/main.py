@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Sequence
 
-FAILED = 1
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 """What a shell makes of SIGPIPE: nobody reads what would have come."""
@@ -14,12 +13,13 @@ PIPE_CLOSED = 141
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 when all went well, 1 when it did not, 2 for wrong arguments."""
     from scriba.cli.arguments import parser
-    from scriba.cli.problems import Misuse, explain
-    from scriba.cli.words import MISUSED
+    from scriba.cli.output import Style, print_event
 
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    Style.json = "--json" in (words[: words.index("--")] if "--" in words else words)
     try:
         check_platform()
-        options = parser().parse_args(arguments)
+        options = parser().parse_args(words)
         module, _, function = options.run.partition(":")
         code: int = getattr(importlib.import_module(module), function)(options)
         sys.stdout.flush()
@@ -31,11 +31,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:
-        line = explain(error)
+        from scriba.cli import problems
+
+        if isinstance(error, problems.Stopped):
+            return error.exit_code
+        line = problems.explain(error)
         if line is None:
             raise
-        print(f"scriba: {line}", file=sys.stderr)
-        return MISUSED if isinstance(error, Misuse) else FAILED
+        print_event(f"scriba: {line}", {"error": problems.document(error, line)})
+        return problems.exit_code(error)
 
 
 def check_platform() -> None:

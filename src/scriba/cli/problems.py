@@ -1,15 +1,32 @@
 """What went wrong, told in one line: the cause, then what to do."""
 
+from typing import Any, Final
+
+FAILED: Final = 1
+MISUSED: Final = 2
+"""The exit code for wrong arguments."""
+
 
 class CommandError(Exception):
     """A command that cannot be carried out."""
 
     def __init__(self, cause: str, fix: str = "") -> None:
         super().__init__(f"{cause}; {fix}" if fix else cause)
+        self.cause = cause
+        self.fix = fix
 
 
 class Misuse(CommandError):
     """Arguments that each make sense, but not together."""
+
+
+class Stopped(Exception):
+    """A signal, by its number, ended the command."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by signal {number}")
+        self.exit_code = 128 + number
+        """What a shell makes of a program that the signal ended."""
 
 
 def explain(error: Exception) -> str | None:
@@ -24,3 +41,26 @@ def explain(error: Exception) -> str | None:
     else:
         return None
     return " ".join(told.split())
+
+
+def document(error: Exception, line: str) -> dict[str, Any]:
+    """The same for programs: the cause, what to do about it, and the code if a broker refused."""
+    told: dict[str, Any] = {"message": line, "fix": None, "code": None}
+    fix = getattr(error, "fix", "")
+    if fix:
+        cause = getattr(error, "cause", None)
+        told["message"] = cause if isinstance(cause, str) else str(error.args[0])
+        told["fix"] = fix
+    code = getattr(error, "code", None) or getattr(error.__cause__, "code", None)
+    name = getattr(code, "name", None)
+    if isinstance(name, str):
+        told["code"] = name
+    told["exit_code"] = exit_code(error)
+    return told
+
+
+def exit_code(error: Exception) -> int:
+    """2 for what was typed wrong, a setting too; 1 for what could not be done."""
+    from scriba.config import ConfigError
+
+    return MISUSED if isinstance(error, Misuse | ConfigError) else FAILED

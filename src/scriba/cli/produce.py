@@ -1,33 +1,30 @@
 """`scriba produce`: one record for each line.
 
-A thread reads, so that the event loop can send meanwhile, and so that a terminal or a pipe that
-says nothing for a while holds up neither the sending nor Ctrl-C. The first record that fails ends
-the work, named by its line.
+The first record that fails ends the work, named by its line. A signal ends it as the end of the
+input does: what has been read is written first.
 """
 
 import argparse
 import asyncio
 import contextlib
-import os
-import stat
 import sys
-import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from scriba.cli.envelope import Outgoing, from_line
-from scriba.cli.output import counted, size
+from scriba.cli.output import counted, note, print_event, size, warn
 from scriba.cli.problems import CommandError, Misuse
+from scriba.cli.reading import Input
 from scriba.cli.session import client_settings, run_session, timeout_ms
+from scriba.cli.stops import until_stopped
+from scriba.cli.waiting import watched
 from scriba.client import BufferFull, ClientError, Delivery, Producer, TimedOut
 
-CHUNK: Final = 1 << 16
-CHUNKS_AHEAD: Final = 16
 LONGEST_LINE: Final = 64 << 20
 FAREWELL_MS: Final = 5_000
-"""How long records that were read get to be sent after Ctrl-C, or after one that failed."""
+"""How long records that were read get to be sent after a signal, or after one that failed."""
 
 REPORT_SECONDS: Final = 0.5
 
@@ -35,21 +32,15 @@ Parse = Callable[[bytes], Outgoing | None]
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.json and options.key_separator is not None:
-        raise Misuse("--key-separator says nothing about --json; drop one of the two")
-    if options.repartition and not options.json:
-        raise Misuse("--repartition is about the partitions in lines of --json; drop it")
-    if options.repartition and options.partition is not None:
-        raise Misuse("--partition and --repartition contradict each other; drop one of the two")
-    if options.key_separator == "":
-        raise Misuse("--key-separator is empty", "give the text between key and value")
-    parse = _json_line if options.json else _plain_line(options.key_separator)
+    parse = _parser(options)
     if options.file in (None, "-"):
         if sys.stdin is None:
             raise CommandError("standard input is closed", "name a file to read")
-        return run_session(options, _produce(options, sys.stdin.fileno(), parse))
+        if sys.stdin.isatty() and not options.quiet:
+            note("each line becomes a record; Ctrl-D ends the input")
+        return run_session(options, until_stopped(_produce(options, sys.stdin.fileno(), parse)))
     with open(options.file, "rb", buffering=0) as file:
-        return run_session(options, _produce(options, file.fileno(), parse))
+        return run_session(options, until_stopped(_produce(options, file.fileno(), parse)))
 
 
 async def _produce(options: argparse.Namespace, source: int, parse: Parse) -> int:
@@ -57,32 +48,52 @@ async def _produce(options: argparse.Namespace, source: int, parse: Parse) -> in
         "max.block.ms": timeout_ms(options),  # for the topic to be found
         "compression.type": options.compression,
     }
-    async with Producer(settings | client_settings(options)) as producer:
-        await producer.partitions(options.topic)
+    async with Producer(settings | client_settings(options, "producer")) as producer:
+        async with watched(producer):
+            await producer.partitions(options.topic)
         work = Work(producer, options, parse)
-        progress = Progress(source) if _watched(options) else None
-        try:
-            async for chunk in read_ahead(source):
-                await work.take(chunk)
+        input = Input(source)
+        progress = Progress(input.size) if _watched(options) else None
+        async with watched(producer, patience=0):
+            try:
+                async for chunk in input.pieces():
+                    await work.take(chunk)
+                    if progress is not None:
+                        progress.show(work.sent, work.bytes)
+                await work.finish()
+            except asyncio.CancelledError:
+                await _wind_up(work, input)
+                raise
+            except CommandError as error:
+                await work.flush()
+                written = counted(work.written, "record was", "records were")
+                raise CommandError(f"{error}; {written} written") from error
+            finally:
                 if progress is not None:
-                    progress.show(work.sent, work.bytes)
-            await work.finish()
-        except asyncio.CancelledError:
-            await _farewell(producer)
-            raise
-        except CommandError as error:
-            await _farewell(producer)
-            written = counted(work.written, "record was", "records were")
-            raise CommandError(str(error), f"{written} written") from error
-        finally:
-            if progress is not None:
-                progress.end(work.written, work.bytes)
+                    progress.end(work.written, work.bytes)
     return 0
 
 
-async def _farewell(producer: Producer) -> None:
-    with contextlib.suppress(TimedOut):
-        await producer.flush(FAREWELL_MS)
+async def _wind_up(work: "Work", input: Input) -> None:
+    """After a signal: writes what has been read, and says what is lost."""
+    input.stop()
+    try:
+        async with asyncio.timeout(FAREWELL_MS / 1000):
+            async for chunk in input.pieces():
+                await work.take(chunk)
+            await work.flush()
+            work.reap()
+    except TimeoutError:
+        pass
+    except CommandError as error:
+        warn(str(error))
+    if work.unwritten:
+        trouble = work.trouble
+        because = f": {trouble}" if trouble is not None else ""
+        lost = counted(work.unwritten, "record that was read was", "records that were read were")
+        warn(f"{lost} not written{because}")
+    if work.unfinished:
+        warn(f"the last line had no end and was not sent ({size(work.unfinished)})")
 
 
 def _watched(options: argparse.Namespace) -> bool:
@@ -100,6 +111,8 @@ class Work:
         self._headers = [(name, value.encode()) for name, value in options.header]
         self._parse = parse
         self._rest = b""
+        self._lines: deque[bytes] = deque()
+        """Read and not sent: a signal may come while there is no room for them."""
         self._line = 0
         self._under_way: deque[tuple[int, Delivery]] = deque()
         self.sent = 0
@@ -108,41 +121,67 @@ class Work:
     @property
     def written(self) -> int:
         """Records that a broker has for certain."""
-        lost = sum(not d.done() or d.exception() is not None for _, d in self._under_way)
-        return self.sent - lost
+        return self.sent - self._lost
+
+    @property
+    def unwritten(self) -> int:
+        """Lines that were read and are not known to be written."""
+        return self._lost + len(self._lines)
+
+    @property
+    def unfinished(self) -> int:
+        """Bytes of the last line, which has no end yet."""
+        return len(self._rest)
+
+    @property
+    def trouble(self) -> ClientError | None:
+        return self._producer.trouble
+
+    @property
+    def _lost(self) -> int:
+        return sum(not d.done() or d.exception() is not None for _, d in self._under_way)
 
     async def take(self, chunk: bytes) -> None:
         self.bytes += len(chunk)
         *lines, self._rest = (self._rest + chunk).split(b"\n")
+        self._lines.extend(lines)
         if len(self._rest) > LONGEST_LINE:
             raise CommandError(f"line {self._line + 1} is longer than {size(LONGEST_LINE)}")
-        await self._send(lines)
-        self._reap()
+        await self._send()
+        self.reap()
 
     async def finish(self) -> None:
         """The last line may lack its end."""
         if self._rest:
-            await self._send([self._rest])
+            self._lines.append(self._rest)
+            self._rest = b""
+            await self._send()
         await self._producer.flush()
-        self._reap()
+        self.reap()
 
-    async def _send(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            self._line += 1
+    async def flush(self) -> None:
+        """Gives what is on its way a last chance."""
+        with contextlib.suppress(TimedOut):
+            await self._producer.flush(FAREWELL_MS)
+
+    async def _send(self) -> None:
+        while self._lines:
+            number = self._line + 1
             try:
-                record = self._parse(line)
+                record = self._parse(self._lines[0])
             except ValueError as error:
-                raise CommandError(f"line {self._line} {error}") from None
-            if record is None:
-                continue
-            while (delivery := self._put(record)) is None:
-                with contextlib.suppress(ClientError):  # told by the next line
-                    await self._under_way[0][1]
-                self._reap()
-            self._under_way.append((self._line, delivery))
-            self.sent += 1
+                raise CommandError(f"line {number} {error}") from None
+            if record is not None:
+                while (delivery := self._put(record, number)) is None:
+                    with contextlib.suppress(ClientError):  # told by the next line
+                        await self._under_way[0][1]
+                    self.reap()
+                self._under_way.append((number, delivery))
+                self.sent += 1
+            self._line = number
+            self._lines.popleft()
 
-    def _put(self, record: Outgoing) -> Delivery | None:
+    def _put(self, record: Outgoing, line: int) -> Delivery | None:
         """Puts a record on its way; None when another one has to arrive first."""
         partition = self._partition if record.partition is None else record.partition
         try:
@@ -159,9 +198,9 @@ class Work:
                 raise
             return None
         except ClientError as error:
-            raise CommandError(f"line {self._line}: {error}") from error
+            raise CommandError(f"line {line}: {error}") from error
 
-    def _reap(self) -> None:
+    def reap(self) -> None:
         """Forgets the records that have arrived; raises if one did not."""
         while self._under_way and self._under_way[0][1].done():
             line, delivery = self._under_way[0]
@@ -174,61 +213,68 @@ class Work:
 # -- lines ---------------------------------------------------------------------------------------
 
 
-def _plain_line(key_separator: str | None) -> Parse:
-    if key_separator is None:
+def _parser(options: argparse.Namespace) -> Parse:
+    """How a line becomes a record; options that contradict each other are refused."""
+    plain = {
+        "--key-separator": options.key_separator is not None,
+        "--key": options.key is not None,
+        "--null-marker": options.null_marker is not None,
+        "--tombstone": options.tombstone,
+    }
+    given = [name for name, is_given in plain.items() if is_given]
+    if options.json and given:
+        raise Misuse(f"{given[0]} says nothing about --json", "drop one of the two")
+    if options.repartition and not options.json:
+        raise Misuse("--repartition is about the partitions in lines of --json", "drop it")
+    if options.repartition and options.partition is not None:
+        raise Misuse("--partition and --repartition contradict each other", "drop one of the two")
+    if options.key_separator == "":
+        raise Misuse("--key-separator is empty", "give the text between key and value")
+    if options.tombstone and len(given) > 1:
+        raise Misuse(f"with --tombstone a line is a key, {given[0]} says otherwise", "drop one")
+    if options.key is not None and options.key_separator is not None:
+        raise Misuse("--key and --key-separator both say what the key is", "drop one of the two")
+    if options.json:
+        return _json_line
+    if options.tombstone:
+        return _tombstone
+    return _plain_line(options.key_separator, options.key, options.null_marker)
+
+
+def _plain_line(key_separator: str | None, key: str | None, null_marker: str | None) -> Parse:
+    if key_separator is None and key is None and null_marker is None:
         return Outgoing
-    separator = key_separator.encode()
+    separator = None if key_separator is None else key_separator.encode()
+    one_key = None if key is None else key.encode()
+    null = None if null_marker is None else null_marker.encode()
 
     def parse(line: bytes) -> Outgoing:
-        key, found, value = line.partition(separator)
+        if separator is None:
+            return Outgoing(None if line == null else line, one_key)
+        name, found, value = line.partition(separator)
         if not found:
             raise ValueError(f"has no key: {key_separator!r} is not in it")
-        return Outgoing(value, key)
+        return Outgoing(None if value == null else value, None if name == null else name)
 
     return parse
+
+
+def _tombstone(line: bytes) -> Outgoing:
+    if not line:
+        raise ValueError("is empty; --tombstone needs a key in each line")
+    return Outgoing(None, line)
 
 
 def _json_line(line: bytes) -> Outgoing | None:
     return from_line(line) if line.strip() else None
 
 
-async def read_ahead(source: int) -> AsyncIterator[bytes]:
-    """What can be read from a descriptor, piece by piece until its end.
-
-    The thread is not waited for: it may be in a read that never ends.
-    """
-    loop = asyncio.get_running_loop()
-    pieces: asyncio.Queue[bytes | OSError] = asyncio.Queue()
-    room = threading.Semaphore(CHUNKS_AHEAD)
-
-    def read() -> None:
-        piece: bytes | OSError = b"more"
-        while isinstance(piece, bytes) and piece:
-            room.acquire()
-            try:
-                piece = os.read(source, CHUNK)
-            except OSError as error:
-                piece = error
-            try:
-                loop.call_soon_threadsafe(pieces.put_nowait, piece)
-            except RuntimeError:
-                return  # the loop is closed: nobody waits for it any more
-
-    threading.Thread(target=read, name="scriba-input", daemon=True).start()
-    while piece := await pieces.get():
-        if isinstance(piece, OSError):
-            raise piece
-        yield piece
-        room.release()
-
-
 class Progress:
     """How far a file is, on standard error: a line that is written over if that is a terminal."""
 
-    def __init__(self, source: int) -> None:
+    def __init__(self, total: int | None) -> None:
         self._began = self._shown = time.monotonic()
-        status = os.fstat(source)
-        self._total = status.st_size if stat.S_ISREG(status.st_mode) else 0
+        self._total = total or 0
         self._terminal = sys.stderr.isatty()
 
     def show(self, records: int, done: int) -> None:
@@ -240,8 +286,11 @@ class Progress:
             print(f"\r\033[K{line}", end="", file=sys.stderr, flush=True)
 
     def end(self, records: int, done: int) -> None:
-        start = "\r\033[K" if self._terminal else ""
-        print(f"{start}{self._told(records, done, time.monotonic())}", file=sys.stderr)
+        now = time.monotonic()
+        if self._terminal:
+            print("\r\033[K", end="", file=sys.stderr)
+        figures = {"records": records, "bytes": done, "seconds": round(now - self._began, 3)}
+        print_event(self._told(records, done, now), {"done": figures})
 
     def _told(self, records: int, done: int, now: float) -> str:
         seconds = max(now - self._began, 1e-3)

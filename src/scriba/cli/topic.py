@@ -3,7 +3,17 @@
 import argparse
 from typing import Any
 
-from scriba.cli.output import counted, note, print_json, print_table, size, table, warn
+from scriba.cli.output import (
+    counted,
+    note,
+    print_json,
+    print_lines,
+    print_names,
+    print_table,
+    size,
+    table,
+    warn,
+)
 from scriba.cli.plan import CONSUMER_MBPS, PARTITION_MBPS, Proposal, propose
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
@@ -16,7 +26,7 @@ from scriba.client import (
     OffsetSpec,
     TopicPartition,
 )
-from scriba.client.admin_model import ConfigEntry, TopicDescription
+from scriba.client.admin_model import ConfigEntry, TopicDescription, TopicListing
 from scriba.config import Source
 from scriba.errors import ErrorCode
 
@@ -128,18 +138,62 @@ def _told(topic: str, found: Proposal, per_consumer: float, per_partition: float
 @with_admin
 async def list_all(admin: Admin, options: argparse.Namespace) -> int:
     topics = await admin.list_topics(include_internal=options.internal)
+    if options.names:
+        print_names([topic.name for topic in topics], options.json)
+        return 0
+    documents = await _listed(admin, topics)
     if options.json:
-        print_json(
-            [
-                {"topic": t.name, "id": t.id, "partitions": t.partitions, "internal": t.internal}
-                for t in topics
-            ]
-        )
-    elif topics:
-        print_table(["TOPIC", "PARTITIONS", "ID"], [(t.name, t.partitions, t.id) for t in topics])
+        print_json(documents)
+    elif documents:
+        rows = [
+            (d["topic"], d["partitions"], d["records"], _size(d["bytes"]), d["id"])
+            for d in documents
+        ]
+        print_table(["TOPIC", "PARTITIONS", "RECORDS", "SIZE", "ID"], rows)
     else:
         note("there are no topics")
     return 0
+
+
+async def _listed(admin: Admin, topics: list[TopicListing]) -> list[dict[str, Any]]:
+    """Each topic with how many records it has and how large it is, at its leaders.
+
+    Three requests to each broker, however many topics there are. Records are counted by offsets, so
+    markers of transactions and what compaction removed count as well.
+    """
+    described = await admin.describe_topics([t.name for t in topics]) if topics else {}
+    leaders = _leaders(described)
+    offsets = await _offsets(admin, leaders) if leaders else {}
+    sizes = await _sizes(admin, leaders) if leaders else {}
+    records: dict[str, int | None] = {topic.name: 0 for topic in topics}
+    stored: dict[str, int | None] = {topic.name: 0 for topic in topics}
+    for name, topic in described.items():
+        for p in topic.partitions:
+            where = TopicPartition(name, p.partition)
+            start, end = offsets.get(where, (None, None))
+            count = None if start is None or end is None else end - start
+            records[name] = _sum(records[name], count)
+            stored[name] = _sum(stored[name], sizes.get(where))
+    return [
+        {
+            "topic": t.name,
+            "id": t.id,
+            "partitions": t.partitions,
+            "internal": t.internal,
+            "records": records[t.name],
+            "bytes": stored[t.name],
+        }
+        for t in topics
+    ]
+
+
+def _sum(total: int | None, part: int | None) -> int | None:
+    """Unknown as soon as one part is: a partition without a leader tells nothing."""
+    return None if total is None or part is None else total + part
+
+
+def _size(count: int | None) -> str | None:
+    return None if count is None else size(count)
 
 
 @with_admin
@@ -157,7 +211,7 @@ async def describe(admin: Admin, options: argparse.Namespace) -> int:
     if options.json:
         print_json(documents)
     else:
-        print("\n\n".join(_page(document) for document in documents))
+        print_lines("\n\n".join(_page(document) for document in documents))
     return 0
 
 

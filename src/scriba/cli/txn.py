@@ -4,7 +4,7 @@ import argparse
 import time
 from typing import Any
 
-from scriba.cli.output import note, print_json, print_table
+from scriba.cli.output import note, print_json, print_lines, print_table
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
 from scriba.client import Admin, TopicPartition
@@ -41,7 +41,7 @@ async def describe(admin: Admin, options: argparse.Namespace) -> int:
     if options.json:
         print_json(documents)
     else:
-        print("\n\n".join(_page(document) for document in documents))
+        print_lines("\n\n".join(_page(document) for document in documents))
     return 0
 
 

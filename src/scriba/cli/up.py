@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from scriba import __version__
+from scriba.cli.problems import Misuse
 from scriba.cli.words import BOOTSTRAP
 from scriba.config import ConfigError, StartError
 from scriba.errors import ErrorCode
@@ -80,9 +81,7 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
     given |= parse_arguments(options.settings)
     if options.port is not None:
         if "listeners" in given:
-            raise StartError(
-                f"--port: listeners is set too ({given['listeners'].origin}); drop one"
-            )
+            raise Misuse(f"--port: listeners is set too ({given['listeners'].origin})", "drop one")
         given["listeners"] = Given(f"PLAINTEXT://127.0.0.1:{options.port}", "--port")
     elif options.ephemeral and "listeners" not in given:
         given["listeners"] = Given("PLAINTEXT://127.0.0.1:0", "--ephemeral")
@@ -96,7 +95,10 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
         settings = NodeSettings.parse(texts, machine=socket.gethostname())
     except ConfigError as error:
         origin = given.get(error.name)
-        raise StartError(f"{error} ({origin.origin})" if origin else str(error)) from error
+        if origin is None:
+            raise StartError(str(error)) from error
+        typed = origin.origin.startswith("--")
+        raise (Misuse if typed else StartError)(f"{error} ({origin.origin})") from error
     note("without a meaning here, ignored", settings.screened.ignored)
     note("for features not served yet, without effect", settings.screened.waiting)
     note("no setting by that name, ignored", strangers)
@@ -107,6 +109,8 @@ def read_file(path: str) -> dict[str, Given]:
     try:
         with open(path, encoding="utf-8") as file:
             return parse_properties(file.read(), path)
+    except ConfigError as error:
+        raise StartError(str(error)) from error
     except OSError as error:
         raise StartError(f"--config {path}: {error.strerror}; name a readable file") from error
     except UnicodeDecodeError as error:
@@ -208,7 +212,7 @@ def banner(node: "Node") -> str:
     return "\n".join(
         [
             f"Scriba {__version__}: node {node.settings.node_id} of cluster {node.cluster_id}",
-            *(f"  listening on {each}" for each in addresses(node)),
+            *(f"  listening on {each}" for each in bound(node)),
             f"  data in {directories}",
             "",
             f"  produce:  echo hello | scriba produce {DEMO_TOPIC}{broker}",
@@ -216,6 +220,16 @@ def banner(node: "Node") -> str:
             "  stop:     Ctrl-C",
         ]
     )
+
+
+def bound(node: "Node") -> list[str]:
+    """What the node really listens on, which may be more than this machine can reach."""
+    told = []
+    for each in node.listeners:
+        host = each.host or "0.0.0.0"
+        everywhere = ", every address of this machine" if each.host in WILDCARDS else ""
+        told.append(f"{f'[{host}]' if ':' in host else host}:{each.port}{everywhere}")
+    return told
 
 
 def addresses(node: "Node") -> list[str]:

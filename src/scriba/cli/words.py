@@ -1,7 +1,6 @@
 """What the arguments of commands are made of: the options they share, and single words."""
 
 import argparse
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -12,8 +11,6 @@ if TYPE_CHECKING:
 BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE = "SCRIBA_BOOTSTRAP"
 TIMEOUT_SECONDS = 10.0
-MISUSED = 2
-"""The exit code for wrong arguments."""
 
 N = TypeVar("N", int, float)
 Commands = Any
@@ -49,6 +46,16 @@ class Parser(argparse.ArgumentParser):
         finally:
             self._by_words = False
 
+    def format_help(self) -> str:
+        """With examples that can be typed, which stand in a table of their own."""
+        from scriba.cli.examples import EXAMPLES
+
+        text = super().format_help()
+        lines = EXAMPLES.get(self.prog, ())
+        return (
+            text + "\nexamples:\n" + "".join(f"  $ {line}\n" for line in lines) if lines else text
+        )
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
@@ -59,8 +66,28 @@ class Parser(argparse.ArgumentParser):
         advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(choices)}"
         raise argparse.ArgumentError(action, f"no {value!r}; {advice}")
 
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> Any:
+        """Words that are left over are told by the command that they were given to."""
+        options, rest = self.parse_known_args(args, namespace)
+        if rest:
+            chosen = getattr(options, "chosen", self)
+            chosen.error(f"unrecognized arguments: {' '.join(rest)}")
+        return options
+
     def error(self, message: str) -> NoReturn:
-        self.exit(MISUSED, f"{self.prog}: {message} (see {self.prog} --help)\n")
+        if message.endswith("required: COMMAND"):
+            from scriba.cli.commands import inner
+
+            message = f"a command is missing; there are {', '.join(inner(self))}"
+        from scriba.cli.output import print_event
+        from scriba.cli.problems import MISUSED
+
+        fix = f"see {self.prog} --help"
+        told = {"message": f"{self.prog}: {message}", "fix": fix, "code": None}
+        print_event(f"{self.prog}: {message} ({fix})", {"error": told | {"exit_code": MISUSED}})
+        self.exit(MISUSED)
 
 
 def group(commands: Commands, name: str, summary: str) -> Commands:
@@ -84,7 +111,7 @@ def command(
         formatter_class=Help,
         allow_abbrev=False,
     )
-    made.set_defaults(run=run)
+    made.set_defaults(run=run, chosen=made)
     return made
 
 
@@ -113,9 +140,14 @@ def connects(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-b",
         "--bootstrap",
-        default=os.environ.get(BOOTSTRAP_VARIABLE) or BOOTSTRAP,
         metavar="HOST:PORT",
-        help=f"one broker or more, with commas (default: {BOOTSTRAP_VARIABLE} or {BOOTSTRAP})",
+        help=f"one broker or more, with commas (default: {BOOTSTRAP_VARIABLE}, the profile, or "
+        f"{BOOTSTRAP})",
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="NAME",
+        help="the cluster of this name (default: SCRIBA_PROFILE, or the profile in use)",
     )
     parser.add_argument(
         "-X",
@@ -162,6 +194,16 @@ def pair(text: str) -> tuple[str, str]:
     if not separator or not name:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
     return name, value
+
+
+def pattern(text: str) -> str:
+    import re
+
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no regular expression: {error}") from None
+    return text
 
 
 def place(text: str) -> "Place":

@@ -50,7 +50,7 @@ from scriba.client.admin_read import (
 from scriba.client.admin_transactions import TransactionAdmin
 from scriba.client.calls import Calls, outcome
 from scriba.client.cluster import Cluster
-from scriba.client.errors import BrokerError, raise_for
+from scriba.client.errors import BrokerError, ClientError, raise_for
 from scriba.client.keywords import AdminKeywords
 from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
 from scriba.client.offsets import look_up
@@ -97,6 +97,12 @@ class Admin(GroupAdmin, TransactionAdmin):
         self.settings = AdminSettings.build(config, keywords)
         self._cluster = Cluster(_ports or real_ports(), self.settings)
         self._calls = Calls(self._cluster, self.settings.default_api_timeout_ms)
+
+    @property
+    def trouble(self) -> ClientError | None:
+        """What keeps the cluster from answering, while it is tried again; None when nothing
+        does."""
+        return self._cluster.trouble
 
     async def close(self) -> None:
         await self._cluster.close()

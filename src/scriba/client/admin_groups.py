@@ -174,7 +174,11 @@ class GroupAdmin:
                 for t in answer.topics
                 for p in t.partitions
             }
-            return {group_id: _first(errors, wanted)}
+            failed = _first(errors, wanted)
+            if failed is not None and failed.code is ErrorCode.UNKNOWN_MEMBER_ID and not member:
+                # A commit without a member is refused so where there are some.
+                failed.fix = f"stop the members of {group_id} first"
+            return {group_id: failed}
 
         await self._calls.at_coordinators(
             CoordinatorKind.GROUP, [group_id], ask, timeout_ms, f"offsets of {group_id}"

@@ -133,6 +133,11 @@ class Cluster:
             self._updated.set_exception(Closed("the client was closed"))
             self._updated.exception()  # there may be nobody who waits
 
+    @property
+    def trouble(self) -> ClientError | None:
+        """The failure after which something is being tried again; None when nothing is."""
+        return self._failure
+
     # -- the picture -----------------------------------------------------------------------------
 
     def want(self, topic: str) -> None:
@@ -289,14 +294,19 @@ class Cluster:
         self.start()
 
         async def keep_trying() -> T:
+            mine: ClientError | None = None
             while True:
                 try:
-                    return await attempt()
+                    result = await attempt()
                 except ClientError as failure:
                     if not failure.retriable:
                         raise
-                    self._failure = failure
+                    mine = self._failure = failure
                     log.debug("%s: trying again after %s", what, failure)
+                else:
+                    if self._failure is mine:
+                        self._failure = None
+                    return result
                 await asyncio.sleep(backoff.next_ms() / 1000)
 
         return await self.within(keep_trying(), timeout_ms, what)

@@ -205,6 +205,12 @@ class Consumer(Generic[K, V]):
             return frozenset()
         return chosen.topics or frozenset(where.topic for where in self._positions.assigned)
 
+    @property
+    def trouble(self) -> ClientError | None:
+        """What keeps the cluster from answering, while it is tried again; None when nothing
+        does."""
+        return self._cluster.trouble
+
     def assignment(self) -> list[TopicPartition]:
         return sorted(self._positions.assigned)
 

@@ -370,6 +370,12 @@ class Producer:
         # After an error in the block nobody waits long for what it left behind.
         await self.close(None if kind is None else 0)
 
+    @property
+    def trouble(self) -> ClientError | None:
+        """What keeps records from being written, or the cluster from being known, while it is
+        tried again; None when nothing does."""
+        return self._sender.trouble or self._cluster.trouble
+
     async def partitions(self, topic: str) -> list[int]:
         """The partitions of a topic."""
         return sorted((await self._find(topic, self.settings.max_block_ms)).partitions)

@@ -85,6 +85,8 @@ class Sender:
         self._lanes: dict[int, _Lane] = {}
         self._homeless: dict[Queue, None] = {}
         """Queues with something to send whose partition has no known leader."""
+        self._failure: ClientError | None = None
+        """Why something is being sent again; None once something has arrived."""
         self._identity = ProducerIdentity(cluster)
         self._transactions = transactions
         self.missing = Signal()
@@ -93,6 +95,17 @@ class Sender:
     def start(self) -> None:
         self._cluster.tasks.spawn(self._follow_leaders(), name="scriba-leaders")
         self._cluster.tasks.spawn(self._expire(), name="scriba-expiry")
+
+    @property
+    def trouble(self) -> ClientError | None:
+        """What keeps records from being written at the moment."""
+        if not self._accumulator.pending:
+            return None
+        if self._failure is None and self._homeless:
+            where = next(iter(self._homeless)).where
+            code = self._cluster.errors.get(where.topic, ErrorCode.LEADER_NOT_AVAILABLE)
+            return BrokerError(code, about=str(where))
+        return self._failure
 
     def ready(self, queue: Queue) -> None:
         """Tells that a queue may have a ripe batch."""
@@ -135,6 +148,7 @@ class Sender:
                     await self._post(lane, connection, batches)
             except ClientError as failure:
                 log.debug("lane to broker %d: %s", lane.node, failure)
+                self._failure = failure
                 if self._identity.refused is not None:
                     self.fail_all(self._identity.refused)
                 self._reroute(lane)
@@ -347,6 +361,7 @@ class Sender:
 
     def _acknowledge(self, queue: Queue, batch: Batch, offset: int, append_time: int) -> None:
         self._landed(queue, batch)
+        self._failure = None
         if queue.numbering is not None:
             queue.numbering.acknowledged(batch)
         if not batch.finished:
@@ -390,6 +405,7 @@ class Sender:
             self._give_up(queue, batch, failure, refused)
             return
         log.debug("%s: trying again after %s", queue.where, failure)
+        self._failure = failure
         if pause is None:
             pause = self._backoff.after(batch.attempts)
         batch.attempts += 1

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -71,7 +72,7 @@ def test_words_and_options_come_in_any_order() -> None:
 def test_the_list_of_commands_stands_in_two_columns(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["--help"])
-    listed = capsys.readouterr().out.partition("commands:\n")[2].splitlines()
+    listed = capsys.readouterr().out.partition("commands:\n")[2].partition("\n\n")[0].splitlines()
     assert all(line[2:].split() and line[2] != " " for line in listed), listed
     assert len({len(line) - len(line[2:].partition(" ")[2].lstrip()) for line in listed}) == 1
 
@@ -84,7 +85,6 @@ def test_a_place_may_begin_with_a_minus() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        [],
         ["topic"],
         ["topic", "create"],
         ["topic", "create", "t", "--partitions", "0"],
@@ -161,7 +161,13 @@ def test_words_that_do_not_go_together_exit_with_2_and_one_line(
     words: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
-    assert capsys.readouterr().err == f"scriba: {line}\n"
+    told = capsys.readouterr().err
+    if "--json" in words:
+        error = json.loads(told)["error"]
+        assert f"{error['message']}; {error['fix']}" == line
+        assert (error["code"], error["exit_code"]) == (None, 2)
+    else:
+        assert told == f"scriba: {line}\n"
 
 
 def test_a_file_that_is_not_there_is_told_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

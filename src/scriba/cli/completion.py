@@ -1,0 +1,13 @@
+"""`scriba completion`: the script for a shell."""
+
+import argparse
+import importlib
+
+from scriba.cli.arguments import parser
+from scriba.cli.completing.table import places
+
+
+def run(options: argparse.Namespace) -> int:
+    shell = importlib.import_module(f"scriba.cli.completing.{options.shell}")
+    print(shell.script(places(parser())), end="")
+    return 0

@@ -1,0 +1,113 @@
+"""The words of `scriba produce` and `scriba consume`."""
+
+from scriba.cli.words import Commands, asks, at_least, command, pair, pattern, place, template
+
+
+def produce(commands: Commands) -> None:
+    made = command(
+        commands,
+        "produce",
+        "scriba.cli.produce:run",
+        "write records, one for each line",
+        "Writes one record for each line of a file or of standard input.",
+        epilog='Lines of --json are objects such as {"key": "k", "value": "v", "headers": '
+        '[["name", "v"]], "partition": 0, "timestamp": 1767225600000}; only value is needed. '
+        'null is Kafka\'s null, {"base64": "..."} stands for bytes that are not UTF-8.',
+    )
+    made.add_argument("topic", metavar="TOPIC")
+    made.add_argument("file", nargs="?", metavar="FILE", help="read this (default: stdin)")
+    made.add_argument(
+        "-K", "--key-separator", metavar="TEXT", help="what stands between key and value in a line"
+    )
+    made.add_argument("-k", "--key", metavar="TEXT", help="a key for every record")
+    made.add_argument(
+        "--null-marker",
+        metavar="TEXT",
+        help="a key or value that is just this is null; '' makes empty ones null",
+    )
+    made.add_argument(
+        "--tombstone",
+        action="store_true",
+        help="each line is a key; its record has no value, so compaction removes the key",
+    )
+    made.add_argument("-p", "--partition", type=at_least(int, 0), metavar="N")
+    made.add_argument(
+        "--repartition",
+        action="store_true",
+        help="with --json: by key or spread, whatever partition a line names",
+    )
+    made.add_argument(
+        "-H",
+        "--header",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a header for every record; may be repeated",
+    )
+    made.add_argument(
+        "-z", "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="none"
+    )
+    made.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
+    asks(made, json="lines are JSON, as consume --json writes them")
+
+
+def consume(commands: Commands) -> None:
+    made = command(
+        commands,
+        "consume",
+        "scriba.cli.consume:run",
+        "read records",
+        "Reads records from the beginning, or where --from says, and goes on until Ctrl-C.",
+        epilog="Tokens of --format, as in kcat: %t topic, %p partition, %o offset, %T time in "
+        "ms, %h headers, %k key, %K its length, %s value, %S its length, %R the same in "
+        "4 bytes, %%; and \\n \\r \\t \\xHH.",
+    )
+    made.add_argument("topics", nargs="*", metavar="TOPIC", help="one or more")
+    made.add_argument(
+        "--pattern",
+        type=pattern,
+        metavar="REGEX",
+        help="all topics whose whole name it matches, those created later too",
+    )
+    made.add_argument(
+        "-p",
+        "--partition",
+        type=at_least(int, 0),
+        action="append",
+        metavar="N",
+        help="read only this one; may be repeated",
+    )
+    made.add_argument(
+        "-g",
+        "--group",
+        metavar="GROUP",
+        help="read as a member of this group, and go on where it has committed",
+    )
+    made.add_argument(
+        "-o",
+        "--from",
+        type=place,
+        dest="start",
+        metavar="PLACE",
+        help="beginning, end, an offset, -10 (the last ten of each partition), '2h ago', "
+        "2026-01-31T12:00 or @milliseconds (default: beginning)",
+    )
+    made.add_argument(
+        "--from-beginning", action="store_const", const=None, dest="start", help="the default"
+    )
+    made.add_argument("-c", "--count", type=at_least(int, 1), metavar="N", help="stop after N")
+    made.add_argument(
+        "-e", "--exit", action="store_true", help="stop at what was the end when it began"
+    )
+    made.add_argument("-f", "--format", type=template, metavar="TEXT", help="how to write a record")
+    made.add_argument(
+        "-K", "--key-separator", metavar="TEXT", help="write key and value with this between them"
+    )
+    made.add_argument(
+        "--null-marker", metavar="TEXT", help="write this for null (default: nothing)"
+    )
+    made.add_argument(
+        "--raw", action="store_true", help="on a terminal too: control characters as they are"
+    )
+    asks(made, json="one JSON object a line, which produce --json reads back")

@@ -1,0 +1,127 @@
+"""The words of `scriba topic`."""
+
+from scriba.cli.words import Commands, asks, at_least, command, pair, place, positive
+
+
+def _create(commands: Commands) -> None:
+    create = command(
+        commands,
+        "create",
+        "scriba.cli.topic:create",
+        "create a topic",
+        "Creates a topic. Numbers that are not given are left to the broker.",
+    )
+    create.add_argument("topic", metavar="TOPIC")
+    create.add_argument("-p", "--partitions", type=at_least(int, 1), default=-1, metavar="N")
+    create.add_argument(
+        "-r", "--replication-factor", type=at_least(int, 1), default=-1, metavar="N"
+    )
+    create.add_argument(
+        "-c",
+        "--config",
+        type=pair,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting of the topic; may be repeated",
+    )
+    create.add_argument(
+        "--if-not-exists", action="store_true", help="a topic that is there stays as it is"
+    )
+    create.add_argument("--dry-run", action="store_true", help="only check that it could be done")
+    create.add_argument(
+        "--plan",
+        type=positive,
+        metavar="MBPS",
+        help="create nothing; propose a number of partitions for this many MB/s",
+    )
+    create.add_argument(
+        "--per-consumer",
+        type=positive,
+        metavar="MBPS",
+        help="with --plan: what one consumer gets through (default: 10)",
+    )
+    create.add_argument(
+        "--per-partition",
+        type=positive,
+        metavar="MBPS",
+        help="with --plan: what one partition takes in (default: 25)",
+    )
+    asks(create)
+
+
+def topics(commands: Commands) -> None:
+    _create(commands)
+
+    listing = command(
+        commands,
+        "list",
+        "scriba.cli.topic:list_all",
+        "list topics",
+        "Lists topics with their partitions, records and bytes.",
+    )
+    listing.add_argument("--internal", action="store_true", help="those of the broker itself too")
+    listing.add_argument(
+        "--names", action="store_true", help="names alone, one a line; asks brokers for no more"
+    )
+    asks(listing)
+
+    describe = command(
+        commands,
+        "describe",
+        "scriba.cli.topic:describe",
+        "show a topic's partitions and settings",
+        "Shows partitions with leader, replicas, offsets and size, and the settings of the topic.",
+    )
+    describe.add_argument("topics", nargs="*", metavar="TOPIC", help="all when none is named")
+    asks(describe)
+
+    alter = command(
+        commands,
+        "alter",
+        "scriba.cli.topic:alter",
+        "add partitions to a topic",
+        "Adds partitions. Records with a key then go to other partitions than before, so a key's "
+        "order ends there. There is no way back: a topic cannot have fewer partitions.",
+    )
+    alter.add_argument("topic", metavar="TOPIC")
+    alter.add_argument(
+        "-p", "--partitions", type=at_least(int, 1), required=True, metavar="N", help="in total"
+    )
+    alter.add_argument("--dry-run", action="store_true", help="only check that it could be done")
+    asks(alter)
+
+    delete = command(
+        commands,
+        "delete",
+        "scriba.cli.topic:delete",
+        "delete topics with all their records",
+        "Deletes topics with all their records. It does not ask.",
+    )
+    delete.add_argument("topics", nargs="+", metavar="TOPIC")
+    delete.add_argument("--if-exists", action="store_true", help="a missing topic is no error")
+    asks(delete)
+
+    _trim(commands)
+
+
+def _trim(commands: Commands) -> None:
+    trim = command(
+        commands,
+        "trim",
+        "scriba.cli.trim:run",
+        "delete a topic's oldest records",
+        "Shows which records before a place would be deleted; with --apply they are. There is no "
+        "way back. Consumers that stand before the place go on where auto.offset.reset says.",
+    )
+    trim.add_argument("topic", metavar="TOPIC[:N,...]", help="all partitions, or those named")
+    trim.add_argument(
+        "--before",
+        type=place,
+        required=True,
+        metavar="PLACE",
+        help="end, an offset, -10 (keep the last ten of each partition), '2h ago', PT2H, "
+        "2026-01-31T12:00 or @milliseconds",
+    )
+    trim.add_argument("--apply", action="store_true", help="do it, instead of showing it")
+    asks(trim)

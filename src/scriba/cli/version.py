@@ -1,0 +1,33 @@
+"""`scriba version`: what runs here."""
+
+import argparse
+import platform
+
+from scriba import __version__
+from scriba.cli.output import print_json
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.json:
+        print_json(
+            {
+                "version": __version__,
+                "mode": mode(),
+                "python": platform.python_version(),
+                "platform": platform.platform(),
+            }
+        )
+    else:
+        print(line())
+    return 0
+
+
+def line() -> str:
+    return f"scriba {__version__} ({mode()}), Python {platform.python_version()}"
+
+
+def mode() -> str:
+    """Who works on single records, decided where that is decided for clients and broker."""
+    from scriba.records import native
+
+    return "native" if native.kit.native else "pure Python"
