@@ -16,7 +16,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, Generic, TypeVar
 
@@ -24,6 +25,7 @@ T = TypeVar("T")
 L = TypeVar("L", bound=asyncio.AbstractEventLoop)
 
 _LENGTH: Final = struct.Struct(">I")
+_PAUSE_S: Final = 0.005
 
 
 class LoopThread(Generic[L]):
@@ -203,3 +205,12 @@ async def in_a_thread(work: Callable[[], T]) -> T:
     """Waits for `work` without holding the caller's loop."""
     with ThreadPoolExecutor(1, "scriba-testing") as thread:
         return await asyncio.get_running_loop().run_in_executor(thread, work)
+
+
+def until(seconds: float) -> Iterator[None]:
+    """A turn every few milliseconds until the time is up, and one more."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        yield
+        time.sleep(_PAUSE_S)
+    yield

@@ -85,6 +85,7 @@ class Inside:
         """One of the methods below. A node that has failed says why instead."""
         if self._failed is not None and self._failed.done():
             self._failed.result()
+        await self._node.replicas.settled()  # a topic that is just being made is made first
         return await getattr(self, name)(*values)
 
     # ---- time and faults ----

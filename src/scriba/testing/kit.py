@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from scriba.config import ConfigError
 from scriba.errors import ErrorCode
-from scriba.runtime.hosting import in_a_thread, temporary_directory
+from scriba.runtime.hosting import in_a_thread, temporary_directory, until
 from scriba.settings import NodeSettings
 from scriba.settings.listeners import WILDCARDS
 from scriba.testing.carried import api_named, error_named
@@ -244,14 +244,29 @@ class Broker:
         return names
 
     def records(
-        self, topic: str, partition: int | None = None, *, uncommitted: bool = False
+        self,
+        topic: str,
+        partition: int | None = None,
+        *,
+        uncommitted: bool = False,
+        at_least: int = 0,
+        timeout: float = 30,
     ) -> list[Record]:
         """All records of a topic, partition by partition, as `read_committed` consumers see them.
 
-        `uncommitted` adds those of open and of aborted transactions.
+        `uncommitted` adds those of open and of aborted transactions. With `at_least`, waits for so
+        many, and raises TimeoutError after `timeout` seconds; a coroutine whose own loop has to
+        write them awaits `asyncio.to_thread(broker.records, ...)`.
         """
-        records: list[Record] = self._call("records", topic, partition, uncommitted)
-        return records
+        if not at_least:
+            found: list[Record] = self._call("records", topic, partition, uncommitted)
+            return found
+        for _ in until(timeout):
+            if topic in self._call("topics"):
+                found = self._call("records", topic, partition, uncommitted)
+                if len(found) >= at_least:
+                    return found
+        raise TimeoutError(f"{topic} does not have {at_least} records after {timeout} s")
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """The committed offsets of a group: {(topic, partition): offset}."""
