@@ -415,11 +415,19 @@ async def test_a_start_that_is_cancelled_leaves_nothing() -> None:
 
 def test_no_warning_is_given_by_a_whole_life() -> None:
     program = (
-        "import scriba.testing\n"
+        "import gc, scriba.testing\n"
         "with scriba.testing.broker() as broker:\n"
         "    broker.produce('t', 'v')\n"
         "    broker.restart(kill=True)\n"
         "    broker.clock.advance(days=1)\n"
+        "    broker.create_topic('c', cleanup_policy='compact', segment_ms=60_000)\n"
+        "    for text in ('one', 'two'):\n"
+        "        broker.produce('c', text, key='k')\n"
+        "        broker.clock.advance(minutes=10)\n"
+        "        broker.produce('c', text, key='j')\n"
+        "    broker.clock.advance(minutes=10)\n"
+        "    assert len(broker.records('c')) < 4, 'nothing was compacted'\n"
+        "gc.collect()\n"
     )
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", program],
