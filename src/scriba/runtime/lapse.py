@@ -67,8 +67,10 @@ class CountedWorker:
             async for item in items:
                 yield item
         finally:
-            self._absent.count -= 1
-            await items.aclose()
+            try:
+                await items.aclose()
+            finally:
+                self._absent.count -= 1
 
     async def close(self) -> None:
         await self._worker.close()

@@ -73,7 +73,13 @@ class ChildWorker:
         if process is not None:
             with suppress(ProcessLookupError):
                 process.kill()
-            await process.wait()
+            # To its end, also for a caller that is cancelled: the loop may be closed next.
+            ended = asyncio.ensure_future(process.wait())
+            try:
+                await asyncio.shield(ended)
+            except asyncio.CancelledError:
+                await ended
+                raise
 
 
 class ChildWorkers:

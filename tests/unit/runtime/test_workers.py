@@ -1,5 +1,6 @@
 """Work in a process of its own: started on demand, in step with its owner, gone with it."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -102,3 +103,15 @@ def test_no_child_outlives_its_parent() -> None:
     while runs(child):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+async def test_a_close_that_is_cancelled_waits_for_the_end_of_the_child() -> None:
+    worker = ChildWorkers().start()
+    (pid,) = await taken(worker, "process")
+    closing = asyncio.ensure_future(worker.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert closing.cancelled()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
