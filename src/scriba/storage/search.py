@@ -106,6 +106,9 @@ async def _find(
     latest: int,
 ) -> TimedOffset | None:
     """The first record of a batch within the bounds."""
+    if position < segment.ascent.known_from:
+        upper = segment.max_offset + 1
+        await settled(partial(segment.ascent.check, segment, position, header.size, 0, upper))
     file = segment.open_file()
     size = header.length + LOG_OVERHEAD
     await file.load(position, size)

@@ -23,6 +23,7 @@ from scriba.records.header import (
 )
 from scriba.runtime.ports import WOULD_BLOCK, Disk, File, Offload
 from scriba.storage.aborted import AbortedTxns
+from scriba.storage.ascent import Ascent
 from scriba.storage.cold import Cold, Window, settled
 from scriba.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from scriba.storage.indexes import Indexes, WithRoom
@@ -67,6 +68,7 @@ class Segment:
         "_stem",
         "aborted",
         "aborted_dirty",
+        "ascent",
         "base_offset",
         "created_ms",
         "file",
@@ -112,6 +114,7 @@ class Segment:
         self.aborted = aborted or AbortedTxns()
         self.aborted_dirty = False
         """Whether the transaction index on disk is behind, or ahead of, the one in memory."""
+        self.ascent = Ascent(size)
         self.recent = Recent()
         self.limits = limits
         self._since_index = 0
@@ -242,6 +245,7 @@ class Segment:
     def sleep(self) -> File | None:
         """Gives memory back. Returns the file: dropped, it closes once nobody sends from it."""
         self.recent.clear()
+        self.ascent.clear()
         self.indexes.forget()
         self.limit = _ASLEEP
         file, self.file = self.file, None
@@ -367,47 +371,59 @@ class Segment:
 
     def _scan_to(self, offset: int, position: int, last_offset: int) -> int | Cold:
         """Looks from `position` on, where the index has a batch that ends with `last_offset`."""
+        before = self.base_offset - 1
         while position < self.size:
-            window = self._try_read(position, min(_WINDOW, self.size - position))
+            window = self.try_read(position, min(_WINDOW, self.size - position))
             if isinstance(window, Cold):
                 return window
             at = 0
             while len(window) - at >= HEADER_SIZE:
                 header = BatchHeader._make(HEADER.unpack_from(window, at))
                 last = header.base_offset + header.last_offset_delta
-                if not self._can_be(header, position + at) or last_offset not in (-1, last):
-                    return self._mistrust(position + at)
+                if (
+                    not self.can_be(header, position + at)
+                    or last_offset not in (-1, last)
+                    or header.base_offset <= before
+                ):
+                    return self.mistrust(position + at)
                 if last >= offset:
                     return position + at
-                last_offset = -1
+                last_offset, before = -1, last
                 at += header.length + LOG_OVERHEAD
             position += at
         return self.size
 
     def _header_at(self, position: int) -> BatchHeader | Cold:
-        window = self._try_read(position, HEADER_SIZE)
+        window = self.try_read(position, HEADER_SIZE)
         if isinstance(window, Cold):
             return window
         header = BatchHeader._make(HEADER.unpack_from(window))
-        return header if self._can_be(header, position) else self._mistrust(position)
+        return header if self.can_be(header, position) else self.mistrust(position)
 
-    def _try_read(self, position: int, size: int) -> memoryview | Cold:
+    def try_read(self, position: int, size: int) -> memoryview | Cold:
         """At least one header from the page cache."""
         view = memoryview(bytearray(size))
         got = self.open_file().try_pread_into(view, position)
         if got >= HEADER_SIZE:
             return view[:got]
         if got == WOULD_BLOCK or self.open_file().size() - position >= HEADER_SIZE:
-            return Cold(Window(self._disk, self.path(LOG)), position, size)
-        return self._mistrust(position)
+            return self.cold(position, size)
+        return self.mistrust(position)
 
-    def _can_be(self, header: BatchHeader, position: int) -> bool:
+    def cold(self, position: int, size: int) -> Cold:
+        """To be loaded into the page cache."""
+        return Cold(Window(self._disk, self.path(LOG)), position, size)
+
+    def can_be(self, header: BatchHeader, position: int) -> bool:
         return sane_header(header) and header.length + LOG_OVERHEAD <= self.size - position
 
-    def _mistrust(self, position: int) -> Cold:
+    def mistrust(self, position: int) -> Cold:
         """No batch where one should be: the index gets the first blame, then the log itself."""
         if self._repaired:
-            raise Damaged(f"{self.path(LOG)} holds no record batch at {position}")
+            raise Damaged(
+                f"{self.path(LOG)} holds no record batch at {position} that goes on where the one "
+                "before it ends"
+            )
         return Cold(_Repair(self), 0, 0)
 
     # ---- repair and truncation ----
@@ -447,6 +463,8 @@ class Segment:
         """
         position = self.indexes.truncate(offset, margin)
         self.recent.clear()
+        self.ascent.clear()
+        self.ascent.known_from = min(self.ascent.known_from, position)
         self.size = position
         self.next_offset = UNKNOWN
         self._since_index = 0

@@ -108,6 +108,10 @@ class Segments:
                 size = segment.extent(start, limit, max_bytes, min_one)
                 if isinstance(size, Cold):
                     return size
+                if start < segment.ascent.known_from and size:
+                    size = segment.ascent.check(segment, start, size, offset, end)
+                    if isinstance(size, Cold):
+                        return size
                 return Slice(segment.open_file(), start, size, offset) if size else EMPTY
             segment = following  # compaction left nothing of this one's end
         return EMPTY

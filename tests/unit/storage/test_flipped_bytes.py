@@ -1,0 +1,157 @@
+"""Any byte of a batch's header that flips: records go out right, or not at all.
+
+What lies under the checksum a consumer finds by itself. The base offset, the length and the magic
+do not, so the log must: a read of them fails, and the replica is set aside like for other damage.
+"""
+
+import pytest
+
+from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.records.batch import Record, decode_records, encode_batch, read_header
+from scriba.records.header import CRC_OFFSET, HEADER_SIZE, check_crc, walk
+from scriba.settings import TopicSettings
+from scriba.storage.cold import Cold
+from scriba.storage.log import Slice
+
+SETTINGS = TopicSettings(segment_bytes=4000, index_interval_bytes=200)
+BATCHES = 60
+PER_BATCH = 2
+NAME = "00000000000000000000.log"
+BASE_OFFSET = range(8)
+LENGTH = range(8, 12)
+LEADER_EPOCH = range(12, 16)
+MAGIC = range(16, 17)
+LAST_DELTA = range(23, 27)
+
+
+def told(offset):
+    return f"value of {offset}".encode()
+
+
+async def filled(shelf):
+    """A partition of some segments, as a clean shutdown leaves it; the positions in the first."""
+    log = shelf.open(settings=SETTINGS)
+    for number in range(BATCHES):
+        offsets = range(number * PER_BATCH, (number + 1) * PER_BATCH)
+        batch = encode_batch([Record(0, 1000 + o, None, told(o), ()) for o in offsets])
+        log.append(memoryview(batch), read_header(batch), 0, shelf.now)
+    await log.flush()
+    await log.close()
+    data = (shelf.root / "t-0" / NAME).read_bytes()
+    return data, [position for position, _ in walk(data)]
+
+
+def reopened(shelf):
+    return shelf.open(settings=SETTINGS, recovery_point=BATCHES * PER_BATCH, clean=True)
+
+
+async def fetch(log, offset, max_bytes):
+    while True:
+        found = log.read(offset, max_bytes, log.end_offset)
+        if not isinstance(found, Cold):
+            break
+        await found.file.load(found.position, found.size)
+    assert isinstance(found, Slice)
+    data = bytearray(found.size)
+    found.file.pread_into(memoryview(data), found.position)
+    return data
+
+
+async def consume(log, offset, max_bytes):
+    """As a client reads from `offset` on; ParseError for what its checksum refuses."""
+    seen = []
+    while offset < log.end_offset:
+        before = offset
+        data = await fetch(log, offset, max_bytes)
+        for position, header in walk(data):
+            if not check_crc(data, position, header):
+                raise ParseError("the checksum is wrong")
+            batch = memoryview(data)[position : position + header.size]
+            seen += [(r.offset, r.value) for r in decode_records(batch) if r.offset >= offset]
+            offset = max(offset, header.next_offset)
+        assert offset > before, "a client makes no progress"
+    return seen
+
+
+def expected(first=0):
+    return [(offset, told(offset)) for offset in range(first, BATCHES * PER_BATCH)]
+
+
+@pytest.mark.parametrize("byte", range(HEADER_SIZE))
+@pytest.mark.parametrize("flip", [0x01, 0x80])
+async def test_a_flipped_byte_never_sends_records_under_wrong_offsets(shelf, byte, flip):
+    whole, positions = await filled(shelf)
+    path = shelf.root / "t-0" / NAME
+    for position in (positions[0], positions[1], positions[7], positions[-1]):
+        broken = bytearray(whole)
+        broken[position + byte] ^= flip
+        hurt = read_header(whole, position).base_offset
+        for first, max_bytes in ((0, 1 << 20), (0, 150), (hurt, 1 << 20), (hurt + 1, 100)):
+            path.write_bytes(broken)
+            log = reopened(shelf)
+            try:
+                seen = await consume(log, first, max_bytes)
+            except ParseError:
+                assert byte >= CRC_OFFSET, "a client cannot find that"
+            except KafkaError:
+                assert byte in (*BASE_OFFSET, *LENGTH, *MAGIC) or byte >= CRC_OFFSET
+                assert log.failure is not None
+                assert log.failure.error.code is ErrorCode.KAFKA_STORAGE_ERROR
+                assert not log.failure.device
+            else:
+                # Whoever begins in the middle of a batch that claims to be shorter does not come
+                # by it; its checksum tells everyone who does.
+                missed = seen == expected(first + 1) and byte in LAST_DELTA and first == hurt + 1
+                assert missed or seen == expected(first)
+                assert byte in LEADER_EPOCH or first > hurt
+            path.write_bytes(whole)
+
+
+@pytest.mark.parametrize("byte", BASE_OFFSET)
+async def test_a_time_is_not_looked_up_under_a_wrong_offset(shelf, byte):
+    whole, positions = await filled(shelf)
+    hurt = read_header(whole, positions[7]).base_offset
+    broken = bytearray(whole)
+    broken[positions[7] + byte] ^= 0x01
+    (shelf.root / "t-0" / NAME).write_bytes(broken)
+    log = reopened(shelf)
+    with pytest.raises(KafkaError):
+        await log.offset_for_timestamp(1000 + hurt)
+
+
+async def test_what_was_looked_at_is_not_looked_at_again(shelf):
+    await filled(shelf)
+    log = reopened(shelf)
+    assert await consume(log, 0, 1 << 20) == expected()
+    before = shelf.disk.calls["read"]
+    for _ in range(5):
+        log.read(0, 1 << 20, log.end_offset)
+    assert shelf.disk.calls["read"] == before
+
+
+async def test_what_this_process_wrote_is_never_looked_at(shelf):
+    log = shelf.open(settings=SETTINGS)
+    for _ in range(3):
+        shelf.append(log)
+    before = shelf.disk.calls["read"]
+    for offset in range(3):
+        assert isinstance(log.read(offset, 1 << 20, log.end_offset), Slice)
+    assert shelf.disk.calls["read"] == before
+
+
+async def test_gaps_that_compaction_leaves_are_no_damage(shelf):
+    whole, positions = await filled(shelf)
+    less = bytearray(whole[: positions[3]] + whole[positions[9] :])
+    for suffix in (".index", ".timeindex"):
+        (shelf.root / "t-0" / NAME).with_suffix(suffix).unlink()
+    (shelf.root / "t-0" / NAME).write_bytes(less)
+    log = reopened(shelf)
+    gone = range(3 * PER_BATCH, 9 * PER_BATCH)
+    assert await consume(log, 0, 500) == [each for each in expected() if each[0] not in gone]
+
+
+async def test_many_small_batches_are_looked_at_in_parts(shelf, monkeypatch):
+    monkeypatch.setattr("scriba.storage.ascent.MOST_HEADERS", 5)
+    await filled(shelf)
+    log = reopened(shelf)
+    assert await consume(log, 0, 1 << 20) == expected()
