@@ -4,12 +4,14 @@ The broker's peak of resident memory is measured, not what is left afterwards: w
 moment, times the threads and connections that take it, is what ends a node.
 """
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
 import pytest
+import zstandard
 from brokers import Broker, ScribaBroker, running
 from rawkafka import (
     MAX_TIMESTAMP,
@@ -31,6 +33,10 @@ RECORDS = 300_000
 FEW = 60 << 20
 """What unpacking may take at its peak, beyond what the node has anyway."""
 
+MANY = 240 << 20
+"""What it may take if one batch alone needs 128 MiB: the others wait meanwhile."""
+
+CONNECTIONS = 8
 CODECS = [Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD]
 
 
@@ -97,3 +103,49 @@ def test_a_time_is_looked_up_in_a_batch_of_many_records(
                 found = list_offset(connection, topic, 0, T0 + delta)
                 assert (found.offset, found.timestamp) == (delta * 1000, T0 + delta)
             assert list_offset(connection, topic, 0, MAX_TIMESTAMP).offset == RECORDS - 1000
+
+
+def all_at_once(node: Broker, topic: str, data: bytes) -> list[int]:
+    """Everybody sends it; the error codes."""
+    codes: list[int] = []
+
+    def send() -> None:
+        with Connection(node.port) as connection:
+            codes.append(produced(connection.call(produce(data, topic), 9)).error_code)
+
+    threads = [threading.Thread(target=send) for _ in range(CONNECTIONS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return codes
+
+
+@pytest.mark.parametrize("source", [Codec.GZIP, Codec.ZSTD])
+@pytest.mark.parametrize("target", ["gzip", "snappy", "lz4", "zstd"])
+def test_batches_are_packed_anew_piece_by_piece(
+    node: Broker, topic: str, source: Codec, target: str
+) -> None:
+    bomb = batch([bytes(100 << 20)], codec=source).encode()
+    with Connection(node.port) as connection:
+        settings = {"compression.type": target, "max.message.bytes": "8000000"}
+        create_topic(connection, topic, **settings)
+        with little_memory(node, FEW + (CONNECTIONS * 8 << 20)):
+            codes = all_at_once(node, topic, bomb)
+        assert codes == [0] * CONNECTIONS
+        assert list_offset(connection, topic, 0, -1).offset == CONNECTIONS
+
+
+def test_frames_that_look_far_back_are_unpacked_one_after_the_other(
+    node: Broker, topic: str
+) -> None:
+    far = zstandard.ZstdCompressionParameters(window_log=27, compression_level=1)
+    plain = batch([bytes(120 << 20)])
+    packed = zstandard.ZstdCompressor(compression_params=far).compressobj()
+    payload = packed.compress(plain.payload) + packed.flush()
+    assert zstandard.get_frame_parameters(payload).window_size == 1 << 27
+    bomb = Batch(payload, 1, attributes=Codec.ZSTD).encode()
+    with Connection(node.port) as connection:
+        create_topic(connection, topic)
+        with little_memory(node, MANY):
+            assert all_at_once(node, topic, bomb) == [0] * CONNECTIONS

@@ -9,7 +9,7 @@ import struct
 import zlib
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Final
+from typing import Any, Final, Protocol
 
 import cramjam
 import lz4.frame  # type: ignore[import-untyped]
@@ -31,10 +31,17 @@ MAX_DECOMPRESSED_BYTES: Final = 128 << 20
 
 _GZIP: Final = 31  # zlib's window bits for "gzip header and trailer"
 _STEP: Final = 1 << 18
+_FEED: Final = 1 << 14
+"""What a reader of gzip is given at once: it copies what follows the end of each member."""
+_ZSTD_WINDOW: Final = 1 << 23
+"""What zstd looks back at, at most, up to its level 19. More is remembered for single batches."""
+_SNAPPY_RATIO: Final = 22
+"""No more bytes come out of one byte of snappy: three of them copy 64."""
 _XERIAL_MAGIC: Final = b"\x82SNAPPY\x00"
 _XERIAL_HEADER: Final = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK: Final = 32 << 10
 _INT32: Final = struct.Struct(">i")
+_ZSTD_FRAME_HEADER: Final = 18
 
 
 class Codec(enum.IntEnum):
@@ -106,36 +113,48 @@ def _keep(data: Buffer, max_bytes: int) -> Iterator[Buffer]:
 
 
 def _gzip(data: Buffer, level: int | None) -> bytes:
+    packer = _gzip_stream(level)
+    return packer.compress(data) + packer.flush()
+
+
+def _gzip_stream(level: int | None) -> "Stream":
     if level is None:
-        packer = fast_zlib.compressobj(wbits=_GZIP)
-        return bytes(packer.compress(data) + packer.flush())
-    exact = zlib.compressobj(level, wbits=_GZIP)
-    return exact.compress(data) + exact.flush()
+        fast: Stream = fast_zlib.compressobj(wbits=_GZIP)
+        return fast
+    return zlib.compressobj(level, wbits=_GZIP)
 
 
 def _gunzip(data: Buffer, max_bytes: int) -> Iterator[bytes]:
     """Reads every member, as Java's stream does, and refuses a member cut short."""
-    rest = data
-    while len(rest):
+    view = memoryview(data)
+    fed, end = 0, len(view)
+    while fed < end:
         member = fast_zlib.decompressobj(wbits=_GZIP)
+        tail: Buffer = b""
         while not member.eof:
-            part = member.decompress(rest, _STEP)
-            rest = member.unconsumed_tail
+            if not tail:
+                tail = view[fed : fed + _FEED]
+                fed += len(tail)
+            given = bool(tail)
+            part = member.decompress(tail, _STEP)
+            tail = member.unconsumed_tail
             if part:
                 yield part
-            elif not rest and not member.eof:
+            elif not given:
                 raise ParseError("gzip data ends in the middle")
-        rest = member.unused_data
+        fed -= len(member.unused_data)
 
 
 def _snap(data: Buffer, level: int | None) -> bytes:
     """Framed as snappy-java does: Java's consumer reads nothing else."""
-    view = memoryview(data)
-    out = [_XERIAL_HEADER]
+    return b"".join((_XERIAL_HEADER, *_snappy_blocks(memoryview(data))))
+
+
+def _snappy_blocks(view: memoryview) -> Iterator[bytes]:
     for start in range(0, len(view), _XERIAL_BLOCK):
         block = bytes(cramjam.snappy.compress_raw(bytes(view[start : start + _XERIAL_BLOCK])))
-        out += (_INT32.pack(len(block)), block)
-    return b"".join(out)
+        yield _INT32.pack(len(block))
+        yield block
 
 
 def _unsnap(data: Buffer, max_bytes: int) -> Iterator[memoryview]:
@@ -155,22 +174,25 @@ def _unsnap(data: Buffer, max_bytes: int) -> Iterator[memoryview]:
 
 
 def _unsnap_block(block: memoryview, max_bytes: int) -> memoryview:
-    if cramjam.snappy.decompress_raw_len(block) > max_bytes:
+    size = cramjam.snappy.decompress_raw_len(block)
+    if size > max_bytes:
         raise _refuse(max_bytes)
+    if size > len(block) * _SNAPPY_RATIO:
+        raise ParseError(f"{len(block)} bytes of snappy data cannot hold {size}")
     return memoryview(cramjam.snappy.decompress_raw(block))
 
 
 def _lz4(data: Buffer, level: int | None) -> bytes:
+    return bytes(lz4.frame.compress(bytes(data), store_size=False, **_lz4_options(level)))
+
+
+def _lz4_options(level: int | None) -> dict[str, Any]:
     """Independent blocks of at most 64 KB: Java's reader refuses linked ones."""
-    return bytes(
-        lz4.frame.compress(
-            bytes(data),
-            compression_level=0 if level is None else level,
-            block_size=lz4.frame.BLOCKSIZE_MAX64KB,
-            block_linked=False,
-            store_size=False,
-        )
-    )
+    return {
+        "compression_level": 0 if level is None else level,
+        "block_size": lz4.frame.BLOCKSIZE_MAX64KB,
+        "block_linked": False,
+    }
 
 
 def _unlz4(data: Buffer, max_bytes: int) -> Iterator[bytes]:
@@ -195,17 +217,104 @@ _idle_unpackers: list[zstandard.ZstdDecompressor] = []
 
 def _unzstd(data: Buffer, max_bytes: int) -> Iterator[bytes]:
     """Streamed: the size in a frame's header is optional, and not to be believed."""
+    window = _zstd_window(data)
     try:
-        unpacker = _idle_unpackers.pop()
+        unpacker = (
+            zstandard.ZstdDecompressor(max_window_size=window) if window else _idle_unpackers.pop()
+        )
     except IndexError:
-        unpacker = zstandard.ZstdDecompressor()
+        unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
     reader = unpacker.stream_reader(data, read_across_frames=True)
     pieces = 0
     while part := reader.read(_STEP):
         pieces += 1
         yield part
-    if pieces <= 4:  # one that unpacked much keeps much memory
+    if pieces <= 4 and not window:  # one that unpacked much keeps much memory
         _idle_unpackers.append(unpacker)
+
+
+def _zstd_window(data: Buffer) -> int:
+    """How far the frame looks back, if that is unusually far; otherwise 0."""
+    try:
+        window = zstandard.get_frame_parameters(bytes(data[:_ZSTD_FRAME_HEADER])).window_size
+    except zstandard.ZstdError:
+        return 0  # unpacking tells what is wrong
+    return window if _ZSTD_WINDOW < window <= MAX_DECOMPRESSED_BYTES else 0
+
+
+def memory_for(codec: Codec, data: Buffer) -> int:
+    """About how much memory `unpack` needs at once."""
+    match codec:
+        case Codec.ZSTD:
+            return 2 * _STEP + (_zstd_window(data) or _ZSTD_WINDOW)
+        case Codec.SNAPPY:
+            return min(len(data) * _SNAPPY_RATIO, MAX_DECOMPRESSED_BYTES)
+        case _:
+            return 4 * _STEP
+
+
+# ---- packing what comes in pieces ----
+
+
+class Stream(Protocol):
+    def compress(self, data: Buffer, /) -> bytes: ...
+    def flush(self) -> bytes: ...
+
+
+class _Plain:
+    def compress(self, data: Buffer) -> bytes:
+        return bytes(data)
+
+    def flush(self) -> bytes:
+        return b""
+
+
+class _SnappyStream:
+    def __init__(self) -> None:
+        self._out = _XERIAL_HEADER
+        self._held = bytearray()
+
+    def compress(self, data: Buffer) -> bytes:
+        self._held += data
+        whole = len(self._held) // _XERIAL_BLOCK * _XERIAL_BLOCK
+        return self._blocks(whole)
+
+    def flush(self) -> bytes:
+        return self._blocks(len(self._held))
+
+    def _blocks(self, size: int) -> bytes:
+        out = [self._out, *_snappy_blocks(memoryview(bytes(self._held[:size])))]
+        self._out = b""
+        del self._held[:size]
+        return b"".join(out)
+
+
+class _Lz4Stream:
+    def __init__(self, level: int | None) -> None:
+        self._frame = lz4.frame.LZ4FrameCompressor(**_lz4_options(level))
+        self._out = bytes(self._frame.begin())
+
+    def compress(self, data: Buffer) -> bytes:
+        out, self._out = self._out, b""
+        return out + bytes(self._frame.compress(data))
+
+    def flush(self) -> bytes:
+        return self._out + bytes(self._frame.flush())
+
+
+def stream(codec: Codec, level: int | None = None) -> Stream:
+    """As `compress`, of bytes that come in pieces; what it makes of them comes in pieces, too."""
+    match codec:
+        case Codec.GZIP:
+            return _gzip_stream(level)
+        case Codec.SNAPPY:
+            return _SnappyStream()
+        case Codec.LZ4:
+            return _Lz4Stream(level)
+        case Codec.ZSTD:
+            return zstandard.ZstdCompressor(3 if level is None else level).compressobj()
+        case _:
+            return _Plain()
 
 
 _COMPRESS: Final[dict[Codec, Callable[[Buffer, int | None], bytes]]] = {

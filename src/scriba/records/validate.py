@@ -13,12 +13,15 @@ from typing import Final, NamedTuple, Protocol
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.records import native
-from scriba.records.batch import ANY_TIME, Buffer, assemble
+from scriba.records.batch import ANY_TIME, Buffer, seal
 from scriba.records.compression import (
     MAX_DECOMPRESSED_BYTES,
     Codec,
+    Stream,
     codec_named,
     compress,
+    memory_for,
+    stream,
     unpack,
 )
 from scriba.records.crc import crc32c
@@ -51,6 +54,12 @@ _LOOP_UNPACKED_BYTES: Final = 512 << 10
 _LOOP_LZ4_BYTES: Final = 2 << 20  # packed or not: checked while it is unpacked
 _LOOP_REPACKED_BYTES: Final = 32 << 10
 _LOOP_WALKED_RECORDS: Final = 500  # in Python
+_LOOP_PIECES: Final = 64  # each costs some calls, even if nothing is in it
+
+_WHOLE_BYTES: Final = 1 << 20
+"""Records that are packed anew in one go; more of them go through the codec piece by piece."""
+_PACKING_BYTES: Final = 8 << 20
+"""What a codec needs to pack, about."""
 
 
 _NATIVE_LIMITS: Final[dict[int, int]] = {Codec.NONE: LOOP_PLAIN_BYTES, Codec.LZ4: _LOOP_LZ4_BYTES}
@@ -128,14 +137,19 @@ class Prepared(NamedTuple):
     header: BatchHeader
 
 
-def is_light(batches: Iterable[Buffer | None]) -> bool:
-    """Whether a topic without demands takes all of these in no time, by their first bytes."""
+def is_light(batches: Iterable[Buffer | None], most: int) -> bool:
+    """Whether a topic without demands takes all of these in no time, by their first bytes: plain
+    ones, which have no more than `most` together."""
     for batch in batches:
-        if batch is not None and (
-            len(batch) > LOOP_PLAIN_BYTES
-            or (len(batch) > _ATTRIBUTES_LOW_BYTE and batch[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK)
-        ):
-            return False
+        if batch is not None:
+            size = len(batch)
+            most -= size
+            if (
+                most < 0
+                or size > LOOP_PLAIN_BYTES
+                or (size > _ATTRIBUTES_LOW_BYTE and batch[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK)
+            ):
+                return False
     return True
 
 
@@ -195,9 +209,9 @@ def prepare(
     `on_loop` it raises Heavy, having changed nothing, when the work is too much for that.
     """
     header = peek(view)
-    if on_loop and needs_offload(header, config):
-        raise Heavy
     size = header.length + LOG_OVERHEAD
+    if on_loop and size <= config.max_message_bytes and needs_offload(header, config):
+        raise Heavy  # what is too large is refused without a look at it
     if size != len(view):
         view = view[:size]
     _check_header(view, header, config)
@@ -287,7 +301,7 @@ def _settle(
             min(ANY_TIME[1], now + config.message_timestamp_after_max_ms),
         )
     walked = native.kit.native or need_keys or target != codec
-    whole = b""
+    repacked = Repacked(Codec(target), config) if target != codec else None
     if walked:
         payload = view[HEADER_SIZE:]
         times = ANY_TIME if producers_append else window
@@ -296,15 +310,16 @@ def _settle(
             found = _check_lz4(payload, header, need_keys, times, on_loop)
         if found is None:
             pieces = _pieces(payload, codec, target, config, on_loop)
-            if target != codec:
-                whole = b"".join(pieces)
-                pieces = (whole,)
             found = native.kit.check_records(
-                pieces, header.count, header.base_timestamp, need_keys, *times
+                pieces if repacked is None else repacked.passed(pieces),
+                header.count,
+                header.base_timestamp,
+                need_keys,
+                *times,
             )
         largest, keyless, untimely = found
         if keyless >= 0 or untimely >= 0:
-            pieces = (whole,) if whole else _pieces(payload, codec, target, config, on_loop)
+            pieces = _pieces(payload, codec, target, config, on_loop)
             total, blamed = native.kit.blame_records(
                 pieces, header.count, header.base_timestamp, need_keys, *times, MOST_NAMED
             )
@@ -317,8 +332,8 @@ def _settle(
         largest = now
     elif producers_append or not walked:
         largest = _check_header_times(header, window)
-    if target != codec:
-        return _recompress(whole, header, target, largest, append, config)
+    if repacked is not None:
+        return repacked.batch(header, largest, append)
     if append or producers_append or largest != header.max_timestamp:
         header = set_timestamps(view, 0, header, largest, append)
     return view, header
@@ -356,7 +371,10 @@ def _pieces(
 
 def _light(pieces: Iterator[Buffer]) -> Iterator[Buffer]:
     try:
-        yield from pieces
+        for count, piece in enumerate(pieces):
+            if count >= _LOOP_PIECES:
+                raise Heavy
+            yield piece
     except KafkaError:
         raise Heavy from None
 
@@ -378,24 +396,74 @@ def _check_lz4(
     return found
 
 
-def _recompress(
-    records: bytes,
-    header: BatchHeader,
-    target: int,
-    max_timestamp: int,
-    append: bool,
-    config: TopicRules,
-) -> tuple[memoryview, BatchHeader]:
-    """The same records under another codec: they are packed anew, never encoded anew."""
-    attributes = header.attributes & ~(CODEC_MASK | LOG_APPEND_TIME) | target
-    if append:
-        attributes |= LOG_APPEND_TIME
-    codec = Codec(target)
-    payload = compress(codec, records, _level(codec, config)) if codec else records
-    batch = assemble(header._replace(attributes=attributes, max_timestamp=max_timestamp), payload)
-    if len(batch) > config.max_message_bytes:
-        raise _too_large(len(batch), config.max_message_bytes)
-    return memoryview(batch), BatchHeader._make(HEADER.unpack_from(batch))
+class Repacked:
+    """The same records under another codec: they are packed anew, never encoded anew.
+
+    They are packed as they pass on their way to being checked, so that only what comes out is held,
+    and of that no more than the topic accepts.
+    """
+
+    def __init__(self, codec: Codec, config: TopicRules) -> None:
+        self._codec = codec
+        self._level = _level(codec, config)
+        self._most = config.max_message_bytes
+        self._held: list[Buffer] = []
+        self._held_bytes = 0
+        self._stream: Stream | None = None
+        self._batch = bytearray(HEADER_SIZE)
+        self._size = HEADER_SIZE
+
+    def passed(self, pieces: Iterable[Buffer]) -> Iterator[Buffer]:
+        for piece in pieces:
+            self._take(piece)
+            yield piece
+
+    def _take(self, piece: Buffer) -> None:
+        if self._stream is None:
+            self._held.append(piece)
+            self._held_bytes += len(piece)
+            if self._held_bytes <= _WHOLE_BYTES:
+                return
+            self._stream = stream(self._codec, self._level)
+            piece = b"".join(self._held)
+            self._held.clear()
+        self._put(self._stream.compress(piece))
+
+    def _put(self, packed: Buffer) -> None:
+        self._size += len(packed)
+        if self._size <= self._most:  # beyond that it is refused, once it is known to be good
+            self._batch += packed
+
+    def batch(
+        self, header: BatchHeader, max_timestamp: int, append: bool
+    ) -> tuple[memoryview, BatchHeader]:
+        """All that passed as one batch with the header of the one that it came in."""
+        if self._stream is None:
+            self._put(compress(self._codec, b"".join(self._held), self._level))
+        else:
+            self._put(self._stream.flush())
+        if self._size > self._most:
+            raise _too_large(self._size, self._most)
+        attributes = header.attributes & ~(CODEC_MASK | LOG_APPEND_TIME) | self._codec
+        if append:
+            attributes |= LOG_APPEND_TIME
+        header = header._replace(
+            attributes=attributes,
+            max_timestamp=max_timestamp,
+            length=self._size - LOG_OVERHEAD,
+        )
+        seal(self._batch, header)
+        return memoryview(self._batch), BatchHeader._make(HEADER.unpack_from(self._batch))
+
+
+def memory_to_prepare(view: memoryview, config: TopicRules) -> int:
+    """About how much memory `prepare` needs at once, beside the batch."""
+    header = peek(view)
+    codec = header.attributes & CODEC_MASK
+    need = memory_for(Codec(codec), view[HEADER_SIZE:]) if codec <= Codec.ZSTD else 0
+    if _target(header, config) != codec:
+        need += _PACKING_BYTES + min(config.max_message_bytes, MAX_DECOMPRESSED_BYTES)
+    return need
 
 
 def _level(codec: Codec, config: TopicRules) -> int | None:

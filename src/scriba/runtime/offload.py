@@ -6,6 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from scriba.runtime.budget import Budget
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -16,6 +18,7 @@ DEFAULT_THREADS = 4
 class ThreadOffload:
     def __init__(self, threads: int = DEFAULT_THREADS) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="scriba-offload")
+        self.memory = Budget()
 
     async def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Cancelling the caller does not stop work that has begun; its result is dropped."""

@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from scriba.instant import Instant
+from scriba.runtime.budget import Budget
 from scriba.runtime.lag import LagHistogram
 
 P = ParamSpec("P")
@@ -45,6 +46,9 @@ class Rng(Protocol):
 
 class Offload(Protocol):
     """Work that must not hold the loop: it is given values and gives values back."""
+
+    memory: Budget
+    """What work that takes much memory shares (see `run_within`)."""
 
     async def run(self, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
 

@@ -9,7 +9,9 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from scriba.records.batch import find_record
+from scriba.records.compression import memory_for
 from scriba.records.header import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader
+from scriba.runtime.budget import run_within
 from scriba.runtime.ports import Offload
 from scriba.storage.cold import settled
 from scriba.storage.scan import read_batch
@@ -114,7 +116,8 @@ async def _find(
     await file.load(position, size)
     batch = read_batch(file, position, size)
     if size > _OFFLOAD_BYTES or header.is_compressed:
-        found = await offload.run(find_record, batch, least_offset, earliest, latest)
+        need = memory_for(header.codec, memoryview(batch)[HEADER_SIZE:])
+        found = await run_within(offload, need, find_record, batch, least_offset, earliest, latest)
     else:
         found = find_record(batch, least_offset, earliest, latest)
     return None if found is None else TimedOffset(*found, header.leader_epoch)

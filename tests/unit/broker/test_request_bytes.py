@@ -13,9 +13,11 @@ from scriba.broker.context import ANONYMOUS, Context, Later
 from scriba.broker.handlers.produce import produce as handler
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
+from scriba.instant import Instant
 from scriba.records.batch import Record, decode_records, encode_batch
 from scriba.records.compression import Codec
 from scriba.records.validate import prepare
+from scriba.runtime.ports import Clock, Offload
 from scriba.storage.log import Slice
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
@@ -337,6 +339,8 @@ def test_a_topic_that_comes_while_another_batch_is_checked_is_asked_for_again(in
         ordinary = node.world.offload
 
         class Slow:
+            memory = ordinary.memory
+
             async def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
                 if fn is prepare:
                     new = CreatableTopic(name="new", num_partitions=1, replication_factor=1)
@@ -348,5 +352,78 @@ def test_a_topic_that_comes_while_another_batch_is_checked_is_asked_for_again(in
         answer = await peer.call(request, 9, ProduceResponse)
         codes = [topic.partition_responses[0].error_code for topic in answer.responses]
         assert codes == [0, ErrorCode.NOT_LEADER_OR_FOLLOWER]
+
+    in_a_node(script)
+
+
+# ---- how much of a request is worked on at once ----
+
+
+class TickingClock:
+    """Every look at it takes a millisecond."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ticks = 0
+
+    def mono_ms(self) -> int:
+        self._ticks += 1
+        return self._clock.mono_ms() + self._ticks
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def now(self) -> Instant:
+        return self._clock.now()
+
+
+class CountingOffload:
+    def __init__(self, offload: Offload) -> None:
+        self._offload = offload
+        self.memory = offload.memory
+        self.prepared = 0
+
+    async def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self.prepared += fn is prepare
+        return await self._offload.run(fn, *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("codec", "size"),
+    [(Codec.LZ4, 100), (Codec.GZIP, 100), (Codec.SNAPPY, 100), (Codec.NONE, 300_000)],
+)
+def test_many_batches_are_not_all_checked_on_the_loop(in_a_node: InANode, codec: Codec, size: int):
+    """Each is small enough for it; together they would hold everybody up."""
+    partitions = 20
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        peer = await connected(
+            world, CreatableTopic(name="t", num_partitions=partitions, replication_factor=1)
+        )
+        world.clock = TickingClock(world.clock)
+        world.offload = offload = CountingOffload(world.offload)
+        values = [b"%d" % index * size for index in range(partitions)]
+        now = world.clock.wall_ms()
+        batches = [encode_batch([Record(0, now, None, value, ())], codec=codec) for value in values]
+        answer = await peer.call(produce("t", *enumerate(batches)), 9, ProduceResponse)
+        assert all(told.error_code == 0 for told in answer.responses[0].partition_responses)
+        assert partitions - 6 <= offload.prepared < partitions
+        assert [stored(node, "t", index) for index in range(partitions)] == [[v] for v in values]
+
+    in_a_node(script)
+
+
+def test_a_request_names_only_so_many_bad_records(in_a_node: InANode):
+    async def script(node: Node, world: ProcessWorld) -> None:
+        compact = CreatableTopicConfig(name="cleanup.policy", value="compact")
+        peer = await connected(
+            world,
+            CreatableTopic(name="t", num_partitions=3, replication_factor=1, configs=[compact]),
+        )
+        many = encode_batch([Record(0, world.clock.wall_ms(), None, b"v", ())] * 6000)
+        answer = await peer.call(produce("t", (0, many), (1, many), (2, many)), 9, ProduceResponse)
+        told = answer.responses[0].partition_responses
+        assert [each.error_code for each in told] == [ErrorCode.INVALID_RECORD] * 3
+        assert [len(each.record_errors) for each in told] == [6000, 4000, 1]
 
     in_a_node(script)

@@ -3,6 +3,7 @@
 import contextlib
 import gzip
 import os
+import tracemalloc
 
 import cramjam
 import lz4.frame
@@ -12,7 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
-from scriba.records.compression import Codec, compress, decompress
+from scriba.records.compression import (
+    Codec,
+    compress,
+    decompress,
+    memory_for,
+    stream,
+    unpack,
+)
 
 
 @given(st.sampled_from(Codec), st.binary(max_size=5000), st.integers(1, 40))
@@ -47,6 +55,55 @@ def test_data_that_ends_in_the_middle_is_refused(codec):
 def test_gzip_of_several_members_is_read_to_the_end():
     packed = gzip.compress(b"one") + gzip.compress(b"two")
     assert decompress(Codec.GZIP, packed, 100) == b"onetwo"
+
+
+def test_gzip_of_very_many_members_is_not_copied_for_each():
+    """What follows a member was copied once for each of them: a second for 800 KB."""
+    packed = gzip.compress(b"") * 20_000 + gzip.compress(b"end")
+    tracemalloc.start()
+    assert b"".join(unpack(Codec.GZIP, packed, 100)) == b"end"
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < len(packed) / 2
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+@pytest.mark.parametrize("level", [None, 4])
+def test_what_is_packed_piece_by_piece_is_read_like_what_is_packed_at_once(codec, level):
+    data = os.urandom(70_000) + bytes(900_000) + os.urandom(5) * 10_000
+    packer = stream(codec, level)
+    pieces = [memoryview(data)[at : at + 99_999] for at in range(0, len(data), 99_999)]
+    packed = b"".join([*map(packer.compress, pieces), packer.flush()])
+    assert decompress(codec, packed, 1 << 22) == data
+    if codec is Codec.LZ4:
+        at_once = compress(codec, data, level)
+        assert packed[:5] == at_once[:5], "independent blocks, as Java wants them"
+    if codec is Codec.SNAPPY:
+        assert packed == compress(codec, data)
+
+
+def test_snappy_that_claims_more_than_it_can_hold_takes_no_memory_for_it():
+    claimed = 100 << 20
+    bare = bytearray()
+    while claimed > 127:
+        bare.append(claimed & 127 | 128)
+        claimed >>= 7
+    bare.append(claimed)
+    with pytest.raises(ParseError, match="cannot hold"):
+        decompress(Codec.SNAPPY, bytes(bare) + b"abc", 1 << 30)
+    most = cramjam.snappy.compress_raw(bytes(50 << 20))
+    assert len(decompress(Codec.SNAPPY, bytes(most), 1 << 30)) == 50 << 20
+
+
+def test_a_zstd_frame_that_looks_far_back_is_read_and_its_memory_told():
+    far = zstandard.ZstdCompressionParameters(window_log=26, compression_level=1)
+    packer = zstandard.ZstdCompressor(compression_params=far).compressobj()
+    data = os.urandom(1000) * 1000
+    packed = packer.compress(data) + packer.flush()
+    assert decompress(Codec.ZSTD, packed, 1 << 20) == data
+    assert 1 << 26 < memory_for(Codec.ZSTD, packed) < 1 << 27
+    assert memory_for(Codec.ZSTD, compress(Codec.ZSTD, data)) < 10 << 20
+    assert memory_for(Codec.ZSTD, b"rubbish") < 10 << 20
 
 
 def test_gzip_level_is_honoured():

@@ -3,6 +3,7 @@
 import contextlib
 import struct
 
+import cramjam
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -203,6 +204,31 @@ def test_recompression_keeps_the_records(source: Codec, target: Codec):
     assert prepared.header.base_sequence == 4
 
 
+@pytest.mark.parametrize("source", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_large_batches_are_packed_anew_piece_by_piece(source: Codec, target: str):
+    settings = TopicSettings(compression_type=target, max_message_bytes=6 << 20)
+    values = [bytes([index % 251]) * 10_000 for index in range(400)]
+    data = batch(
+        *[Record(index, NOW, b"k", value) for index, value in enumerate(values)], codec=source
+    )
+    prepared = prepare(memoryview(data), settings, NOW)
+    assert check_crc(prepared.view, 0, prepared.header)
+    assert prepared.header.size == len(prepared.view)
+    assert [record.value for record in decode_records(prepared.view)] == values
+
+
+def test_what_is_bad_is_told_before_that_it_would_be_too_large():
+    """Snappy makes more of three million zeros than zstd, and more than the topic accepts."""
+    settings = TopicSettings(
+        compression_type="snappy", cleanup_policy=("compact",), max_message_bytes=50_000
+    )
+    keyed = batch(Record(timestamp=NOW, key=b"k", value=bytes(3 << 20)), codec=Codec.ZSTD)
+    keyless = batch(Record(timestamp=NOW, value=bytes(3 << 20)), codec=Codec.ZSTD)
+    assert verdict(keyed, settings) is ErrorCode.MESSAGE_TOO_LARGE
+    assert verdict(keyless, settings) is ErrorCode.INVALID_RECORD
+
+
 def test_recompression_refuses_bombs_and_records_that_do_not_add_up():
     settings = TopicSettings(compression_type="uncompressed")
     bomb = batch(Record(timestamp=NOW, value=bytes(200 << 20)), codec=Codec.ZSTD)
@@ -230,6 +256,24 @@ def test_long_work_leaves_the_loop(kit):
                 prepare(memoryview(large), settings, NOW, on_loop=True)
         assert prepare(memoryview(large), settings, NOW)
         assert prepare(memoryview(small), settings, NOW, on_loop=True)
+
+
+def test_many_empty_blocks_of_snappy_leave_the_loop():
+    block = bytes(cramjam.snappy.compress_raw(b""))
+    header = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
+    good = batch(codec=Codec.SNAPPY)
+    padded = header + (struct.pack(">i", len(block)) + block) * 100 + bytes(good[61 + 16 :])
+    settings = TopicSettings(cleanup_policy=("compact",))
+    data = assemble(read_header(good), padded)
+    with pytest.raises(Heavy):
+        prepare(memoryview(data), settings, NOW, on_loop=True)
+    assert prepare(memoryview(data), settings, NOW)
+
+
+def test_what_is_too_large_for_the_topic_is_refused_where_it_is():
+    data = batch(Record(timestamp=NOW, key=b"k", value=bytes(100_000)))
+    packed = TopicSettings(compression_type="zstd", max_message_bytes=50_000)
+    assert verdict(data, packed, on_loop=True) is ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])

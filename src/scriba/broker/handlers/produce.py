@@ -38,9 +38,12 @@ from scriba.records.validate import (
     Prepared,
     TopicRules,
     is_light,
+    memory_to_prepare,
     peek,
     prepare,
 )
+from scriba.runtime.budget import run_within
+from scriba.runtime.pace import Pace
 from scriba.runtime.watermark import Watermark
 from scriba.wire.produce import (
     BatchIndexAndErrorMessage,
@@ -61,6 +64,12 @@ if TYPE_CHECKING:
 
 Ready = dict[int, "Prepared | KafkaError"]
 """Batches that were looked at before the append, by the identity of their request's entry."""
+
+MOST_ON_THE_LOOP: Final = 4 << 20
+"""Plain records of so many bytes are checked and appended at once."""
+
+LOOP_MS: Final = 5
+"""How long one request may have its batches checked on the loop."""
 
 INTERNAL_WRITER: Final = "__admin_client"
 FIRST_WITH_ZSTD: Final = 7
@@ -110,17 +119,19 @@ def produce(
         verified = opening.verified if opening is not None else None
     prepared: Ready = {}
     batches = [data.records for topic in request.topic_data for data in topic.partition_data]
-    if node.replicas.inspects() or not is_light(batches):
+    if node.replicas.inspects() or not is_light(batches, MOST_ON_THE_LOOP):
         prepared, heavy = _prepare_all(node, ctx, request)
         if heavy:
             _keep_ready(prepared)
             return Later(_produce_heavy(node, ctx, request, refusal, prepared, heavy, verified))
     elif ctx.version < FIRST_WITH_ZSTD:
         prepared = _too_new(request)
-    response, waits = _append_all(node, ctx, request, refusal, prepared, verified)
-    if request.acks != 0 and not waits:
-        return response
-    return _conclude(request, response, waits)
+    appending = Appending(node, ctx, request, refusal, prepared, verified)
+    for _ in appending:
+        pass
+    if request.acks != 0 and not appending.waits:
+        return appending.response
+    return _conclude(request, appending)
 
 
 def _keep_last(request: ProduceRequest) -> None:
@@ -170,8 +181,9 @@ async def _produce_verified(
 
 
 def _conclude(
-    request: ProduceRequest, response: ProduceResponse, waits: list[Wait]
+    request: ProduceRequest, appending: Appending
 ) -> ProduceResponse | Later[ProduceResponse] | None:
+    response, waits = appending.response, appending.waits
     if request.acks == 0:
         # Nobody reads an answer; a closed connection is the only way to tell of a failure.
         for _, answer in _answers(response):
@@ -226,7 +238,8 @@ def _prepare_all(
     node: Node, ctx: Context, request: ProduceRequest
 ) -> tuple[Ready, list[tuple[int, memoryview, Partition]]]:
     """What could be prepared here, and copies of the batches that must not hold the loop."""
-    now_ms = node.world.clock.wall_ms()
+    clock = node.world.clock
+    now_ms, started = clock.wall_ms(), clock.mono_ms()
     prepared = _too_new(request) if ctx.version < FIRST_WITH_ZSTD else {}
     heavy: list[tuple[int, memoryview, Partition]] = []
     for topic in request.topic_data:
@@ -242,6 +255,8 @@ def _prepare_all(
                 continue
             view = _view(records)
             try:
+                if clock.mono_ms() - started > LOOP_MS:
+                    raise Heavy  # each takes little time, but there are many
                 prepared[id(data)] = prepare(view, partition.settings, now_ms, on_loop=True)
             except Heavy:
                 heavy.append((id(data), _kept(records), partition))
@@ -276,49 +291,111 @@ async def _produce_heavy(
 ) -> ProduceResponse | Later[ProduceResponse] | None:
     for entry, records, partition in heavy:
         try:
-            prepared[entry] = await node.world.offload.run(
-                prepare, records, partition.settings, node.world.clock.wall_ms()
+            settings = partition.settings
+            prepared[entry] = await run_within(
+                node.world.offload,
+                memory_to_prepare(records, settings),
+                prepare,
+                records,
+                settings,
+                node.world.clock.wall_ms(),
             )
         except KafkaError as error:
             prepared[entry] = _bare(error)
-    response, waits = _append_all(node, ctx, request, refusal, prepared, verified)
-    return _conclude(request, response, waits)
+    heavy.clear()
+    appending = Appending(node, ctx, request, refusal, prepared, verified)
+    pace = Pace(node.world.clock)
+    for _ in appending:
+        await pace()
+    return _conclude(request, appending)
 
 
 # ---- appending ----
 
 
-def _append_all(
-    node: Node,
-    ctx: Context,
-    request: ProduceRequest,
-    refusal: KafkaError | None,
-    prepared: Ready,
-    verified: Verified | None,
-) -> tuple[ProduceResponse, list[Wait]]:
-    waits: list[Wait] = []
-    topics: list[TopicProduceResponse] = []
-    most_named = MOST_NAMED  # in all batches of the request together
-    for topic in request.topic_data:
-        name, topic_refusal = _resolve(node, ctx, topic)
-        answers: list[PartitionProduceResponse] = []
-        for data in topic.partition_data:
-            known = verified.get(id(data)) if verified else None
-            early = refusal or topic_refusal
-            if early is not None:
-                answer = refused(node, data.index, None, early)
-            elif isinstance(known, KafkaError):
-                answer = refused(node, data.index, None, known)
-            else:
-                answer = _append(node, request, name, data, prepared, known, waits, most_named)
-                most_named -= len(answer.record_errors)
-            answers.append(answer)
-        topics.append(
-            TopicProduceResponse(
-                name=topic.name, topic_id=topic.topic_id, partition_responses=answers
+class Appending:
+    """Appends the batches of a request, one partition at each step; then has the answer.
+
+    Between two partitions others may have their turn. Each is one call without an await.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        ctx: Context,
+        request: ProduceRequest,
+        refusal: KafkaError | None,
+        prepared: Ready,
+        verified: Verified | None,
+    ) -> None:
+        self._node = node
+        self._ctx = ctx
+        self._request = request
+        self._refusal = refusal
+        self._prepared = prepared
+        self._verified = verified
+        self._most_named = MOST_NAMED
+        """Bad records that may yet be named, in all batches of the request together."""
+        self.response = ProduceResponse()
+        self.waits: list[Wait] = []
+
+    def __iter__(self) -> Iterator[None]:
+        verified = self._verified
+        for topic in self._request.topic_data:
+            name, topic_refusal = _resolve(self._node, self._ctx, topic)
+            early = self._refusal or topic_refusal
+            answers: list[PartitionProduceResponse] = []
+            for data in topic.partition_data:
+                known = verified.get(id(data)) if verified else None
+                if early is not None:
+                    answer = refused(self._node, data.index, None, early)
+                elif isinstance(known, KafkaError):
+                    answer = refused(self._node, data.index, None, known)
+                else:
+                    answer = self._append(name, data, known)
+                answers.append(answer)
+                yield
+            self.response.responses.append(
+                TopicProduceResponse(
+                    name=topic.name, topic_id=topic.topic_id, partition_responses=answers
+                )
             )
-        )
-    return ProduceResponse(responses=topics), waits
+
+    def _append(
+        self, name: str, data: PartitionProduceData, verification: Verification | None
+    ) -> PartitionProduceResponse:
+        node, acks = self._node, self._request.acks
+        partition: Partition | None = None
+        try:
+            partition = node.replicas.find(name, data.index)
+            if partition.leader is None:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            settings = partition.settings
+            if acks == -1 and not partition.leader.in_sync(settings.min_insync_replicas):
+                raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+            now = node.world.clock.now()
+            ready = _ready(self._prepared, data, settings, now.wall_ms)
+            if isinstance(ready, KafkaError):
+                answer = refused(node, data.index, partition, ready, self._most_named)
+                self._most_named -= len(answer.record_errors)
+                return answer
+            view, header = ready
+            if header.is_transactional and header.producer_id >= 0:
+                admit(node, partition, header, verification)
+            place = partition.append(view, header, now)
+        except KafkaError as error:
+            return refused(node, data.index, partition, error)
+        counters = node.counters
+        counters.messages_in += header.count
+        counters.topic_bytes_in += len(view)
+        end_offset = place.last_offset + 1
+        answer = appended(data.index, header, place)
+        if acks == -1:
+            if partition.high_watermark.value < end_offset:
+                self.waits.append(Wait(answer, partition.high_watermark, end_offset))
+        elif partition.syncs and partition.flushed.value < end_offset:
+            self.waits.append(Wait(answer, partition.flushed, end_offset))
+        return answer
 
 
 def refused(
@@ -402,47 +479,6 @@ def _resolve(node: Node, ctx: Context, topic: TopicProduceData) -> tuple[str, Ka
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name} is internal; only the broker writes to it"
         )
     return name, None
-
-
-def _append(
-    node: Node,
-    request: ProduceRequest,
-    name: str,
-    data: PartitionProduceData,
-    prepared: Ready,
-    verification: Verification | None,
-    waits: list[Wait],
-    most_named: int,
-) -> PartitionProduceResponse:
-    partition: Partition | None = None
-    try:
-        partition = node.replicas.find(name, data.index)
-        if partition.leader is None:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        settings = partition.settings
-        if request.acks == -1 and not partition.leader.in_sync(settings.min_insync_replicas):
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
-        now = node.world.clock.now()
-        ready = _ready(prepared, data, settings, now.wall_ms)
-        if isinstance(ready, KafkaError):
-            return refused(node, data.index, partition, ready, most_named)
-        view, header = ready
-        if header.is_transactional and header.producer_id >= 0:
-            admit(node, partition, header, verification)
-        place = partition.append(view, header, now)
-    except KafkaError as error:
-        return refused(node, data.index, partition, error)
-    counters = node.counters
-    counters.messages_in += header.count
-    counters.topic_bytes_in += len(view)
-    end_offset = place.last_offset + 1
-    answer = appended(data.index, header, place)
-    if request.acks == -1:
-        if partition.high_watermark.value < end_offset:
-            waits.append(Wait(answer, partition.high_watermark, end_offset))
-    elif partition.syncs and partition.flushed.value < end_offset:
-        waits.append(Wait(answer, partition.flushed, end_offset))
-    return answer
 
 
 def _ready(

@@ -24,6 +24,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Final, ParamSpec, TypeVar
 
 from scriba.instant import Instant
+from scriba.runtime.budget import Budget
 from scriba.runtime.lag import LagHistogram
 from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Workers
 from scriba.runtime.rng import SeededRng
@@ -82,6 +83,7 @@ class SimOffload:
     """Work away from the loop: it takes time, and happens early or late in it."""
 
     def __init__(self, rng: SeededRng, busy_ms: tuple[float, float] = (0.02, 2.0)) -> None:
+        self.memory = Budget()
         self._rng = rng
         self._busy_ms = busy_ms
 
