@@ -1,8 +1,8 @@
 #!/bin/sh
 # Brings a fresh machine to where `make test` runs: the programs, the virtual environment, the jars.
 #
-#   tools/setup.sh programs   kcat, strace, a C compiler, JDK and Maven, Node, Chromium, by apt where
-#                             missing
+#   tools/setup.sh programs   kcat, strace, zsh, fish, a C compiler, JDK and Maven, Node, Chromium,
+#                             by apt where missing
 #   tools/setup.sh running    a C compiler and Java alone, for `make run`
 #   tools/setup.sh python     .venv with scriba and all extras, at the pinned versions
 #   tools/setup.sh wheels     what the package and its build need, for tests that install it
@@ -52,7 +52,7 @@ install() {
 
 programs() {
     install kcat:kcat strace:strace cc:build-essential javac:openjdk-17-jdk-headless mvn:maven \
-        node:nodejs npm:npm chromium:chromium chromedriver:chromium-driver
+        node:nodejs npm:npm chromium:chromium chromedriver:chromium-driver zsh:zsh fish:fish
 }
 
 # The demo says what cannot run without them, so a machine where they cannot be had is no reason to stop.

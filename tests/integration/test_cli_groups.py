@@ -9,12 +9,10 @@ from contextlib import contextmanager
 import pytest
 from broker_fixtures import eventually
 from brokers import Broker
-from tests.integration.commands import Scriba
+from tests.integration.commands import PATIENCE, Scriba, piped, start
 
 from scriba.cli.main import main
-from scriba.client import SyncProducer
-
-PATIENCE = 300
+from scriba.client import BrokerError, SyncAdmin, SyncProducer
 
 
 @pytest.fixture
@@ -224,3 +222,51 @@ def test_a_transaction_is_aborted_in_one_partition(
         told = scriba("txn", "abort", *at, "--start-offset", "0").line
         assert told.endswith("none is open there")
     assert main(["txn", "abort"]) == main(["txn", "abort", "x", *at]) == 2
+
+
+def test_a_group_that_has_committed_nothing_has_no_lag(
+    cluster: Broker, scriba: Scriba, topic: str
+) -> None:
+    """Where it begins is its members' affair, of which brokers know nothing; 0 would be a lie."""
+    scriba("topic", "create", topic, "-p", "2")
+    piped(cluster, b"1\n2\n3\n", "produce", topic, "-p", "0")
+    words = ["consume", topic, "--group", topic, "-X", "enable.auto.commit=false"]
+    with start(cluster, *words) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        (group,) = scriba("group", "describe", topic, "--json").json
+        assert (group["lag"], group["partitions_without_commit"]) == (None, 2)
+        assert [(p["committed"], p["end"], p["lag"]) for p in group["partitions"]] == [
+            (None, 3, None),
+            (None, 0, None),
+        ]
+        page = scriba("group", "describe", topic).text
+        assert "lag unknown: nothing is committed" in page
+        assert [line.split()[2:5] for line in page.splitlines() if f" {topic} " in line] == [
+            ["-", "3", "-"],
+            ["-", "0", "-"],
+        ]
+        process.terminate()
+        assert process.wait(PATIENCE) == 143
+    moved = scriba("group", "reset", topic, "--topic", f"{topic}:0", "--to", "1", "--apply")
+    assert moved.code == 0
+    (group,) = scriba("group", "describe", topic, "--json").json
+    assert (group["lag"], group["partitions_without_commit"]) == (2, 0)
+
+
+def test_offsets_of_a_group_with_members_are_refused_with_the_right_cure(
+    cluster: Broker, scriba: Scriba, topic: str
+) -> None:
+    scriba("topic", "create", topic)
+    piped(cluster, b"1\n", "produce", topic)
+    with start(cluster, "consume", topic, "--group", topic) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"1\n"
+        with (
+            SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin,
+            pytest.raises(BrokerError) as refused,
+        ):
+            admin.alter_group_offsets(topic, {(topic, 0): 0})
+        process.terminate()
+        assert process.wait(PATIENCE) == 143
+    assert f"(fix: stop the members of {topic} first)" in str(refused.value)

@@ -286,7 +286,11 @@ async def _follow(
     """Writes records as they come, this many or without end."""
     while count is None or count > 0:
         most = POLL_RECORDS if count is None else min(POLL_RECORDS, count)
-        records = await consumer.poll(POLL_MS, most)
+        if growth is not None and not consumer.assignment():
+            records: list[Record] = []
+            await asyncio.sleep(POLL_MS / 1000)  # a consumer without partitions refuses to poll
+        else:
+            records = await consumer.poll(POLL_MS, most)
         if count is not None:
             count -= len(records)
         output.write(records)

@@ -3,34 +3,112 @@
 import argparse
 import importlib
 import json
+import os
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
+from scriba import __version__
 from scriba.cli.arguments import parser
+from scriba.cli.commands import below, inner
+from scriba.cli.examples import EXAMPLES
 from scriba.cli.main import main
 from scriba.cli.places import Place
 
-
-def leaves(found: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """All parsers without commands of their own."""
-    inner = [a for a in found._actions if isinstance(a, argparse._SubParsersAction)]
-    if not inner:
-        yield found
-    for action in inner:
-        for each in action.choices.values():
-            yield from leaves(each)
+EVERY = [found for _, found in below(parser())]
+LEAVES = [found for found in EVERY if not inner(found)]
 
 
-@pytest.mark.parametrize("command", list(leaves(parser())), ids=lambda command: str(command.prog))
+@pytest.mark.parametrize("command", LEAVES, ids=lambda command: str(command.prog))
 def test_every_command_names_a_function_that_exists_and_explains_itself(
     command: argparse.ArgumentParser,
 ) -> None:
     module, _, function = command.get_default("run").partition(":")
     assert callable(getattr(importlib.import_module(module), function))
     assert command.description in command.format_help().replace("\n", " ")
+
+
+@pytest.mark.parametrize("command", EVERY, ids=lambda command: str(command.prog))
+def test_every_help_has_examples_that_can_be_typed(command: argparse.ArgumentParser) -> None:
+    lines = EXAMPLES[command.prog]
+    assert lines
+    shown = command.format_help()
+    for line in lines:
+        assert f"  $ {line}\n" in shown
+        words = shlex.split(line.replace('eval "$(', "").replace(')"', "").rpartition("| ")[2])
+        assert words[0] == "scriba"
+        parser().parse_args(words[1:])
+
+
+def test_no_example_is_of_a_command_that_is_gone() -> None:
+    assert set(EXAMPLES) == {command.prog for command in EVERY}
+
+
+def test_scriba_alone_and_help_explain(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    alone = capsys.readouterr()
+    assert alone.err == ""
+    assert "commands:" in alone.out
+    assert main(["help"]) == 0
+    assert capsys.readouterr().out == alone.out
+    assert main(["help", "topic", "create"]) == 0
+    assert capsys.readouterr().out.startswith("usage: scriba topic create ")
+    with pytest.raises(SystemExit) as ended:
+        main(["help", "topik"])
+    assert ended.value.code == 2
+    assert "no command 'topik'; did you mean topic?" in capsys.readouterr().err
+
+
+def test_a_group_of_commands_alone_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["txn"])
+    told = capsys.readouterr().err
+    assert "a command is missing; there are list, describe, abort" in told
+
+
+@pytest.mark.parametrize(("switch", "mode"), [("1", "native"), ("0", "pure Python")])
+def test_the_version_names_the_mode(switch: str, mode: str) -> None:
+    for words in (["--version"], ["version"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "scriba", *words],
+            env=os.environ | {"SCRIBA_NATIVE": switch},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert done.stdout.startswith(f"scriba {__version__} ({mode}), Python ")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["topic", "list", "-X", "acks=1"], "-X acks: a setting of producers, and this command "),
+        (
+            ["produce", "t", "/dev/null", "-X", "group.id=g"],
+            "-X group.id: a setting of consumers, and this ",
+        ),
+        (["topic", "list", "-X", "ack=1"], "ack: no such setting"),
+        (["topic", "list", "-b", "nowhere"], "bootstrap.servers=nowhere: "),
+    ],
+)
+def test_a_setting_that_cannot_be_taken_is_misuse(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err.startswith(f"scriba: {line}")
+
+
+def test_errors_are_json_where_json_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["topic", "create", "--json"])
+    error = json.loads(capsys.readouterr().err)["error"]
+    assert error["message"].startswith("scriba topic create: ")
+    assert (error["fix"], error["exit_code"]) == ("see scriba topic create --help", 2)
+    assert main(["produce", "t", "/no/such/file", "--json"]) == 1
+    error = json.loads(capsys.readouterr().err)["error"]
+    assert error["message"] == "/no/such/file: No such file or directory"
 
 
 def test_help_loads_neither_clients_nor_settings() -> None:

@@ -52,7 +52,7 @@ def _after(place: Place) -> list[str]:
     options = [_told(name, o.summary) for o in place.options for name in o.names]
     commands = [_told(name, summary) for name, summary in place.commands.items()]
     lines = [f"    ({quoted(place.path)})", "        if [[ $PREFIX == -* ]]; then"]
-    lines.append(f"            told=({' '.join(options)}); _describe option told -o")
+    lines.append(f"            told=({' '.join(options)}); _describe -o option told")
     lines.append("        else")
     if commands:
         lines.append(f"            told=({' '.join(commands)}); _describe command told")
