@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from scriba.runtime.ports import Buffer, File
@@ -70,6 +70,20 @@ class ShortWay(Protocol):
 
     def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """The answer; None where the request has to go the ordinary way: nothing has changed."""
+
+
+class Kept:
+    """A frame that stays readable after its handler has returned, until it is given back."""
+
+    __slots__ = ("_give", "view")
+
+    def __init__(self, view: memoryview, give: Callable[[], None]) -> None:
+        self.view = view
+        self._give = give
+
+    def give_back(self) -> None:
+        self.view.release()
+        self._give()
 
 
 class HangUp(Exception):

@@ -24,12 +24,25 @@ import logging
 import struct
 from collections import deque
 from collections.abc import Coroutine
+from functools import partial
 from sys import getrefcount
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.answers import HangUp, Parked, Part, Parts, Promise, Region, ShortWay, Slot
+from scriba.broker.answers import (
+    HangUp,
+    Kept,
+    Parked,
+    Part,
+    Parts,
+    Promise,
+    Region,
+    ShortWay,
+    Slot,
+)
 from scriba.broker.buffers import ALONE, ReceiveBuffer
+from scriba.runtime.pace import call_in_turn
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Stream
+from scriba.runtime.tasks import cancel_begun
 
 if TYPE_CHECKING:
     from scriba.broker.commit_lanes import Commits
@@ -40,19 +53,31 @@ log = logging.getLogger(__name__)
 
 MAX_PARKED: Final = 64
 MAX_UNSENT: Final = 1 << 20
-FRAMES_PER_PASS: Final = 32
+TURN_MS: Final = 2
+FRAMES_PER_TURN: Final = 32
+"""Whoever pipelines requests has so many of them handled, and for so long, before others have
+their turn: requests are not alike, and thirty-two that describe settings are half a second."""
+
 READ_WINDOW: Final = 1 << 19
 """Most bytes one readiness event may take, so that a bulk sender cannot hold up the others."""
 
 LARGE_FRAME: Final = 1 << 16
 FIRST_READ_OF_LARGE: Final = 1 << 12
 SEND_WINDOW: Final = 1 << 20
+SENT_PER_TURN: Final = 1 << 23
+"""Most bytes that are sent before others have their turn: a peer on the same machine may take them
+as fast as they are copied."""
+
 COLD_WINDOWS: Final = 16
 """How many windows after a cold one are read off the loop, whether they are there or not: a send
 that comes to the end of what the kernel has read ahead would have the loop order the next part."""
 
 VIEWS_PER_SEND: Final = 64
 _LENGTH: Final = struct.Struct(">i")
+
+
+def _nothing() -> None:
+    pass
 
 
 class Connection:
@@ -64,6 +89,7 @@ class Connection:
         "_filled",
         "_frame",
         "_large",
+        "_lent",
         "_loading",
         "_out",
         "_paused",
@@ -107,6 +133,8 @@ class Connection:
         self._expected = 0
         self._filled = 0
         self._large = False
+        self._lent: ReceiveBuffer | None = None
+        """The buffer of the frame that is being handled, if it has one of its own."""
         self._slots: deque[Slot] = deque()
         self._closed_parking = False
         self._promise: Promise | None = None
@@ -193,9 +221,15 @@ class Connection:
     def _run(self, data: memoryview) -> None:
         """Handles the frames that arrived whole and sets the rest aside."""
         start, end, frames = 0, len(data), 0
+        server = self._server
+        turn_ends = self.now.mono_ms + TURN_MS
         while end - start >= 4:
-            if self._paused or frames >= FRAMES_PER_PASS:
+            if self._paused:
                 break
+            if frames:
+                self.now = server.clock.now()
+                if frames == FRAMES_PER_TURN or self.now.mono_ms >= turn_ends:
+                    break
             length = int.from_bytes(data[start : start + 4], "big", signed=True)
             self._check_length(length)
             stop = start + 4 + length
@@ -210,12 +244,13 @@ class Connection:
             start = stop
         if start < end:
             self._backlog = bytearray(data[start:end])
-            if frames >= FRAMES_PER_PASS:
+            if frames == FRAMES_PER_TURN or self.now.mono_ms >= turn_ends:
                 self._schedule_backlog()
 
     def _run_backlog(self) -> None:
         data = self._backlog
         self._backlog = bytearray()
+        self.now = self._server.clock.now()
         self._run(memoryview(data))
 
     def _check_length(self, length: int) -> None:
@@ -234,12 +269,21 @@ class Connection:
 
     def _run_frame(self, frame: ReceiveBuffer) -> None:
         self._frame = None
+        self._lent = frame
         self._handle(memoryview(frame.memory)[: self._expected])
-        # Not after an exception, whose traceback still has views.
-        self._server.pool.give(frame)
+        # Not after an exception, whose traceback still has views; and not if it was kept.
+        if self._lent is not None:
+            self._lent = None
+            self._server.pool.give(frame)
+
+    def keep_frame(self, frame: memoryview) -> Kept:
+        """Keeps the frame that is being handled for as long as it takes to read it in slices."""
+        lent, self._lent = self._lent, None
+        if lent is None:
+            return Kept(memoryview(bytes(frame)), _nothing)
+        return Kept(frame[:], partial(self._server.pool.give, lent))
 
     def _handle(self, frame: memoryview) -> None:
-        self.now = self._server.clock.now()
         answer = self._answer(frame)
         frame.release()
         self._take(answer)
@@ -343,7 +387,7 @@ class Connection:
         if not self._scheduled:
             self._scheduled = True
             self._set_interest()
-            asyncio.get_running_loop().call_soon(self._resume)
+            call_in_turn(self._resume)
 
     def _resume(self) -> None:
         self._scheduled = False
@@ -390,7 +434,8 @@ class Connection:
         out = self._out
         if self._loading:
             return
-        while out:
+        left = SENT_PER_TURN
+        while out and left > 0:
             head = out[0]
             if isinstance(head, Region):
                 if head.known <= head.position:
@@ -411,6 +456,7 @@ class Connection:
                 break
             self._server.counters.bytes_out += sent
             self._unsent -= sent
+            left -= sent
             self._advance(sent)
         writing = bool(out)
         if writing != self._writing:
@@ -489,7 +535,7 @@ class Connection:
         self.stream.close()
         for task in tuple(self._tasks):
             if task is not asyncio.current_task():
-                task.cancel()
+                cancel_begun(task)
         if self._promise is not None:
             self._promise.abandon()
             self._promise = None

@@ -42,17 +42,11 @@ class Later(Generic[T]):
 
     `open` lets the connection's next request start meanwhile: right for a Produce whose append is
     done, wrong for everything that later requests may depend on. The awaitable may end in another
-    `Later`. What `long` promises is so long that it is encoded a slice at a time.
+    `Later`.
     """
 
-    __slots__ = ("awaitable", "long", "open")
+    __slots__ = ("awaitable", "open")
 
-    def __init__(
-        self,
-        awaitable: Awaitable[T | Later[T] | None],
-        open: bool = False,
-        long: bool = False,
-    ) -> None:
+    def __init__(self, awaitable: Awaitable[T | Later[T] | None], open: bool = False) -> None:
         self.awaitable = awaitable
         self.open = open
-        self.long = long

@@ -4,10 +4,15 @@
 is answered by closing the connection, as Kafka does. A handler is a plain function
 `(node, ctx, request)` that returns its response, `Later` for one that must wait, or None for no
 answer at all. A KafkaError that escapes it becomes the API's own shape of that error.
+
+Requests and answers of many elements take their time, in slices (`large`): their connection reads
+nothing more meanwhile, and all others are served. `LARGE_AT_A_TIME` of them are in work at once, so
+that they have a bound in memory, too; those that come meanwhile wait as the bytes they are.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import logging
 import struct
@@ -16,16 +21,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from scriba.broker.answers import HangUp, Parked, Parts
+from scriba.broker.answers import HangUp, Kept, Parked, Parts
 from scriba.broker.commit_lanes import CommitLanes
 from scriba.broker.connection import Connection
 from scriba.broker.context import Context, Later
 from scriba.broker.fetch_lanes import FetchLanes
 from scriba.broker.lanes import ProduceLanes
+from scriba.broker.large import DEFAULT, TOLD_AT_ONCE, Cut, Limits, cut_of, merge, parts
 from scriba.errors import ErrorCode, KafkaError, ParseError
-from scriba.runtime.pace import Pace
+from scriba.runtime.pace import BETWEEN_LOOKS, Pace, in_slices, next_turn
 from scriba.wire.frame import RequestHeader, decode_request_header
-from scriba.wire.schema import Message
+from scriba.wire.schema import Hole, Message, TooMany
 from scriba.wire.views import Revoke, revoker
 
 if TYPE_CHECKING:
@@ -39,6 +45,10 @@ METADATA: Final = 3
 OFFSET_COMMIT: Final = 8
 API_VERSIONS: Final = 18
 ANSWERS_KEPT: Final = 64
+LARGEST_KEPT: Final = 1 << 20
+"""Bytes of a question or an answer that is kept: a few thousand partitions."""
+LARGE_AT_A_TIME: Final = 2
+
 _START: Final = struct.Struct(">hhi")
 _LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">ii")
@@ -46,12 +56,11 @@ _HEAD: Final = struct.Struct(">ii")
 Question = tuple[str, int, bytes]
 Handler = Callable[["Node", Context, Any], Any]
 Refuse = Callable[[Any, ErrorCode, str], Message | None]
-Encode = Callable[["Node", Any, bytearray, int], Parts]
+Finish = Callable[["Node", bytearray, list[tuple[int, Hole]]], Parts]
 
 
-def encode_plain(node: Node, response: Message, out: bytearray, version: int) -> Parts:
-    """Writes the response behind its header, then the length before both: one piece to send."""
-    response.encode_into(out, version)
+def finish_plain(node: Node, out: bytearray, holes: list[tuple[int, Hole]]) -> Parts:
+    """Fills in the length before a response that was encoded behind its header: one piece."""
     set_length(out, len(out))
     return (out,)
 
@@ -89,9 +98,13 @@ class Served:
     """The first version whose response header ends in tagged fields."""
     handler: Handler
     refuse: Refuse
-    encode: Encode = encode_plain
+    finish: Finish = finish_plain
+    """Makes of an encoded response, and of what it left holes for, what is sent."""
+    limits: Limits = DEFAULT
     count: int = 0
     errors: int = 0
+    large: int = 0
+    """Requests that were too large to be handled at once."""
     revoke: Revoke | None = dataclasses.field(init=False)
     """Ends the request's views of its frame as soon as the handler has returned."""
 
@@ -105,6 +118,7 @@ class Dispatch:
         self.table = table
         self._cached: dict[Question, bytes] = {}
         self._cached_at = -1
+        self._large = asyncio.Semaphore(LARGE_AT_A_TIME)
         self._lanes: dict[int, ProduceLanes | FetchLanes | CommitLanes] = {}
         if PRODUCE in table:
             self._lanes[PRODUCE] = ProduceLanes(node, table[PRODUCE])
@@ -133,12 +147,21 @@ class Dispatch:
             answer = lanes.enter(connection, frame, version)
             if answer is not None:
                 return answer
+        limits = served.limits
+        size = len(frame)
+        if size > limits.bytes:
+            raise HangUp(f"{served.name} of {size} bytes; {limits.bytes} are taken")
         try:
             header, start = decode_request_header(frame)
+            if size > limits.bytes_at_once:
+                raise TooMany
             # Bytes after the request are overlooked, as Kafka does: librdkafka sends some.
-            request, _ = served.request.decode_from(frame, start, version)
+            request, _ = served.request.decode_from(frame, start, version, limits.at_once)
         except ParseError as error:
             raise HangUp(f"{served.name} version {version} cannot be read: {error}") from None
+        except TooMany:
+            kept = connection.keep_frame(frame)
+            return Parked(self._handle_large(served, connection, kept, start, header))
         served.count += 1
         if lanes is not None:
             lanes.learn(connection, frame, request)  # type: ignore[arg-type]
@@ -149,15 +172,7 @@ class Dispatch:
     def _answer(
         self, served: Served, connection: Connection, request: Message, header: RequestHeader
     ) -> Parts | Parked | None:
-        ctx = Context(
-            connection.principal,
-            connection.listener,
-            header.client_id,
-            connection.peer,
-            header.api_key,
-            header.api_version,
-            connection.last_active,
-        )
+        ctx = _context(connection, header)
         try:
             answer = served.handler(self._node, ctx, request)
         except Exception as error:
@@ -170,6 +185,89 @@ class Dispatch:
         if answer is None:
             return None
         return self._encode(served, ctx, answer, header.correlation_id)
+
+    # ---- large requests ----
+
+    async def _handle_large(
+        self,
+        served: Served,
+        connection: Connection,
+        kept: Kept,
+        start: int,
+        header: RequestHeader,
+    ) -> Parts | None:
+        """Decodes in slices what is too much for one, and handles it in parts where it can."""
+        version = header.api_version
+        ctx = _context(connection, header)
+        async with self._large:
+            await next_turn()
+            pace = Pace(self._node.world.clock)
+            request = await self._decode_large(served, kept, start, version, pace)
+            served.count += 1
+            served.large += 1
+            cut = cut_of(served.limits, request)
+            if cut is not None:
+                response = await self._handle_parts(served, ctx, request, cut, pace)
+        if cut is None:
+            # Not while others wait for it: a fetch may wait for records.
+            response = await self._handled(served, ctx, request)
+        # Not after an exception, whose traceback still has views.
+        kept.give_back()
+        if response is None:
+            return None
+        self._node.throttle(ctx, response)
+        return await self._encode_large(served, ctx, response, header.correlation_id)
+
+    async def _handled(self, served: Served, ctx: Context, request: Message) -> Message | None:
+        answer: Any
+        try:
+            answer = served.handler(self._node, ctx, request)
+            if served.revoke is not None:
+                served.revoke(request)
+            while isinstance(answer, Later):
+                answer = await answer.awaitable
+        except Exception as error:
+            answer = self._failed(served, request, error)
+        return answer  # type: ignore[no-any-return]
+
+    async def _decode_large(
+        self, served: Served, kept: Kept, start: int, version: int, pace: Pace
+    ) -> Message:
+        limit = served.limits.elements
+        try:
+            work = served.request.decode_in_slices(kept.view, start, version, limit)
+            request, _ = await in_slices(work, pace)
+        except ParseError as error:
+            raise HangUp(f"{served.name} version {version} cannot be read: {error}") from None
+        except TooMany as error:
+            raise HangUp(f"{served.name} version {version}: {error}, which are {limit}") from None
+        return request
+
+    async def _handle_parts(
+        self, served: Served, ctx: Context, request: Message, cut: Cut, pace: Pace
+    ) -> Message | None:
+        refusal: KafkaError | None = None
+        if served.limits.check is not None:
+            try:
+                served.limits.check(self._node.settings, request)
+            except KafkaError as error:
+                refusal = error
+        whole: Message | None = None
+        for step, part in enumerate(parts(request, served.limits, cut)):
+            if part is None:
+                if step % BETWEEN_LOOKS == 0:
+                    await pace()
+                continue
+            await pace()
+            if refusal is not None:
+                told = self._failed(served, part.request, refusal)
+            else:
+                told = await self._handled(served, ctx, part.request)
+            if told is not None:
+                whole = merge(whole, told, part, cut.told, ctx.version)
+        return whole
+
+    # ---- Metadata from memory ----
 
     def _answer_from_cache(
         self,
@@ -188,6 +286,8 @@ class Dispatch:
         if self._cached_at != self._node.topology:
             self._cached.clear()
             self._cached_at = self._node.topology
+        if len(body) > LARGEST_KEPT:
+            return self._answer(served, connection, request, header)
         question = (connection.listener, header.api_version, bytes(body))
         known = self._cached.get(question)
         if known is None:
@@ -202,8 +302,8 @@ class Dispatch:
         return (out,)
 
     def _keep(self, question: Question, answer: Parts) -> None:
-        if len(self._cached) < ANSWERS_KEPT:
-            whole: Any = answer[0]
+        whole: Any = answer[0]
+        if len(self._cached) < ANSWERS_KEPT and len(whole) <= LARGEST_KEPT:
             self._cached[question] = bytes(whole[8:])
 
     async def _keep_later(
@@ -215,17 +315,40 @@ class Dispatch:
             self._keep(question, answer)
         return answer
 
-    def _encode(self, served: Served, ctx: Context, answer: Message, correlation_id: int) -> Parts:
+    # ---- answers ----
+
+    def _encode(
+        self, served: Served, ctx: Context, answer: Message, correlation_id: int
+    ) -> Parts | Parked:
         self._node.throttle(ctx, answer)
+        out = _head(served, ctx.version, correlation_id)
+        holes: list[tuple[int, Hole]] = []
         try:
-            return served.encode(
-                self._node, answer, _head(served, ctx.version, correlation_id), ctx.version
-            )
+            answer.encode_into(out, ctx.version, holes, TOLD_AT_ONCE)
+        except TooMany:
+            return Parked(self._encode_large(served, ctx, answer, correlation_id))
         except ValueError as error:
-            # A bug of the handler; without an answer the client would wait for ever.
-            served.errors += 1
-            log.error("%s %d: no such answer: %s", served.name, ctx.version, error)
-            raise HangUp(f"the answer to {served.name} cannot be told") from error
+            raise self._cannot_tell(served, ctx, error) from error
+        return served.finish(self._node, out, holes)
+
+    async def _encode_large(
+        self, served: Served, ctx: Context, answer: Message, correlation_id: int
+    ) -> Parts:
+        await next_turn()
+        out = _head(served, ctx.version, correlation_id)
+        holes: list[tuple[int, Hole]] = []
+        pace = Pace(self._node.world.clock)
+        try:
+            await in_slices(answer.encode_in_slices(out, ctx.version, holes), pace)
+        except ValueError as error:
+            raise self._cannot_tell(served, ctx, error) from error
+        return served.finish(self._node, out, holes)
+
+    def _cannot_tell(self, served: Served, ctx: Context, error: ValueError) -> HangUp:
+        # A bug of the handler; without an answer the client would wait for ever.
+        served.errors += 1
+        log.error("%s %d: no such answer: %s", served.name, ctx.version, error)
+        return HangUp(f"the answer to {served.name} cannot be told")
 
     async def _finish(
         self,
@@ -236,7 +359,6 @@ class Dispatch:
         correlation_id: int,
     ) -> Parts | None:
         result: Any = answer
-        long = answer.long
         try:
             while isinstance(result, Later):
                 result = await result.awaitable
@@ -244,15 +366,7 @@ class Dispatch:
             result = self._failed(served, request, error)
         if result is None:
             return None
-        if not long:
-            return self._encode(served, ctx, result, correlation_id)
-        self._node.throttle(ctx, result)
-        out = _head(served, ctx.version, correlation_id)
-        pace = Pace(self._node.world.clock)
-        for _ in result.encode_in_slices(out, ctx.version):
-            await pace()
-        set_length(out, len(out))
-        return (out,)
+        return await _settled(self._encode(served, ctx, result, correlation_id))
 
     def _failed(self, served: Served, request: Message, error: BaseException) -> Message | None:
         """The API's error response; what nobody expected is logged with its trace."""
@@ -270,7 +384,25 @@ class Dispatch:
         code = ErrorCode.UNSUPPORTED_VERSION
         answer = served.refuse(None, code, code.text)
         assert answer is not None
-        return served.encode(self._node, answer, _head(served, 0, correlation_id), 0)
+        out = _head(served, 0, correlation_id)
+        answer.encode_into(out, 0)
+        return served.finish(self._node, out, [])
+
+
+async def _settled(answer: Parts | Parked | None) -> Parts | None:
+    return await answer.awaitable if isinstance(answer, Parked) else answer
+
+
+def _context(connection: Connection, header: RequestHeader) -> Context:
+    return Context(
+        connection.principal,
+        connection.listener,
+        header.client_id,
+        connection.peer,
+        header.api_key,
+        header.api_version,
+        connection.last_active,
+    )
 
 
 def _head(served: Served, version: int, correlation_id: int) -> bytearray:

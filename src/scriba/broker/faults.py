@@ -131,7 +131,7 @@ def _altered(fault: Fault, served: Served, handle: partial[Any]) -> Any:
         return found
 
     if isinstance(answer, Later):
-        return Later(finish(), answer.open, answer.long)
+        return Later(finish(), answer.open)
     return Later(finish())
 
 

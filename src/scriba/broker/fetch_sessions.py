@@ -13,10 +13,12 @@ longest if that was longer than `EVICTION_MS`; otherwise it is served without a 
 
 from __future__ import annotations
 
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from scriba.errors import ErrorCode, KafkaError
+from scriba.outcome import at_once
 from scriba.runtime.ports import Rng
 from scriba.wire.fetch import FetchPartition, FetchRequest
 
@@ -85,10 +87,21 @@ class FetchSessions:
 
     def plan(self, request: FetchRequest, by_id: bool, now_ms: int) -> Plan:
         """Works a request into its session; raises the errors that make a client start over."""
+        return at_once(self.planning(request, by_id, now_ms))
+
+    def planning(
+        self, request: FetchRequest, by_id: bool, now_ms: int
+    ) -> Generator[None, None, Plan]:
+        """As `plan`, a step for each partition. Requests of a session come one after the other, so
+        nobody asks for it meanwhile."""
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
-            items = {item.key: item for item in self._items(request)}
+            items: dict[Key, Watched] = {}
+            for item in self._items(request):
+                if item is not None:
+                    items[item.key] = item
+                yield
             session = None
             if epoch == INITIAL_EPOCH and items:
                 session = self._open(items, by_id, now_ms)
@@ -101,7 +114,7 @@ class FetchSessions:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        self._update(session, request)
+        yield from self._update(session, request)
         self._used(session, now_ms)
         if not session.watched:
             del self._sessions[session.id]
@@ -135,21 +148,25 @@ class FetchSessions:
         self._sessions[session.id] = self._sessions.pop(session.id)
 
     @staticmethod
-    def _items(request: FetchRequest) -> list[Watched]:
-        return [
-            Watched(topic.topic_id, topic.topic, partition)
-            for topic in request.topics
-            for partition in topic.partitions
-        ]
+    def _items(request: FetchRequest) -> Iterator[Watched | None]:
+        """What is asked for; None for the step from one topic to the next."""
+        for topic in request.topics:
+            yield None
+            for partition in topic.partitions:
+                yield Watched(topic.topic_id, topic.topic, partition)
 
-    def _update(self, session: Session, request: FetchRequest) -> None:
+    def _update(self, session: Session, request: FetchRequest) -> Generator[None, None, None]:
         for item in self._items(request):
+            yield
+            if item is None:
+                continue
             known = session.watched.get(item.key)
             if known is None:
                 session.watched[item.key] = item
             else:
                 known.asked = item.asked
         for topic in request.forgotten_topics_data:
+            yield
             for index in topic.partitions:
                 session.watched.pop((topic.topic_id, topic.topic, index), None)
 

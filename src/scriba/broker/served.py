@@ -19,6 +19,7 @@ from scriba.broker.handlers import (
     topics,
     txn,
 )
+from scriba.broker.large import DEFAULT, LIMITS
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.schema import LATEST
 
@@ -101,7 +102,7 @@ def served(on_controller: bool = False) -> dict[int, Served]:
         if on_controller and key not in _ON_CONTROLLER:
             continue
         api = API[key]
-        extra: dict[str, Any] = {"encode": fetch.encode} if key is ApiKey.FETCH else {}
+        extra: dict[str, Any] = {"finish": fetch.finish} if key is ApiKey.FETCH else {}
         table[int(key)] = Served(
             key=int(key),
             name=api.name,
@@ -113,6 +114,7 @@ def served(on_controller: bool = False) -> dict[int, Served]:
             tagged_from=LATEST + 1 if key is ApiKey.API_VERSIONS else api.flexible_from,
             handler=handler,
             refuse=refuse or refuse_at_top(api.response),
+            limits=LIMITS.get(key, DEFAULT),
             **extra,
         )
     return table

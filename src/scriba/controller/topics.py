@@ -11,7 +11,7 @@ from scriba.controller.placement import place
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
-from scriba.settings import TopicSettings, describe_topic
+from scriba.settings import NodeSettings, TopicSettings, describe_topic
 from scriba.wire.admin import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -97,7 +97,7 @@ def _create_each(
     validate_only: bool,
 ) -> Iterator[Message]:
     """The records of each topic that can be made; one that cannot does not spoil the others."""
-    refused = _too_many_partitions(state, asked)
+    refused = _too_many_partitions(state.settings, asked)
     for topic in asked:
         try:
             if refused:
@@ -111,13 +111,19 @@ def _create_each(
             yield from records
 
 
-def _too_many_partitions(state: State, topics: Iterable[CreatableTopic]) -> bool:
+def check_created(settings: NodeSettings, request: CreateTopicsRequest) -> None:
+    """KafkaError where the request makes more partitions than one may; before it is cut up."""
+    if _too_many_partitions(settings, request.topics):
+        fail(ErrorCode.POLICY_VIOLATION, TOO_MANY)
+
+
+def _too_many_partitions(settings: NodeSettings, topics: Iterable[CreatableTopic]) -> bool:
     total = 0
     for topic in topics:
         if topic.assignments:
             total += len(topic.assignments)
         elif topic.num_partitions == -1:
-            total += state.settings.num_partitions
+            total += settings.num_partitions
         else:
             total += max(topic.num_partitions, 0)
     return total > MAX_PARTITIONS_PER_REQUEST

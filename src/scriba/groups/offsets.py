@@ -86,7 +86,7 @@ def commit(
     state: State, request: OffsetCommitRequest, token: Token, caller: Caller, now: Instant
 ) -> Outcome:
     work = _commit(state, request, token, caller, now)
-    if sum(len(topic.partitions) for topic in request.topics) > AT_ONCE:
+    if len(request.topics) + sum(len(topic.partitions) for topic in request.topics) > AT_ONCE:
         return Outcome(work=work)
     return at_once(work)
 
@@ -94,7 +94,10 @@ def commit(
 def _commit(
     state: State, request: OffsetCommitRequest, token: Token, caller: Caller, now: Instant
 ) -> Generator[None, None, Outcome]:
-    verdicts = [look_up(state, topic, caller.version) for topic in request.topics]
+    verdicts = []
+    for topic in request.topics:
+        verdicts.append(look_up(state, topic, caller.version))
+        yield
     out = Outcome(instead=nothing)
     if any(True for each in verdicts for _ in each.acceptable()):
         try:
@@ -112,6 +115,7 @@ def _commit(
             continue  # of a topic without partitions Kafka tells only where it does not exist
         answer = OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id)
         topics.append(answer)
+        yield
         for start in range(0, len(topic.partitions), AT_ONCE):
             yield
             slice_ = slice(start, start + AT_ONCE)

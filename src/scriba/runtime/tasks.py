@@ -14,6 +14,16 @@ T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
+def cancel_begun(task: "asyncio.Task[Any]") -> None:
+    """Cancels a task once it has taken its first step.
+
+    One that is cancelled before never runs at all, and nobody awaits the coroutines that it was
+    handed to await: Python says so on stderr, and what they hold is not given back. The first step
+    of a task stands in the loop's queue since the task was made, so this comes after it.
+    """
+    task.get_loop().call_soon(task.cancel)
+
+
 class Tasks:
     def __init__(self) -> None:
         # A dict keeps the order of their start, so stopping is the same in every run.
@@ -44,7 +54,7 @@ class Tasks:
         me = asyncio.current_task()
         while others := [task for task in self._running if task is not me]:
             for task in others:
-                task.cancel()
+                cancel_begun(task)
             await asyncio.wait(others)
 
     def __len__(self) -> int:

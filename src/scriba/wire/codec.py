@@ -6,6 +6,11 @@ the same function. In a flexible version lengths are varints: the run takes the 
 is nearly always all there is, and the rare long one is read again by `uvarint`. Sections of
 tagged fields, nearly always empty, are written by functions of their own.
 
+What a message costs is counted while it is read or written: elements of all its arrays, at whatever
+depth, and tagged fields. More of them than the caller allows raise `TooMany`, before they are made.
+Whoever has to allow many asks for the variant that works in slices, a generator that yields after
+each element.
+
 The source of each function is registered with `linecache`, so a traceback shows it.
 """
 
@@ -16,14 +21,21 @@ from struct import Struct as Layout
 from struct import pack, unpack_from
 from typing import Any, Final
 
-from scriba.wire.schema import Buffer, Decoder, Encoder, Field, Message, Struct, Type
-from scriba.wire.varint import read_uvarint, skip_tags, write_uvarint
+from scriba.wire.packed import Packed
+from scriba.wire.schema import (
+    UNCOUNTED,
+    Buffer,
+    Decoder,
+    Encoder,
+    Field,
+    Message,
+    Struct,
+    TooMany,
+    Type,
+)
+from scriba.wire.varint import MAX_TAGS, read_uvarint, skip_tags, write_uvarint
 
 MAX_STRING: Final = 0x7FFF
-
-
-_OUTERMOST_LOOP: Final = 2
-"""How deep the lines of an array are that is a field of the message itself."""
 
 
 def _string_length(buf: Buffer, pos: int) -> tuple[int, int]:
@@ -41,6 +53,19 @@ def _write_string_length(length: int) -> bytes:
 
 def _fail(text: str) -> None:
     raise ValueError(text)
+
+
+def _too_many(name: str) -> None:
+    raise TooMany(f"{name}: more elements than are taken")
+
+
+def _count_tags(count: int, left: int) -> int:
+    """What is left once a section of that many tagged fields is paid for."""
+    if count > MAX_TAGS:
+        raise ValueError(f"{count} tagged fields in one section, {MAX_TAGS} may be")
+    if count > left:
+        _too_many("tagged fields")
+    return left - count
 
 
 class _Source:
@@ -109,8 +134,9 @@ def _width(codes: str) -> int:
 
 
 class _DecoderSource(_Source):
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, version: int, flexible: bool, in_slices: bool) -> None:
         super().__init__()
+        self.in_slices = in_slices
         self.version = version
         self.flexible = flexible
         self.run: list[tuple[str, str]] = []
@@ -119,7 +145,9 @@ class _DecoderSource(_Source):
             uvarint=read_uvarint,
             skip_tags=skip_tags,
             string_length=_string_length,
+            count_tags=_count_tags,
             fail=_fail,
+            too_many=_too_many,
             unpack_from=unpack_from,
             memoryview=memoryview,
         )
@@ -199,13 +227,15 @@ class _DecoderSource(_Source):
         if less:
             self.line(f"{n} -= 1")
         self.line(f"if {n} > size - pos: fail('{name} counts more than there is')")
+        self.line(f"left -= {n}")
+        self.line(f"if left < 0: too_many('{name}')")
         kind = element.kind
-        if kind is not None and kind.name == "uuid":
+        if kind is not None and kind.name == "uuid" and not self.in_slices:
             self.line(f"end = pos + 16 * {n}")
             self.line(f"if end > size: fail('{name} counts more than there is')")
             self.line(f"{target} = [bytes(buf[p : p + 16]) for p in range(pos, end, 16)]")
             self.line("pos = end")
-        elif kind is not None and kind.code:
+        elif kind is not None and kind.code and kind.name != "uuid":
             self.line(f"{target} = [*unpack_from(f'>{{{n}}}{kind.code}', buf, pos)]")
             self.line(f"pos += {n}" if kind.size == 1 else f"pos += {kind.size} * {n}")
         else:
@@ -220,6 +250,8 @@ class _DecoderSource(_Source):
                     self.value(element, item, name, False)
                     self.flush()
                 self.line(f"{items}.append({item})")
+                if self.in_slices:
+                    self.line("yield")
 
     def struct_value(self, cls: type[Struct], target: str, nullable: bool, tagged: bool) -> None:
         if not nullable:
@@ -256,10 +288,14 @@ class _DecoderSource(_Source):
         self.run.append(("B", count))
         self.flush()
         if not fields:
-            self.line(f"if {count}: pos = skip_tags(buf, pos - 1)")
+            with self.block(f"if {count}:"):
+                self.line(f"if {count} > {MAX_TAGS}: {count}, _ = uvarint(buf, pos - 1)")
+                self.line(f"left = count_tags({count}, left)")
+                self.line("pos = skip_tags(buf, pos - 1)")
             return
         with self.block(f"if {count}:"):
             self.line(f"if {count} > 127: {count}, pos = uvarint(buf, pos - 1)")
+            self.line(f"left = count_tags({count}, left)")
             with self.block(f"for _ in range({count}):"):
                 self.line(f"{tag}, pos = uvarint(buf, pos)")
                 self.line(f"{end}, pos = uvarint(buf, pos)")
@@ -273,20 +309,24 @@ class _DecoderSource(_Source):
                 self.line(f"pos = {end}")
 
 
-def compile_decoder(cls: type[Message], version: int) -> Decoder:
-    source = _DecoderSource(version, version in cls.FLEXIBLE)
-    with source.block("def decode(buf, pos):"):
+def compile_decoder(cls: type[Message], version: int, in_slices: bool = False) -> Decoder:
+    """One that works `in_slices` is a generator, which yields after each element of an array."""
+    source = _DecoderSource(version, version in cls.FLEXIBLE, in_slices)
+    with source.block("def decode(buf, pos, left):"):
         source.line("size = len(buf)")
         item = source.struct(cls)
         source.flush()
+        if in_slices:
+            source.line("yield")
         source.line(f"return {item}, pos")
     return source.compile("decode", f"<scriba {cls.__name__} v{version} decoder>")
 
 
 class _EncoderSource(_Source):
-    def __init__(self, version: int, flexible: bool) -> None:
+    def __init__(self, version: int, flexible: bool, in_slices: bool) -> None:
         super().__init__()
-        self.in_slices = False
+        self.in_slices = in_slices
+        self.in_tags = False
         self.version = version
         self.flexible = flexible
         self.run: list[tuple[str, str]] = []
@@ -295,6 +335,8 @@ class _EncoderSource(_Source):
             uvarint=write_uvarint,
             string_length=_write_string_length,
             fail=_fail,
+            too_many=_too_many,
+            Packed=Packed,
             pack=pack,
             BUFFERS=(bytes, bytearray, memoryview),
         )
@@ -378,19 +420,29 @@ class _EncoderSource(_Source):
             self.line(f"else: {n} = len({v}){more}")
         else:
             self.line(f"{n} = len({v}){more}")
+        if not self.in_slices and not self.in_tags:
+            self.line(f"left -= {n}")
+            self.line(f"if left < 0: too_many({source!r})")
         self.length("i", n, "uvarint")
         kind = element.kind
         if kind is not None and kind.code and kind.name != "uuid":
             self.line(f"if {v}: out += pack(f'>{{len({v})}}{kind.code}', *{v})")
             return
         item = self.fresh("o")
+        sliced = self.in_slices and not self.in_tags
+        if sliced and element.struct is not None:
+            with self.block(f"if type({v}) is Packed:"):
+                with self.block(f"for {item} in {v}.pieces:"):
+                    self.line(f"out += {item}")
+                    self.line("yield")
+                self.line(f"{v} = ()")
         with self.block(f"for {item} in {v}:"):
             if element.struct is not None:
                 self.struct(element.struct, item)
             else:
                 self.value(element, item, False)
             self.flush()
-            if self.in_slices and self.depth == _OUTERMOST_LOOP:
+            if sliced:
                 self.line("yield")
 
     def struct_value(self, cls: type[Struct], source: str, nullable: bool, tagged: bool) -> None:
@@ -446,6 +498,7 @@ class _EncoderSource(_Source):
             self.flush()
 
     def tag_function(self, name: str, fields: list[Field]) -> None:
+        self.in_tags = True
         with self.block(f"def {name}(o, whole):"):
             self.line("count = 0; section = bytearray()")
             for f in fields:
@@ -460,9 +513,8 @@ class _EncoderSource(_Source):
 
 def compile_encoder(cls: type[Message], version: int, in_slices: bool = False) -> Encoder:
     """One that works `in_slices` is a generator, which yields after each element of an array."""
-    source = _EncoderSource(version, version in cls.FLEXIBLE)
-    source.in_slices = in_slices
-    with source.block("def encode(o, out, holes):"):
+    source = _EncoderSource(version, version in cls.FLEXIBLE, in_slices)
+    with source.block("def encode(o, out, holes, left):"):
         source.struct(cls, "o")
         source.flush()
         if in_slices:
@@ -470,3 +522,15 @@ def compile_encoder(cls: type[Message], version: int, in_slices: bool = False) -
     for name, fields in source.later:
         source.tag_function(name, fields)
     return source.compile("encode", f"<scriba {cls.__name__} v{version} encoder>")
+
+
+def compile_element_encoder(cls: type[Struct], version: int, flexible: bool) -> Encoder:
+    """Writes one element of an array of a message that is `flexible` in this version."""
+    source = _EncoderSource(version, flexible, in_slices=False)
+    with source.block("def encode(o, out, holes, left):"):
+        source.line(f"left = {UNCOUNTED}")
+        source.struct(cls, "o")
+        source.flush()
+    for name, fields in source.later:
+        source.tag_function(name, fields)
+    return source.compile("encode", f"<scriba {cls.__name__} v{version} element encoder>")

@@ -16,7 +16,7 @@ view of the buffer it was decoded from. And a tagged structure that is absent is
 default which refuses changes: assign a new one instead.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from operator import attrgetter
 from struct import error as StructError
 from typing import (
@@ -34,6 +34,13 @@ from typing import (
 from scriba.errors import ParseError
 
 Buffer = bytes | bytearray | memoryview
+
+UNCOUNTED: Final = 1 << 31
+"""More elements than a message can have."""
+
+
+class TooMany(Exception):
+    """A message has more elements than the caller allows."""
 
 
 class Hole(Protocol):
@@ -291,20 +298,22 @@ def _absent(cls: type[Struct]) -> Struct:
     return _absences[cls]
 
 
-Decoder = Callable[[Buffer, int], tuple[Any, int]]
-Encoder = Callable[[Any, bytearray, list[tuple[int, Hole]] | None], None]
+Decoder = Callable[[Buffer, int, int], Any]
+"""Takes the bytes, where they start, and how many elements there may be."""
+Encoder = Callable[[Any, bytearray, list[tuple[int, Hole]] | None, int], Any]
 
 
 class _Decoders(dict[int, Decoder]):
-    def __init__(self, cls: "type[Message]") -> None:
+    def __init__(self, cls: "type[Message]", in_slices: bool = False) -> None:
         self.cls = cls
+        self.in_slices = in_slices
 
     def __missing__(self, version: int) -> Decoder:
         if version not in self.cls.VERSIONS:
             raise ParseError(f"{self.cls.__name__} has no version {version}")
         from scriba.wire import codec
 
-        self[version] = decoder = codec.compile_decoder(self.cls, version)
+        self[version] = decoder = codec.compile_decoder(self.cls, version, self.in_slices)
         return decoder
 
 
@@ -330,8 +339,10 @@ class Message(Struct):
     VERSIONS: ClassVar[Versions] = NONE
     FLEXIBLE: ClassVar[Versions] = NONE
     _decoders: ClassVar[_Decoders]
+    _slow_decoders: ClassVar[_Decoders]
     _encoders: ClassVar[_Encoders]
     _slow_encoders: ClassVar[_Encoders]
+    _element_encoders: ClassVar[dict[tuple[str, int], Encoder]]
 
     def __init_subclass__(
         cls, key: int | None = None, versions: str = "0", flexible: str = "none"
@@ -341,8 +352,10 @@ class Message(Struct):
         cls.VERSIONS = parse_versions(versions)
         cls.FLEXIBLE = parse_versions(flexible)
         cls._decoders = _Decoders(cls)
+        cls._slow_decoders = _Decoders(cls, in_slices=True)
         cls._encoders = _Encoders(cls)
         cls._slow_encoders = _Encoders(cls, in_slices=True)
+        cls._element_encoders = {}
 
     @classmethod
     def decode(cls, buf: Buffer, version: int) -> Self:
@@ -353,11 +366,14 @@ class Message(Struct):
         return message
 
     @classmethod
-    def decode_from(cls, buf: Buffer, pos: int, version: int) -> tuple[Self, int]:
-        """The message that starts at `pos`, and where it ends."""
+    def decode_from(
+        cls, buf: Buffer, pos: int, version: int, limit: int = UNCOUNTED
+    ) -> tuple[Self, int]:
+        """The message that starts at `pos`, and where it ends; TooMany if its arrays have more
+        elements than `limit`."""
         decoder = cls._decoders[version]
         try:
-            message, end = decoder(buf, pos)
+            message, end = decoder(buf, pos, limit)
         except (StructError, ValueError, IndexError) as e:
             raise ParseError(f"{cls.__name__} v{version}: {e}") from e
         # Decoders let slices run past the end, so that this one check covers them all.
@@ -365,27 +381,69 @@ class Message(Struct):
             raise ParseError(f"{cls.__name__} v{version}: {end - len(buf)} bytes missing")
         return message, end
 
+    @classmethod
+    def decode_in_slices(
+        cls, buf: Buffer, pos: int, version: int, limit: int
+    ) -> Generator[None, None, tuple[Self, int]]:
+        """As `decode_from`, in steps: one for each element of an array."""
+        decoder = cls._slow_decoders[version]
+        try:
+            message, end = yield from decoder(buf, pos, limit)
+        except (StructError, ValueError, IndexError) as e:
+            raise ParseError(f"{cls.__name__} v{version}: {e}") from e
+        if end > len(buf):
+            raise ParseError(f"{cls.__name__} v{version}: {end - len(buf)} bytes missing")
+        return message, end
+
+    @classmethod
+    def element_encoder(cls, name: str, version: int) -> Encoder:
+        """Writes one element of the array `name`, which is one of structures."""
+        known = cls._element_encoders.get((name, version))
+        if known is None:
+            from scriba.wire import codec
+
+            (declared,) = (f for f in cls.FIELDS if f.name == name)
+            element = declared.type.element
+            assert element is not None
+            assert element.struct is not None
+            known = cls._element_encoders[name, version] = codec.compile_element_encoder(
+                element.struct, version, version in cls.FLEXIBLE
+            )
+        return known
+
     def encode(self, version: int) -> bytes:
         out = bytearray()
         self.encode_into(out, version)
         return bytes(out)
 
-    def encode_in_slices(self, out: bytearray, version: int) -> Iterator[None]:
-        """As `encode_into`, in steps: one for each element of the message's own arrays."""
+    def encode_in_slices(
+        self, out: bytearray, version: int, holes: list[tuple[int, Hole]] | None = None
+    ) -> Generator[None, None, None]:
+        """As `encode_into`, in steps: one for each element of an array."""
         encoder = self._slow_encoders[version]
-        yield from encoder(self, out, None)  # type: ignore[misc]
+        start = len(out)
+        try:
+            yield from encoder(self, out, holes, UNCOUNTED)
+        except (StructError, ValueError, TypeError, AttributeError) as e:
+            del out[start:]
+            raise ValueError(f"{type(self).__name__} v{version}: {e}") from e
 
     def encode_into(
-        self, out: bytearray, version: int, holes: list[tuple[int, Hole]] | None = None
+        self,
+        out: bytearray,
+        version: int,
+        holes: list[tuple[int, Hole]] | None = None,
+        limit: int = UNCOUNTED,
     ) -> None:
-        """Appends to `out`; ValueError, and `out` as it was, when a value cannot be sent.
+        """Appends to `out`; ValueError, and `out` as it was, when a value cannot be sent; TooMany,
+        and what was written so far, where there are more elements than `limit`.
 
         Records that are a `Hole` are left out and noted in `holes` with their place in `out`.
         """
         encoder = self._encoders[version]
         start = len(out)
         try:
-            encoder(self, out, holes)
+            encoder(self, out, holes, limit)
         except (StructError, ValueError, TypeError, AttributeError) as e:
             del out[start:]
             raise ValueError(f"{type(self).__name__} v{version}: {e}") from e

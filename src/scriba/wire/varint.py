@@ -4,7 +4,13 @@ Readers take a position and return where they stopped; past the end of the buffe
 IndexError, for an impossible number ValueError.
 """
 
+from typing import Final
+
 from scriba.wire.schema import Buffer
+
+MAX_TAGS: Final = 64
+"""Tagged fields of one section. Messages declare five at most; a section of millions of empty ones
+is two bytes each to send, and a fifth of a microsecond each to step over."""
 
 
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
@@ -42,6 +48,8 @@ def write_uvarint(value: int) -> bytes:
 def skip_tags(buf: Buffer, pos: int) -> int:
     """Steps over a section of tagged fields. The end may lie past the buffer: check it."""
     count, pos = read_uvarint(buf, pos)
+    if count > MAX_TAGS:
+        raise ValueError(f"{count} tagged fields in one section, {MAX_TAGS} may be")
     for _ in range(count):
         _, pos = read_uvarint(buf, pos)
         size, pos = read_uvarint(buf, pos)

@@ -9,6 +9,7 @@ reads again when one moves, until its time is up.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
@@ -17,7 +18,10 @@ from scriba.broker.context import Context, Later
 from scriba.broker.dispatch import set_length
 from scriba.broker.fetch_sessions import Plan, Watched
 from scriba.broker.handlers.isolation import READ_COMMITTED, check_isolation
+from scriba.broker.large import AT_ONCE
 from scriba.errors import ErrorCode, KafkaError
+from scriba.outcome import at_once
+from scriba.runtime.pace import Pace, in_slices
 from scriba.storage.log import EMPTY, Cold, Slice
 from scriba.wire.fetch import (
     AbortedTransaction,
@@ -66,14 +70,34 @@ def fetch(node: Node, ctx: Context, request: FetchRequest) -> FetchResponse | La
     ):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     check_isolation(request.isolation_level)
+    if len(request.topics) + len(request.forgotten_topics_data) > AT_ONCE or (
+        sum(len(topic.partitions) for topic in request.topics) > AT_ONCE
+    ):
+        return Later(_fetch_many(node, ctx, request, replica))
     try:
         plan = node.sessions.plan(request, ctx.version >= FIRST_BY_ID, ctx.received)
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
-    result = _read(node, ctx, request, plan, replica)
+    if len(plan.watched) > AT_ONCE:
+        return Later(_wait(node, ctx, request, plan, replica, None))
+    result = at_once(_read(node, ctx, request, plan, replica))
     if result.cold or not _enough(result, request):
         return Later(_wait(node, ctx, request, plan, replica, result))
-    return _respond(plan, result, ctx.version)
+    return at_once(_respond(plan, result))
+
+
+async def _fetch_many(
+    node: Node, ctx: Context, request: FetchRequest, replica: int
+) -> FetchResponse:
+    """The fetch that opens a session of thousands of partitions, or has none."""
+    pace = Pace(node.world.clock)
+    try:
+        plan = await in_slices(
+            node.sessions.planning(request, ctx.version >= FIRST_BY_ID, ctx.received), pace
+        )
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    return await _wait(node, ctx, request, plan, replica, None)
 
 
 def _enough(result: _Round, request: FetchRequest) -> bool:
@@ -91,10 +115,13 @@ async def _wait(
     request: FetchRequest,
     plan: Plan,
     replica: int,
-    result: _Round,
+    result: _Round | None,
 ) -> FetchResponse:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + request.max_wait_ms / 1000
+    pace = Pace(node.world.clock)
+    if result is None:
+        result = await in_slices(_read(node, ctx, request, plan, replica), pace)
     while True:
         if result.cold:
             for cold in result.cold:
@@ -102,9 +129,9 @@ async def _wait(
         else:
             left = deadline - loop.time()
             if _enough(result, request) or left <= 0:
-                return _respond(plan, result, ctx.version)
+                return await in_slices(_respond(plan, result), pace)
             await _news(result, request, left)
-        result = _read(node, ctx, request, plan, replica)
+        result = await in_slices(_read(node, ctx, request, plan, replica), pace)
 
 
 async def _news(result: _Round, request: FetchRequest, seconds: float) -> None:
@@ -132,7 +159,9 @@ def _give_up(moved: asyncio.Future[None]) -> None:
 # ---- reading ----
 
 
-def _read(node: Node, ctx: Context, request: FetchRequest, plan: Plan, replica: int) -> _Round:
+def _read(
+    node: Node, ctx: Context, request: FetchRequest, plan: Plan, replica: int
+) -> Generator[None, None, _Round]:
     result = _Round()
     budget = min(request.max_bytes, node.settings.fetch_max_bytes)
     for item in plan.watched:
@@ -145,6 +174,7 @@ def _read(node: Node, ctx: Context, request: FetchRequest, plan: Plan, replica: 
             data.high_watermark = data.last_stable_offset = data.log_start_offset = -1
             result.ready = True
         result.answers.append((item, data))
+        yield
     return result
 
 
@@ -264,11 +294,12 @@ def _diverges(partition: Partition, item: Watched, data: PartitionData) -> bool:
 # ---- answering ----
 
 
-def _respond(plan: Plan, result: _Round, version: int) -> FetchResponse:
+def _respond(plan: Plan, result: _Round) -> Generator[None, None, FetchResponse]:
     response = FetchResponse(session_id=plan.session_id)
     session = plan.session
     topic: FetchableTopicResponse | None = None
     for item, data in result.answers:
+        yield
         if session is not None and not _is_news(item, data) and plan.incremental:
             continue
         if topic is None or topic.topic != item.topic or topic.topic_id != item.topic_id:
@@ -296,10 +327,8 @@ def _is_news(item: Watched, data: PartitionData) -> bool:
     return news
 
 
-def encode(node: Node, response: FetchResponse, out: bytearray, version: int) -> Parts:
+def finish(node: Node, out: bytearray, holes: list[tuple[int, Hole]]) -> Parts:
     """The response as pieces: headers in memory, records as regions of files."""
-    holes: list[tuple[int, Hole]] = []
-    response.encode_into(out, version, holes)
     view = memoryview(out)
     parts: list[memoryview | Region] = []
     start, total = 0, len(out)

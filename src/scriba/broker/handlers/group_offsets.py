@@ -263,9 +263,10 @@ def _denied_topic(topic: wire.OffsetFetchRequestTopics) -> wire.OffsetFetchRespo
 async def _fetch_several(
     node: Node, ctx: Context, request: wire.OffsetFetchRequest
 ) -> wire.OffsetFetchResponse:
-    answers = [_fetch_group(node, ctx, request, group) for group in request.groups]
     response = wire.OffsetFetchResponse()
-    for answer in answers:
+    for group in request.groups:
+        # One at a time: an answer that was begun and is never awaited would be left behind.
+        answer = _fetch_group(node, ctx, request, group)
         found = await answer.awaitable if isinstance(answer, Later) else answer
         assert isinstance(found, wire.OffsetFetchResponse)
         response.groups += found.groups

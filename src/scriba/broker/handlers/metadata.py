@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource, allowed_operations
 from scriba.broker.context import Context, Later
 from scriba.broker.handlers.topics import auto_create
 from scriba.errors import ErrorCode, KafkaError
-from scriba.runtime.pace import Pace
+from scriba.outcome import at_once
+from scriba.runtime.pace import Pace, in_slices
 from scriba.wire.metadata import (
     ApiVersion,
     ApiVersionsRequest,
@@ -30,6 +33,7 @@ from scriba.wire.metadata import (
     SupportedFeatureKey,
 )
 from scriba.wire.metadata import DescribeTopicPartitionsResponseCursor as Cursor
+from scriba.wire.packed import Packed
 from scriba.wire.uuids import ZERO
 
 if TYPE_CHECKING:
@@ -41,6 +45,9 @@ FIRST_BY_ID: Final = 12
 
 SHORT: Final = 1000
 """Partitions that one slice of the loop can list."""
+
+PAGE: Final = 500
+"""Partitions of one topic between two looks at the clock."""
 
 _ALL: Final = slice(None)
 
@@ -104,56 +111,123 @@ def refuse_api_versions(
 def metadata(
     node: Node, ctx: Context, request: MetadataRequest
 ) -> MetadataResponse | Later[MetadataResponse]:
-    missing = _missing(node, ctx, request)
+    if _is_long(node, ctx, request):
+        return Later(_list_slowly(node, ctx, request))
+    asked = at_once(_asked_once(ctx, request))
+    missing = [t.name or "" for t in asked if _may_be_made(node, ctx, request, t)]
     if missing:
-        return Later(_create_then_answer(node, ctx, request, missing))
-    if _wants_all(ctx, request) and len(node.replicas) > SHORT:
-        return Later(_list_all(node, ctx, request), long=True)
-    return _metadata(node, ctx, request, {})
+        return Later(_create_then_answer(node, ctx, request, asked, missing))
+    return _metadata(node, ctx, request, asked, {})
 
 
-async def _list_all(node: Node, ctx: Context, request: MetadataRequest) -> MetadataResponse:
-    """Every topic, a slice at a time, as of one moment."""
-    image = node.image.copy()
+def _is_long(node: Node, ctx: Context, request: MetadataRequest) -> bool:
+    """Whether the answer is too much for one slice of the loop."""
+    if _wants_all(ctx, request):
+        return len(node.replicas) > SHORT
+    topics = request.topics or ()
+    if len(topics) > SHORT:
+        return True
+    image, count = node.image, 0
+    for asked in topics:
+        if asked.name is None:
+            topic = image.topics_by_id.get(asked.topic_id)
+        else:
+            topic = image.topics_by_name.get(asked.name)
+        if topic is not None:
+            count += len(topic.partitions)
+    return count > SHORT
+
+
+async def _list_slowly(node: Node, ctx: Context, request: MetadataRequest) -> MetadataResponse:
+    """As `_metadata`, a slice at a time. Every topic, where all are asked for, as of one moment."""
     pace = Pace(node.world.clock)
     response = _frame(node, ctx, request)
-    for name in sorted(image.topics_by_name):
-        if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
-            response.topics.append(_topic(node, ctx, image.topics_by_name[name]))
+    listed = Packed(MetadataResponse, "topics", ctx.version)
+    response.topics = listed  # type: ignore[assignment]
+    if _wants_all(ctx, request):
+        image = node.image.copy()
+        for name in sorted(image.topics_by_name):
+            if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
+                topic = await _topic_slowly(node, ctx, image.topics_by_name[name], pace)
+                _add_operations(node, ctx, request, topic)
+                listed.extend((topic,))
+            await pace()
+        return response
+    asked = await in_slices(_asked_once(ctx, request), pace)
+    failed = await _create_slowly(node, ctx, request, asked, pace)
+    for each in asked:
+        topic = _named(node, ctx, each, failed, slice(0, 0))
+        if not topic.error_code and topic.name is not None:
+            known = node.image.topics_by_name[topic.name]
+            topic = await _topic_slowly(node, ctx, known, pace)
+        _add_operations(node, ctx, request, topic)
+        listed.extend((topic,))
         await pace()
-    _add_operations(node, ctx, request, response)
     return response
 
 
+async def _topic_slowly(
+    node: Node, ctx: Context, topic: TopicImage, pace: Pace
+) -> MetadataResponseTopic:
+    answer = _topic(node, ctx, topic, slice(0, PAGE))
+    for start in range(PAGE, len(topic.partitions), PAGE):
+        await pace()
+        page = _topic(node, ctx, topic, slice(start, start + PAGE))
+        answer.partitions += page.partitions
+    return answer
+
+
+async def _create_slowly(
+    node: Node,
+    ctx: Context,
+    request: MetadataRequest,
+    asked: list[MetadataRequestTopic],
+    pace: Pace,
+) -> dict[str, ErrorCode]:
+    failed: dict[str, ErrorCode] = {}
+    missing: list[str] = []
+    for each in asked:
+        if _may_be_made(node, ctx, request, each):
+            missing.append(each.name or "")
+        await pace()
+    for start in range(0, len(missing), PAGE):
+        failed.update(await auto_create(node, ctx, missing[start : start + PAGE]))
+    return failed
+
+
 async def _create_then_answer(
-    node: Node, ctx: Context, request: MetadataRequest, missing: list[str]
+    node: Node,
+    ctx: Context,
+    request: MetadataRequest,
+    asked: list[MetadataRequestTopic],
+    missing: list[str],
 ) -> MetadataResponse:
-    return _metadata(node, ctx, request, await auto_create(node, ctx, missing))
+    return _metadata(node, ctx, request, asked, await auto_create(node, ctx, missing))
 
 
 def _wants_all(ctx: Context, request: MetadataRequest) -> bool:
     return request.topics is None or (ctx.version == 0 and not request.topics)
 
 
-def _missing(node: Node, ctx: Context, request: MetadataRequest) -> list[str]:
-    """Topics asked for by name that may be made on the spot."""
-    if (
-        not node.settings.auto_create_topics_enable
-        or not request.allow_auto_topic_creation
-        or _wants_all(ctx, request)
-    ):
-        return []
-    known = node.image.topics_by_name
-    names = [t.name for t in _asked_once(ctx, request) if t.name and t.name not in known]
-    return [
-        name
-        for name in dict.fromkeys(names)
-        if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name)
-    ]
+def _may_be_made(
+    node: Node, ctx: Context, request: MetadataRequest, asked: MetadataRequestTopic
+) -> bool:
+    """Whether it is a topic asked for by name that may be made on the spot."""
+    return bool(
+        asked.name
+        and asked.name not in node.image.topics_by_name
+        and node.settings.auto_create_topics_enable
+        and request.allow_auto_topic_creation
+        and node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, asked.name)
+    )
 
 
 def _metadata(
-    node: Node, ctx: Context, request: MetadataRequest, failed: dict[str, ErrorCode]
+    node: Node,
+    ctx: Context,
+    request: MetadataRequest,
+    asked: list[MetadataRequestTopic],
+    failed: dict[str, ErrorCode],
 ) -> MetadataResponse:
     image = node.image
     response = _frame(node, ctx, request)
@@ -162,9 +236,10 @@ def _metadata(
             if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
                 response.topics.append(_topic(node, ctx, image.topics_by_name[name]))
     else:
-        for asked in _asked_once(ctx, request):
-            response.topics.append(_named(node, ctx, asked, failed))
-    _add_operations(node, ctx, request, response)
+        for each in asked:
+            response.topics.append(_named(node, ctx, each, failed))
+    for topic in response.topics:
+        _add_operations(node, ctx, request, topic)
     return response
 
 
@@ -186,28 +261,40 @@ def _frame(node: Node, ctx: Context, request: MetadataRequest) -> MetadataRespon
 
 
 def _add_operations(
-    node: Node, ctx: Context, request: MetadataRequest, response: MetadataResponse
+    node: Node, ctx: Context, request: MetadataRequest, topic: MetadataResponseTopic
 ) -> None:
-    if request.include_topic_authorized_operations:
-        for topic in response.topics:
-            if topic.name and topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED:
-                topic.topic_authorized_operations = allowed_operations(
-                    node.access, ctx, Resource.TOPIC, topic.name
-                )
+    if (
+        request.include_topic_authorized_operations
+        and topic.name
+        and topic.error_code != ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    ):
+        topic.topic_authorized_operations = allowed_operations(
+            node.access, ctx, Resource.TOPIC, topic.name
+        )
 
 
-def _asked_once(ctx: Context, request: MetadataRequest) -> list[MetadataRequestTopic]:
+def _asked_once(
+    ctx: Context, request: MetadataRequest
+) -> Generator[None, None, list[MetadataRequestTopic]]:
     """Each topic once. Where one is asked for by its id, the request is one by ids throughout."""
-    topics = request.topics or []
-    if ctx.version >= FIRST_BY_ID:
-        ids = dict.fromkeys(t.topic_id for t in topics if t.topic_id != ZERO)
-        if ids:
-            return [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in ids]
-    return list({(t.name, t.topic_id): t for t in topics}.values())
+    named: dict[tuple[str | None, bytes], MetadataRequestTopic] = {}
+    ids: dict[bytes, None] = {}
+    for topic in request.topics or ():
+        named[topic.name, topic.topic_id] = topic
+        if topic.topic_id != ZERO and ctx.version >= FIRST_BY_ID:
+            ids[topic.topic_id] = None
+        yield
+    if ids:
+        return [MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in ids]
+    return list(named.values())
 
 
 def _named(
-    node: Node, ctx: Context, asked: MetadataRequestTopic, failed: dict[str, ErrorCode]
+    node: Node,
+    ctx: Context,
+    asked: MetadataRequestTopic,
+    failed: dict[str, ErrorCode],
+    page: slice = _ALL,
 ) -> MetadataResponseTopic:
     image = node.image
     if asked.name is None:
@@ -219,13 +306,13 @@ def _named(
         elif not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.name):
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         else:
-            return _topic(node, ctx, topic)
+            return _topic(node, ctx, topic, page)
         name = None if ctx.version >= FIRST_BY_ID else ""
         return MetadataResponseTopic(error_code=code, name=name, topic_id=asked.topic_id)
     if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, asked.name):
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     elif (topic := image.topics_by_name.get(asked.name)) is not None:
-        return _topic(node, ctx, topic)
+        return _topic(node, ctx, topic, page)
     elif not node.is_legal_topic(asked.name):
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
     else:
@@ -276,8 +363,17 @@ def _leader(partition: PartitionImage, alive: frozenset[int]) -> tuple[int, Erro
 
 def describe_topic_partitions(
     node: Node, ctx: Context, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse:
+) -> DescribeTopicPartitionsResponse | Later[DescribeTopicPartitionsResponse]:
     """Pages through topics in the order of their names, as a cursor needs (KIP-966)."""
+    work = _describe_page(node, ctx, request)
+    if len(request.topics or node.image.topics_by_name) > SHORT:
+        return Later(in_slices(work, Pace(node.world.clock)))
+    return at_once(work)
+
+
+def _describe_page(
+    node: Node, ctx: Context, request: DescribeTopicPartitionsRequest
+) -> Generator[None, None, DescribeTopicPartitionsResponse]:
     image = node.image
     cursor = request.cursor
     names = sorted({topic.name for topic in request.topics} or image.topics_by_name)
@@ -287,13 +383,14 @@ def describe_topic_partitions(
             raise KafkaError(ErrorCode.INVALID_REQUEST)
         if request.topics and cursor.topic_name not in names:
             raise KafkaError(ErrorCode.INVALID_REQUEST)
-        names = [name for name in names if name >= cursor.topic_name]
+        names = names[bisect_left(names, cursor.topic_name) :]
         first = cursor.partition_index if names and names[0] == cursor.topic_name else 0
     limit = request.response_partition_limit
     # Whatever the limit, a page holds one partition, or paging would never end.
     left = max(min(limit, node.settings.max_request_partition_size_limit), 1)
     response = DescribeTopicPartitionsResponse()
     for name in names:
+        yield
         if left <= 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break

@@ -89,7 +89,9 @@ async def _add_to_several(
     node: Node, ctx: Context, asked: list[AddPartitionsToTxnTransaction]
 ) -> AddPartitionsToTxnResponse:
     results = []
+    pace = Pace(node.world.clock)
     for each in asked:
+        await pace()
         result = _add_to_one(node, ctx, each)
         results.append(result if isinstance(result, AddPartitionsToTxnResult) else await result)
     return AddPartitionsToTxnResponse(results_by_transaction=results)

@@ -1,0 +1,418 @@
+"""Requests of many elements: in parts they come to what they come to at once; nobody waits for
+them; more of them than anybody has reason to send end the connection."""
+
+import asyncio
+import dataclasses
+import gc
+import struct
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scriba.broker import connection as connections
+from scriba.broker.large import DEFAULT, LIMITS, MAX_REPEATS
+from scriba.broker.node import Node
+from scriba.broker.served import served
+from scriba.runtime import pace
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world import ProcessWorld
+from scriba.wire import admin, fetch, groups, metadata
+from scriba.wire.apis import API, ApiKey
+from scriba.wire.frame import encode_request
+from scriba.wire.schema import Field, Message, Struct
+
+InANode = Callable[..., None]
+TOPICS = ("e0", "e1", "e2")
+
+
+async def dial(world: ProcessWorld) -> Peer:
+    return await Peer.connect(world.net, "127.0.0.1", 9092)
+
+
+async def begin(world: ProcessWorld) -> Peer:
+    """A node with a few topics and coordinators."""
+    client = await dial(world)
+    made = [admin.CreatableTopic(name=name, num_partitions=4) for name in TOPICS]
+    for topic in made:
+        topic.replication_factor = 1
+    await client.send(admin.CreateTopicsRequest(topics=made), 7, admin.CreateTopicsResponse)
+    for kind in (0, 1):
+        found = metadata.FindCoordinatorRequest(key="e0", key_type=kind)
+        await client.send(found, 3, metadata.FindCoordinatorResponse)
+    return client
+
+
+# ---- the same answer ----
+
+CUT = [
+    (key, version)
+    for key, limits in LIMITS.items()
+    if limits.cuts and key in served()
+    for version in sorted({API[key].min_version, API[key].max_version})
+]
+
+
+def filled(cls: type[Any], version: int, path: tuple[str, ...], count: int) -> Any:
+    """A structure whose lists on the path have `count` elements, each with a name of its own."""
+    made = cls()
+    for f in cls.FIELDS:
+        if version not in f.within:
+            continue
+        if path and f.name == path[0]:
+            setattr(made, f.name, [element(f, version, path, n, count) for n in range(count)])
+        elif f.name in ("group_id", "transactional_id"):
+            setattr(made, f.name, "e0")
+    return made
+
+
+def element(f: Field, version: int, path: tuple[str, ...], n: int, count: int) -> Any:
+    inner = f.type.element
+    assert inner is not None
+    if inner.struct is None:
+        assert inner.kind is not None
+        return f"e{n}" if inner.kind.name == "string" else n
+    made = filled(inner.struct, version, path[1:], count)
+    for each in inner.struct.FIELDS:
+        if version not in each.within or each.type.kind is None:
+            continue
+        if each.name in ("name", "topic", "group_id", "resource_name", "member_id"):
+            setattr(made, each.name, f"e{n}")
+        elif each.name in ("partition_index", "index", "partition"):
+            setattr(made, each.name, n)
+        elif each.name == "resource_type":
+            made.resource_type = 2
+    return made
+
+
+def plain(value: Any) -> Any:
+    """For comparing: without ids, which are random, and lists in no order."""
+    if isinstance(value, Struct):
+        return {f.name: plain(getattr(value, f.name)) for f in value.FIELDS if f.name != "topic_id"}
+    if isinstance(value, list):
+        return sorted(map(plain, value), key=repr)
+    return value
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), CUT, ids=[f"{API[key].name}-{version}" for key, version in CUT]
+)
+def test_in_parts_a_request_comes_to_what_it_comes_to_at_once(
+    in_a_node: InANode, key: ApiKey, version: int
+) -> None:
+    limits, api = LIMITS[key], API[key]
+    names = {f.name for f in api.request.FIELDS if version in f.within}
+    cut = next((cut for cut in limits.cuts if cut.asked[0] in names), None)
+    if cut is None:
+        return  # this version has one thing to ask for
+    request = filled(api.request, version, cut.asked, 7)
+    if key is ApiKey.PRODUCE:
+        request.acks = 1
+    answers: list[Any] = []
+
+    def play(part: int) -> None:
+        async def script(node: Node, world: ProcessWorld) -> None:
+            client = await begin(world)
+            entry = node.dispatch.table[key]
+            if part:
+                entry.limits = dataclasses.replace(limits, at_once=1, part=part)
+            answers.append(await client.send(request, version, api.response))
+            assert entry.large == (1 if part else 0)
+
+        in_a_node(script)
+
+    for part in (0, 3):
+        play(part)
+    assert getattr(answers[0], cut.told[0]) or answers[0].error_code
+    assert plain(answers[1]) == plain(answers[0])
+
+
+def test_a_topic_whose_partitions_are_cut_apart_is_one_in_the_answer(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await begin(world)
+        entry = node.dispatch.table[ApiKey.OFFSET_FOR_LEADER_EPOCH]
+        entry.limits = dataclasses.replace(entry.limits, at_once=1, part=5)
+        asked = [fetch.OffsetForLeaderPartition(partition=n, leader_epoch=0) for n in range(12)]
+        request = fetch.OffsetForLeaderEpochRequest(
+            topics=[fetch.OffsetForLeaderTopic(topic=name, partitions=asked) for name in TOPICS]
+        )
+        answer = await client.send(request, 4, fetch.OffsetForLeaderEpochResponse)
+        assert [topic.topic for topic in answer.topics] == list(TOPICS)
+        for topic in answer.topics:
+            assert [each.partition for each in topic.partitions] == list(range(12))
+
+    in_a_node(script)
+
+
+def test_repeats_are_told_each_time_or_once_as_kafka_does(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await begin(world)
+        many = ["e0", "e1"] * 2_000
+        told = await client.send(
+            groups.DescribeGroupsRequest(groups=many), 5, groups.DescribeGroupsResponse
+        )
+        assert [group.group_id for group in told.groups] == many
+        gone = await client.send(
+            groups.DeleteGroupsRequest(groups_names=many), 2, groups.DeleteGroupsResponse
+        )
+        assert [result.group_id for result in gone.results] == ["e0", "e1"]
+        twice = [fetch.ListOffsetsPartition(partition_index=0, timestamp=-1)] * 600
+        listed = await client.send(
+            fetch.ListOffsetsRequest(
+                topics=[fetch.ListOffsetsTopic(name=name, partitions=twice) for name in TOPICS]
+            ),
+            7,
+            fetch.ListOffsetsResponse,
+        )
+        codes = {each.error_code for topic in listed.topics for each in topic.partitions}
+        assert codes == {42}
+
+    in_a_node(script)
+
+
+def test_one_partition_named_too_often_ends_the_connection(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await begin(world)
+        same = [fetch.ListOffsetsPartition(timestamp=-1)] * (MAX_REPEATS + 1)
+        request = fetch.ListOffsetsRequest(
+            topics=[fetch.ListOffsetsTopic(name="e0", partitions=same)]
+        )
+        with pytest.raises(ConnectionError):
+            await client.send(request, 7, fetch.ListOffsetsResponse)
+
+    in_a_node(script)
+
+
+# ---- too much ----
+
+
+def cheapest(cls: type[Message], version: int) -> tuple[str, ...] | None:
+    """The first array of a request, by its name; None where it has none."""
+    for f in cls.FIELDS:
+        if version in f.within and f.tag is None and f.type.element is not None:
+            return (f.name,)
+    return None
+
+
+EVERY = [
+    (key, version)
+    for key in served()
+    for version in sorted({API[key].min_version, API[key].max_version})
+    if cheapest(API[key].request, version)
+]
+
+
+@pytest.mark.parametrize(
+    ("key", "version"), EVERY, ids=[f"{API[key].name}-{version}" for key, version in EVERY]
+)
+def test_more_elements_than_an_api_takes_end_the_connection_and_no_other(
+    in_a_node: InANode, key: int, version: int
+) -> None:
+    request_class = API[key].request
+    path = cheapest(request_class, version)
+    assert path is not None
+    limits = LIMITS.get(ApiKey(key), DEFAULT)
+    few = dataclasses.replace(limits, elements=40, at_once=10)
+    request = filled(request_class, version, path, 41)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client, other = await begin(world), await dial(world)
+        node.dispatch.table[key].limits = few
+        with pytest.raises(ConnectionError):
+            await client.send(request, version, API[key].response)
+        assert client.closed
+        assert node.dispatch.table[key].large == 0
+        await other.send(metadata.ApiVersionsRequest(), 0, metadata.ApiVersionsResponse)
+
+    in_a_node(script)
+
+
+def test_every_api_has_a_limit_of_what_it_takes() -> None:
+    for key, entry in served().items():
+        assert entry.limits.at_once <= entry.limits.elements <= 300_000, API[key].name
+
+
+# ---- in slices ----
+
+
+def test_who_asks_beside_a_large_request_is_answered_between_its_slices(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every look at the clock finds the slice spent, so there are as many slices as looks."""
+    monkeypatch.setattr(pace, "SLICE_MS", 0)
+    count = 20_000
+    slices = 0
+    call = pace._Turns.call
+
+    def counted(self: Any, slice_: Any) -> None:
+        nonlocal slices
+        slices += 1
+        call(self, slice_)
+
+    monkeypatch.setattr(pace._Turns, "call", counted)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        nonlocal slices
+        client, other = await begin(world), await dial(world)
+        topics = [
+            fetch.OffsetForLeaderTopic(
+                topic="e0", partitions=[fetch.OffsetForLeaderPartition(leader_epoch=0)] * count
+            )
+        ]
+        request = fetch.OffsetForLeaderEpochRequest(topics=topics)
+        slices = 0
+        answer = client.send(request, 4, fetch.OffsetForLeaderEpochResponse)
+        rounds = 0
+        while not answer.done():
+            await other.send(metadata.ApiVersionsRequest(), 0, metadata.ApiVersionsResponse)
+            rounds += 1
+        assert len((await answer).topics[0].partitions) == count
+        # Decoded and encoded with a look after each 32 elements, handled with one for each part.
+        assert (
+            slices >= 2 * count // pace.BETWEEN_LOOKS + count // node.dispatch.table[23].limits.part
+        )
+        assert rounds > 1
+
+    in_a_node(script)
+
+
+def test_large_works_take_turns_one_slice_in_each_turn_of_the_loop() -> None:
+    async def main() -> list[str]:
+        order: list[str] = []
+        rounds = 0
+
+        async def work(name: str) -> None:
+            for _ in range(3):
+                await pace.next_turn()
+                order.append(f"{name} {rounds}")
+
+        works = [asyncio.ensure_future(work(name)) for name in "abc"]
+        while not all(each.done() for each in works):
+            await asyncio.sleep(0)
+            rounds += 1
+        return order
+
+    order = asyncio.run(main())
+    assert [each[0] for each in order] == list("abc" * 3)
+    turns = [each[2:] for each in order]
+    assert len(set(turns)) == len(turns)
+
+
+def test_a_large_fetch_opens_a_session_and_is_answered(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await begin(world)
+        asked = [fetch.FetchPartition(partition=n, partition_max_bytes=1) for n in range(3_000)]
+        request = fetch.FetchRequest(
+            max_bytes=1 << 20,
+            session_epoch=0,
+            topics=[fetch.FetchTopic(topic="e0", partitions=asked)],
+        )
+        first = await client.send(request, 12, fetch.FetchResponse)
+        assert [p.partition_index for p in first.responses[0].partitions] == list(range(3_000))
+        assert first.session_id
+        again = fetch.FetchRequest(
+            max_bytes=1 << 20, session_id=first.session_id, session_epoch=1, max_wait_ms=0
+        )
+        second = await client.send(again, 12, fetch.FetchResponse)
+        # What does not exist is told each time; what does has no news.
+        told = [p.partition_index for p in second.responses[0].partitions]
+        assert sorted(told) == list(range(4, 3_000))
+
+    in_a_node(script)
+
+
+# ---- turns of a connection ----
+
+
+class Ticking:
+    """A clock that shows a millisecond more at each look."""
+
+    def __init__(self, clock: Any) -> None:
+        self._clock = clock
+        self._looks = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._clock, name)
+
+    def now(self) -> Any:
+        self._looks += 1
+        now = self._clock.now()
+        return now._replace(mono_ms=now.mono_ms + self._looks)
+
+
+def test_who_pipelines_gives_way_when_its_time_is_up(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 1_000
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        stream = await world.net.connect("127.0.0.1", 9092)
+        body = encode_request(metadata.ApiVersionsRequest(), 0, 1, "raw")
+        frames = (struct.pack(">i", len(body)) + body) * count
+        runs: list[int] = []
+        entry = node.dispatch.table[ApiKey.API_VERSIONS]
+        run = connections.Connection._run
+
+        def counted(self: Any, data: memoryview) -> None:
+            before = entry.count
+            run(self, data)
+            runs.append(entry.count - before)
+
+        monkeypatch.setattr(connections.Connection, "_run", counted)
+        node.server.clock = Ticking(node.server.clock)
+        received = bytearray(1 << 20)
+        sent = 0
+        while entry.count < count:
+            if sent < len(frames):
+                sent += max(stream.send([frames[sent:]]), 0)
+            while stream.recv_into(memoryview(received)) > 0:
+                pass
+            await asyncio.sleep(0.001)
+        # A turn is over after TURN_MS, not after so many requests.
+        assert max(runs) <= connections.TURN_MS
+        stream.close()
+
+    in_a_node(script)
+
+
+# ---- what nobody awaits any more ----
+
+
+@pytest.mark.parametrize("version", [0, 5])
+def test_a_reset_in_the_midst_of_requests_leaves_nothing_unawaited(
+    in_a_node: InANode, version: int
+) -> None:
+    """The connection ends in the pass that parked a request: its task has not begun."""
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await begin(world)
+        requests: list[tuple[Message, int]] = [
+            (groups.DescribeGroupsRequest(groups=["g"]), version),
+            (groups.HeartbeatRequest(group_id="g", member_id="m"), 4),
+            (
+                groups.OffsetFetchRequest(
+                    groups=[groups.OffsetFetchRequestGroup(group_id="g")] * 3
+                ),
+                8,
+            ),
+            (metadata.MetadataRequest(topics=[metadata.MetadataRequestTopic(name="new")]), 9),
+            (fetch.ListOffsetsRequest(topics=[]), 7),
+        ]
+        for request, number in requests:
+            stream = await world.net.connect("127.0.0.1", 9092)
+            await asyncio.sleep(0.01)
+            (connection,) = list(node.server._connections)[-1:]
+            body = encode_request(request, number, 1, "raw")
+            parked = node.dispatch.handle(connection, memoryview(body))
+            connection._take(parked)
+            connection.close()
+            stream.close()
+            await asyncio.sleep(0.01)
+        gc.collect()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        in_a_node(script)
+        gc.collect()
+    assert [str(each.message) for each in caught if "never awaited" in str(each.message)] == []
