@@ -15,7 +15,7 @@ from brokers import HOST, Broker
 from rawkafka import batch
 
 from scriba.errors import ErrorCode
-from scriba.wire import admin, groups, metadata, produce, txn
+from scriba.wire import admin, groups, metadata, produce, security, txn
 from scriba.wire.apis import API
 from scriba.wire.frame import encode_request
 from scriba.wire.schema import Message, Struct
@@ -23,7 +23,7 @@ from scriba.wire.schema import Message, Struct
 PATIENCE_S = 20
 ANSWERS: dict[type[Message], type[Message]] = {
     request: vars(room)[name.removesuffix("Request") + "Response"]
-    for room in (admin, groups, metadata, produce, txn)
+    for room in (admin, groups, metadata, produce, security, txn)
     for name, request in vars(room).items()
     if name.endswith("Request") and getattr(request, "KEY", None) is not None
 }

@@ -12,6 +12,7 @@ from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
     Consumer,
+    ElectionType,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -21,6 +22,10 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -29,6 +34,7 @@ from confluent_kafka.admin import (
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourcePatternType,
     ResourceType,
 )
 from rawkafka import T0
@@ -446,6 +452,27 @@ def test_the_cluster_describes_itself(cluster: Broker, admin: AdminClient) -> No
     assert len(found.cluster_id) == 22
     assert [node.port for node in found.nodes] == [cluster.port]
     assert found.controller.id == found.nodes[0].id
+
+
+def test_leaders_that_lead_need_no_election(admin: AdminClient, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 2, 1)])[topic].result(timeout=300)
+    places = [TopicPartition(topic, 0), TopicPartition(topic, 9)]
+    elected = admin.elect_leaders(ElectionType.PREFERRED, places).result(timeout=300)
+    codes = {place.partition: failure.code() for place, failure in elected.items()}
+    assert codes == {0: KafkaError.ELECTION_NOT_NEEDED, 9: KafkaError.UNKNOWN_TOPIC_OR_PART}
+
+
+def test_without_an_authorizer_there_are_no_lists(admin: AdminClient) -> None:
+    place = (ResourceType.TOPIC, "t", ResourcePatternType.LITERAL, "User:ann", "*")
+    grant = (AclOperation.READ, AclPermissionType.ALLOW)
+    some = AclBindingFilter(*place, *grant)
+    # Of a description that failed this binding makes an empty one, whatever the broker.
+    assert admin.describe_acls(some).result(timeout=300) == []
+    asked = [admin.delete_acls([some]), admin.create_acls([AclBinding(*place, *grant)])]
+    for each in (future for futures in asked for future in futures.values()):
+        with pytest.raises(KafkaException) as refused:
+            each.result(timeout=300)
+        assert refused.value.args[0].code() == KafkaError.SECURITY_DISABLED
 
 
 @pytest.mark.parametrize("codec", CODECS)

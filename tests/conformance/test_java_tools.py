@@ -3,6 +3,7 @@
 A JVM costs more than what a tool does, so all of them share one.
 """
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -208,3 +209,51 @@ def test_active_producers_are_described(cluster: Broker, run: Tool, topic: str) 
     row = described.splitlines()[1].split()
     assert row[1] == "0"
     assert row[3] in ("0", "1")
+
+
+def test_leaders_that_lead_need_no_election(cluster: Broker, run: Tool, topic: str) -> None:
+    create(cluster, topic, 2)
+    one = run("leader-election", "--election-type", "preferred", "--topic", topic,
+              "--partition", "1")  # fmt: skip
+    assert "Valid replica already elected for partitions" in one.ok()
+    every = run("leader-election", "--election-type", "unclean", "--all-topic-partitions")
+    every.ok()
+    absent = run("leader-election", "--election-type", "preferred", "--topic", topic,
+                 "--partition", "9")  # fmt: skip
+    assert absent.code == 1
+    assert "UnknownTopicOrPartition" in absent.out
+
+
+def test_replicas_are_reassigned_to_where_they_are(
+    cluster: Broker, run: Tool, topic: str, tmp_path: Path
+) -> None:
+    create(cluster, topic)
+    described = run("topics", "--describe", "--topic", topic).ok()
+    found = re.search(r"Replicas: (\d+)", described)
+    assert found is not None
+    broker = int(found[1])
+    assert "No partition reassignments found." in run("reassign-partitions", "--list").ok()
+
+    def plan(replicas: list[int]) -> str:
+        place = tmp_path / f"plan-{'-'.join(map(str, replicas))}.json"
+        partition = {"topic": topic, "partition": 0, "replicas": replicas}
+        place.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+        return str(place)
+
+    same = ("--reassignment-json-file", plan([broker]))
+    started = run("reassign-partitions", "--execute", *same).ok()
+    assert f"Successfully started partition reassignment for {topic}-0" in started
+    verified = run("reassign-partitions", "--verify", *same).ok()
+    assert f"Reassignment of partition {topic}-0 is completed." in verified
+    other = ("--reassignment-json-file", plan([broker + 7]))
+    refused = run("reassign-partitions", "--execute", *other)
+    assert refused.code == 1
+
+
+def test_without_an_authorizer_there_are_no_lists(cluster: Broker, run: Tool, topic: str) -> None:
+    listed = run("acls", "--list")
+    added = run("acls", "--add", "--allow-principal", "User:ann", "--operation", "read",
+                "--topic", topic)  # fmt: skip
+    removed = run("acls", "--remove", "--force", "--topic", topic)
+    for outcome in (listed, added, removed):
+        assert "SecurityDisabledException" in outcome.out

@@ -19,9 +19,12 @@ from kafka.admin import (  # type: ignore[import-untyped]
     OffsetSpec,
 )
 from kafka.errors import (  # type: ignore[import-untyped]
+    ElectionNotNeededError,
+    InvalidReplicationAssignmentError,
     InvalidTopicError,
     MessageSizeTooLargeError,
     TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
 )
 from rawkafka import T0
 
@@ -200,3 +203,18 @@ def test_log_directories_and_producers_are_described(
     states = admin.describe_producers([TopicPartition(topic, 0)])
     (active,) = states[TopicPartition(topic, 0)].active_producers
     assert active.last_sequence == 0
+
+
+def test_replicas_stay_and_nothing_is_under_way(admin: Any, topic: str) -> None:
+    admin.create_topics([topic], wait_for_metadata=True)
+    (node,) = admin.describe_cluster()["brokers"]
+    place, here = TopicPartition(topic, 0), node["broker_id"]
+    same = admin.alter_partition_reassignments({place: [here]})
+    assert same == {place: None}
+    moved = admin.alter_partition_reassignments({place: [here + 7]})
+    assert moved[place] is InvalidReplicationAssignmentError
+    assert admin.list_partition_reassignments() == {}
+    elected = admin.elect_leaders(0, {topic: [0]}).replica_election_results[0]
+    assert elected.partition_result[0].error_code == ElectionNotNeededError.errno
+    with pytest.raises(UnknownTopicOrPartitionError):
+        admin.elect_leaders(0, {topic: [7]})

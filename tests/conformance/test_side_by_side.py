@@ -14,7 +14,7 @@ from random_requests import Requests
 from side_by_side import Name, Side
 
 from scriba.errors import ErrorCode
-from scriba.wire import admin, groups, metadata, produce, txn
+from scriba.wire import admin, groups, metadata, produce, security, txn
 from scriba.wire.schema import Message
 
 SEEDS = int(os.environ.get("SEEDS", "1"))
@@ -158,3 +158,50 @@ def test_both_brokers_answer_alike(sides: list[Side], seed: int) -> None:
         if number % BETWEEN_LOOKS == 0:
             kafka_state, scriba_state = (state(side, requests) for side in sides)
             assert scriba_state == kafka_state, "\n".join(said[-BETWEEN_LOOKS:])
+
+
+def about_replicas(topic: str) -> Iterator[tuple[Message, int]]:
+    """What tools ask of a cluster that may move replicas, here of one that cannot."""
+    places = [
+        admin.TopicPartitions(topic=topic, partitions=[0, 1, 9]),
+        admin.TopicPartitions(topic="absent", partitions=[0]),
+    ]
+    for version in range(3):
+        for kind in (0, 1) if version else (0,):
+            yield admin.ElectLeadersRequest(election_type=kind, topic_partitions=places), version
+    targets: list[list[int] | None] = [[1], [2], [1, 2], [1, 1], [], [-1], None]
+    for name, index in ((topic, 0), (topic, 9), ("absent", 0)):
+        for target in targets:
+            partition = admin.ReassignablePartition(partition_index=index, replicas=target)
+            moved = [admin.ReassignableTopic(name=name, partitions=[partition])]
+            for version in (0, 1):
+                yield admin.AlterPartitionReassignmentsRequest(topics=moved), version
+    named = [
+        admin.ListPartitionReassignmentsTopics(name=name, partition_indexes=[0, 9])
+        for name in (topic, "absent")
+    ]
+    yield admin.ListPartitionReassignmentsRequest(topics=None), 0
+    yield admin.ListPartitionReassignmentsRequest(topics=named), 0
+
+
+def about_lists() -> Iterator[tuple[Message, int]]:
+    """Of access control, without an authorizer."""
+    some: dict[str, Any] = {"operation": 3, "permission_type": 3}
+    for version in (1, 2, 3):
+        yield security.DescribeAclsRequest(resource_type_filter=1, **some), version
+        made = security.AclCreation(
+            resource_type=2, resource_name="t", principal="User:ann", host="*", **some
+        )
+        yield security.CreateAclsRequest(creations=[made, made]), version
+        gone = security.DeleteAclsFilter(resource_type_filter=2, **some)
+        yield security.DeleteAclsRequest(filters=[gone, gone, gone]), version
+
+
+def test_one_node_tells_the_same_of_replicas_and_of_lists(sides: list[Side]) -> None:
+    topic = "of-replicas"
+    new = admin.CreatableTopic(name=topic, num_partitions=2, replication_factor=1)
+    for side in sides:
+        side.ask(admin.CreateTopicsRequest(topics=[new], timeout_ms=10_000), 7)
+    for request, version in (*about_replicas(topic), *about_lists()):
+        kafka, scriba = (side.told(side.ask(request, version)) for side in sides)
+        assert scriba == kafka, f"{request!r} in version {version}"

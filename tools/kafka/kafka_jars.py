@@ -28,6 +28,7 @@ KAFKA, STREAMS = "kafka", "streams"
 DEPENDENCY_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1"
 
 TOOLS: Mapping[str, str] = {
+    "acls": "org.apache.kafka.tools.AclCommand",
     "broker-api-versions": "org.apache.kafka.tools.BrokerApiVersionsCommand",
     "client-compatibility": "org.apache.kafka.tools.ClientCompatibilityTest",
     "cluster": "org.apache.kafka.tools.ClusterTool",
@@ -40,10 +41,12 @@ TOOLS: Mapping[str, str] = {
     "features": "org.apache.kafka.tools.FeatureCommand",
     "get-offsets": "org.apache.kafka.tools.GetOffsetShell",
     "groups": "org.apache.kafka.tools.GroupsCommand",
+    "leader-election": "org.apache.kafka.tools.LeaderElectionCommand",
     "log-dirs": "org.apache.kafka.tools.LogDirsCommand",
     "metadata-quorum": "org.apache.kafka.tools.MetadataQuorumCommand",
     "metadata-shell": "org.apache.kafka.shell.MetadataShell",
     "producer-perf-test": "org.apache.kafka.tools.ProducerPerformance",
+    "reassign-partitions": "org.apache.kafka.tools.reassign.ReassignPartitionsCommand",
     "storage": "kafka.tools.StorageTool",
     "streams-application-reset": "org.apache.kafka.tools.StreamsResetter",
     "topics": "org.apache.kafka.tools.TopicCommand",

@@ -194,6 +194,8 @@ LIMITS: Final[dict[ApiKey, Limits]] = {
     ApiKey.END_TXN: _FEW,
     ApiKey.DESCRIBE_CLUSTER: _FEW,
     ApiKey.DESCRIBE_ACLS: _FEW,
+    ApiKey.CREATE_ACLS: _flat("creations", "results", elements=50_000),
+    ApiKey.DELETE_ACLS: _flat("filters", "filter_results", elements=50_000),
 }
 """What is taken of each API. A hundred thousand partitions, or fifty thousand of what is described
 one by one, is more than the largest clusters hold; a broker that takes them is not held up."""

@@ -96,6 +96,13 @@ def _requests(node: Node) -> Iterator[Sample]:
             "Requests refused as a whole, by API.",
             f'{{request="{api.name}"}}',
         )
+    for api in table:
+        yield Sample(
+            "kafka_network_requestmetrics_large_total",
+            api.large,
+            "Requests of so many elements that they were handled in slices, by API.",
+            f'{{request="{api.name}"}}',
+        )
 
 
 def _replicas(node: Node) -> Iterator[Sample]:

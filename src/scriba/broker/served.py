@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from scriba.broker.dispatch import Handler, Refuse, Served, refuse_at_top
 from scriba.broker.handlers import (
+    acls,
     cluster,
     configs,
     coordinators,
@@ -16,6 +17,7 @@ from scriba.broker.handlers import (
     offsets,
     produce,
     producers,
+    replicas,
     topics,
     txn,
 )
@@ -57,15 +59,24 @@ _HANDLERS: Final[dict[ApiKey, tuple[Handler, Refuse | None]]] = {
     ApiKey.END_TXN: (txn.end_txn, _AT_TOP),
     ApiKey.WRITE_TXN_MARKERS: (txn.write_txn_markers, txn.refuse_write_txn_markers),
     ApiKey.TXN_OFFSET_COMMIT: (group_offsets.txn_offset_commit, groups.refuse),
+    ApiKey.DESCRIBE_ACLS: (acls.describe_acls, _AT_TOP),
+    ApiKey.CREATE_ACLS: (acls.change_acls, acls.refuse_create_acls),
+    ApiKey.DELETE_ACLS: (acls.change_acls, acls.refuse_delete_acls),
     ApiKey.DESCRIBE_CONFIGS: (configs.describe_configs, configs.refuse_describe_configs),
     ApiKey.ALTER_CONFIGS: (configs.alter_configs, configs.refuse_alter_configs),
     ApiKey.DESCRIBE_LOG_DIRS: (cluster.describe_log_dirs, cluster.refuse_log_dirs),
     ApiKey.CREATE_PARTITIONS: (topics.create_partitions, topics.refuse_create_partitions),
     ApiKey.DELETE_GROUPS: (groups.delete_groups, groups.refuse),
+    ApiKey.ELECT_LEADERS: (replicas.elect_leaders, replicas.refuse_elect_leaders),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (
         configs.incremental_alter_configs,
         configs.refuse_incremental,
     ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: (
+        replicas.alter_partition_reassignments,
+        replicas.refuse_alter_partition_reassignments,
+    ),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: (replicas.list_partition_reassignments, _AT_TOP),
     ApiKey.OFFSET_DELETE: (group_offsets.offset_delete, groups.refuse),
     ApiKey.DESCRIBE_QUORUM: (cluster.describe_quorum, _AT_TOP),
     ApiKey.UPDATE_FEATURES: (cluster.update_features, _AT_TOP),

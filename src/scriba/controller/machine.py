@@ -13,7 +13,7 @@ anything, write a record that the image cannot fold.
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from scriba.controller import brokers, configs, elections, features, isr, topics
+from scriba.controller import brokers, configs, elections, features, isr, reassignments, topics
 from scriba.controller.image import BROKER, ClusterImage, Delta
 from scriba.controller.state import Result, Session, State
 from scriba.errors import ErrorCode, KafkaError
@@ -36,6 +36,8 @@ HANDLERS: Final[Mapping[type[Message], Handler]] = {
     admin.DeleteTopicsRequest: topics.delete_topics,
     admin.CreatePartitionsRequest: topics.create_partitions,
     admin.ElectLeadersRequest: elections.elect_leaders,
+    admin.AlterPartitionReassignmentsRequest: reassignments.alter_partition_reassignments,
+    admin.ListPartitionReassignmentsRequest: reassignments.list_partition_reassignments,
     config_messages.AlterConfigsRequest: configs.alter_configs,
     config_messages.IncrementalAlterConfigsRequest: configs.incremental_alter_configs,
     config_messages.UpdateFeaturesRequest: features.update_features,

@@ -13,7 +13,7 @@ from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import admin, configs, fetch, groups, metadata, produce, quorum, txn
+from scriba.wire import admin, configs, fetch, groups, metadata, produce, quorum, security, txn
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.schema import Message
 
@@ -185,9 +185,13 @@ EXPECTED: dict[tuple[ApiKey, int | None], int] = {
     (ApiKey.END_TXN, None): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     (ApiKey.TXN_OFFSET_COMMIT, None): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     (ApiKey.DESCRIBE_TRANSACTIONS, None): ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    (ApiKey.ELECT_LEADERS, None): ErrorCode.ELECTION_NOT_NEEDED,
+    (ApiKey.DESCRIBE_ACLS, None): ErrorCode.SECURITY_DISABLED,
+    (ApiKey.CREATE_ACLS, None): ErrorCode.SECURITY_DISABLED,
+    (ApiKey.DELETE_ACLS, None): ErrorCode.SECURITY_DISABLED,
 }
 """What is told to a stranger by a classic group without members, and of a transactional id that
-nobody has used."""
+nobody has used; of a leader that leads, and of lists that nobody keeps."""
 
 
 async def with_a_group(node: Node, client: Peer) -> None:
@@ -301,6 +305,19 @@ def request_for(key: int, version: int, topic_id: bytes) -> Message:
             return txn.DescribeProducersRequest(
                 topics=[txn.TopicRequest(name=TOPIC, partition_indexes=[0])]
             )
+        case ApiKey.ELECT_LEADERS:
+            return admin.ElectLeadersRequest(
+                topic_partitions=[admin.TopicPartitions(topic=TOPIC, partitions=[0])]
+            )
+        case ApiKey.ALTER_PARTITION_REASSIGNMENTS:
+            same = admin.ReassignablePartition(partition_index=0, replicas=[1])
+            return admin.AlterPartitionReassignmentsRequest(
+                topics=[admin.ReassignableTopic(name=TOPIC, partitions=[same])]
+            )
+        case ApiKey.CREATE_ACLS:
+            return security.CreateAclsRequest(creations=[security.AclCreation()])
+        case ApiKey.DELETE_ACLS:
+            return security.DeleteAclsRequest(filters=[security.DeleteAclsFilter()])
         case ApiKey.DESCRIBE_TOPIC_PARTITIONS:
             return metadata.DescribeTopicPartitionsRequest(
                 topics=[metadata.TopicRequest(name=TOPIC)]
@@ -366,6 +383,17 @@ REFUSALS = {
     ApiKey.DESCRIBE_PRODUCERS: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
     ApiKey.LIST_CONFIG_RESOURCES: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    **dict.fromkeys(
+        (
+            ApiKey.ELECT_LEADERS,
+            ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+            ApiKey.LIST_PARTITION_REASSIGNMENTS,
+            ApiKey.DESCRIBE_ACLS,
+            ApiKey.CREATE_ACLS,
+            ApiKey.DELETE_ACLS,
+        ),
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ),
 }
 """What Kafka answers when an authoriser says no to everything."""
 
@@ -437,5 +465,67 @@ def test_an_answer_that_is_kept_does_not_get_past_a_quota(in_a_node: InANode) ->
                 (await client.send(question, 9, metadata.MetadataResponse)).throttle_time_ms
             )
         assert told == [0, 7, 7, 0]
+
+    in_a_node(play)
+
+
+@pytest.mark.parametrize("version", [1, 4])
+def test_settings_asked_for_by_name_are_told_in_the_order_asked(
+    in_a_node: InANode, version: int
+) -> None:
+    names = ["retention.ms", "cleanup.policy", "nothing.such", "max.message.bytes", "retention.ms"]
+
+    async def play(node: Node, world: ProcessWorld) -> None:
+        client = await with_a_topic(node, world)
+        for kind, name in ((2, TOPIC), (4, str(node.id))):
+            keys = names if kind == 2 else ["num.partitions", "log.dirs", "broker.id"]
+            wanted = configs.DescribeConfigsResource(
+                resource_type=kind, resource_name=name, configuration_keys=keys
+            )
+            request = configs.DescribeConfigsRequest(resources=[wanted])
+            answer = await client.send(request, version, configs.DescribeConfigsResponse)
+            told = [row.name for row in answer.results[0].configs]
+            known = [key for key in dict.fromkeys(keys) if key != "nothing.such"]
+            assert told == known
+
+    in_a_node(play)
+
+
+def test_replicas_stay_where_they_are(in_a_node: InANode) -> None:
+    async def play(node: Node, world: ProcessWorld) -> None:
+        client = await with_a_topic(node, world)
+        wanted: list[tuple[str, int, list[int] | None, ErrorCode]] = [
+            (TOPIC, 0, [1], ErrorCode.NONE),
+            (TOPIC, 0, [2], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+            (TOPIC, 0, [1, 2], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+            (TOPIC, 0, [1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+            (TOPIC, 0, [], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+            (TOPIC, 0, None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
+            (TOPIC, 7, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+            ("absent", 0, [1], ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ]
+        request = admin.AlterPartitionReassignmentsRequest(
+            topics=[
+                admin.ReassignableTopic(
+                    name=name,
+                    partitions=[
+                        admin.ReassignablePartition(partition_index=index, replicas=replicas)
+                    ],
+                )
+                for name, index, replicas, _ in wanted
+            ]
+        )
+        before = node.image.end_offset
+        answer = await client.send(request, 1, admin.AlterPartitionReassignmentsResponse)
+        told = [topic.partitions[0].error_code for topic in answer.responses]
+        assert told == [code for *_, code in wanted]
+        assert node.image.end_offset == before
+        for topics in (None, [admin.ListPartitionReassignmentsTopics(name=TOPIC)]):
+            listed = await client.send(
+                admin.ListPartitionReassignmentsRequest(topics=topics),
+                0,
+                admin.ListPartitionReassignmentsResponse,
+            )
+            assert (listed.error_code, listed.topics) == (0, [])
 
     in_a_node(play)

@@ -52,7 +52,7 @@ def describe_configs(
         )
         response.results.append(answer)
         try:
-            rows = _describe(node, ctx, asked)
+            rows = _in_order(_describe(node, ctx, asked), asked.configuration_keys)
             answer.configs = [_shown(row, request) for row in rows]
         except KafkaError as error:
             answer.error_code = error.code
@@ -60,10 +60,18 @@ def describe_configs(
     return response
 
 
+def _in_order(rows: list[ConfigRow], keys: list[str] | None) -> list[ConfigRow]:
+    """Those that were asked for by name, in the order asked; each once."""
+    if not keys:
+        return rows
+    by_name = {row.name: row for row in rows}
+    return [by_name[key] for key in dict.fromkeys(keys) if key in by_name]
+
+
 def _describe(node: Node, ctx: Context, asked: DescribeConfigsResource) -> list[ConfigRow]:
     name = asked.resource_name
     # An empty list of keys means all of them, as null does (KAFKA-15695).
-    keys = asked.configuration_keys or None
+    keys = frozenset(asked.configuration_keys or ()) or None
     if asked.resource_type == TOPIC:
         if not node.access.allowed(ctx, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)

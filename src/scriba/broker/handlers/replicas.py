@@ -1,0 +1,90 @@
+"""Who leads partitions and who holds them: authorised here, decided by the controller."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scriba.broker.access import CLUSTER_NAME, Operation, Resource
+from scriba.broker.context import Context, Later
+from scriba.errors import ErrorCode, KafkaError
+from scriba.wire.admin import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    PartitionResult,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+    ReplicaElectionResult,
+)
+
+if TYPE_CHECKING:
+    from scriba.broker.node import Node
+
+
+def _require(node: Node, ctx: Context, operation: Operation) -> None:
+    if not node.access.allowed(ctx, operation, Resource.CLUSTER, CLUSTER_NAME):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+
+
+def elect_leaders(
+    node: Node, ctx: Context, request: ElectLeadersRequest
+) -> Later[ElectLeadersResponse]:
+    _require(node, ctx, Operation.ALTER)
+    return Later(node.controller.call(request, ctx.version))
+
+
+def refuse_elect_leaders(
+    request: ElectLeadersRequest, code: ErrorCode, text: str
+) -> ElectLeadersResponse:
+    """Told of each partition, too: version 0 has no other place for it."""
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic=topic.topic,
+                partition_result=[
+                    PartitionResult(partition_id=index, error_code=code, error_message=text)
+                    for index in topic.partitions
+                ],
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
+def alter_partition_reassignments(
+    node: Node, ctx: Context, request: AlterPartitionReassignmentsRequest
+) -> Later[AlterPartitionReassignmentsResponse]:
+    _require(node, ctx, Operation.ALTER)
+    return Later(node.controller.call(request, ctx.version))
+
+
+def refuse_alter_partition_reassignments(
+    request: AlterPartitionReassignmentsRequest, code: ErrorCode, text: str
+) -> AlterPartitionReassignmentsResponse:
+    return AlterPartitionReassignmentsResponse(
+        error_code=code,
+        error_message=text,
+        responses=[
+            ReassignableTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ReassignablePartitionResponse(
+                        partition_index=asked.partition_index, error_code=code, error_message=text
+                    )
+                    for asked in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ],
+    )
+
+
+def list_partition_reassignments(
+    node: Node, ctx: Context, request: ListPartitionReassignmentsRequest
+) -> Later[ListPartitionReassignmentsResponse]:
+    _require(node, ctx, Operation.DESCRIBE)
+    return Later(node.controller.call(request, ctx.version))
