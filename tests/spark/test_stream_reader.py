@@ -19,7 +19,7 @@ from scriba.spark.source import (
     columns,
 )
 
-from .conftest import Topics
+from .conftest import KEPT, Topics
 
 ALL = ReadAllAvailable()
 
@@ -268,3 +268,43 @@ def test_what_compaction_left_out_is_stepped_over(tmp_path: Path) -> None:
         end = reader.latestOffset(start, ALL)
         found = values(reader, start, end)
         assert (found[0], found[-1]) == (b"19", b"last")
+
+
+MINUTE_MS = 60_000
+START_MS = 1_793_000_000_000
+
+
+def fill_by_time(topics: Topics, topic: str, times: dict[int, list[int]]) -> None:
+    """A record at each time, by partition."""
+    with SyncProducer(bootstrap_servers=topics.broker.bootstrap) as producer:
+        for partition, each in times.items():
+            for time in each:
+                producer.send_nowait(topic, b"x", partition=partition, timestamp=time)
+        producer.flush()
+
+
+def test_a_backlog_is_read_in_step_where_partitions_are_not_of_one_pace(
+    topics: Topics, topic: str
+) -> None:
+    """One has a record a second for ten minutes, one the same number in the last of them, and one
+    has them all at once."""
+    topics.create(topic, 3, **KEPT)
+    end = START_MS + 10 * MINUTE_MS
+    steady = [START_MS + 1000 * n for n in range(600)]
+    times = {0: steady, 1: [end - 6000 + 10 * n for n in range(600)], 2: [end] * 600}
+    fill_by_time(topics, topic, times)
+    reader = reader_of(topics, topic, maxOffsetsPerTrigger="90", alignByTimestamp="true")
+    limit = reader.getDefaultReadLimit()
+    at, batches = reader.initialOffset(), []
+    while (following := reader.latestOffset(at, limit)) is not at:
+        batches.append(places(following, topic))
+        at = following
+    read = [0, 0, 0]
+    for batch in batches:
+        ends = [batch[str(partition)] for partition in times]
+        assert 0 < sum(ends) - sum(read) <= 90
+        newest = max(times[p][ends[p] - 1] for p in times if ends[p])
+        waiting = [times[p][ends[p]] for p in times if ends[p] < 600]
+        assert all(time >= newest - 1000 for time in waiting)
+        read = ends
+    assert read == [600, 600, 600]

@@ -45,7 +45,13 @@ COMMON: Final = (
     "maxRecordsPerPartition",
 )
 BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
-STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "groupId")
+STREAM_ONLY: Final = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "alignByTimestamp",
+    "groupId",
+)
 TARGETS: Final = ("topic", "topics")
 SINK: Final = (*TARGETS, "sinkId", "tasks", "attempts", "markerMissing", "checkpointLocation")
 STREAM_SINK: Final = (*TARGETS, "checkpointLocation", "queryName")
@@ -132,6 +138,8 @@ class ReadOptions:
     max_offsets: int | None = None
     min_offsets: int | None = None
     max_delay_ms: int = 15 * 60_000
+    in_step: bool = False
+    """Whether partitions of a backlog are read up to the same time, and not by their sizes."""
     group: str | None = None
 
     def settings(self) -> ConsumerSettings:
@@ -215,6 +223,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_offsets=largest,
         min_offsets=smallest,
         max_delay_ms=_duration(given, "maxTriggerDelay", 15 * 60_000),
+        in_step=given.flag("alignByTimestamp", False),
         group=group or given.text("groupId"),
     )
 

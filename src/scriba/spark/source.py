@@ -65,6 +65,7 @@ from scriba.spark.positions import (
     without_place,
 )
 from scriba.spark.reading import DataLoss, read
+from scriba.spark.stepping import in_step
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -268,10 +269,17 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
                 return start if not fresh else self._document(begin, known)
             self._last_batch = time.monotonic()
         if not isinstance(limit, ReadAllAvailable) and self.options.max_offsets is not None:
-            now = admit(begin, now, self.options.max_offsets)
+            now = self._admitted(begin, now, self.options.max_offsets)
         if to_json(now) == start["topics"] and not fresh:
             return start
         return self._document(now, known if fresh else None)
+
+    def _admitted(self, begin: Positions, now: Positions, most: int) -> Positions:
+        if not self.options.in_step:
+            return admit(begin, now, most)
+        limit, isolation = self._limit(), self.options.isolation
+        here = self._link()
+        return here.run(in_step(here.cluster, begin, now, most, isolation, limit))
 
     def _document(self, end: Positions, since: Positions | None) -> dict[str, Any]:
         document: dict[str, Any] = {"topics": to_json(end)}
