@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 
 from scriba.client import SyncConsumer, SyncProducer
-from scriba.pipelines.shop import topics
+from scriba.pipelines.shop import clocks, topics
 from scriba.pipelines.shop.generator import Delivery
 from scriba.pipelines.shop.queries import Settings, Shop
 from scriba.pipelines.shop.runner import Runner
@@ -17,13 +17,15 @@ from .conftest import Desk
 class Store:
     """A shop on the tests' broker, whose topics have a prefix of their own."""
 
-    def __init__(self, desk: Desk, prefix: str) -> None:
+    def __init__(self, desk: Desk, prefix: str, made_up: bool = True) -> None:
         self.names = Names(prefix)
         self.bootstrap = desk.broker.bootstrap
         self.checkpoints = desk.folder / "shop"
         self.truth = Truth()
         self.spark = desk.spark
         topics.create(self.bootstrap, self.names, replicas=1)
+        if made_up:
+            clocks.make_up_arrivals(self.bootstrap, self.names)
 
     def take(self, deliveries: Iterable[Delivery]) -> None:
         with SyncProducer(bootstrap_servers=self.bootstrap) as producer:

@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from scriba.pipelines.shop import topics
 from scriba.pipelines.shop.generator import Delivery, Generator, Shape
 from scriba.pipelines.shop.lake import NAME, Archive, Lake, open_lake, placed, stream
-from scriba.pipelines.shop.questions import QUESTIONS, NoRecords, ask
+from scriba.pipelines.shop.questions import QUESTIONS, NoRecords, NotAnswered, answer, ask
 from scriba.pipelines.shop.rules import HOUR_MS
 from scriba.pipelines.shop.runner import Runner
 from scriba.pipelines.shop.topics import Names
@@ -24,7 +24,10 @@ from .shop_store import Store
 
 START = 1_793_000_000_000
 LATER = datetime(2030, 1, 1, tzinfo=UTC)
-COLUMNS = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp"
+COLUMNS = (
+    "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
+    "headers array<struct<key: string, value: binary>>"
+)
 
 
 @pytest.fixture(params=["parquet", "delta"])
@@ -43,7 +46,8 @@ def records(spark: SparkSession, deliveries: list[Delivery], first: int = 0) -> 
         event = delivery.event
         at = datetime.fromtimestamp(delivery.arrival_ms / 1000, UTC)
         topic = f"eu-{event.topic}"
-        rows.append((event.user.encode(), delivery.value, topic, 0, offset, at))
+        headers = [("trace", b"\xff"), ("nothing", None)] if offset % 2 else None
+        rows.append((event.user.encode(), delivery.value, topic, 0, offset, at, headers))
     return placed(spark.createDataFrame(rows, COLUMNS), Names("eu-"))
 
 
@@ -90,6 +94,13 @@ def test_what_is_written_again_is_there_once(
     assert done.files_after < done.files_before
     assert len(names(lake)) == len(deliveries) + 5
     assert lake.compact(LATER).files_after == done.files_after
+    kept = lake.read()
+    assert kept is not None
+    (row,) = kept.where("offset = 1").select("headers").collect()
+    assert [(header.key, header.value) for header in row.headers] == [
+        ("trace", b"\xff"),
+        ("nothing", None),
+    ]
 
 
 def test_the_archive_holds_what_the_topics_hold(desk: Desk, topic: str) -> None:
@@ -124,16 +135,64 @@ def test_an_hour_that_is_not_over_is_left_alone(spark: SparkSession, tmp_path: P
 def test_a_crash_in_a_compaction_neither_loses_nor_doubles(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """The new files are there and the old ones too."""
+    """The new files of an hour are there and the old ones too; only such hours are shuffled."""
     path = tmp_path / "lake"
     lake = open_lake(spark, str(path), "parquet")
-    lake.append(records(spark, some(Shape(rate=0.1, users=20), 10)), "q", 0)
+    deliveries = some(Shape(rate=0.1, users=20), 10)
+    half = len(deliveries) // 2
+    lake.append(records(spark, deliveries[:half]), "q", 0)
+    lake.append(records(spark, deliveries[half:], half), "q", 1)
     whole = names(lake)
-    for file in list(path.rglob("*.parquet")):
-        shutil.copy(file, file.with_name(f"part-again-{file.name}"))
+    assert not shuffles(lake)
+    old = list(path.rglob("*.parquet"))
+    shutil.copytree(path, tmp_path / "before")
+    lake.compact(LATER)
+    assert not shuffles(lake)
+    for file in old:
+        shutil.copy(tmp_path / "before" / file.relative_to(path), file)
     assert names(lake) == whole
+    assert shuffles(lake)
     lake.compact(LATER)
     assert names(lake) == whole
+    assert not shuffles(lake)
+
+
+def shuffles(lake: Lake) -> bool:
+    rows = lake.read()
+    assert rows is not None
+    return "Exchange" in rows._jdf.queryExecution().executedPlan().toString()
+
+
+def test_files_that_only_old_versions_of_a_table_need_go_when_their_time_is_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "lake"
+    lake = open_lake(spark, str(path), "delta")
+    deliveries = some(Shape(rate=0.1, users=20), 10)
+    for batch in range(3):
+        lake.append(records(spark, deliveries, batch * 1000), "q", batch)
+
+    def files() -> int:
+        return len(list(path.rglob("*.parquet"))) - len(list(path.glob("_delta_log/*.parquet")))
+
+    written = files()
+    done = lake.compact(LATER, timedelta(days=7))
+    assert files() == written + done.files_after
+    done = lake.compact(LATER, timedelta(0))
+    assert files() == done.files_after
+    assert len(names(lake)) == 3 * len(deliveries)
+
+
+def test_a_table_of_before_headers_were_kept_goes_on(spark: SparkSession, tmp_path: Path) -> None:
+    lake = open_lake(spark, str(tmp_path / "lake"), "delta")
+    rows = records(spark, some(Shape(rate=0.1, users=20), 5))
+    lake.append(rows.drop("headers"), "q", 0)
+    lake.append(rows.withColumn("offset", rows["offset"] + 1000), "q", 1)
+    kept = lake.read()
+    assert kept is not None
+    count = rows.count()
+    assert kept.count() == 2 * count
+    assert kept.where("offset < 1000 and headers is null").count() == count
 
 
 def test_answers_are_the_truth_with_late_events(spark: SparkSession, tmp_path: Path) -> None:
@@ -160,3 +219,12 @@ def test_answers_are_the_truth_with_late_events(spark: SparkSession, tmp_path: P
     assert (first.rank, first.product_id, first.views) == (1, "p0000", views.count("p0000"))
     with pytest.raises(NoRecords):
         ask(spark, open_lake(spark, str(tmp_path / "elsewhere"), "parquet"), "SELECT 1")
+    for sql, why in (
+        ("SELEC 1", r"\[PARSE_SYNTAX_ERROR\].*'SELEC'"),
+        ("SELECT * FROM nowhere", r"\[TABLE_OR_VIEW_NOT_FOUND\].*nowhere"),
+        ("SELECT nothing FROM events", r"\[UNRESOLVED_COLUMN.*nothing"),
+        ("SELECT 1 / (offset - offset) FROM events", r"\[DIVIDE_BY_ZERO\]"),
+    ):
+        with pytest.raises(NotAnswered, match=why) as refused:
+            answer(ask(spark, lake, sql))
+        assert "\n" not in str(refused.value)

@@ -61,9 +61,11 @@ def test_a_query_that_failed_goes_on_and_says_why(store: Store) -> None:
     assert lines[0] == f"figures: {MACHINE_IS_BUSY}; it goes on in 1 s"
     told = [row for _, row in store.records(topics.PROGRESS)]
     assert [(row["batch"], row["restarts"], row["trouble"]) for row in told] == [
+        (-1, 0, None),
         (-1, 1, f"{MACHINE_IS_BUSY}; it goes on in 1 s"),
         (0, 1, None),
     ]
+    assert [row["state"] for row in told] == ["starting", "restarting", "running"]
 
 
 def test_the_second_query_begins_when_the_first_has_had_a_batch(store: Store) -> None:

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.checks import DEAD_LETTER, LATE, OUTCOMES, judge
 from scriba.pipelines.shop.events import accepted, judged
 from scriba.pipelines.shop.figures import (
+    LARGEST,
+    OUTCOME,
     by_minute,
     joined,
     joined_records,
@@ -20,9 +24,10 @@ from scriba.pipelines.shop.figures import (
 )
 from scriba.pipelines.shop.topics import Names
 
+from .shop_nasty import Nasty
+
 COLUMNS = "value binary, topic string, partition int, offset long, timestamp timestamp"
 ARRIVED = datetime(2026, 11, 15, 12, 35, tzinfo=UTC)
-BOT = "Mozilla/5.0 (compatible; ExampleBot/2.1)"
 
 
 def change(topic: str, **changes: Any) -> bytes:
@@ -43,55 +48,43 @@ def table(rows: DataFrame) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 VIEW, CART, BUY = topics.INPUTS
-ITEM = {"product_id": "p1", "quantity": 2, "price_cents": 100}
-
-JUDGED: list[tuple[str, bytes | None, str, str | None]] = [
-    (VIEW, change(VIEW), "accepted", None),
-    (CART, change(CART), "accepted", None),
-    (BUY, change(BUY), "accepted", None),
-    (VIEW, change(VIEW, user_agent=...), "accepted", None),
-    (VIEW, change(VIEW, extra={"a": [1]}), "accepted", None),
-    (VIEW, change(VIEW, event_time="2026-11-15T12:25:00.000Z"), "accepted", None),
-    (VIEW, change(VIEW, event_time="2026-11-15T12:24:59.999Z"), "late", None),
-    (VIEW, change(VIEW, user_agent=BOT), "bots", None),
-    (VIEW, change(VIEW, user_agent=BOT, event_time="2026-11-15T11:00:00Z"), "bots", None),
-    (VIEW, None, "dead_letters", "not JSON"),
-    (VIEW, b"\xff\x00", "dead_letters", "not JSON"),
-    (VIEW, change(VIEW)[:50], "dead_letters", "not JSON"),
-    (VIEW, change(VIEW, event_time="soon"), "dead_letters", "a field has the wrong type"),
-    (CART, change(CART, quantity="two"), "dead_letters", "a field has the wrong type"),
-    (VIEW, b"[]", "dead_letters", "a field has the wrong type"),
-    (VIEW, b"{}", "dead_letters", "event_id is missing"),
-    (VIEW, change(VIEW, event_id=""), "dead_letters", "event_id is missing"),
-    (VIEW, change(VIEW, user_id=...), "dead_letters", "user_id is missing"),
-    (VIEW, change(VIEW, session_id=None), "dead_letters", "session_id is missing"),
-    (VIEW, change(VIEW, event_time=...), "dead_letters", "event_time is missing"),
-    (
-        VIEW,
-        change(VIEW, event_time="2026-11-15T12:36:01Z"),
-        "dead_letters",
-        "event_time lies in the future",
-    ),
-    (VIEW, change(VIEW, product_id=...), "dead_letters", "product_id is missing"),
-    (CART, change(CART, quantity=0), "dead_letters", "quantity is not above zero"),
-    (CART, change(CART, price_cents=-1), "dead_letters", "price_cents is missing or below zero"),
-    (BUY, change(BUY, order_id=...), "dead_letters", "order_id is missing"),
-    (BUY, change(BUY, items=[]), "dead_letters", "items are missing"),
-    (BUY, change(BUY, items=[{"quantity": 1}]), "dead_letters", "an item is not complete"),
-    (BUY, change(BUY, items=[ITEM, ITEM]), "dead_letters", "total_cents is not the sum of items"),
-]
 
 
-def test_every_record_has_its_outcome_and_every_dead_letter_its_reason(spark: SparkSession) -> None:
-    sent = [(f"eu-{topic}", value) for topic, value, _, _ in JUDGED]
-    found = judged(records(spark, *sent), Names("eu-")).orderBy("offset").collect()
-    assert [(row.outcome, row.reason) for row in found] == [(o, r) for _, _, o, r in JUDGED]
-    assert {row.topic for row in found} == set(topics.INPUTS)
+def test_spark_says_of_every_record_what_the_rules_say(spark: SparkSession) -> None:
+    """And of a good many hostile ones."""
+    sent = Nasty("2026-11-15T12:34:56.789Z", "2026-11-15T11:00:00Z").values()
+    found = judged(records(spark, *((f"eu-{t}", value) for t, value in sent)), Names("eu-"))
+    rows = found.orderBy("offset").collect()
+    at = round(ARRIVED.timestamp() * 1_000_000)
+    said = [judge(topic, value, at) for topic, value in sent]
+    assert [(row.outcome, row.reason) for row in rows] == [(v.outcome, v.reason) for v in said]
+    assert [row.topic for row in rows] == [topic for topic, _ in sent]
+    assert {v.outcome for v in said} == set(OUTCOMES)
+    written = outcome_records(judged(records(spark, *sent), Names(), OUTCOME), Names()).where(
+        "key is not null"
+    )
+    kept = table(written)
+    assert len(kept) == sum(v.outcome in (LATE, DEAD_LETTER) for v in said)
+    assert max(len(json.dumps(value)) for value in kept.values()) < 1_000_000
+
+
+def test_sums_that_do_not_fit_say_the_largest_number(spark: SparkSession) -> None:
+    """Instead of ending the query; no rule lets so much money through, so it is put in by hand."""
+    good = accepted(
+        records(spark, *((BUY, change(BUY, **moment(t))) for t in ("12:31:10", "12:31:11"))),
+        Names(),
+    )
+    rich = good.withColumn("total_cents", F.lit(9 * 10**18)).withColumn("units", F.lit(2**62))
+    found = table(minute_records(by_minute(rich), Names()))
+    sales = found[topics.SALES_PER_MINUTE, "2026-11-15T12:31:00Z"]
+    assert (sales["orders"], sales["revenue_cents"], sales["units"]) == (2, LARGEST, LARGEST)
+    (session,) = table(session_records(sessions(rich), Names())).values()
+    assert session["revenue_cents"] == LARGEST
 
 
 def test_what_is_rejected_is_kept_as_it_was_sent(spark: SparkSession) -> None:
     late = change(VIEW, event_time="2026-11-15T12:00:00.000Z")
-    rows = judged(records(spark, (VIEW, late), (VIEW, b"{"), (VIEW, None)), Names())
+    rows = judged(records(spark, (VIEW, late), (VIEW, b"{"), (VIEW, None)), Names(), OUTCOME)
     found = table(outcome_records(rows, Names("eu-")))
     kept = found["eu-shop_late_events", "product_viewed-0-0"]
     assert (kept["event"], kept["seconds"]) == (json.loads(late), 2100.0)

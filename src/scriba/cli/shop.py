@@ -7,7 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,11 +30,12 @@ REACH_SECONDS = 10.0
 
 def generate(options: argparse.Namespace) -> int:
     from scriba.client import Producer
-    from scriba.pipelines.shop.feed import Feed
+    from scriba.pipelines.shop.feed import Feed, publish_catalogue
     from scriba.pipelines.shop.generator import Generator, Shape
     from scriba.pipelines.shop.truth import Truth
 
     names = prepare(options)
+    _make_up_arrivals(options, names)
     now = time.time_ns() // 1_000_000
     until = None if options.duration is None else now + options.duration
     shape = Shape(
@@ -46,6 +47,7 @@ def generate(options: argparse.Namespace) -> int:
 
     async def work() -> int:
         async with Producer({"linger.ms": 20} | client_settings(options)) as producer:
+            await publish_catalogue(producer, names, options.products)
             feed = Feed(producer, names, deliveries, until, known)
             _at_a_signal(feed.stop)
             try:
@@ -58,6 +60,18 @@ def generate(options: argparse.Namespace) -> int:
         return 1 if sent.failed else 0
 
     return run_session(options, work())
+
+
+def _make_up_arrivals(options: argparse.Namespace, names: Names) -> None:
+    from scriba.pipelines.shop.clocks import NoMadeUpPast, make_up_arrivals
+
+    try:
+        make_up_arrivals(options.bootstrap, names)
+    except NoMadeUpPast as real:
+        needs = "--backfill" if options.backfill else "--truth" if options.truth else None
+        if needs is not None:
+            fix = "leave it out, or name other topics with --prefix"
+            raise CommandError(f"{needs} makes times up, but {real}", fix) from real
 
 
 def _at_a_signal(stop: Callable[[], None]) -> None:
@@ -116,6 +130,7 @@ def collect(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     names = prepare(options)
     with running_spark(options, "scriba-shop") as spark:
+        from scriba.pipelines.shop import clocks
         from scriba.pipelines.shop.queries import Settings, Shop
 
         settings = Settings(
@@ -127,6 +142,8 @@ def run(options: argparse.Namespace) -> int:
             max_offsets=options.max_offsets,
             to_the_end=options.to_the_end,
         )
+        for line in clocks.warnings(options.bootstrap, names):
+            print(f"warning: {line}", flush=True)
         queries = Shop(spark, settings).queries(options.only)
         print(f"{', '.join(queries)} on {spark.sparkContext.master}", flush=True)
         keep_running(spark, settings, queries)
@@ -141,7 +158,7 @@ def archive(options: argparse.Namespace) -> int:
 
         kept = open_lake(options, spark)
         if names is None:
-            done = kept.compact(datetime.now(UTC))
+            done = kept.compact(datetime.now(UTC), timedelta(milliseconds=options.keep))
             print(f"{done.files_before} files before, {done.files_after} after")
             return 0
         settings = Settings(
@@ -161,16 +178,18 @@ def query(options: argparse.Namespace) -> int:
     if (options.question is None) == (options.sql is None):
         raise Misuse("ask one question, by its name or with --sql")
     with running_spark(options, "scriba-shop-query") as spark:
-        from scriba.pipelines.shop.questions import QUESTIONS, NoRecords, ask
+        from scriba.pipelines.shop.questions import QUESTIONS, NoRecords, NotAnswered, answer, ask
 
         sql = options.sql or QUESTIONS[options.question]
+        lake = open_lake(options, spark)
         try:
-            answer = ask(spark, open_lake(options, spark), sql, options.since, options.until)
+            columns, rows = answer(ask(spark, lake, sql, options.since, options.until))
         except NoRecords as empty:
             fix = "name another place with --lake, or fill this one with `scriba shop archive`"
             raise CommandError(f"{options.lake}: {empty}", fix) from empty
-        columns = answer.columns
-        rows = [tuple(row) for row in answer.collect()]
+        except NotAnswered as wrong:
+            fix = "`scriba shop query --help` names the tables and their columns"
+            raise CommandError(str(wrong), fix) from wrong
     if options.json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     else:

@@ -149,6 +149,14 @@ def _archive(commands: Commands) -> None:
     made.add_argument(
         "--compact", action="store_true", help="only make large files of small ones, and end"
     )
+    made.add_argument(
+        "--keep",
+        type=duration_ms,
+        default=duration_ms("7d"),
+        metavar="TIME",
+        help="with --compact --format delta: how long files stay that only older versions of the "
+        "table need, in whole hours (default: 7d)",
+    )
     _topics(made)
     _spark(made)
     connects(made)

@@ -7,6 +7,7 @@ from itertools import islice, pairwise
 import pytest
 
 from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.catalogue import name_of
 from scriba.pipelines.shop.generator import Delivery, Event, Generator, Shape, encode
 from scriba.pipelines.shop.rules import HOUR_MS, MINUTE_MS, time_ms, time_name
 from scriba.pipelines.shop.truth import Truth, sessions
@@ -107,3 +108,9 @@ def test_times_are_read_as_they_are_written() -> None:
     assert time_ms(time_name(START + 1234)) == START + 1234
     with pytest.raises(ValueError, match="no time zone"):
         time_ms("2026-10-26T07:33:21")
+
+
+def test_every_product_has_a_name_of_its_own() -> None:
+    names = [name_of(number) for number in range(2000)]
+    assert len(set(names)) == len(names)
+    assert name_of(7) == topics.CONTRACTS[topics.PRODUCTS].value["name"]

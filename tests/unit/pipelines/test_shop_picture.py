@@ -92,7 +92,37 @@ def test_five_minutes_are_shown_as_an_average_at_their_last_minute_once_they_are
         sell(picture, start, 1, 100)
         value = {"window_start": iso(start), "orders": 5, "revenue_cents": 500 + back}
         picture.take(topics.SALES_SLIDING, iso(start), value, NOON)
-    assert draw(picture)["minutes"]["average"][-4:] == [101, 101, 101, None]
+    # Nor is the window whole that begins with the first minute of all.
+    assert draw(picture)["minutes"]["average"][-4:] == [None, 101, 101, None]
+
+
+def test_the_first_minute_of_all_and_the_running_one_are_not_whole() -> None:
+    picture = Picture()
+    for back in (3, 2, 1, 0):
+        sell(picture, NOON - back * MINUTE, 1, 100)
+    health = topics.CONTRACTS[topics.HEALTH].value
+    picture.take(topics.HEALTH, "k", {**health, "minute": iso(NOON - MINUTE)}, NOON)
+    assert draw(picture)["partial"] == {
+        "figures": [SHOWN - 4, SHOWN - 1],
+        "arrivals": [SHOWN - 2],
+    }
+    later = draw(picture, NOON + 90 * MINUTE)
+    assert later["partial"]["figures"] == [SHOWN - 4]
+    for back in range(4, 2 * SHOWN):
+        sell(picture, NOON - back * MINUTE, 1, 100)
+    assert draw(picture)["partial"]["figures"] == [SHOWN - 1]
+
+
+def test_products_are_shown_by_their_names_where_these_are_known() -> None:
+    picture = Picture()
+    products = [{"product_id": "p1", "views": 7}, {"product_id": "p2", "views": 3}]
+    hour = {"window_start": iso(NOON - 60 * MINUTE), "window_end": iso(NOON)}
+    picture.take(topics.TOP_VIEWED_PRODUCTS, topics.LATEST, {**hour, "products": products}, NOON)
+    picture.take(topics.PRODUCTS, "p1", {"product_id": "p1", "name": "Desk Lamp"}, NOON)
+    shown = draw(picture)["top"]["products"]
+    assert [(each["id"], each["name"]) for each in shown] == [("p1", "Desk Lamp"), ("p2", "p2")]
+    picture.drop(topics.PRODUCTS, "p1")
+    assert draw(picture)["top"]["products"][0]["name"] == "p1"
 
 
 def test_records_that_make_no_sense_are_counted_and_change_nothing() -> None:

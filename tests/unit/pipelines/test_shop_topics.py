@@ -48,3 +48,5 @@ def test_figures_are_compacted_and_events_are_not() -> None:
     assert made["eu-product_viewed"].partitions == 4
     assert "cleanup.policy" not in made["eu-product_viewed"].configs
     assert "compact" in made["eu-sales_per_minute"].configs["cleanup.policy"]
+    assert made["eu-product_viewed"].configs["message.timestamp.type"] == "LogAppendTime"
+    assert made["eu-shop_products"].configs == {"cleanup.policy": "compact"}

@@ -9,7 +9,6 @@ whole. Events get the user agent of the request unless they carry one, which is 
 servers pass on those of their clients.
 """
 
-import json
 import time
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from scriba.client import ClientError, Producer
-from scriba.pipelines.shop.checks import Refused, Taken, take
+from scriba.pipelines.shop.checks import LONGEST_AGENT, Refused, Taken, read, take
 from scriba.pipelines.shop.topics import INPUTS, Names
 
 LARGEST_BODY: Final = 1024 * 1024
@@ -67,12 +66,12 @@ class Collector:
             documents = await _documents(request)
         except ValueError as wrong:
             return _answer({"error": str(wrong)}, 400)
-        agent = request.headers.get("user-agent")
+        agent = request.headers.get("user-agent", "")[:LONGEST_AGENT] or None
         now_ms = time.time_ns() // 1_000_000
         taken, problems = [], []
         for index, document in enumerate(documents):
-            if isinstance(document, dict) and agent:
-                document.setdefault("user_agent", agent)
+            if isinstance(document, dict) and document.get("user_agent") is None:
+                document["user_agent"] = agent
             try:
                 taken.append(take(document, now_ms))
             except Refused as refused:
@@ -93,11 +92,11 @@ class Collector:
         sent = [
             await self._producer.enqueue(
                 self._names(topic),
-                json.dumps(event, separators=(",", ":")).encode(),
+                value,
                 user.encode() if self._keyed else None,
                 timestamp=now_ms,
             )
-            for topic, user, event in taken
+            for topic, user, value in taken
         ]
         for delivery in sent:
             await delivery
@@ -110,9 +109,9 @@ async def _documents(request: Request) -> list[Any]:
         if len(body) > LARGEST_BODY:
             raise ValueError(f"the body is larger than {LARGEST_BODY} bytes")
     try:
-        document = json.loads(bytes(body))
+        document = read(bytes(body))
     except ValueError as wrong:
-        raise ValueError(f"the body is not JSON: {wrong}") from wrong
+        raise ValueError(f"the body is not one JSON document: {wrong}") from wrong
     documents = document if isinstance(document, list) else [document]
     if not 1 <= len(documents) <= MOST_EVENTS:
         raise ValueError(f"send from 1 to {MOST_EVENTS} events at once")

@@ -1,160 +1,163 @@
-"""From records to events: read by an explicit schema, and judged one by one.
+"""From records to events: judged one by one, by the rules that the endpoint has too.
 
-`judged` says of every record what becomes of it; `accepted` are the events that count. Nothing here
-holds state, so the same functions serve streams and batches.
+Rows go through Python in Arrow batches, where `checks.judge` says of every record what becomes of
+it. So a record means the same here and at the endpoint, to the last letter, and none can end a
+query: whatever it holds, there is a row for it. Nothing here holds state, so the same functions
+serve streams and batches.
 """
 
-from functools import reduce
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    ArrayType,
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+import pyarrow as pa
+from pyspark.sql import DataFrame
 
-from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.rules import ALLOWED_LATENESS, BOTS, FROM_THE_FUTURE, interval
+from scriba.pipelines.shop.checks import ACCEPTED, DEAD_LETTER, LATE, Verdict, judge
 from scriba.pipelines.shop.topics import Names
 
-DEAD_LETTER: Final = "dead_letters"
-BOT: Final = "bots"
-LATE: Final = "late"
-ACCEPTED: Final = "accepted"
-OUTCOMES: Final = (ACCEPTED, BOT, LATE, DEAD_LETTER)
-"""By their names in shop_health."""
+TIMESTAMP: Final = pa.timestamp("us", "UTC")
+LONGEST_LETTER: Final = 16 * 1024
+"""Bytes of a dead letter that are kept: written as JSON, each may become six."""
+RECORD: Final = ("topic", "partition", "offset", "timestamp", "value")
 
-_UNREADABLE: Final = "_unreadable"
-
-ITEM: Final = StructType(
-    [
-        StructField("product_id", StringType()),
-        StructField("quantity", IntegerType()),
-        StructField("price_cents", LongType()),
-    ]
+ITEM: Final = pa.struct(
+    [("product_id", pa.string()), ("quantity", pa.int32()), ("price_cents", pa.int64())]
 )
-EVENT: Final = StructType(
-    [
-        StructField("event_id", StringType()),
-        StructField("event_time", TimestampType()),
-        StructField("user_id", StringType()),
-        StructField("session_id", StringType()),
-        StructField("device", StringType()),
-        StructField("user_agent", StringType()),
-        *ITEM.fields,
-        StructField("order_id", StringType()),
-        StructField("items", ArrayType(ITEM)),
-        StructField("total_cents", LongType()),
-        StructField(_UNREADABLE, StringType()),
-    ]
+ITEM_TYPE: Final = "struct<product_id:string,quantity:int,price_cents:bigint>"
+
+
+class Judged(NamedTuple):
+    """A record and what became of it."""
+
+    topic: str
+    value: bytes | None
+    verdict: Verdict
+
+
+class Column(NamedTuple):
+    spark: str
+    arrow: pa.DataType
+    of: Callable[[Judged], Any] | None = None
+    """None: the field of this name."""
+
+
+def _text(judged: Judged) -> str | None:
+    """As it was sent; of a dead letter bytes that are no text are replaced, and many left out."""
+    if judged.value is None or judged.verdict.outcome != DEAD_LETTER:
+        return None if judged.value is None else judged.value.decode()
+    return judged.value[:LONGEST_LETTER].decode(errors="replace")
+
+
+def _rejected(judged: Judged) -> str | None:
+    return _text(judged) if judged.verdict.outcome in (LATE, DEAD_LETTER) else None
+
+
+def _time(judged: Judged) -> int | None:
+    return None if judged.verdict.outcome == DEAD_LETTER else judged.verdict.time_us
+
+
+def _units(judged: Judged) -> int | None:
+    items = judged.verdict.event.get("items")
+    return None if items is None else sum(item["quantity"] for item in items)
+
+
+def _string(of: Callable[[Judged], Any] | None = None) -> Column:
+    return Column("string", pa.string(), of)
+
+
+COLUMNS: Final[Mapping[str, Column]] = {
+    "outcome": _string(lambda judged: judged.verdict.outcome),
+    "reason": _string(lambda judged: judged.verdict.reason),
+    "value": _string(_text),
+    "rejected": _string(_rejected),
+    "event_id": _string(),
+    "event_time": Column("timestamp", TIMESTAMP, _time),
+    "user_id": _string(),
+    "session_id": _string(),
+    "device": _string(),
+    "user_agent": _string(),
+    "product_id": _string(),
+    "quantity": Column("int", pa.int32()),
+    "price_cents": Column("bigint", pa.int64()),
+    "order_id": _string(),
+    "items": Column(f"array<{ITEM_TYPE}>", pa.list_(ITEM)),
+    "units": Column("bigint", pa.int64(), _units),
+    "total_cents": Column("bigint", pa.int64()),
+}
+"""Fields of all three kinds of events; which of them are there depends on the topic."""
+
+PLACE: Final[Mapping[str, tuple[str, pa.DataType]]] = {
+    "topic": ("string", pa.string()),
+    "partition": ("int", pa.int32()),
+    "offset": ("bigint", pa.int64()),
+    "arrived": ("timestamp", TIMESTAMP),
+}
+EVENT: Final = tuple(name for name in COLUMNS if name != "rejected")
+COUNTED: Final = (
+    "event_id",
+    "event_time",
+    "user_id",
+    "session_id",
+    "product_id",
+    "order_id",
+    "items",
+    "units",
+    "total_cents",
 )
-"""Fields of all three kinds of events; which of them are needed depends on the topic."""
 
 
-def plain_topic(names: Names) -> Column:
-    """The topic's name without the shop's prefix."""
-    return F.substring("topic", len(names.prefix) + 1, 1000).alias("topic")
-
-
-def judged(records: DataFrame, names: Names) -> DataFrame:
-    """Records of the connector with the event's fields, `outcome`, and `reason` if it is dead."""
-    text = F.col("value").cast("string")
-    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _UNREADABLE}
-    read = records.select(
-        plain_topic(names),
-        "partition",
-        "offset",
-        F.col("timestamp").alias("arrived"),
-        text.alias("value"),
-        F.from_json(text, EVENT, options).alias("event"),
-    )
-    flat = read.select("topic", "partition", "offset", "arrived", "value", "event.*")
-    told = flat.withColumn("reason", _reason()).drop(_UNREADABLE)
-    return told.withColumn("outcome", _outcome())
+def judged(records: DataFrame, names: Names, columns: Sequence[str] = EVENT) -> DataFrame:
+    """Records of the connector by place, with `columns` of what they say and became."""
+    return _through(records, names, columns, lambda outcome: True)
 
 
 def accepted(records: DataFrame, names: Names) -> DataFrame:
     """The events that count; some of them may be there twice."""
-    good = judged(records, names).where(F.col("outcome") == ACCEPTED)
-    units = F.aggregate("items", F.lit(0), lambda total, item: total + item["quantity"])
-    return good.select(
-        "event_id",
-        "event_time",
-        "user_id",
-        "session_id",
-        "topic",
-        "product_id",
-        "order_id",
-        "items",
-        units.alias("units"),
-        "total_cents",
+    return _through(records, names, COUNTED, lambda outcome: outcome == ACCEPTED)
+
+
+def _through(
+    records: DataFrame, names: Names, columns: Sequence[str], wanted: Callable[[str], bool]
+) -> DataFrame:
+    """The topic's name comes without the shop's prefix."""
+    types = {name: spark for name, (spark, _) in PLACE.items()}
+    types |= {name: COLUMNS[name].spark for name in columns}
+    prefix = names.prefix
+
+    def through(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            yield judged_batch(batch, prefix, columns, wanted)
+
+    schema = ", ".join(f"{name} {spark}" for name, spark in types.items())
+    return records.select(*RECORD).mapInArrow(through, schema)
+
+
+def judged_batch(
+    batch: pa.RecordBatch, prefix: str, columns: Sequence[str], wanted: Callable[[str], bool]
+) -> pa.RecordBatch:
+    names = [str(name).removeprefix(prefix) for name in batch.column("topic").to_pylist()]
+    arrived = batch.column("timestamp").cast(TIMESTAMP)
+    told = zip(
+        names, batch.column("value").to_pylist(), arrived.cast(pa.int64()).to_pylist(), strict=True
     )
-
-
-def _outcome() -> Column:
-    late = F.col("arrived") - F.col("event_time") > F.expr(f"INTERVAL {interval(ALLOWED_LATENESS)}")
-    return (
-        F.when(F.col("reason").isNotNull(), DEAD_LETTER)
-        .when(F.coalesce(F.col("user_agent").rlike(BOTS), F.lit(False)), BOT)
-        .when(late, LATE)
-        .otherwise(ACCEPTED)
-    )
-
-
-def _reason() -> Column:
-    """Why nobody can use it: the first rule that it breaks, or null."""
-    view = F.col("topic") == topics.PRODUCT_VIEWED
-    cart = F.col("topic") == topics.ADD_TO_CART
-    purchase = F.col("topic") == topics.PURCHASE_COMPLETED
-    unreadable = F.col(_UNREADABLE).isNotNull() | F.col("value").isNull()
-    ahead = F.col("event_time") > F.col("arrived") + F.expr(f"INTERVAL {interval(FROM_THE_FUTURE)}")
-    rules: list[tuple[Column, str]] = [
-        (unreadable & F.try_parse_json(F.col("value")).isNull(), "not JSON"),
-        (unreadable, "a field has the wrong type"),
-        *((_missing(name), f"{name} is missing") for name in ("event_id", "user_id")),
-        (_missing("session_id"), "session_id is missing"),
-        (F.col("event_time").isNull(), "event_time is missing"),
-        (ahead, "event_time lies in the future"),
-        ((view | cart) & _missing("product_id"), "product_id is missing"),
-        (cart & _below("quantity", 1), "quantity is not above zero"),
-        (cart & _below("price_cents", 0), "price_cents is missing or below zero"),
-        (purchase & _missing("order_id"), "order_id is missing"),
-        (purchase & (F.coalesce(F.size("items"), F.lit(0)) < 1), "items are missing"),
-        (purchase & F.exists("items", _bad_item), "an item is not complete"),
-        (purchase & ~F.equal_null("total_cents", _total()), "total_cents is not the sum of items"),
+    rows = [
+        Judged(topic, value, judge(topic, value, -1 if at is None else at))
+        for topic, value, at in told
     ]
-    return reduce(
-        lambda told, rule: told.when(F.coalesce(rule[0], F.lit(False)), rule[1]),
-        rules[1:],
-        F.when(F.coalesce(rules[0][0], F.lit(False)), rules[0][1]),
-    )
-
-
-def _missing(name: str) -> Column:
-    return F.coalesce(F.col(name), F.lit("")) == ""
-
-
-def _below(name: str, least: int) -> Column:
-    return F.coalesce(F.col(name), F.lit(least - 1)) < least
-
-
-def _bad_item(item: Column) -> Column:
-    return (
-        (F.coalesce(item["product_id"], F.lit("")) == "")
-        | (F.coalesce(item["quantity"], F.lit(0)) < 1)
-        | (F.coalesce(item["price_cents"], F.lit(-1)) < 0)
-    )
-
-
-def _total() -> Column:
-    return F.aggregate(
-        "items",
-        F.lit(0).cast("long"),
-        lambda total, item: total + item["quantity"] * item["price_cents"],
-    )
+    kept = [index for index, row in enumerate(rows) if wanted(row.verdict.outcome)]
+    place = [
+        pa.array(names, pa.string()),
+        batch.column("partition"),
+        batch.column("offset"),
+        arrived,
+    ]
+    if len(kept) < len(rows):
+        place = [column.take(pa.array(kept, pa.int64())) for column in place]
+        rows = [rows[index] for index in kept]
+    events = [row.verdict.event for row in rows]
+    made = []
+    for name in columns:
+        of = COLUMNS[name].of
+        values = [event.get(name) for event in events] if of is None else list(map(of, rows))
+        made.append(pa.array(values, COLUMNS[name].arrow))
+    return pa.RecordBatch.from_arrays([*place, *made], names=[*PLACE, *columns])

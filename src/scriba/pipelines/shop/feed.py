@@ -1,12 +1,13 @@
 """Sends what the generator makes: the past as fast as it goes, then each event when it arrives."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from scriba.client import ClientError, Delivery, Producer
-from scriba.pipelines.shop import generator, truth
+from scriba.pipelines.shop import catalogue, generator, topics, truth
 from scriba.pipelines.shop.topics import Names
 
 TICK_SECONDS = 0.05
@@ -22,6 +23,15 @@ class Sent:
     failed: int = 0
     why: str = ""
     """What the first of them failed for."""
+
+
+async def publish_catalogue(producer: Producer, names: Names, products: int) -> None:
+    """What the products are called, for whoever shows figures."""
+    for number in range(products):
+        product = catalogue.product_id(number)
+        value = json.dumps({"product_id": product, "name": catalogue.name_of(number)})
+        await producer.enqueue(names(topics.PRODUCTS), value.encode(), product.encode())
+    await producer.flush()
 
 
 class Feed:

@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.checks import DEAD_LETTER, LATE
 from scriba.pipelines.shop.rules import (
     LOOKED_BEFORE,
     MINUTE_MS,
@@ -37,6 +38,8 @@ ACTIVE: Final = "active"
 _EVENT: Final = "e"
 _SESSION: Final = "s"
 """What names begin with."""
+
+LARGEST: Final = 2**63 - 1
 
 _TIME: Final = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"
 _WINDOW: Final = "yyyy-MM-dd'T'HH:mm:ss'Z'"
@@ -75,16 +78,23 @@ def by_minute(events: DataFrame) -> DataFrame:
     counted = windowed.withColumn("last", last).where(F.col("last") | (F.col("measure") == SALES))
     return counted.groupBy("window", "measure", "about").agg(
         F.count("*").alias("rows"),
-        F.sum("units").alias("units"),
-        F.sum("total_cents").alias("cents"),
+        _sum(F.col("units")).alias("units"),
+        _sum(F.col("total_cents")).alias("cents"),
         F.count_if("last").alias("last_rows"),
-        F.sum(F.when(F.col("last"), F.col("units"))).alias("last_units"),
-        F.sum(F.when(F.col("last"), F.col("total_cents"))).alias("last_cents"),
+        _sum(F.when(F.col("last"), F.col("units"))).alias("last_units"),
+        _sum(F.when(F.col("last"), F.col("total_cents"))).alias("last_cents"),
         *(
             F.count_if(F.col("topic") == topic).alias(step)
             for topic, step in zip(topics.INPUTS, ("views", "carts", "purchases"), strict=True)
         ),
     )
+
+
+def _sum(amounts: Column) -> Column:
+    """Of what is there, 0 of nothing. A sum that no longer fits says the largest number there is,
+    rather than that it ends the query."""
+    none = F.count(amounts) == 0
+    return F.when(none, F.lit(0)).otherwise(F.coalesce(F.try_sum(amounts), F.lit(LARGEST)))
 
 
 def _measures() -> Column:
@@ -171,7 +181,7 @@ def sessions(events: DataFrame) -> DataFrame:
                 F.count_if(topic == name).alias(step)
                 for name, step in zip(topics.INPUTS, _STEPS, strict=True)
             ),
-            F.coalesce(F.sum("total_cents"), F.lit(0)).alias("revenue_cents"),
+            _sum(F.col("total_cents")).alias("revenue_cents"),
         )
     )
 
@@ -236,6 +246,10 @@ def joined_records(pairs: DataFrame, names: Names) -> DataFrame:
     )
 
 
+OUTCOME: Final = ("outcome", "reason", "rejected", "event_time")
+"""What `outcome_records` needs to know of a judged record."""
+
+
 def outcome_records(rows: DataFrame, names: Names) -> DataFrame:
     """What became of every record in which minute of arrival, in ms; and for late events and dead
     letters a record, keyed by where it came from, so that each is there once."""
@@ -243,10 +257,12 @@ def outcome_records(rows: DataFrame, names: Names) -> DataFrame:
     place = [F.col("topic"), F.col("partition"), F.col("offset"), arrived]
     seconds = (F.unix_millis("arrived") - F.unix_millis("event_time")) / 1000
     head = F.to_json(F.struct(*place, seconds.alias("seconds")))
-    late = F.concat(F.substring_index(head, "}", 1), F.lit(',"event":'), F.col("value"), F.lit("}"))
-    dead = F.to_json(F.struct(*place, "reason", "value"), {"ignoreNullFields": "false"})
-    is_late = F.col("outcome") == "late"
-    is_dead = F.col("outcome") == "dead_letters"
+    sent = F.col("rejected")
+    late = F.concat(F.substring_index(head, "}", 1), F.lit(',"event":'), sent, F.lit("}"))
+    letter = F.struct(*place, "reason", sent.alias("value"))
+    dead = F.to_json(letter, {"ignoreNullFields": "false"})
+    is_late = F.col("outcome") == LATE
+    is_dead = F.col("outcome") == DEAD_LETTER
     target = F.when(is_late, names(topics.LATE_EVENTS)).when(is_dead, names(topics.DEAD_LETTERS))
     return rows.select(
         F.unix_millis(F.date_trunc("minute", "arrived")).alias("minute"),

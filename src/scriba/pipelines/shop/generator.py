@@ -19,6 +19,8 @@ from itertools import accumulate
 from random import Random
 from typing import Final, NamedTuple
 
+from scriba.pipelines.shop.catalogue import product_id
+from scriba.pipelines.shop.checks import NO_TIME
 from scriba.pipelines.shop.rules import MINUTE_MS, time_name
 from scriba.pipelines.shop.topics import ADD_TO_CART, PRODUCT_VIEWED, PURCHASE_COMPLETED
 
@@ -188,7 +190,7 @@ class Generator:
         seen: list[int] = []
 
         def happens(topic: str, bought: dict[int, int]) -> None:
-            items = tuple((f"p{p:04}", q, self._prices[p]) for p, q in bought.items())
+            items = tuple((product_id(p), q, self._prices[p]) for p, q in bought.items())
             name = f"{random.getrandbits(64):016x}"
             events.append(Event(now, topic, name, user, session, *client, False, items))
 
@@ -213,7 +215,7 @@ class Generator:
         product = random.randrange(self.shape.products)
         for _ in range(random.randint(int(BOT_EVENTS * 0.4), int(BOT_EVENTS * 1.6))):
             product = (product + 1) % self.shape.products
-            item = (f"p{product:04}", 1, self._prices[product])
+            item = (product_id(product), 1, self._prices[product])
             name = f"{random.getrandbits(64):016x}"
             events.append(Event(now, PRODUCT_VIEWED, name, user, session, *client, True, (item,)))
             now += random.randint(100, 1000)
@@ -259,7 +261,7 @@ class Generator:
             return value.replace(b'"event_id":"', b'"event_id":["', 1), "not JSON"
         if how == 3:
             time = time_name(event.time_ms).encode()
-            return value.replace(time, b"yesterday", 1), "a field has the wrong type"
+            return value.replace(time, b"yesterday", 1), f"event_time {NO_TIME}"
         ahead = time_name(event.time_ms + DAY_MS).encode()
         time = time_name(event.time_ms).encode()
         return value.replace(time, ahead, 1), "event_time lies in the future"

@@ -8,9 +8,14 @@ by the next compaction.
 
     PATH/topic=.../date=.../hour=.../*.parquet
 
+Only a compaction that has not ended can leave a record in two files. What it makes is named after
+it (`compacted-ID-...`), so that the files of an hour tell whether it may hold repeats: when what
+one compaction made lies beside other files. Only such hours are shuffled to read each record once.
+
 With `delta` the same rows are a Delta table; a batch is one commit that carries its number.
 """
 
+import math
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,6 +27,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     IntegerType,
     LongType,
@@ -32,7 +38,6 @@ from pyspark.sql.types import (
 )
 
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.events import plain_topic
 from scriba.pipelines.shop.queries import Settings, Shop, query_id
 from scriba.pipelines.shop.topics import Names
 
@@ -45,12 +50,22 @@ ROW: Final = StructType(
         StructField("timestamp", TimestampType()),
         StructField("key", BinaryType()),
         StructField("value", BinaryType()),
+        StructField(
+            "headers",
+            ArrayType(
+                StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+            ),
+        ),
         StructField("topic", StringType()),
         StructField("date", StringType()),
         StructField("hour", IntegerType()),
     ]
 )
 
+COMPACTED: Final = "compacted-"
+"""What names of files begin with that a compaction made; its id follows."""
+KEEP: Final = timedelta(days=7)
+"""How long files stay that no newer version of a Delta table needs, for those who read an older."""
 FILE_BYTES: Final = 128 * 1024 * 1024
 """About what one file holds after compaction."""
 OVER_AFTER: Final = timedelta(minutes=15)
@@ -59,7 +74,8 @@ OVER_AFTER: Final = timedelta(minutes=15)
 
 def placed(records: DataFrame, names: Names) -> DataFrame:
     """Records of the connector as rows of the lake."""
-    rows = records.withColumn("topic", plain_topic(names))
+    plain = F.substring("topic", len(names.prefix) + 1, 1000)
+    rows = records.withColumn("topic", plain)
     rows = rows.withColumn("date", F.date_format("timestamp", "yyyy-MM-dd"))
     return rows.withColumn("hour", F.hour("timestamp")).select(*ROW.names)
 
@@ -77,8 +93,9 @@ class Lake(Protocol):
     def append(self, rows: DataFrame, query: str, batch: int) -> None:
         """Adds the rows of a micro-batch."""
 
-    def compact(self, now: datetime) -> Compacted:
-        """Makes few files of many, in hours that are over."""
+    def compact(self, now: datetime, keep: timedelta = KEEP) -> Compacted:
+        """Makes few files of many, in hours that are over; what only versions need that are older
+        than `keep` goes."""
 
 
 def open_lake(spark: SparkSession, path: str, form: str) -> Lake:
@@ -127,7 +144,7 @@ class Archive:
 def stream(spark: SparkSession, settings: Settings, lake: Lake, seconds: float) -> StreamingQuery:
     """Starts the archive of all input topics."""
     shop = Shop(spark, settings)
-    rows = placed(shop.read("archive", topics.INPUTS), settings.names)
+    rows = placed(shop.read("archive", topics.INPUTS, headers=True), settings.names)
     writer = (
         rows.writeStream.queryName(settings.group("archive"))
         .option("checkpointLocation", f"{settings.checkpoints}/archive")
@@ -148,15 +165,24 @@ class ParquetLake:
         self._files: Any = self._new_path(path).getFileSystem(hadoop)
 
     def read(self) -> DataFrame | None:
-        if not any(True for _ in self._hours()):
-            return None
-        return self._spark.read.schema(ROW).parquet(self._path).dropDuplicates(NAME)
+        sure, unsure = list[str](), list[str]()
+        for folder, _ in self._hours():
+            files = [status.getPath() for status in self._parquet(folder)]
+            repeats = may_hold_repeats([file.getName() for file in files])
+            (unsure if repeats else sure).extend(file.toString() for file in files)
+        if not unsure:
+            return self._rows(sure) if sure else None
+        once = self._rows(unsure).dropDuplicates(NAME)
+        return once.unionByName(self._rows(sure)) if sure else once
+
+    def _rows(self, files: list[str]) -> DataFrame:
+        return self._spark.read.schema(ROW).option("basePath", self._path).parquet(*files)
 
     def append(self, rows: DataFrame, query: str, batch: int) -> None:
         one_file_each = rows.repartition(*(F.col(name) for name in PLACE))
         one_file_each.write.mode("append").partitionBy(*PLACE).parquet(self._path)
 
-    def compact(self, now: datetime) -> Compacted:
+    def compact(self, now: datetime, keep: timedelta = KEEP) -> Compacted:
         aside = f"{self._path}/_compacting"
         self._files.delete(self._new_path(aside), True)  # what a crash left
         before = after = 0
@@ -180,8 +206,9 @@ class ParquetLake:
         rows = rows.repartitionByRange(count, "partition", "offset")
         rows.sortWithinPartitions("partition", "offset").write.parquet(aside)
         made = self._parquet(aside)
+        compaction = f"{COMPACTED}{uuid.uuid4().hex}-"
         for status in made:
-            name = status.getPath().getName()
+            name = compaction + status.getPath().getName()
             if not self._files.rename(status.getPath(), self._new_path(f"{folder}/{name}")):
                 raise OSError(f"{status.getPath()} could not be moved to {folder}")
         for status in files:
@@ -206,6 +233,13 @@ class ParquetLake:
     def _parquet(self, folder: str) -> list[Any]:
         found = self._files.listStatus(self._new_path(folder))
         return [status for status in found if status.getPath().getName().endswith(".parquet")]
+
+
+def may_hold_repeats(files: list[str]) -> bool:
+    """Whether a record may be in two of these files of an hour."""
+    ids = {name[: len(COMPACTED) + 32] for name in files if name.startswith(COMPACTED)}
+    others = any(not name.startswith(COMPACTED) for name in files)
+    return len(ids) + others > 1 if ids else False
 
 
 class DeltaLake:
@@ -240,15 +274,23 @@ class DeltaLake:
         mark = self._delta.Transaction(app_id=query, version=batch)
         properties = self._delta.CommitProperties(app_transactions=[mark])
         self._delta.write_deltalake(
-            self._path, found, mode="append", partition_by=PLACE, commit_properties=properties
+            self._path,
+            found,
+            mode="append",
+            partition_by=PLACE,
+            schema_mode="merge",  # a table of before headers were kept gets the column
+            commit_properties=properties,
         )
 
-    def compact(self, now: datetime) -> Compacted:
+    def compact(self, now: datetime, keep: timedelta = KEEP) -> Compacted:
         """All hours at once: readers hold on to the version they began with."""
         table = self._table()
         if table is None:
             return Compacted(0, 0)
         before = len(table.file_uris())
         table.optimize.compact(target_size=FILE_BYTES)
-        table.vacuum(dry_run=False)
+        hours = math.ceil(keep / timedelta(hours=1))
+        table.vacuum(hours, dry_run=False, enforce_retention_duration=False)
+        table.create_checkpoint()
+        table.cleanup_metadata()
         return Compacted(before, len(table.file_uris()))

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -23,14 +23,21 @@ log = logging.getLogger(__name__)
 
 Publish = Callable[[Progress], None]
 
+STARTING: Final = "starting"
+RUNNING: Final = "running"
+RESTARTING: Final = "restarting"
+
 
 class Listener(StreamingQueryListener):
     """Spark calls it after every batch of any query; those of others are left aside."""
 
-    def __init__(self, names: dict[str, str], publish: Publish) -> None:
+    def __init__(
+        self, names: dict[str, str], publish: Publish, idle: Callable[[str], None]
+    ) -> None:
         self._names = names
         """What a query is called in the topic, by its name in Spark."""
         self._publish = publish
+        self._tell_idle = idle
         self._dropped: Counter[str] = Counter()
         self.moved: set[str] = set()
         """Runs of queries that have had a batch."""
@@ -43,7 +50,9 @@ class Listener(StreamingQueryListener):
         """There is nothing to tell yet."""
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        self.idle.add(str(event.runId))
+        if str(event.runId) not in self.idle:
+            self.idle.add(str(event.runId))
+            self._tell_idle(str(event.runId))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self.ended.add(str(event.runId))
@@ -78,6 +87,7 @@ def progress(name: str, document: dict[str, Any], dropped: int, now_ms: int) -> 
     return {
         "query": name,
         "updated": time_name(now_ms),
+        "state": STARTING if document["batchId"] < 0 else RUNNING,
         "batch": document["batchId"],
         "batch_ms": document.get("batchDuration", 0),
         "rows_per_second": round(speed, 1) if math.isfinite(speed) else 0.0,
@@ -87,6 +97,10 @@ def progress(name: str, document: dict[str, Any], dropped: int, now_ms: int) -> 
         "dropped_by_watermark": dropped,
         "restarts": 0,
         "trouble": None,
+        "rows_written": None,
+        "transaction_ms": None,
+        "attempts_failed": 0,
+        "batches_repeated": 0,
     }
 
 

@@ -100,7 +100,7 @@ class Shop:
     def intake(self) -> StreamingQuery:
         names = self.settings.names
         rows = figures.outcome_records(
-            events.judged(self.read("intake", topics.INPUTS), names), names
+            events.judged(self.read("intake", topics.INPUTS), names, figures.OUTCOME), names
         )
         targets = (topics.HEALTH, topics.LATE_EVENTS, topics.DEAD_LETTERS)
         return self._write("intake", rows, "append", Intake(self, self.output("intake", targets)))
@@ -136,17 +136,19 @@ class Shop:
 
     # -- what they share ---------------------------------------------------------------------------
 
-    def read(self, name: str, inputs: Iterable[str]) -> DataFrame:
+    def read(self, name: str, inputs: Iterable[str], headers: bool = False) -> DataFrame:
         settings = self.settings
         reader = self.spark.readStream.format(FORMATS[settings.connector]).options(
             **settings.broker,
             subscribe=",".join(settings.names.all(inputs)),
             startingOffsets="earliest",
             maxOffsetsPerTrigger=str(settings.max_offsets),
+            includeHeaders=str(headers).lower(),
         )
         reader = reader.option("kafka.isolation.level", "read_committed")
         if settings.connector == "scriba":
             reader = reader.option("groupId", settings.group(name))
+            reader = reader.option("alignByTimestamp", "true")
         return reader.load()
 
     def sink(self, name: str, targets: Iterable[str]) -> Batch:
@@ -180,7 +182,7 @@ class Shop:
             session.read.format(FORMATS[settings.connector])
             .options(**settings.broker, subscribe=settings.names(topic))
             .option("kafka.isolation.level", "read_committed")
-            .option("startingTimestamp", str(since_ms))
+            .option("startingTimestamp", str(max(0, since_ms)))
             .option("startingOffsetsByTimestampStrategy", "latest")
             .load()
         )

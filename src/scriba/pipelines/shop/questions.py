@@ -5,12 +5,16 @@ figures and counted once, but late events count too, as nobody is waiting.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from scriba.pipelines.shop.events import ACCEPTED, LATE, judged
+from scriba.pipelines.attempts import reason
+from scriba.pipelines.shop.checks import ACCEPTED, LATE
+from scriba.pipelines.shop.events import judged
 from scriba.pipelines.shop.lake import Lake
 from scriba.pipelines.shop.topics import Names
 
@@ -33,14 +37,20 @@ QUESTIONS: Final[Mapping[str, str]] = {
         GROUP BY day ORDER BY day""",
     "revenue": """
         SELECT date_format(event_time, 'yyyy-MM-dd HH:00') AS hour, count(*) AS orders,
-               sum(aggregate(items, 0, (n, item) -> n + item.quantity)) AS units,
-               sum(total_cents) AS revenue_cents
+               try_sum(units) AS units, try_sum(total_cents) AS revenue_cents
         FROM events WHERE topic = 'purchase_completed' GROUP BY hour ORDER BY hour""",
 }
 
 
 class NoRecords(Exception):
     """The lake is empty, or lies elsewhere."""
+
+
+class NotAnswered(Exception):
+    """Spark refuses the question, for the reason given."""
+
+
+WRONG: Final = (PySparkException, Py4JJavaError)
 
 
 def ask(
@@ -58,4 +68,15 @@ def ask(
     good = judged(records, Names()).where(F.col("outcome").isin(ACCEPTED, LATE))
     days = good.withColumn("day", F.date_format("event_time", "yyyy-MM-dd"))
     days.dropDuplicates(["event_id"]).createOrReplaceTempView("events")
-    return spark.sql(sql)
+    try:
+        return spark.sql(sql)
+    except WRONG as wrong:
+        raise NotAnswered(reason(wrong)) from wrong
+
+
+def answer(asked: DataFrame) -> tuple[list[str], list[tuple[Any, ...]]]:
+    """Columns and rows; some of what is wrong with a question shows only when it is answered."""
+    try:
+        return asked.columns, [tuple(row) for row in asked.collect()]
+    except WRONG as wrong:
+        raise NotAnswered(reason(wrong)) from wrong

@@ -29,7 +29,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from scriba.client import SyncProducer
 from scriba.pipelines.attempts import Attempts, reason
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.progress import Listener, unheard
+from scriba.pipelines.shop.progress import RESTARTING, RUNNING, STARTING, Listener, unheard
 from scriba.pipelines.shop.queries import Settings, Start
 from scriba.pipelines.shop.rules import time_name
 from scriba.pipelines.shop.topics import Progress
@@ -82,7 +82,7 @@ class Runner:
         self._last: dict[str, Progress] = {}
         self._runs: set[str] = set()
         names = {settings.group(name): name for name in queries}
-        self._listener = Listener(names, self._heard)
+        self._listener = Listener(names, self._heard, self._idle)
 
     def run(self) -> None:
         with SyncProducer(bootstrap_servers=self._settings.bootstrap) as producer:
@@ -90,6 +90,8 @@ class Runner:
             self._spark.streams.addListener(self._listener)
             try:
                 try:
+                    for name in self._watched:
+                        self._publish(unheard(name))
                     self._watch()
                 finally:
                     self._end()
@@ -107,12 +109,21 @@ class Runner:
             self._told(f"{name}: first batch in {row['batch_ms']} ms")
         self._publish({**row, "restarts": self._watched[name].attempts.restarts})
 
+    def _idle(self, run: str) -> None:
+        """A query has found nothing to read; before its first batch that is news."""
+        for watched in self._watched.values():
+            last = self._last.get(watched.name)
+            if watched.run == run and last is not None and last["state"] == STARTING:
+                now = time_name(time.time_ns() // 1_000_000)
+                self._publish({**last, "state": RUNNING, "updated": now})
+
     def _trouble(self, watched: _Watched, why: str) -> None:
         name = watched.name
         self._publish(
             {
                 **self._last.get(name, unheard(name)),
                 "updated": time_name(time.time_ns() // 1_000_000),
+                "state": RESTARTING,
                 "restarts": watched.attempts.restarts,
                 "trouble": why,
             }

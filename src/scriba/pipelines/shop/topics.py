@@ -23,6 +23,7 @@ any time. Read them with `read_committed`. Windows are named by their start, in 
     shop_progress         query                        watermark delay, lag, speed, trouble
     shop_late_events      source topic-partition-offset  an event that came too late to count
     shop_dead_letters     source topic-partition-offset  an event that nobody can read, and why
+    shop_products         product                      what a product is called; written by the shop
 
 Times in values are ISO 8601 in UTC; money is in cents, so that sums are exact.
 """
@@ -49,6 +50,9 @@ PROGRESS: Final = "shop_progress"
 LATE_EVENTS: Final = "shop_late_events"
 DEAD_LETTERS: Final = "shop_dead_letters"
 
+PRODUCTS: Final = "shop_products"
+"""Written by whoever keeps the shop's products, read by the page; without it, ids are shown."""
+
 AGGREGATES: Final = (
     SALES_PER_MINUTE,
     SALES_SLIDING,
@@ -62,7 +66,7 @@ AGGREGATES: Final = (
     PROGRESS,
 )
 REJECTED: Final = (LATE_EVENTS, DEAD_LETTERS)
-ALL: Final = (*INPUTS, *AGGREGATES, *REJECTED)
+ALL: Final = (*INPUTS, *AGGREGATES, *REJECTED, PRODUCTS)
 
 QUERIES: Final = ("figures", "intake", "sessions", "joined")
 """What writes them, in the order in which somebody who looks at the page misses it."""
@@ -107,6 +111,11 @@ class Purchased(TypedDict):
     """The sum over the items of quantity times price."""
     user_agent: NotRequired[str]
     device: NotRequired[Literal["web", "mobile"]]
+
+
+class Product(TypedDict):
+    product_id: str
+    name: str
 
 
 # -- what the pipeline says ----------------------------------------------------------------------
@@ -194,6 +203,8 @@ class Health(TypedDict):
 class Progress(TypedDict):
     query: str
     updated: str
+    state: str
+    """starting: has not had a batch in this run; running; restarting: failed, see `trouble`."""
     batch: int
     """-1 before the first."""
     batch_ms: int
@@ -210,6 +221,14 @@ class Progress(TypedDict):
     """How often the query failed and went on from its checkpoint since the run began."""
     trouble: str | None
     """Why it stands still, until it has had a batch again."""
+    rows_written: int | None
+    """By the last micro-batch; None where no exactly-once sink tells."""
+    transaction_ms: float | None
+    """How long the transaction of the last micro-batch took."""
+    attempts_failed: int
+    """How often a batch was begun anew since the run began, as tasks of it had failed."""
+    batches_repeated: int
+    """Batches that were left out since the run began, as they had been committed before."""
 
 
 class LateEvent(TypedDict):
@@ -273,6 +292,7 @@ _JOINED = {
 _PROGRESS = {
     "query": "figures",
     "updated": "2026-11-15T12:35:01.002Z",
+    "state": "running",
     "batch": 17,
     "batch_ms": 640,
     "rows_per_second": 203.5,
@@ -282,6 +302,10 @@ _PROGRESS = {
     "dropped_by_watermark": 0,
     "restarts": 1,
     "trouble": None,
+    "rows_written": 214,
+    "transaction_ms": 12.5,
+    "attempts_failed": 0,
+    "batches_repeated": 0,
 }
 
 CONTRACTS: Final[Mapping[str, Contract]] = {
@@ -369,6 +393,7 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
             "value": '{"event_id": "6f0c1a52b3',
         },
     ),
+    PRODUCTS: Contract(Product, "p0007", {"product_id": "p0007", "name": "Cedar Blanket"}),
 }
 
 
@@ -376,7 +401,11 @@ CONTRACTS: Final[Mapping[str, Contract]] = {
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
 
-EVENT_SETTINGS: Final[Mapping[str, str]] = {"retention.ms": str(30 * DAY_MS)}
+EVENT_SETTINGS: Final[Mapping[str, str]] = {
+    "retention.ms": str(30 * DAY_MS),
+    "message.timestamp.type": "LogAppendTime",
+}
+"""The broker's clock says when an event arrived: see `clocks`."""
 
 FIGURE_SETTINGS: Final[Mapping[str, str]] = {
     "cleanup.policy": "compact,delete",
@@ -387,6 +416,9 @@ FIGURE_SETTINGS: Final[Mapping[str, str]] = {
 }
 """Windows do not come back, so that a figure goes at last, as its events do; an active segment is
 never compacted, so segments are closed each hour."""
+
+
+PRODUCT_SETTINGS: Final[Mapping[str, str]] = {"cleanup.policy": "compact"}
 
 
 @dataclass(frozen=True)
@@ -416,7 +448,7 @@ def wanted(names: Names, partitions: int) -> list[NewShopTopic]:
     """All topics of a shop. Figures are few, so that one partition holds them in their order."""
     events = [NewShopTopic(names(topic), partitions, EVENT_SETTINGS) for topic in INPUTS]
     figures = [NewShopTopic(names(t), 1, FIGURE_SETTINGS) for t in (*AGGREGATES, *REJECTED)]
-    return events + figures
+    return [*events, *figures, NewShopTopic(names(PRODUCTS), 1, PRODUCT_SETTINGS)]
 
 
 def create(bootstrap: str, names: Names, *, partitions: int = 2, replicas: int = -1) -> list[str]:

@@ -25,6 +25,8 @@ KEPT: Final = 24 * 60
 SLACK: Final = 60
 SLIDING_MINUTES: Final = 5
 LETTERS: Final = 5
+MOST_NAMES: Final = 100_000
+"""Of products; those told first go when there are more."""
 HEALTH: Final = ("events", "accepted", "bots", "late", "dead_letters")
 FUTURE: Final = 2
 """Minutes by which clocks may differ before an event from the future stops being believed."""
@@ -38,6 +40,7 @@ READ: Final = (
     topics.HEALTH,
     topics.PROGRESS,
     topics.DEAD_LETTERS,
+    topics.PRODUCTS,
 )
 """The topics that a picture is made of."""
 
@@ -129,12 +132,14 @@ class Picture:
         self._top: Document | None = None
         self._queries: dict[str, Document] = {}
         self._letters: dict[str, Document] = {}
+        self._names: dict[str, str] = {}
         self._figures_ms = 0
         self._progress_ms = 0
         self._takers: dict[str, Callable[[str, Value], None]] = {
             topics.TOP_VIEWED_PRODUCTS: self._take_top,
             topics.PROGRESS: self._take_progress,
             topics.DEAD_LETTERS: self._take_letter,
+            topics.PRODUCTS: self._take_name,
         }
 
     # -- in --------------------------------------------------------------------------------------
@@ -152,7 +157,7 @@ class Picture:
             raise ValueError(f"{topic}: {wrong!r} in the record {key}") from wrong
         if topic == topics.PROGRESS:
             self._progress_ms = max(self._progress_ms, timestamp_ms)
-        elif topic != topics.DEAD_LETTERS:
+        elif topic not in (topics.DEAD_LETTERS, topics.PRODUCTS):
             self._figures_ms = max(self._figures_ms, timestamp_ms)
 
     def drop(self, topic: str, key: str) -> None:
@@ -163,6 +168,8 @@ class Picture:
             self._queries.pop(key, None)
         elif topic == topics.DEAD_LETTERS:
             self._letters.pop(key, None)
+        elif topic == topics.PRODUCTS:
+            self._names.pop(key, None)
         elif key == topics.LATEST:
             self._top = None
 
@@ -182,6 +189,7 @@ class Picture:
         self._queries[key] = {
             "query": str(value["query"]),
             "updated": milliseconds(value["updated"]),
+            "state": str(value.get("state", "running")),
             "batch": int(value["batch"]),
             "batch_ms": int(value["batch_ms"]),
             "rows_per_second": float(value["rows_per_second"]),
@@ -189,7 +197,17 @@ class Picture:
             "lag": None if lag is None else int(lag),
             "restarts": int(value.get("restarts", 0)),
             "trouble": value.get("trouble"),
+            "written": value.get("rows_written"),
+            "transaction_ms": value.get("transaction_ms"),
+            "attempts_failed": int(value.get("attempts_failed", 0)),
+            "batches_repeated": int(value.get("batches_repeated", 0)),
         }
+
+    def _take_name(self, key: str, value: Value) -> None:
+        self._names.pop(key, None)
+        self._names[key] = str(value["name"])
+        while len(self._names) > MOST_NAMES:
+            del self._names[next(iter(self._names))]
 
     def _take_letter(self, key: str, value: Value) -> None:
         self._letters[key] = {
@@ -220,8 +238,9 @@ class Picture:
             "progress_at": self._progress_ms or None,
             "first": minutes.start * 60,
             "minutes": dict(self._columns(minutes, known)),
+            "partial": self._partial(now, minutes, known),
             "hour": self._hour(minutes),
-            "top": self._top,
+            "top": self._named_top(),
             "queries": [self._query(key, reading) for key in sorted(self._queries)],
             "letters": sorted(self._letters.values(), key=lambda each: -int(each["arrived"])),
         }
@@ -237,11 +256,34 @@ class Picture:
         yield "events", self._minutes[topics.HEALTH].column("events", minutes, arrivals)
         back = SLIDING_MINUTES - 1
         earlier = range(minutes.start - back, minutes.stop - back)
-        full = range(known.start, known.stop - back)
+        # The first minute was not whole, so that no window with it is.
+        full = range(known.start + 1, known.stop - back)
         sums = self._minutes[topics.SALES_SLIDING].column("revenue_cents", earlier, full)
         # The window that ends with the running minute is not full yet.
         means = [None if cents is None else round(cents / SLIDING_MINUTES) for cents in sums[:-1]]
         yield "average", [*means, None]
+
+    def _partial(self, now: int, minutes: range, known: range) -> dict[str, list[int]]:
+        """Minutes by their place that are not whole: the running one, and the very first, before
+        the middle of which nothing was known."""
+        arrivals = span(self._minutes[topics.HEALTH], until=minutes.stop)
+        return {
+            kind: sorted(
+                minutes.index(minute)
+                for minute in {now, *found[:1]}
+                if minute in minutes and minute in found
+            )
+            for kind, found in (("figures", known), ("arrivals", arrivals))
+        }
+
+    def _named_top(self) -> Document | None:
+        if self._top is None:
+            return None
+        products = [
+            {**product, "name": self._names.get(product["id"], product["id"])}
+            for product in self._top["products"]
+        ]
+        return {**self._top, "products": products}
 
     def _hour(self, minutes: range) -> dict[str, int]:
         parts = {

@@ -26,6 +26,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 
 from scriba.pipelines.shop.dashboard.follower import Follower
+from scriba.pipelines.shop.rules import WATERMARK
 
 STATIC: Final = Path(__file__).parent / "static"
 GAP_SECONDS: Final = 0.25
@@ -59,6 +60,7 @@ class Board:
             "currency": settings.currency,
             "stale_seconds": settings.stale_seconds,
             "cluster": settings.cluster,
+            "watermark_seconds": WATERMARK.total_seconds(),
         }
         self._text = ""
         self._shows = (-1, 0)
