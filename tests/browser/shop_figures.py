@@ -8,6 +8,7 @@ from typing import Any
 
 from scriba.client import SyncProducer
 from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.catalogue import name_of, product_id
 from scriba.pipelines.shop.topics import Names
 
 MINUTE = 60
@@ -64,6 +65,9 @@ class Figures:
             {**self.window(start, 60), "products": products},
         )
 
+    def product(self, product: str, name: str) -> None:
+        self.say(topics.PRODUCTS, product, {"product_id": product, "name": name})
+
     def health(self, start: int, accepted: int, bots: int, late: int, dead: int) -> None:
         value = {
             "minute": iso(start),
@@ -81,6 +85,7 @@ class Figures:
     ) -> None:
         value = {
             "query": query,
+            "state": "running",
             "updated": iso(time.time()),
             "batch": 17,
             "batch_ms": 640,
@@ -91,6 +96,10 @@ class Figures:
             "dropped_by_watermark": 0,
             "restarts": 0,
             "trouble": None,
+            "rows_written": 214,
+            "transaction_ms": 12.5,
+            "attempts_failed": 0,
+            "batches_repeated": 0,
         }
         self.say(topics.PROGRESS, query, {**value, **more}, at_ms)
 
@@ -116,7 +125,10 @@ class Figures:
             self.minute(start, part)
             day = 1 + 0.35 * math.sin((start // MINUTE) / 9)
             self.sliding(start - 4 * MINUTE, round(5 * 61_000 * day))
-        self.top({f"p{n * n % 97:04}": round(2400 / n**0.8) for n in range(1, 11)})
+        places = [n * n % 97 for n in range(1, 11)]
+        self.top({product_id(p): round(2400 / n**0.8) for n, p in enumerate(places, 1)})
+        for number in places:
+            self.product(product_id(number), name_of(number))
         self.news()
         reasons = ("not JSON", "no user_id", "price_cents is not a number", "event_time: no time")
         for n, reason in enumerate(reasons):
@@ -134,7 +146,8 @@ class Figures:
         self.health(start, events, round(events * 0.24), round(events * 0.002), round(part))
 
     def news(self) -> None:
-        self.progress("intake", 96, 3.1, rows_per_second=204.0, batch_ms=310)
+        nothing = {"watermark": None, "watermark_delay_seconds": None}
+        self.progress("intake", 96, 0.0, rows_per_second=204.0, batch_ms=310, **nothing)
         self.progress("figures", 118, 1203.0, rows_per_second=201.0, batch_ms=720)
         self.progress("sessions", 1480, 1207.0, rows_per_second=199.0, batch_ms=1410)
         self.progress("joined", 1391, 1209.0, rows_per_second=198.0, batch_ms=1650)

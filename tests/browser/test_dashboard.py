@@ -12,6 +12,7 @@ from webdriver import Browser
 
 from scriba.client import SyncAdmin
 from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.rules import WATERMARK
 
 Start = Callable[..., Dashboard]
 
@@ -43,20 +44,21 @@ def test_figures_in_the_topics_are_on_the_page(
     shop.top({"p0042": 612, "p0007": 153})
     shop.health(now - MINUTE, 1_600, 380, 12, 8)
     shop.dead_letter(815, "not JSON")
-    shop.progress("figures", 1_480, 75.0)
+    shop.product("p0042", "Desk Lamp")
+    shop.progress("figures", 1_480, WATERMARK.total_seconds() + 15.0)
     shop.producer.flush()
     screen.open(dashboard.address)
     screen.until("#badge", "^Live$")
     screen.until("#lag", "1,480")
     screen.until("#revenue", "€12,445")
-    screen.until("#top", "p0007")
+    screen.until("#top", "Desk Lamp")
     screen.until("#funnel", r"2\.5%")
     screen.until("#shares", r"\b8\b")
     screen.until("#letters", "not JSON")
-    screen.until("#delay", "75 s")
+    screen.until("#delay", "15 s")
     assert screen.text("#orders") == "5"
     assert screen.text("#orders-aside") == "€2,489 a basket"
-    assert screen.texts("#top li") == ["1\np0042\n612", "2\np0007\n153"]
+    assert screen.texts("#top li") == ["1\nDesk Lamp\n612", "2\np0007\n153"]
     assert [" ".join(step.split("\n")[1:]) for step in screen.texts("#funnel li")] == [
         "1,000 100%",
         "150 15%",
@@ -69,8 +71,59 @@ def test_figures_in_the_topics_are_on_the_page(
         "8",
     ]
     assert "not JSON" in screen.text("#letters")
-    assert screen.text("#delay") == "75 s"
+    assert screen.text("#delay") == "15 s"
+    assert "20 min" in screen.text("#delay-aside")
+    assert screen.texts("#queries td")[5:7] == ["214", "13 ms"]
+    assert screen.text("#revenue-period") == screen.text("#orders-period") == "last 3 minutes"
+    assert screen.text("#events-period") == "last 2 minutes"
     assert screen.complaints() == []
+
+
+def test_a_pipeline_that_begins_says_how_many_of_its_queries_run(
+    screen: Browser, shop: Figures, dashboard: Dashboard
+) -> None:
+    shop.sales(this_minute(), 1, 5_000)
+    shop.progress("figures", 0, 5.0)
+    shop.progress("intake", 0, 5.0, state="starting", batch=-1)
+    shop.producer.flush()
+    screen.open(dashboard.address)
+    screen.until("#badge", "^Live · 1 of 2 queries run$")
+    screen.until("#pipeline-hint", "^1 of 2 queries run$")
+    shop.progress("intake", 0, 5.0, attempts_failed=2, batches_repeated=1)
+    shop.producer.flush()
+    screen.until("#badge", "^Live$")
+    screen.until(
+        "#pipeline-hint", "^all 2 queries run · 2 batches begun anew · 1 repeated batch left out$"
+    )
+
+
+def test_minutes_that_are_not_whole_are_lighter_and_the_axis_begins_with_the_figures(
+    screen: Browser, shop: Figures, dashboard: Dashboard
+) -> None:
+    now = this_minute()
+    for back in range(8):
+        shop.sales(now - back * MINUTE, 1, 5_000)
+    shop.producer.flush()
+    screen.open(dashboard.address)
+    screen.until("#orders", "^8$")
+    first, *whole, last = screen.run(BARS, 8)
+    assert len(set(whole)) == 1
+    assert first == last
+    assert first < whole[0]
+
+
+BARS = """
+// How opaque the chart is at the foot of each of the bars, if these are the only minutes on it.
+const canvas = document.querySelector("#sales-chart canvas");
+const plot = document.querySelector("#sales-chart .u-over").getBoundingClientRect();
+const all = canvas.getBoundingClientRect();
+const [scale, count] = [canvas.width / all.width, arguments[0]];
+return Array.from({length: count}, (_, i) => {
+  const x = plot.left - all.left + plot.width * (i + 0.5) / count;
+  const y = plot.bottom - all.top - 20;
+  return canvas.getContext("2d").getImageData(x * scale, y * scale, 1, 1).data[3];
+});
+"""
 
 
 def test_numbers_and_charts_move_without_a_reload(
@@ -189,11 +242,11 @@ def test_a_query_that_starts_again_is_told_with_its_reason(
 ) -> None:
     shop.sales(this_minute(), 1, 5_000)
     trouble = "the broker went away; it goes on in 4 s"
-    shop.progress("figures", 10, 5.0, restarts=3, trouble=trouble)
+    shop.progress("figures", 10, 5.0, restarts=3, trouble=trouble, state="restarting")
     shop.producer.flush()
     screen.open(dashboard.address)
     screen.until("#troubles", f"figures starts again: {trouble}")
-    assert screen.text("#pipeline-hint") == "1 query · 3 restarts"
+    assert screen.text("#pipeline-hint") == "0 of 1 queries run · 3 restarts"
     with urllib.request.urlopen(f"{dashboard.address}/health", timeout=300) as answer:
         assert json.load(answer)["queries_in_trouble"] == {"figures": trouble}
     shop.progress("figures", 0, 5.0, restarts=3)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from webdriver import Browser
 
 PATIENCE = 300
@@ -132,6 +134,20 @@ def test_without_java_it_says_so_and_runs_the_broker_alone(tmp_path: Path) -> No
         assert "demo" in told.stdout
         assert shop.end(signal.SIGTERM) == 0
     assert (tmp_path / "demo" / "data" / ".kafka_cleanshutdown").exists()
+
+
+@pytest.mark.parametrize("option", ["--port", "--page-port"])
+def test_a_taken_port_is_told_with_the_option_that_changes_it(tmp_path: Path, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with demo(tmp_path / "demo", option, str(port)) as shop:
+            told = shop.until("scriba: .*")
+            assert told == (
+                f"scriba: 127.0.0.1:{port}: Address already in use; name another port with "
+                f"{option}, or 0 for any"
+            )
+            assert shop.process.wait(PATIENCE) == 1
+    assert not (tmp_path / "demo").exists()
 
 
 def test_a_part_that_ends_by_itself_ends_the_demo_with_its_last_words(tmp_path: Path) -> None:

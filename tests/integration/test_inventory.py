@@ -125,6 +125,9 @@ def test_a_day_in_the_warehouse(shell: Shell, broker: Broker) -> None:
         ("StockDecreased", -3, 7),
         ("StockAdjusted", -2, 5),
     ]
+    head, *_, last = shell("history", "apple")[1].splitlines()
+    assert (head.split()[-1], last.split()[0]) == ("REASON", "3")
+    assert last.endswith("a1       two were rotten")
     assert shell("stock", "plum")[2] == "scriba: there is no item plum\n"
     assert shell("order", "apple")[2] == "scriba: 'apple' is not of the form ITEM=N\n"
     assert shell.end(signal.SIGTERM) == 0

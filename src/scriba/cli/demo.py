@@ -15,6 +15,7 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import time
 import urllib.request
@@ -24,6 +25,7 @@ from typing import Any, Final
 
 from scriba.cli.problems import CommandError
 from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.topics import RUNNING
 from scriba.runtime.loop import run as run_loop
 from scriba.spark import classes
 from scriba.spark.doctor import examine
@@ -34,6 +36,7 @@ LOOK_SECONDS: Final = 0.5
 LAST_LINES: Final = 12
 ARCHIVE_VARIABLE: Final = "SCRIBA_SPARK_CLASSES"
 """Names a file for the archive of Spark's classes, made after a demo that ran (spark/classes)."""
+HOST: Final = "127.0.0.1"
 NEVER: Final = r"(?!)"
 """For a part that has nothing to say."""
 
@@ -117,7 +120,21 @@ def run(options: argparse.Namespace) -> int:
     folder = Path(options.dir).resolve()
     # While these are looked at, nothing runs yet, so that a fix is read before it scrolls away.
     missing = [f for f in examine("local[*]", False, False) if not f.well and not f.optional]
+    _check_port("--port", options.port)
+    if not missing:
+        _check_port("--page-port", options.page_port)
     return run_loop(_demo(options, folder, [f"{f.subject}: {f.found}; {f.fix}" for f in missing]))
+
+
+def _check_port(option: str, port: int) -> None:
+    """A taken one is told with the word that changes it, before anything was started."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((HOST, port))
+        except OSError as taken:
+            told = f"{HOST}:{port}: {taken.strerror}"
+            raise CommandError(told, f"name another port with {option}, or 0 for any") from taken
 
 
 async def _demo(options: argparse.Namespace, folder: Path, missing: Sequence[str]) -> int:
@@ -213,18 +230,18 @@ async def _told(link: str, began: float, all_ran: asyncio.Event) -> None:
         return picture["figures_at"] is not None
 
     def all_run(picture: dict[str, Any]) -> bool:
-        had = {q["query"] for q in picture["queries"] if q["batch"] >= 0 and q["updated"] >= since}
-        return had >= set(topics.QUERIES)
+        own = [q for q in picture["queries"] if q["updated"] >= since]
+        return {q["query"] for q in own if q["state"] == RUNNING} >= set(topics.QUERIES)
 
-    for name, seen, text in (
-        ("figures", figures, "on the page"),
-        ("pipeline", all_run, f"all {len(topics.QUERIES)} queries run"),
-    ):
+    async def until(seen: Callable[[dict[str, Any]], bool]) -> str:
         while True:
             if await asyncio.to_thread(_shown, link, seen):
-                break
+                return f"{time.monotonic() - began:.0f} s after the start"
             await asyncio.sleep(LOOK_SECONDS)
-        say(name, f"{text}, {time.monotonic() - began:.0f} s after the start")
+
+    others = len(topics.QUERIES) - 1
+    say("figures", f"on the page, {await until(figures)}; {others} more queries begin, one by one")
+    say("pipeline", f"all {len(topics.QUERIES)} queries run, {await until(all_run)}")
     all_ran.set()
 
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -17,15 +17,11 @@ from pyspark.sql.streaming.listener import (
 )
 
 from scriba.pipelines.shop.rules import time_ms, time_name
-from scriba.pipelines.shop.topics import Progress
+from scriba.pipelines.shop.topics import RUNNING, STARTING, Progress
 
 log = logging.getLogger(__name__)
 
 Publish = Callable[[Progress], None]
-
-STARTING: Final = "starting"
-RUNNING: Final = "running"
-RESTARTING: Final = "restarting"
 
 
 class Listener(StreamingQueryListener):

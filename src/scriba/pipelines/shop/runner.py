@@ -29,10 +29,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from scriba.client import SyncProducer
 from scriba.pipelines.attempts import Attempts, reason
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.progress import RESTARTING, RUNNING, STARTING, Listener, unheard
+from scriba.pipelines.shop.progress import Listener, unheard
 from scriba.pipelines.shop.queries import Settings, Start
 from scriba.pipelines.shop.rules import time_name
-from scriba.pipelines.shop.topics import Progress
+from scriba.pipelines.shop.topics import RESTARTING, RUNNING, STARTING, Progress
 
 log = logging.getLogger(__name__)
 

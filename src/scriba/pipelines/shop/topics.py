@@ -71,6 +71,11 @@ ALL: Final = (*INPUTS, *AGGREGATES, *REJECTED, PRODUCTS)
 QUERIES: Final = ("figures", "intake", "sessions", "joined")
 """What writes them, in the order in which somebody who looks at the page misses it."""
 
+STARTING: Final = "starting"
+RUNNING: Final = "running"
+RESTARTING: Final = "restarting"
+"""States of a query in shop_progress."""
+
 LATEST: Final = "latest"
 """The key in top_viewed_products of the hour that ends with the newest minute."""
 

@@ -1,7 +1,7 @@
 // Listens to the server and puts each picture on the page. A picture is whole: nothing is kept
 // here but the last one, so that it does not matter when a page joins or how often it comes back.
 
-import { salesChart, sessionsChart, settled, spark } from "./charts.js";
+import { begins, salesChart, sessionsChart, settled, spark } from "./charts.js";
 import * as lists from "./lists.js";
 import * as words from "./words.js";
 
@@ -51,7 +51,7 @@ function judgement() {
   if (!reading.caught_up && !reading.missing.length) return ["connecting", "Catching up", ""];
   if (picture.figures_at == null) return ["connecting", "Waiting for figures", ""];
   const age = (at - picture.figures_at + silent) / 1000;
-  if (age <= settings.stale_seconds) return ["live", "Live", ""];
+  if (age <= settings.stale_seconds) return ["live", ["Live", lists.beginning(picture.queries)].filter(Boolean).join(" · "), ""];
   return ["stale", `Stale · ${words.ago(age)}`, `${reason()} The newest figures are from ${words.moment(picture.figures_at)}.`];
 }
 
@@ -85,13 +85,22 @@ function show() {
   lists.top(picture.top);
   lists.funnel(picture.hour);
   lists.health(picture.hour, picture.letters);
-  lists.pipeline(picture.queries, picture.at);
+  lists.pipeline(picture.queries, picture.at, picture.settings.watermark_seconds);
   foot();
 }
 
 /** Whether the last minute of the picture is not over yet. */
 function running() {
   return picture.at / 1000 < picture.first + picture.minutes.revenue.length * 60;
+}
+
+/** The minutes that sums are of: an hour, or what there is of one. */
+function period(column) {
+  const length = column.length;
+  const first = column.findIndex((value) => value != null);
+  const known = first < 0 ? length : length - first;
+  if (!running()) return `${words.minute(picture.first + (length - known) * 60)} to ${words.minute(picture.first + length * 60)}`;
+  return known === 1 ? "this minute" : `last ${known} minutes`;
 }
 
 function last(column) {
@@ -101,20 +110,27 @@ function last(column) {
 function tiles() {
   const { minutes, hour } = picture;
   const some = picture.figures_at != null;
+  const [sold, arrived] = [period(minutes.revenue), period(minutes.events)];
+  for (const id of ["revenue-period", "orders-period", "funnel-period"]) put(id, sold);
+  for (const id of ["events-period", "health-period"]) put(id, arrived);
   put("revenue", some ? words.money(hour.revenue_cents) : "–");
   const newest = minutes.revenue.findLastIndex((value) => value != null);
-  const when = newest === minutes.revenue.length - 1 && running() ? "this minute" : `at ${words.minute(picture.first + newest * 60)}`;
-  put("revenue-aside", newest < 0 ? "last 60 minutes" : `${words.money(minutes.revenue[newest])} ${when}`);
+  const when = newest === minutes.revenue.length - 1 && running() ? "this minute so far" : `at ${words.minute(picture.first + newest * 60)}`;
+  put("revenue-aside", newest < 0 ? "" : `${words.money(minutes.revenue[newest])} ${when}`);
   put("orders", some ? words.compact(hour.orders) : "–");
-  put("orders-aside", hour.orders ? `${words.money(hour.revenue_cents / hour.orders)} a basket` : "last 60 minutes");
-  const active = settled(minutes.sessions, running());
+  put("orders-aside", hour.orders ? `${words.money(hour.revenue_cents / hour.orders)} a basket` : "");
+  const { figures, arrivals } = picture.partial;
+  const active = settled(minutes.sessions, figures);
+  const at = active.findLastIndex((value) => value != null);
   put("sessions", words.compact(last(active)));
-  put("sessions-aside", active === minutes.sessions ? "in this minute so far" : "in the last full minute");
+  put("sessions-period", at < 0 ? "" : `${words.minute(picture.first + at * 60)} to ${words.minute(picture.first + (at + 1) * 60)}`);
+  put("sessions-aside", at < 0 ? "" : active === minutes.sessions ? "in a minute that is not whole" : "in the last full minute");
   const rates = picture.queries.map((query) => query.rows_per_second);
   put("events", hour.events ? words.compact(hour.events) : "–");
   const rate = Math.round(Math.max(0, ...rates));
-  put("events-aside", rate && document.body.dataset.state === "live" ? `${words.compact(rate)} a second now` : "last 60 minutes");
-  for (const name of ["revenue", "orders", "sessions", "events"]) spark($(`${name}-spark`), settled(minutes[name], running()));
+  put("events-aside", rate && document.body.dataset.state === "live" ? `${words.compact(rate)} a second now` : "");
+  for (const name of ["revenue", "orders", "sessions"]) spark($(`${name}-spark`), settled(minutes[name], figures));
+  spark($("events-spark"), settled(minutes.events, arrivals));
 }
 
 function put(id, text) {
@@ -130,19 +146,21 @@ function time() {
   const { minutes } = picture;
   const sold = minutes.revenue.some((value) => value != null);
   const active = minutes.sessions.some((value) => value != null);
+  const from = begins([minutes.revenue, minutes.sessions], minutes.revenue.length);
+  const partial = picture.partial.figures;
   reveal("sales", sold);
   document.querySelector(".as-table").hidden = !sold;
   reveal("sessions", active);
   if (sold) {
     charts.sales ??= salesChart($("sales-chart"), (index) => { pointed.sales = index; readouts(); });
-    charts.sales.show(times(), minutes[series], minutes.average, series);
+    charts.sales.show(times(), minutes[series], minutes.average, series, from, partial);
     const total = series === "revenue" ? words.money(picture.hour.revenue_cents) : `${words.count(picture.hour.orders)} orders`;
     $("sales-chart").setAttribute("aria-label", `${series} per minute over the last hour, ${total} in all; the figures are in the table below`);
     table();
   }
   if (active) {
     charts.sessions ??= sessionsChart($("sessions-chart"), (index) => { pointed.sessions = index; readouts(); });
-    charts.sessions.show(times(), settled(minutes.sessions, running()));
+    charts.sessions.show(times(), settled(minutes.sessions, partial), from);
     $("sessions-chart").setAttribute("aria-label", `Active sessions per minute over the last hour, ${words.count(last(minutes.sessions))} in the newest minute`);
   }
   readouts();
@@ -160,7 +178,8 @@ function readouts() {
   const i = pointed.sales;
   const pointing = i != null && minutes.revenue[i] != null;
   $("sales-legend").hidden = pointing || series !== "revenue" || !charts.sales;
-  put("sales-readout", pointing ? `${at(i)} · ${words.money(minutes.revenue[i])} · ${words.count(minutes.orders[i])} orders` : "");
+  const part = picture.partial.figures.includes(i) ? " · not a whole minute" : "";
+  put("sales-readout", pointing ? `${at(i)} · ${words.money(minutes.revenue[i])} · ${words.count(minutes.orders[i])} orders${part}` : "");
   const j = pointed.sessions;
   const there = j != null && minutes.sessions[j] != null;
   $("sessions-legend").hidden = there;

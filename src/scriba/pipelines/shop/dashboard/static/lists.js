@@ -36,6 +36,7 @@ export function top(found) {
   list.replaceChildren(...products.map((product, i) => {
     const line = lines.get(product.id) ?? newLine(product.id);
     line.children[0].textContent = i + 1;
+    line.children[1].textContent = product.name;
     line.children[2].textContent = words.count(product.views);
     line.style.setProperty("--share", product.views / most);
     return line;
@@ -53,8 +54,8 @@ export function top(found) {
 function newLine(id) {
   const line = element("li");
   line.dataset.product = id;
-  const views = element("span", "views");
-  line.append(element("span", "place"), element("span", "name", id), views);
+  line.title = id;
+  line.append(element("span", "place"), element("span", "name"), element("span", "views"));
   return line;
 }
 
@@ -127,15 +128,31 @@ export function main(queries) {
   return queries.find((query) => query.query === "figures") ?? queries[0];
 }
 
-export function pipeline(queries, now) {
+/** How many queries run, while some begin or begin again; nothing when all run. */
+export function beginning(queries) {
+  const waiting = queries.filter((query) => query.state !== "running").length;
+  return waiting ? `${queries.length - waiting} of ${queries.length} queries run` : "";
+}
+
+/** How far event time is behind the clock, but for the delay by which the watermark is behind it. */
+function eventLag(query, design) {
+  return query?.delay == null ? null : Math.max(0, query.delay - design);
+}
+
+export function pipeline(queries, now, design) {
   empty("queries", !queries.length);
   $("queries-scroll").hidden = !queries.length;
   const first = main(queries);
   $("lag").textContent = words.compact(first?.lag);
-  $("delay").textContent = words.span(first?.delay);
+  $("delay").textContent = words.span(eventLag(first, design));
+  $("delay-aside").textContent = `besides ${words.span(design)} that late events have`;
   $("lag-aside").textContent = first ? `records still to read by ${first.query}` : "records still to read";
   const restarts = queries.reduce((sum, query) => sum + query.restarts, 0);
-  const hints = [`${queries.length} ${queries.length === 1 ? "query" : "queries"}`];
+  const hints = [beginning(queries) || (queries.length === 1 ? "1 query runs" : `all ${queries.length} queries run`)];
+  const failed = queries.reduce((sum, query) => sum + query.attempts_failed, 0);
+  const repeated = queries.reduce((sum, query) => sum + query.batches_repeated, 0);
+  if (failed) hints.push(`${words.count(failed)} ${failed === 1 ? "batch" : "batches"} begun anew`);
+  if (repeated) hints.push(`${words.count(repeated)} repeated ${repeated === 1 ? "batch" : "batches"} left out`);
   if (restarts) hints.push(`${words.count(restarts)} ${restarts === 1 ? "restart" : "restarts"}`);
   $("pipeline-hint").textContent = queries.length ? hints.join(" · ") : "";
   const troubled = queries.filter((query) => query.trouble);
@@ -144,9 +161,11 @@ export function pipeline(queries, now) {
   rows($("queries"), queries.map((query) => [
     query.query,
     words.compact(query.lag),
-    words.span(query.delay),
-    words.compact(Math.round(query.rows_per_second)),
+    words.span(eventLag(query, design)),
+    query.batch < 0 ? "–" : words.compact(Math.round(query.rows_per_second)),
     query.batch < 0 ? "–" : `${words.count(query.batch_ms)} ms`,
-    words.ago((now - query.updated) / 1000),
+    words.compact(query.written),
+    query.transaction_ms == null ? "–" : `${words.count(query.transaction_ms)} ms`,
+    query.state === "starting" ? "starting" : words.ago((now - query.updated) / 1000),
   ]));
 }
