@@ -130,7 +130,7 @@ class Figures:
         for number in places:
             self.product(product_id(number), name_of(number))
         self.news()
-        reasons = ("not JSON", "no user_id", "price_cents is not a number", "event_time: no time")
+        reasons = ("not JSON", "user_id is missing", "not UTF-8", "event_time lies in the future")
         for n, reason in enumerate(reasons):
             self.dead_letter(800 + n, reason, time.time() - 40 - n * 171)
         self.producer.flush()

@@ -25,7 +25,17 @@ def much_later(topic: str, number: int) -> Delivery:
     return Delivery(at, number, event, encode(event), False, "")
 
 
-ENDINGS = [much_later(topics.PRODUCT_VIEWED, 1), much_later(topics.PURCHASE_COMPLETED, 2)]
+def at_the_epoch(number: int) -> Delivery:
+    """From a client whose clock has only just begun; figures of long before are asked for then."""
+    later = much_later(topics.PRODUCT_VIEWED, number)
+    return later._replace(arrival_ms=0, broken="event_time lies in the future")
+
+
+ENDINGS = [
+    much_later(topics.PRODUCT_VIEWED, 1),
+    much_later(topics.PURCHASE_COMPLETED, 2),
+    at_the_epoch(3),
+]
 
 
 def expected(truth: Truth, topic: str) -> Table:
@@ -52,6 +62,8 @@ def check(store: Store) -> None:
     assert told.keys() == set(topics.QUERIES)
     assert {row["dropped_by_watermark"] for row in told.values()} == {0}
     assert {row["lag"] for row in told.values()} == {0}
+    assert {row["state"] for row in told.values()} == {"running"}
+    assert all(row["transaction_ms"] >= 0 and row["rows_written"] >= 0 for row in told.values())
     reasons = [row["reason"] for row in store.table(topics.DEAD_LETTERS).values()]
     assert sorted(reasons) == sorted(truth.dead_letters.elements())
 

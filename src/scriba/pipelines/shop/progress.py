@@ -4,9 +4,10 @@ import json
 import logging
 import math
 import time
-from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -18,6 +19,7 @@ from pyspark.sql.streaming.listener import (
 
 from scriba.pipelines.shop.rules import time_ms, time_name
 from scriba.pipelines.shop.topics import RUNNING, STARTING, Progress
+from scriba.spark.progress import Figures, Outcome, figures
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +36,7 @@ class Listener(StreamingQueryListener):
         """What a query is called in the topic, by its name in Spark."""
         self._publish = publish
         self._tell_idle = idle
-        self._dropped: Counter[str] = Counter()
+        self._sums: dict[str, Sums] = defaultdict(Sums)
         self.moved: set[str] = set()
         """Runs of queries that have had a batch."""
         self.idle: set[str] = set()
@@ -61,25 +63,46 @@ class Listener(StreamingQueryListener):
             return
         try:
             document = json.loads(spark.json)
-            operators = document.get("stateOperators", [])
-            self._dropped[name] += sum(o.get("numRowsDroppedByWatermark", 0) for o in operators)
-            self._publish(
-                progress(name, document, self._dropped[name], time.time_ns() // 1_000_000)
-            )
+            found = figures(spark)
+            sums = self._sums[name]
+            sums.add(document, found.sink)
+            self._publish(progress(name, document, found, sums, time.time_ns() // 1_000_000))
         except Exception:
             log.exception("the progress of %s was not published", name)
 
 
-def progress(name: str, document: dict[str, Any], dropped: int, now_ms: int) -> Progress:
-    """What Spark says of a batch, in the words of the topic."""
+@dataclass
+class Sums:
+    """Of a query, since the run began."""
+
+    dropped: int = 0
+    attempts_failed: int = 0
+    batches_repeated: int = 0
+    batch: int = -1
+
+    def add(self, document: Mapping[str, Any], sink: Outcome | None) -> None:
+        operators = document.get("stateOperators", [])
+        self.dropped += sum(o.get("numRowsDroppedByWatermark", 0) for o in operators)
+        if sink is not None and sink.batch != self.batch:
+            self.batch = sink.batch
+            self.attempts_failed += max(0, sink.attempts - 1)
+            self.batches_repeated += sink.repeated
+
+
+NOTHING: Final = Figures(None, (), None)
+
+
+def progress(
+    name: str, document: Mapping[str, Any], found: Figures, sums: Sums, now_ms: int
+) -> Progress:
+    """What Spark and the connector say of a batch, in the words of the topic."""
     watermark = document.get("eventTime", {}).get("watermark")
     at = None if watermark is None else time_ms(watermark)
     if at == 0:  # nothing was seen yet
         at = None
     sources = document.get("sources", [])
+    sink = found.sink
     speed = sum(float(source.get("inputRowsPerSecond") or 0) for source in sources)
-    lags = [lag(source.get("endOffset"), source.get("latestOffset")) for source in sources]
-    known = [found for found in lags if found is not None]
     return {
         "query": name,
         "updated": time_name(now_ms),
@@ -89,38 +112,17 @@ def progress(name: str, document: dict[str, Any], dropped: int, now_ms: int) -> 
         "rows_per_second": round(speed, 1) if math.isfinite(speed) else 0.0,
         "watermark": None if at is None else time_name(at),
         "watermark_delay_seconds": None if at is None else (now_ms - at) / 1000,
-        "lag": sum(known) if known else None,
-        "dropped_by_watermark": dropped,
+        "lag": found.lag,
+        "dropped_by_watermark": sums.dropped,
         "restarts": 0,
         "trouble": None,
-        "rows_written": None,
-        "transaction_ms": None,
-        "attempts_failed": 0,
-        "batches_repeated": 0,
+        "rows_written": None if sink is None else sink.rows,
+        "transaction_ms": None if sink is None else round(sink.transaction_ms, 1),
+        "attempts_failed": sums.attempts_failed,
+        "batches_repeated": sums.batches_repeated,
     }
 
 
 def unheard(name: str) -> Progress:
     """Of a query that has had no batch yet."""
-    return progress(name, {"batchId": -1}, 0, time.time_ns() // 1_000_000)
-
-
-def lag(end: Any, latest: Any) -> int | None:
-    """Records between two places as either connector writes them."""
-    here, there = offsets(end), offsets(latest)
-    if here is None or there is None:
-        return None
-    return sum(max(0, offset - here.get(place, 0)) for place, offset in there.items())
-
-
-def offsets(places: Any) -> dict[tuple[str, str], int] | None:
-    if isinstance(places, str):
-        places = json.loads(places)
-    if not isinstance(places, dict):
-        return None
-    topics = places.get("topics", places)
-    found = {}
-    for topic, spot in topics.items():
-        for partition, offset in spot.get("offsets", spot).items():
-            found[topic, partition] = int(offset)
-    return found
+    return progress(name, {"batchId": -1}, NOTHING, Sums(), time.time_ns() // 1_000_000)
