@@ -139,7 +139,8 @@ class ChildProcess:
         """The process stands still until `release`."""
         os.kill(self.pid, signal.SIGSTOP)
         # Sent is not stopped: another thread of the child may still answer somebody.
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        if hasattr(os, "waitid"):  # macOS has it since Python 3.13
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
     def release(self) -> None:
         os.kill(self.pid, signal.SIGCONT)

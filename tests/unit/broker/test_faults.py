@@ -76,6 +76,20 @@ def test_every_version_of_every_api_tells_the_error(key: int, version: int) -> N
     in_a_node(play)
 
 
+def test_a_node_that_is_given_no_faults_has_the_bare_handlers() -> None:
+    sim = SimWorld(seed=1)
+
+    async def look(world: ProcessWorld) -> None:
+        bare = Node(NodeSettings.parse({"log.dirs": "/data"}), world)
+        for key, entry in bare.dispatch.table.items():
+            assert entry.handler is TABLE[key].handler
+
+    async def main() -> None:
+        await sim.host("broker").start(look).task
+
+    sim.run(main())
+
+
 def test_every_api_that_is_served_says_which_errors_it_carries() -> None:
     assert TABLE.keys() <= {int(key) for key in CARRIED}
     for errors in CARRIED.values():
