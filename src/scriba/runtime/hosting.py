@@ -56,8 +56,11 @@ class LoopThread(Generic[L]):
         running = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return running.result(timeout_s)
-        except BaseException:
-            running.cancel()
+        except BaseException as failure:
+            if not running.done():
+                running.cancel()
+                if isinstance(failure, TimeoutError):
+                    raise TimeoutError(f"no answer within {timeout_s} s") from None
             raise
 
     def hold(self) -> None:
@@ -118,7 +121,7 @@ class ChildProcess:
                 good, value = pickle.loads(self._receive(size))
             except (OSError, EOFError) as failure:
                 if isinstance(failure, TimeoutError):
-                    raise
+                    raise TimeoutError(f"no answer within {timeout_s} s") from None
                 raise ChildProcessError(
                     f"the process ended with status {self._process.wait()}"
                 ) from None
