@@ -151,6 +151,10 @@ def run(options: argparse.Namespace) -> int:
 
 
 def archive(options: argparse.Namespace) -> int:
+    if options.keep is not None and not (options.compact and options.format == "delta"):
+        raise Misuse(
+            "--keep is about old versions of a table: give --compact --format delta with it"
+        )
     names = None if options.compact else prepare(options)
     with running_spark(options, "scriba-shop-archive") as spark:
         from scriba.pipelines.shop import lake
@@ -158,7 +162,8 @@ def archive(options: argparse.Namespace) -> int:
 
         kept = open_lake(options, spark)
         if names is None:
-            done = kept.compact(datetime.now(UTC), timedelta(milliseconds=options.keep))
+            keep = lake.KEEP if options.keep is None else timedelta(milliseconds=options.keep)
+            done = kept.compact(datetime.now(UTC), keep)
             print(f"{done.files_before} files before, {done.files_after} after")
             return 0
         settings = Settings(

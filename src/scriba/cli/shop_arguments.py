@@ -152,7 +152,6 @@ def _archive(commands: Commands) -> None:
     made.add_argument(
         "--keep",
         type=duration_ms,
-        default=duration_ms("7d"),
         metavar="TIME",
         help="with --compact --format delta: how long files stay that only older versions of the "
         "table need, in whole hours (default: 7d)",
