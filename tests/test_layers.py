@@ -51,6 +51,7 @@ ENTRANCES = {
 
 GUESTS = {
     "scriba.cli.log_dump": {"records", "storage"},
+    "scriba.cli.log_repair": {"records", "storage"},
     "scriba.cli.version": {"records"},
     "scriba.spark.link": {"runtime"},
     "scriba.spark.lookup": {"wire"},

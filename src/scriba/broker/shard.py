@@ -74,6 +74,7 @@ class Shard:
         "partition",
         "rest_ms",
         "state",
+        "told",
         "waiting",
     )
 
@@ -88,6 +89,8 @@ class Shard:
         """How long the next rest is."""
         self.due_ms = 0
         """While RESTING: when to load again."""
+        self.told = ""
+        """Why it could not be loaded, as it was last logged."""
         self.idle: asyncio.Future[None] | None = None
         """While BUSY: done when it no longer is."""
 

@@ -130,24 +130,32 @@ async def read_back(log: Log, machine: Machine, chunk_bytes: int, pace: Pace) ->
     offset = log.start_offset
     while offset < log.end_offset:
         offset = max(offset, log.start_offset)  # which may have moved
-        chunk = await _chunk(log, offset, chunk_bytes)
-        if chunk is None:
+        found = await _chunk(log, offset, chunk_bytes)
+        if found is None:
             return  # compaction left nothing up to the end
+        chunk, path, start = found
         begun = offset
         for position, header in walk(chunk):
             if header.next_offset > offset:
+                where = f"the batch at offset {header.base_offset} ({path}, {start + position})"
                 if not check_crc(chunk, position, header):
-                    raise ParseError(f"{log!r}: the batch at {header.base_offset} is damaged")
+                    raise ParseError(f"{where} is damaged")
                 batch = chunk[position : position + header.size]
-                await _replay(log.topic, machine, batch, header, pace)
+                try:
+                    await _replay(log.topic, machine, batch, header, pace)
+                except ParseError as error:
+                    raise ParseError(f"{where} cannot be read: {error}") from error
                 offset = header.next_offset
                 await pace()
         if offset == begun:
             raise ParseError(f"{log!r} holds no whole batch at {offset}")
 
 
-async def _chunk(log: Log, offset: int, chunk_bytes: int) -> memoryview | None:
-    """Whole batches from the one with `offset` on, and perhaps a part of one."""
+async def _chunk(log: Log, offset: int, chunk_bytes: int) -> tuple[memoryview, str, int] | None:
+    """Whole batches from the one with `offset` on, and perhaps a part of one.
+
+    With the file and the position that they were read from.
+    """
     loaded = False
     while True:
         found = log.read(offset, chunk_bytes, log.end_offset)
@@ -157,7 +165,8 @@ async def _chunk(log: Log, offset: int, chunk_bytes: int) -> memoryview | None:
             return None
         elif loaded or found.file.resident(found.position, found.size):
             view = memoryview(bytearray(found.size))
-            return view[: found.file.pread_into(view, found.position)]
+            got = found.file.pread_into(view, found.position)
+            return view[:got], found.file.path, found.position
         else:
             # Then it is looked up again: the segment may have been swapped meanwhile.
             with suppress(OSError):

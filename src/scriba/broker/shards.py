@@ -40,7 +40,7 @@ from scriba.broker.shard import (
 )
 from scriba.broker.shard_log import Batch, Packing, read_back
 from scriba.broker.shard_slices import carry_out_in_slices
-from scriba.errors import ErrorCode, KafkaError
+from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
 from scriba.outcome import Caller, Change, Machine, Origin, Outcome, Token
 from scriba.records.compression import Codec
@@ -383,8 +383,7 @@ class Shards:
             await read_back(store, shard.machine, chunk, Pace(clock))
         except Exception as error:
             if self._shards.get(shard.index) is shard:
-                log.error("%r cannot be loaded", shard, exc_info=error)
-                self._rest(shard, f"cannot be loaded: {error}")
+                self._not_loaded(shard, error)
             return
         if self._shards.get(shard.index) is not shard:
             return
@@ -396,10 +395,26 @@ class Shards:
         self.counts.last_load_ms = clock.mono_ms() - begun
         self._step(shard, shard.machine.loaded)
 
-    def _rest(self, shard: Shard, why: str) -> None:
+    def _not_loaded(self, shard: Shard, error: Exception) -> None:
+        """Told once: the same damage is found by every try that follows."""
+        text = f"cannot be loaded: {error}"
+        if isinstance(error, ParseError):
+            text = (
+                f"{text}. Nobody it coordinates is served until it is repaired: stop the node and "
+                f"run scriba log repair {shard.partition.log.directory}"
+            )
+        new = shard.told != text
+        if new:
+            expected = isinstance(error, ParseError)
+            log.error("%r %s", shard.partition, text, exc_info=None if expected else error)
+        shard.told = text
+        self._rest(shard, text, note=new)
+
+    def _rest(self, shard: Shard, why: str, note: bool = True) -> None:
         """Throws away what the machine believes; the log will tell, after a while."""
         self.counts.failures += 1
-        self._node.note("coordinator", repr(shard.partition), why)
+        if note:
+            self._node.note("coordinator", repr(shard.partition), why)
         if shard.state is State.ENDED:
             return  # its leadership went in the same step
         shard.rest(self._mono_ms(), why)

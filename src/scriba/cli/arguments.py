@@ -11,7 +11,7 @@ from typing import Any
 from scriba.cli.coordinator_arguments import groups, transactions
 from scriba.cli.dashboard_arguments import demo
 from scriba.cli.inventory_arguments import inventory
-from scriba.cli.log_arguments import retention
+from scriba.cli.log_arguments import repair, retention
 from scriba.cli.meta_arguments import Version, meta
 from scriba.cli.profile_arguments import profiles, settle
 from scriba.cli.record_arguments import consume, produce
@@ -193,4 +193,5 @@ def _log(commands: Commands) -> None:
         "-q", "--quiet", action="store_true", help="check only: a line for each segment"
     )
     dump.add_argument("--json", action="store_true", help="one JSON object a line")
+    repair(commands)
     retention(group(commands, "retention", "see and end a pause of deletion by age"))

@@ -3,6 +3,27 @@
 from scriba.cli.words import Commands, asks, at_least, command
 
 
+def repair(commands: Commands) -> None:
+    made = command(
+        commands,
+        "repair",
+        "scriba.cli.log_repair:run",
+        "keep of damaged partitions what can be kept",
+        "Looks through the partitions of a stopped node and tells what is damaged: what can be "
+        "mended, what has to be dropped, what stays. Nothing is changed without --yes. The exit "
+        "code is 1 when there is damage that was not repaired.",
+    )
+    made.add_argument(
+        "paths", nargs="+", metavar="PATH", help="a partition's directory, or a log directory"
+    )
+    made.add_argument(
+        "--yes",
+        action="store_true",
+        help="do it; the segments as they were stay beside the new ones",
+    )
+    made.add_argument("--json", action="store_true", help="write JSON")
+
+
 def retention(commands: Commands) -> None:
     for name, summary, description in (
         (

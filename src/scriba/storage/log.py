@@ -58,6 +58,7 @@ __all__ = ["EMPTY", "Appended", "Cold", "Empty", "Failure", "Log", "Slice", "Tim
 logger = logging.getLogger(__name__)
 
 DAY_MS: Final = 86_400_000
+METADATA_TOPIC: Final = "__cluster_metadata"
 _new = tuple.__new__  # makes a named tuple without a call of Python
 
 
@@ -453,6 +454,8 @@ class Log:
 
     def fail(self, why: str, device: bool) -> KafkaError:
         """Takes the log out of use for good, except for reading; the error to raise."""
+        if not device and self.topic != METADATA_TOPIC:
+            why = f"{why}; with the node stopped, scriba log repair {self.directory} mends it"
         error = storage_error(f"{self!r}: {why}")
         if self.failure is None:
             logger.error("%r is offline: %s", self, why)

@@ -34,7 +34,7 @@ from scriba.storage.checkpoints import (
 )
 from scriba.storage.cleaner import Rewritten
 from scriba.storage.group_commit import GroupCommit
-from scriba.storage.log import DAY_MS, Failure, Log
+from scriba.storage.log import DAY_MS, METADATA_TOPIC, Failure, Log
 from scriba.storage.meta_properties import FILE_NAME as META_PROPERTIES
 from scriba.storage.meta_properties import MetaProperties
 from scriba.storage.names import (
@@ -51,7 +51,6 @@ from scriba.storage.results import FULL, NoRoom, storage_error
 logger = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
-METADATA_TOPIC: Final = "__cluster_metadata"
 _CLOSING_AT_ONCE: Final = 16
 
 
