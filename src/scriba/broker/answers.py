@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
@@ -84,6 +85,43 @@ class Kept:
     def give_back(self) -> None:
         self.view.release()
         self._give()
+
+
+class Unsent:
+    """Bytes of large answers that their peers have not taken yet, of all connections together."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.bytes = 0
+        self._room: asyncio.Future[None] | None = None
+
+    async def room(self) -> None:
+        """Waits until there are not too many."""
+        while self.bytes > self.limit:
+            if self._room is None:
+                self._room = asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._room)
+
+    def took(self, size: int) -> None:
+        self.bytes -= size
+        if self._room is not None and self.bytes <= self.limit:
+            self._room.set_result(None)
+            self._room = None
+
+
+class LargeAnswer(bytearray):
+    """An answer that counts as unsent until nobody has it any more: sent, or its peer gone."""
+
+    _unsent: Unsent | None = None
+    _counted = 0
+
+    def wait_in(self, unsent: Unsent) -> None:
+        self._unsent, self._counted = unsent, len(self)
+        unsent.bytes += self._counted
+
+    def __del__(self) -> None:
+        if self._unsent is not None:
+            self._unsent.took(self._counted)
 
 
 class HangUp(Exception):

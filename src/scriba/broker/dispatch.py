@@ -6,7 +6,8 @@ is answered by closing the connection, as Kafka does. A handler is a plain funct
 answer at all. A KafkaError that escapes it becomes the API's own shape of that error.
 
 Requests and answers of many elements take their time, in slices (`large`): their connection reads
-nothing more meanwhile, and all others are served. `LARGE_AT_A_TIME` of them are in work at once, so
+nothing more meanwhile, and all others are served. `LARGE_AT_A_TIME` of them are in work at once,
+and none is begun while peers have not taken `LARGE_UNSENT` bytes of the answers to earlier ones, so
 that they have a bound in memory, too; those that come meanwhile wait as the bytes they are.
 """
 
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from scriba.broker.answers import HangUp, Kept, Parked, Parts
+from scriba.broker.answers import HangUp, Kept, LargeAnswer, Parked, Parts, Unsent
 from scriba.broker.commit_lanes import CommitLanes
 from scriba.broker.connection import Connection
 from scriba.broker.context import Context, Later
@@ -48,6 +49,8 @@ ANSWERS_KEPT: Final = 64
 LARGEST_KEPT: Final = 1 << 20
 """Bytes of a question or an answer that is kept: a few thousand partitions."""
 LARGE_AT_A_TIME: Final = 2
+LARGE_UNSENT: Final = 1 << 29
+"""Bytes of large answers that wait for their peers, before the next large request is begun."""
 
 _START: Final = struct.Struct(">hhi")
 _LENGTH: Final = struct.Struct(">i")
@@ -119,6 +122,7 @@ class Dispatch:
         self._cached: dict[Question, bytes] = {}
         self._cached_at = -1
         self._large = asyncio.Semaphore(LARGE_AT_A_TIME)
+        self._unsent = Unsent(LARGE_UNSENT)
         self._lanes: dict[int, ProduceLanes | FetchLanes | CommitLanes] = {}
         if PRODUCE in table:
             self._lanes[PRODUCE] = ProduceLanes(node, table[PRODUCE])
@@ -200,6 +204,7 @@ class Dispatch:
         version = header.api_version
         ctx = _context(connection, header)
         async with self._large:
+            await self._unsent.room()
             await next_turn()
             pace = Pace(self._node.world.clock)
             request = await self._decode_large(served, kept, start, version, pace)
@@ -335,13 +340,14 @@ class Dispatch:
         self, served: Served, ctx: Context, answer: Message, correlation_id: int
     ) -> Parts:
         await next_turn()
-        out = _head(served, ctx.version, correlation_id)
+        out = LargeAnswer(_head(served, ctx.version, correlation_id))
         holes: list[tuple[int, Hole]] = []
         pace = Pace(self._node.world.clock)
         try:
             await in_slices(answer.encode_in_slices(out, ctx.version, holes), pace)
         except ValueError as error:
             raise self._cannot_tell(served, ctx, error) from error
+        out.wait_in(self._unsent)
         return served.finish(self._node, out, holes)
 
     def _cannot_tell(self, served: Served, ctx: Context, error: ValueError) -> HangUp:

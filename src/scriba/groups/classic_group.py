@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.groups.embedded import read_topics
 from scriba.groups.store import CheckPlace, Committed
 from scriba.outcome import Change, Token
-from scriba.wire.groups import ConsumerProtocolSubscription
 from scriba.wire.stored_groups import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 CONSUMER_PROTOCOL: Final = "consumer"
@@ -245,9 +245,7 @@ class ClassicGroup:
         topics: set[str] = set()
         try:
             for member in self.members.values():
-                metadata = member.metadata(self.protocol)
-                subscription, _ = ConsumerProtocolSubscription.decode_from(metadata, 2, 0)
-                topics.update(subscription.topics)
+                topics.update(read_topics(member.metadata(self.protocol)))
         except ParseError:
             return None
         return frozenset(topics)

@@ -5,6 +5,7 @@ Later versions only add fields at the end, so that one not known yet is read as 
 """
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from scriba.errors import ParseError
 from scriba.groups.assignors import Assignment
@@ -14,8 +15,13 @@ from scriba.wire.groups import (
     ConsumerProtocolAssignmentTopicPartition,
     ConsumerProtocolSubscription,
 )
+from scriba.wire.schema import Message, TooMany
 
 LAST_VERSION = 3
+MAX_ELEMENTS = 50_000
+"""Topics and partitions that one member names. It is read in one go, so it has a limit."""
+
+M = TypeVar("M", bound=Message)
 
 
 def version_of(data: bytes) -> int:
@@ -25,13 +31,23 @@ def version_of(data: bytes) -> int:
 
 
 def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
-    version = min(version_of(data), LAST_VERSION)
-    return ConsumerProtocolSubscription.decode_from(data, 2, version)[0]
+    return _read(ConsumerProtocolSubscription, data, min(version_of(data), LAST_VERSION))
+
+
+def read_topics(data: bytes) -> list[str]:
+    """Of a subscription of any version: each begins with the first one."""
+    return _read(ConsumerProtocolSubscription, data, 0).topics
 
 
 def read_assignment(data: bytes) -> ConsumerProtocolAssignment:
-    version = min(version_of(data), LAST_VERSION)
-    return ConsumerProtocolAssignment.decode_from(data, 2, version)[0]
+    return _read(ConsumerProtocolAssignment, data, min(version_of(data), LAST_VERSION))
+
+
+def _read(cls: type[M], data: bytes, version: int) -> M:
+    try:
+        return cls.decode_from(data, 2, version, MAX_ELEMENTS)[0]
+    except TooMany as error:
+        raise ParseError(f"{cls.__name__}: {error}") from error
 
 
 def write_assignment(assignment: Assignment, topics: Topics, version: int) -> bytes:

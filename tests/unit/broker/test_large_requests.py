@@ -322,6 +322,34 @@ def test_a_large_fetch_opens_a_session_and_is_answered(in_a_node: InANode) -> No
     in_a_node(script)
 
 
+def test_large_requests_wait_while_peers_do_not_take_large_answers(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        other = await begin(world)
+        node.dispatch._unsent.limit = 100_000
+        many = groups.DescribeGroupsRequest(groups=["x" * 1_000] * 5_000)
+        body = encode_request(many, 5, 1, "raw")
+        silent = await world.net.connect("127.0.0.1", 9092)
+        rest = struct.pack(">i", len(body)) + body
+        while rest:
+            rest = rest[max(silent.send([rest]), 0) :]
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(1)
+        assert node.dispatch._unsent.bytes > 5_000_000
+        answer = other.send(many, 5, groups.DescribeGroupsResponse)
+        await asyncio.sleep(5)
+        assert not answer.done()
+        # Small ones do not wait, and the others go on when the peer has gone.
+        await (await dial(world)).send(
+            metadata.ApiVersionsRequest(), 0, metadata.ApiVersionsResponse
+        )
+        silent.close()
+        assert len((await answer).groups) == 5_000
+        await asyncio.sleep(1)
+        assert node.dispatch._unsent.bytes == 0
+
+    in_a_node(script)
+
+
 # ---- turns of a connection ----
 
 
