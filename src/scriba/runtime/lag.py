@@ -174,10 +174,9 @@ class LagMonitor:
             late = now - due
             if late < 0:
                 continue
-            frame = sys._current_frames().get(loop_thread)
-            if frame is None or frame.f_globals.get("__name__") in _BETWEEN_SLICES:
+            who = _running(loop_thread)
+            if who is None:
                 continue
-            who = describe(frame)
             if self._due != due:
                 continue  # it beat while we looked
             self._seen = who
@@ -212,6 +211,15 @@ class _Meter:
         if self._stat >= 0:
             os.close(self._stat)
             self._stat = -1
+
+
+def _running(thread: int) -> str | None:
+    """Who runs there, unless it is the loop itself. The frame is kept no longer than this call:
+    with it all that its callers had, such as views of a request, would outlive them."""
+    frame = sys._current_frames().get(thread)
+    if frame is None or frame.f_globals.get("__name__") in _BETWEEN_SLICES:
+        return None
+    return describe(frame)
 
 
 def describe(frame: FrameType | None) -> str:

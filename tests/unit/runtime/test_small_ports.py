@@ -5,6 +5,8 @@ import base64
 import logging
 import threading
 import time
+import weakref
+from types import FrameType
 
 import pytest
 
@@ -145,3 +147,44 @@ async def test_late_beats_are_told_once_a_minute_and_only_the_long_ones_as_warni
 async def test_the_real_world_is_a_world() -> None:
     world: World = RealWorld()
     assert world.clock.now().wall_ms > 0
+
+
+class Held:
+    """Something that a slice of work has in its hands."""
+
+
+async def test_watch_keeps_nothing_of_what_it_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A frame has all that its callers had, such as views of a request that are revoked."""
+    rests, may_look, has_looked = threading.Event(), threading.Semaphore(0), threading.Event()
+    described = lag.describe
+
+    def rest(seconds: float) -> None:
+        rests.set()
+        may_look.acquire()
+
+    def describe(frame: FrameType | None) -> str:
+        has_looked.set()
+        return described(frame)
+
+    monkeypatch.setattr(lag, "describe", describe)
+    monkeypatch.setattr(lag, "sleep", rest)
+    monitor = LagMonitor(LagHistogram())
+    monitor.start()
+
+    def slice_of_work() -> "weakref.ref[Held]":
+        had = Held()
+        assert rests.wait(60)
+        rests.clear()
+        monitor._due = 0.0
+        may_look.release()
+        assert has_looked.wait(60)
+        return weakref.ref(had)
+
+    try:
+        had = slice_of_work()
+        assert rests.wait(60)
+        assert had() is None
+    finally:
+        monitor._stopped = True
+        may_look.release()
+        monitor.stop()
