@@ -21,6 +21,7 @@
 #define MARGIN (4 * STRIDE) /* a token, short literals and a short match never need more */
 #define SLACK (2 * STRIDE)  /* copies go in strides and may pass the end of the window by one */
 #define LONG_FRAME_BYTES (64 << 10) /* from here on other threads may run meanwhile */
+#define LONG_OUTPUT_BYTES (4 << 20) /* or if it may grow to so much: a few kilobytes can */
 
 enum { CONTENT_CHECKSUM = 0x04, CONTENT_SIZE = 0x08, BLOCK_CHECKSUM = 0x10, INDEPENDENT = 0x20 };
 
@@ -328,7 +329,8 @@ static PyObject *judge_frame(State *state, const Py_buffer *data, int64_t most, 
     if (frame.window == NULL)
         return PyErr_NoMemory();
     bool rest;
-    PyThreadState *thread = data->len >= LONG_FRAME_BYTES ? PyEval_SaveThread() : NULL;
+    bool longer = data->len >= LONG_FRAME_BYTES || most >= LONG_OUTPUT_BYTES;
+    PyThreadState *thread = longer ? PyEval_SaveThread() : NULL;
     Findings found = judge_all(&frame.source, rules, &rest);
     if (thread != NULL)
         PyEval_RestoreThread(thread);

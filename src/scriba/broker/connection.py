@@ -280,8 +280,12 @@ class Connection:
         """Keeps the frame that is being handled for as long as it takes to read it in slices."""
         lent, self._lent = self._lent, None
         if lent is None:
-            return Kept(memoryview(bytes(frame)), _nothing)
+            return Kept(memoryview(bytearray(frame)), _nothing)
         return Kept(frame[:], partial(self._server.pool.give, lent))
+
+    def leave_frame(self) -> None:
+        """Leaves the buffer of the frame that is being handled to its request (`Later.keeps`)."""
+        self._lent = None
 
     def _handle(self, frame: memoryview) -> None:
         answer = self._answer(frame)

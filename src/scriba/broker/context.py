@@ -43,10 +43,20 @@ class Later(Generic[T]):
     `open` lets the connection's next request start meanwhile: right for a Produce whose append is
     done, wrong for everything that later requests may depend on. The awaitable may end in another
     `Later`.
+
+    What `keeps` takes its request's bytes with it: the views stay good, and their buffer is not
+    used again. That is for requests too large for the buffer that all connections share, and spares
+    them the copy.
     """
 
-    __slots__ = ("awaitable", "open")
+    __slots__ = ("awaitable", "keeps", "open")
 
-    def __init__(self, awaitable: Awaitable[T | Later[T] | None], open: bool = False) -> None:
+    def __init__(
+        self,
+        awaitable: Awaitable[T | Later[T] | None],
+        open: bool = False,
+        keeps: bool = False,
+    ) -> None:
         self.awaitable = awaitable
         self.open = open
+        self.keeps = keeps

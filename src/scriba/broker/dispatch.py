@@ -181,7 +181,9 @@ class Dispatch:
             answer = served.handler(self._node, ctx, request)
         except Exception as error:
             answer = self._failed(served, request, error)
-        if served.revoke is not None:
+        if type(answer) is Later and answer.keeps:
+            connection.leave_frame()
+        elif served.revoke is not None:
             served.revoke(request)
         if type(answer) is Later:
             work = self._finish(served, ctx, request, answer, header.correlation_id)
@@ -227,7 +229,8 @@ class Dispatch:
         answer: Any
         try:
             answer = served.handler(self._node, ctx, request)
-            if served.revoke is not None:
+            keeps = type(answer) is Later and answer.keeps
+            if served.revoke is not None and not keeps:
                 served.revoke(request)
             while isinstance(answer, Later):
                 answer = await answer.awaitable

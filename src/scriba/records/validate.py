@@ -137,19 +137,14 @@ class Prepared(NamedTuple):
     header: BatchHeader
 
 
-def is_light(batches: Iterable[Buffer | None], most: int) -> bool:
-    """Whether a topic without demands takes all of these in no time, by their first bytes: plain
-    ones, which have no more than `most` together."""
+def is_light(batches: Iterable[Buffer | None]) -> bool:
+    """Whether a topic without demands takes all of these in no time, by their first bytes."""
     for batch in batches:
-        if batch is not None:
-            size = len(batch)
-            most -= size
-            if (
-                most < 0
-                or size > LOOP_PLAIN_BYTES
-                or (size > _ATTRIBUTES_LOW_BYTE and batch[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK)
-            ):
-                return False
+        if batch is not None and (
+            len(batch) > LOOP_PLAIN_BYTES
+            or (len(batch) > _ATTRIBUTES_LOW_BYTE and batch[_ATTRIBUTES_LOW_BYTE] & CODEC_MASK)
+        ):
+            return False
     return True
 
 

@@ -66,7 +66,7 @@ Ready = dict[int, "Prepared | KafkaError"]
 """Batches that were looked at before the append, by the identity of their request's entry."""
 
 MOST_ON_THE_LOOP: Final = 4 << 20
-"""Plain records of so many bytes are checked and appended at once."""
+"""A request with more bytes of records is checked off the loop and appended in slices."""
 
 LOOP_MS: Final = 5
 """How long one request may have its batches checked on the loop."""
@@ -119,11 +119,14 @@ def produce(
         verified = opening.verified if opening is not None else None
     prepared: Ready = {}
     batches = [data.records for topic in request.topic_data for data in topic.partition_data]
-    if node.replicas.inspects() or not is_light(batches, MOST_ON_THE_LOOP):
-        prepared, heavy = _prepare_all(node, ctx, request)
+    large = sum(map(len, filter(None, batches))) > MOST_ON_THE_LOOP
+    if large or node.replicas.inspects() or not is_light(batches):
+        prepared, heavy = _prepare_all(node, ctx, request, large)
         if heavy:
-            _keep_ready(prepared)
-            return Later(_produce_heavy(node, ctx, request, refusal, prepared, heavy, verified))
+            if not large:
+                _keep_ready(prepared)
+            work = _produce_heavy(node, ctx, request, refusal, prepared, heavy, verified)
+            return Later(work, keeps=large)
     elif ctx.version < FIRST_WITH_ZSTD:
         prepared = _too_new(request)
     appending = Appending(node, ctx, request, refusal, prepared, verified)
@@ -174,10 +177,16 @@ async def _produce_verified(
     assert request.transactional_id is not None
     verified = await verify(node, ctx, request.transactional_id, opening)
     answer = produce(node, ctx, request, verified)
+    if not isinstance(answer, Later) or answer.open:
+        _drop_records(request)
+    return answer
+
+
+def _drop_records(request: ProduceRequest) -> None:
+    """They are appended: the memory they came in is not needed while the answer waits."""
     for topic in request.topic_data:
         for data in topic.partition_data:
-            data.records = None  # appended, or kept for that: not needed while others wait
-    return answer
+            data.records = None
 
 
 def _conclude(
@@ -235,9 +244,10 @@ def _bare(error: KafkaError) -> KafkaError:
 
 
 def _prepare_all(
-    node: Node, ctx: Context, request: ProduceRequest
+    node: Node, ctx: Context, request: ProduceRequest, large: bool
 ) -> tuple[Ready, list[tuple[int, memoryview, Partition]]]:
-    """What could be prepared here, and copies of the batches that must not hold the loop."""
+    """What could be prepared here, and the batches that must not hold the loop: all of a large
+    request, which keeps its bytes, otherwise copies."""
     clock = node.world.clock
     now_ms, started = clock.wall_ms(), clock.mono_ms()
     prepared = _too_new(request) if ctx.version < FIRST_WITH_ZSTD else {}
@@ -255,11 +265,11 @@ def _prepare_all(
                 continue
             view = _view(records)
             try:
-                if clock.mono_ms() - started > LOOP_MS:
+                if large or clock.mono_ms() - started > LOOP_MS:
                     raise Heavy  # each takes little time, but there are many
                 prepared[id(data)] = prepare(view, partition.settings, now_ms, on_loop=True)
             except Heavy:
-                heavy.append((id(data), _kept(records), partition))
+                heavy.append((id(data), view if large else _kept(records), partition))
             except KafkaError as error:
                 prepared[id(data)] = _bare(_named(error, view))
     return prepared, heavy
@@ -307,6 +317,8 @@ async def _produce_heavy(
     pace = Pace(node.world.clock)
     for _ in appending:
         await pace()
+    prepared.clear()
+    _drop_records(request)
     return _conclude(request, appending)
 
 
