@@ -83,6 +83,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "scriba log dump scriba-data/orders-0 --records",
         "scriba log dump --quiet scriba-data/orders-0",
     ),
+    "scriba log repair": (
+        "scriba log repair scriba-data",
+        "scriba log repair scriba-data/orders-0 --yes",
+    ),
     "scriba log retention": ("scriba log retention status",),
     "scriba log retention status": ("scriba log retention status --json",),
     "scriba log retention resume": ("scriba log retention resume --node 1",),
