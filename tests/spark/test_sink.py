@@ -384,16 +384,29 @@ def test_a_query_stopped_amid_a_batch_ends_quietly_and_goes_on_later(
     assert committed(desk, target) == ["a", "b"]
 
 
-def test_spark_refuses_progress_that_is_noted_later(desk: Desk, topic: str) -> None:
-    """It would name other rows by the number of a batch that was committed."""
-    desk.create(topic)
-    rows = desk.stream(topic).select("key", "value")
+def test_progress_that_is_noted_later_is_for_other_sinks(
+    desk: Desk, new_topic: Callable[[], str]
+) -> None:
+    """It would name other rows by the number of a batch that was committed, so Spark refuses."""
+    source, target = new_topic(), new_topic()
+    desk.create(source)
+    desk.create(target)
+    desk.fill(source, {0: ["a"]})
+    rows = desk.stream(source).select("key", "value")
     hasty = rows.writeStream.option("asyncProgressTrackingEnabled", "true")
     hasty = hasty.option("checkpointLocation", desk.checkpoint())
     with pytest.raises(PySparkException, match="does not support async progress tracking"):
-        hasty.foreachBatch(sink_of(desk, topic)).start()
+        hasty.foreachBatch(sink_of(desk, target)).start()
+    ours = rows.writeStream.option("asyncProgressTrackingEnabled", "true").format("scriba")
+    ours = ours.option("checkpointLocation", desk.checkpoint()).options(**desk.kafka, topic=target)
     with pytest.raises(PySparkException, match="does not support async progress tracking"):
-        hasty.format("scriba").options(**desk.kafka, topic=topic).start()
+        ours.start()
+    theirs = rows.writeStream.option("asyncProgressTrackingEnabled", "true").format("kafka")
+    theirs = theirs.options(**desk.kafka, topic=target)
+    query = theirs.option("checkpointLocation", desk.checkpoint()).start()
+    query.processAllAvailable()
+    query.stop()
+    assert desk.values(desk.read(target)) == ["a"]
 
 
 def test_a_sink_without_memory_of_its_query_asks_before_it_writes(
@@ -409,7 +422,11 @@ def test_a_sink_without_memory_of_its_query_asks_before_it_writes(
     moved = {"sinkId": f"moved-{target}"}
     with pytest.raises(StreamingQueryException, match="markerMissing=write"):
         available_now(desk.stream(source), checkpoint, sink_of(desk, target, **moved))
-    sink = sink_of(desk, target, markerMissing="write", **moved)
+    # A checkpoint that is given to the sink has to be that of its query.
+    sink = sink_of(desk, target, checkpointLocation=desk.checkpoint(), **moved)
+    with pytest.raises(StreamingQueryException, match="is not the checkpoint of a query that is"):
+        available_now(desk.stream(source), checkpoint, sink)
+    sink = sink_of(desk, target, markerMissing="write", checkpointLocation=checkpoint, **moved)
     available_now(desk.stream(source), checkpoint, sink)
     assert committed(desk, target) == ["a", "b"]
 

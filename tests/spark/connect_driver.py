@@ -1,0 +1,84 @@
+"""A program on Spark Connect: copies a topic, and tells what it did as JSON.
+
+    python connect_driver.py BOOTSTRAP SOURCE ONCE OFTEN FOLDER JAVA-OPTIONS
+
+It starts a server of its own, which runs in a Java process as a cluster's would.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ["PYSPARK_PYTHON"] = sys.executable
+
+from pyspark.sql import SparkSession
+
+from scriba.spark import ExactlyOnceSink, register
+
+
+class CrashOnce:
+    """Raises after the first commit, before Spark has noted the end of the batch."""
+
+    def __init__(self, scar: str) -> None:
+        self.scar = scar
+
+    def __call__(self, step: str) -> None:
+        if step == "committed" and not os.path.exists(self.scar):
+            Path(self.scar).touch()
+            raise RuntimeError("crashed after the commit")
+
+
+class Copies:
+    def __init__(self, spark: SparkSession, bootstrap: str, source: str, folder: str) -> None:
+        self.broker = {"kafka.bootstrap.servers": bootstrap}
+        self.folder = folder
+        reader = spark.readStream.format("scriba")
+        self.rows = reader.options(
+            **self.broker, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="40"
+        ).load()
+
+    def once(self, target: str, checkpoint: str, tasks: str, **options: str) -> str | None:
+        """Runs to the end; what it ended with."""
+        given = {**self.broker, "topic": target, "tasks": tasks, **options}
+        sink = ExactlyOnceSink(given, watch=CrashOnce(f"{self.folder}/scar"))
+        return self.run(self.rows.writeStream.foreachBatch(sink), checkpoint)
+
+    def often(self, target: str, checkpoint: str) -> str | None:
+        rows = self.rows.select("key", "value")
+        return self.run(
+            rows.writeStream.format("scriba").options(**self.broker, topic=target), checkpoint
+        )
+
+    def run(self, writer: Any, checkpoint: str) -> str | None:
+        try:
+            writer = writer.option("checkpointLocation", checkpoint)
+            writer.trigger(availableNow=True).start().awaitTermination()
+        except Exception as failure:
+            return str(failure)
+        return None
+
+
+def main(bootstrap: str, source: str, once: str, often: str, folder: str, java: str) -> None:
+    builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.extraJavaOptions", java)
+    spark = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
+    register(spark)
+    copies = Copies(spark, bootstrap, source, folder)
+    mine = f"{folder}/mine"
+    told = {
+        "without a checkpoint": copies.once(once, f"{folder}/other", "1"),
+        "crashed": copies.once(once, mine, "2", checkpointLocation=mine),
+        "again": copies.once(once, mine, "2", checkpointLocation=mine),
+        "often": copies.often(often, f"{folder}/often"),
+    }
+    rows = spark.read.format("scriba").options(**copies.broker, subscribe=once)
+    rows = rows.option("kafka.isolation.level", "read_committed").load()
+    told["values"] = sorted(row.value.decode() for row in rows.select("value").collect())
+    sys.stdout.write(json.dumps(told) + "\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
