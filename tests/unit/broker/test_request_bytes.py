@@ -455,6 +455,7 @@ def test_a_small_request_of_very_many_batches_is_appended(in_a_node: InANode):
     partitions = 1500
 
     async def script(node: Node, world: ProcessWorld) -> None:
+        world.sim_net.network.faults.window = 1 << 20  # it comes whole, into the scratch buffer
         peer = await connected(
             world, CreatableTopic(name="t", num_partitions=partitions, replication_factor=1)
         )
