@@ -8,7 +8,9 @@ that moved. A partition that was answered moves to the end, so that a busy one c
 rest when the size limit cuts the answer short.
 
 The cache has a fixed number of slots. A newcomer takes the place of the session unused for
-longest if that was longer than `EVICTION_MS`; otherwise it is served without a session.
+longest if that was longer than `EVICTION_MS`; otherwise it is served without a session. The same
+goes for a session of many partitions while all together watch `MAX_WATCHED`; one that grows beyond
+that is forgotten, and its client starts over.
 """
 
 from __future__ import annotations
@@ -23,6 +25,10 @@ from scriba.runtime.ports import Rng
 from scriba.wire.fetch import FetchPartition, FetchRequest
 
 EVICTION_MS: Final = 120_000
+LARGE: Final = 1_000
+MAX_WATCHED: Final = 1_000_000
+"""Partitions that sessions of more than `LARGE` may bring the cache to: some 300 bytes each."""
+
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
 LAST_EPOCH: Final = 2**31 - 1
@@ -92,8 +98,7 @@ class FetchSessions:
     def planning(
         self, request: FetchRequest, by_id: bool, now_ms: int
     ) -> Generator[None, None, Plan]:
-        """As `plan`, a step for each partition. Requests of a session come one after the other, so
-        nobody asks for it meanwhile."""
+        """As `plan`, a step for each partition."""
         epoch = request.session_epoch
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
@@ -114,10 +119,14 @@ class FetchSessions:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.by_id != by_id:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        yield from self._update(session, request)
+        # First, so that nobody else can go on with it while partitions are added in slices.
         self._used(session, now_ms)
+        yield from self._update(session, request)
+        if request.topics and self._is_full(len(session.watched), 0):
+            self._sessions.pop(session.id, None)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.watched:
-            del self._sessions[session.id]
+            self._sessions.pop(session.id, None)
             return Plan(None, 0, incremental=True)
         return Plan(session, session.id, incremental=True, watched=list(session.watched.values()))
 
@@ -170,7 +179,13 @@ class FetchSessions:
             for index in topic.partitions:
                 session.watched.pop((topic.topic_id, topic.topic, index), None)
 
+    def _is_full(self, own: int, more: int) -> bool:
+        """Whether a session of `own` partitions, of which `more` are new here, is too much."""
+        return own > LARGE and self.partitions + more > MAX_WATCHED
+
     def _open(self, items: dict[Key, Watched], by_id: bool, now_ms: int) -> Session | None:
+        if self._is_full(len(items), len(items)):
+            return None
         if len(self._sessions) >= self._slots and not self._evict(now_ms):
             return None
         new_id = 0

@@ -2,6 +2,7 @@
 
 import pytest
 
+from scriba.broker import fetch_sessions
 from scriba.broker.fetch_sessions import EVICTION_MS, LAST_EPOCH, FetchSessions
 from scriba.errors import ErrorCode, KafkaError
 from scriba.runtime.rng import SeededRng
@@ -117,3 +118,18 @@ def test_the_session_used_longest_ago_is_the_one_to_go():
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     )
     assert cache.plan(asking(session=old.session_id, epoch=2), False, EVICTION_MS + 6)
+
+
+def test_sessions_of_many_partitions_have_a_bound_together(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(fetch_sessions, "LARGE", 10)
+    monkeypatch.setattr(fetch_sessions, "MAX_WATCHED", 50)
+    cache = sessions()
+    first = cache.plan(asking(*range(40)), False, 0)
+    second = cache.plan(asking(*range(20)), False, 0)
+    # Served all the same, but not remembered; small ones are.
+    assert (second.session, len(second.watched)) == (None, 20)
+    assert cache.plan(asking(*range(5)), False, 0).session is not None
+    growing = asking(*range(40, 50), session=first.session_id, epoch=1)
+    assert refusal(cache, growing) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.partitions == 5
+    assert cache.plan(asking(*range(20)), False, 0).session is not None
