@@ -30,6 +30,7 @@ from scriba.broker.fetch_lanes import FetchLanes
 from scriba.broker.lanes import ProduceLanes
 from scriba.broker.large import DEFAULT, TOLD_AT_ONCE, Cut, Limits, cut_of, merge, parts
 from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.groups.refusals import refused, refuses
 from scriba.runtime.pace import BETWEEN_LOOKS, Pace, in_slices, next_turn
 from scriba.wire.frame import RequestHeader, decode_request_header
 from scriba.wire.schema import Hole, Message, TooMany
@@ -180,7 +181,7 @@ class Dispatch:
         try:
             answer = served.handler(self._node, ctx, request)
         except Exception as error:
-            answer = self._failed(served, request, error)
+            answer = self._failed(served, ctx, request, error)
         if type(answer) is Later and answer.keeps:
             connection.leave_frame()
         elif served.revoke is not None:
@@ -235,7 +236,7 @@ class Dispatch:
             while isinstance(answer, Later):
                 answer = await answer.awaitable
         except Exception as error:
-            answer = self._failed(served, request, error)
+            answer = self._failed(served, ctx, request, error)
         return answer  # type: ignore[no-any-return]
 
     async def _decode_large(
@@ -254,12 +255,12 @@ class Dispatch:
     async def _handle_parts(
         self, served: Served, ctx: Context, request: Message, cut: Cut, pace: Pace
     ) -> Message | None:
-        refusal: KafkaError | None = None
+        refused: KafkaError | None = None
         if served.limits.check is not None:
             try:
                 served.limits.check(self._node.settings, request)
             except KafkaError as error:
-                refusal = error
+                refused = error
         whole: Message | None = None
         for step, part in enumerate(parts(request, served.limits, cut)):
             if part is None:
@@ -267,8 +268,8 @@ class Dispatch:
                     await pace()
                 continue
             await pace()
-            if refusal is not None:
-                told = self._failed(served, part.request, refusal)
+            if refused is not None:
+                told = self._failed(served, ctx, part.request, refused)
             else:
                 told = await self._handled(served, ctx, part.request)
             if told is not None:
@@ -372,21 +373,23 @@ class Dispatch:
             while isinstance(result, Later):
                 result = await result.awaitable
         except Exception as error:
-            result = self._failed(served, request, error)
+            result = self._failed(served, ctx, request, error)
         if result is None:
             return None
         return await _settled(self._encode(served, ctx, result, correlation_id))
 
-    def _failed(self, served: Served, request: Message, error: BaseException) -> Message | None:
+    def _failed(
+        self, served: Served, ctx: Context, request: Message, error: BaseException
+    ) -> Message | None:
         """The API's error response; what nobody expected is logged with its trace."""
         served.errors += 1
         if isinstance(error, HangUp):
             raise error
         if isinstance(error, KafkaError):
-            return served.refuse(request, error.code, error.message)
+            return refusal(served, request, error.code, error.message, ctx.version)
         log.error("%s failed", served.name, exc_info=error)
         code = ErrorCode.UNKNOWN_SERVER_ERROR
-        return served.refuse(request, code, code.text)
+        return refusal(served, request, code, code.text, ctx.version)
 
     def _refuse_api_versions(self, served: Served, correlation_id: int) -> Parts:
         # A client newer than we are asks again with a version from this answer (KIP-511).
@@ -412,6 +415,23 @@ def _context(connection: Connection, header: RequestHeader) -> Context:
         header.api_version,
         connection.last_active,
     )
+
+
+def refusal(
+    served: Served, request: Message, code: ErrorCode, text: str, version: int
+) -> Message | None:
+    """The API's error response, in what the version has of it.
+
+    ElectLeaders has an error of its own from version 1 on, JoinGroup a null from version 7 on.
+    """
+    if refuses(request):
+        return refused(request, code, version)
+    answer = served.refuse(request, code, text)
+    if answer is not None:
+        for field in answer.FIELDS:
+            if version not in field.within and not field.ignorable:
+                setattr(answer, field.name, field.default())
+    return answer
 
 
 def _head(served: Served, version: int, correlation_id: int) -> bytearray:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from scriba.broker.answers import HangUp
 from scriba.broker.context import Context, Later
+from scriba.broker.dispatch import refusal
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups.refusals import refused, refuses
 from scriba.wire.schema import Message, Struct
 
 if TYPE_CHECKING:
@@ -131,16 +131,13 @@ def _altered(fault: Fault, served: Served, handle: partial[Any]) -> Any:
         return found
 
     if isinstance(answer, Later):
-        return Later(finish(), answer.open)
+        return Later(finish(), answer.open, answer.keeps)
     return Later(finish())
 
 
 def _error(served: Served, ctx: Context, request: Message, code: ErrorCode) -> Message | None:
     """The API's refusal of the whole request; None where that says nothing of the error."""
-    if refuses(request):
-        answer: Message | None = refused(request, code, ctx.version)
-    else:
-        answer = served.refuse(request, code, code.text)
+    answer = refusal(served, request, code, code.text, ctx.version)
     if answer is None:
         return None
     # What a version has no field for is not sent: only what can be read back was said.

@@ -219,3 +219,19 @@ def test_a_broker_is_asked_from_many_threads(broker: Broker) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_a_large_request_that_is_held_back_is_whole(local: Broker, codec: str) -> None:
+    local.create_topic("t", max_message_bytes=8 << 20)
+    producer = Producer(
+        {
+            "bootstrap.servers": local.bootstrap_servers,
+            "message.max.bytes": 8 << 20,
+            "compression.type": codec,
+        }
+    )
+    value = bytes(range(256)) * (3 << 12)
+    local.delay("Produce", 50)
+    assert delivered(producer, "t", value) is None
+    assert values(local, "t") == [value]
