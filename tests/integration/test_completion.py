@@ -1,13 +1,16 @@
 """The completion scripts in the shells they are for, at a terminal, by the Tab key."""
 
 import contextlib
+import fcntl
 import os
 import pty
 import re
 import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +37,8 @@ class Terminal:
         self._process, self._terminal = pty.fork()
         if self._process == 0:
             os.execvpe(SHELLS[shell][0], SHELLS[shell], environment)
+        # Wide enough that no line is wrapped.
+        fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 400, 0, 0))
         # What is typed is echoed, so that the word has to be one that only the shell writes.
         typed = (
             f'{PREPARE[shell]}; eval "$(scriba completion {shell})"; echo {READY[:6]}""{READY[6:]}'
@@ -91,11 +96,12 @@ def environment(cluster: Broker, home: Path) -> dict[str, str]:
 def test_the_tab_key_completes_commands_options_and_names(
     sit_down: Callable[[str], Terminal], scriba: Scriba, topic: str, shell: str
 ) -> None:
-    scriba("topic", "create", topic)
+    name = f"read-by-{shell}-{topic}"
+    scriba("topic", "create", name)
     sit_down(shell).complete("scriba topic cre", "create ")
     sit_down(shell).complete("scriba produce t --compr", "--compression ")
     sit_down(shell).complete("scriba produce t --compression sna", "snappy ")
-    sit_down(shell).complete(f"scriba topic describe {topic[:-2]}", f"{topic} ")
+    sit_down(shell).complete(f"scriba topic describe read-by-{shell}", f"{name} ")
     sit_down(shell).complete("scriba help prof", "profile ")
 
 
