@@ -66,3 +66,19 @@ def test_every_page_and_every_decision_is_listed() -> None:
         assert f"{number}. [{title}]({page.name})" in decisions
         numbers.append(int(number))
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_every_example_is_run_by_a_test() -> None:
+    """Named by a test, or a part of a program that is."""
+    folder = ROOT / "examples"
+    tests = "\n".join(test.read_text() for test in ROOT.glob("tests/**/test_*.py"))
+    for program in folder.rglob("*.py"):
+        if program.name.startswith("test_") or program.name == "conftest.py":
+            continue  # of a sample project, whose tests are run together
+        beside = "\n".join(p.read_text() for p in program.parent.rglob("*.py") if p != program)
+        whole = program.stem if program.parent == folder else program.parent.name
+        assert re.search(rf"\b{whole}\b", tests), program
+        assert program.parent == folder or re.search(rf"\b{program.stem}\b", tests + beside), (
+            program
+        )
+        assert f"]({program.relative_to(folder).parts[0]}" in (folder / "README.md").read_text()
