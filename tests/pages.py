@@ -54,7 +54,6 @@ NOT_YET = (
     "docs/dashboard.md",
     "docs/inventory.md",
     "docs/shop.md",
-    "docs/spark.md",
 )
 """Pages whose blocks have still to be made to run. It only gets shorter."""
 
@@ -62,6 +61,7 @@ NOT_RUN = {
     "README.md": 1,
     "docs/commands.md": 1,
     "docs/installing.md": 4,
+    "docs/spark.md": 4,
 }
 """How many blocks of a page say why they are not run."""
 
