@@ -276,14 +276,16 @@ def test_a_paused_broker_can_be_stopped_and_killed(broker: Broker) -> None:
         assert broker.topics() == []
 
 
-def test_a_process_ends_when_the_test_is_killed() -> None:
+def test_a_process_ends_when_the_test_is_killed(tmp_path: Path) -> None:
     program = (
         "import scriba.testing, time\n"
         "with scriba.testing.broker(process=True) as broker:\n"
         "    print(broker.pid, flush=True)\n"
         "    time.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as test:
+    command = [sys.executable, "-c", program]
+    places = os.environ | {"TMPDIR": str(tmp_path)}  # nobody is left to remove the data
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=places) as test:
         assert test.stdout is not None
         pid = int(test.stdout.readline())
         os.kill(pid, 0)

@@ -26,7 +26,8 @@ def started(*words: str, **how: Any) -> Iterator[tuple[subprocess.Popen[str], di
         try:
             yield process, json.loads(process.stdout.readline())
         finally:
-            process.kill()
+            process.terminate()  # not killed: it has to remove its data
+            process.wait(60)
 
 
 def gone(data: str) -> bool:
