@@ -133,8 +133,11 @@ def earlier() -> Iterator[tuple[str, float]]:
 def pytest_configure(config: pytest.Config) -> None:
     # Asked by tools/check.py where a run stands; a copy, as each test's output is taken away.
     faulthandler.register(signal.SIGUSR1, file=os.dup(2), all_threads=True)
-    # A shell that runs this beside itself has it ignore Ctrl-C, and with it all that tests start.
+    # A shell that runs this beside itself has it ignore Ctrl-C, and nohup the end of a terminal;
+    # all that tests start would do the same.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Tally(), "scriba-tally")
