@@ -14,6 +14,8 @@ of their own. One whose comment says "Ctrl-C" is stopped by it as soon as it has
 page shows. What cannot be typed has `<!-- not run: the reason -->` above it, and is counted in
 `NOT_RUN`.
 
+Commands of a page that start a Spark one after the other do so in one Java (`ONE_JAVA`).
+
 A page has a network of its own where the system allows it, so its broker is at port 9092 whatever
 else runs here. The package is the one under test: `pip install` finds it in place, a clone of
 the project's address is one of this checkout, and all else comes from .cache/wheels.
@@ -47,20 +49,24 @@ PAGES = sorted(
     if page.is_file()
 )
 
-HEAVY = ("docs/spark.md", "docs/shop.md", "docs/dashboard.md", "docs/tutorial.md")
-"""These start a Spark."""
-
-NOT_YET = (
+HEAVY = (
+    "docs/spark.md",
+    "docs/shop.md",
     "docs/dashboard.md",
     "docs/inventory.md",
-    "docs/shop.md",
+    "docs/tutorial.md",
 )
-"""Pages whose blocks have still to be made to run. It only gets shorter."""
+"""These start a Spark."""
+
+ONE_JAVA = ("docs/inventory.md", "docs/shop.md")
+"""These start several Sparks, one after the other, in one Java process, whose start takes most of
+the time. Commands in terminals of their own have their own."""
 
 NOT_RUN = {
     "README.md": 1,
     "docs/commands.md": 1,
     "docs/installing.md": 4,
+    "docs/shop.md": 2,
     "docs/spark.md": 4,
 }
 """How many blocks of a page say why they are not run."""
@@ -239,6 +245,20 @@ class Reader:
             finally:
                 reader.gets_up()
 
+    def starts_java(self) -> None:
+        """One Java for all commands of the page that start a Spark, one after the other."""
+        program, where, log = (self.scratch / f"java.{end}" for end in ("py", "sh", "txt"))
+        program.write_text(JAVA_ALONE)
+        words = shlex.join([sys.executable, str(program), str(where)])
+        quiet = f"</dev/null >{shlex.quote(str(log))} 2>&1"
+        _, printed = self.call(f"SCRIBA_SPARK_PYTHON={sys.executable} {words} {quiet} & echo $!")
+        deadline = time.monotonic() + PATIENCE
+        while not where.exists():
+            if not alive(int(printed.split()[-1])) or time.monotonic() > deadline:
+                raise PageError(f"{self.page}: no Java for Spark\n{log.read_text()}")
+            time.sleep(0.02)
+        self.call(f". {shlex.quote(str(where))}")
+
     def types(self, block: Block) -> None:
         if block.reason is not None or (block.language not in TYPED and block.file is None):
             return
@@ -267,7 +287,7 @@ class Reader:
         """Starts a command that goes on, and waits until it does what it is there for."""
         log = self.scratch / f"{len(list(self.scratch.glob('*.log')))}.log"
         log.touch()
-        text = command.text.removesuffix("&").rstrip()
+        text = f"{OWN_JAVA}\n{command.text.removesuffix('&').rstrip()}"
         _, printed = self.call(f"{{ {text}\n}} </dev/null >{shlex.quote(str(log))} 2>&1 & echo $!")
         terminal = Lasting(command, int(printed.split()[-1]), log)
         self.terminals.append(terminal)
@@ -371,6 +391,8 @@ def environment(place: Path) -> dict[str, str]:
         if not name.startswith(("SCRIBA_", "KAFKA_", "PYTEST_", "PYTHON", "PIP_", "SPARK_"))
     }
     return kept | {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_SUBMIT_OPTS": quick_java(),
         "PATH": f"{programs}:{BIN}:{os.environ['PATH']}",
         "HOME": str(place / "home"),
         "VIRTUAL_ENV": str(BIN.parent),
@@ -385,6 +407,13 @@ def environment(place: Path) -> dict[str, str]:
     }
 
 
+def quick_java() -> str:
+    """For Sparks that live for seconds: quick to start, not to run for long."""
+    classes = ROOT / ".cache" / "spark" / "classes.jsa"
+    shared = f" -XX:SharedArchiveFile={classes}" if classes.exists() else ""
+    return f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m{shared}"
+
+
 def publish(origin: Path) -> None:
     """The working tree as the repository that a page clones."""
     origin.mkdir()
@@ -397,6 +426,19 @@ def publish(origin: Path) -> None:
     for words in (["init", "-q"], ["add", "-A"], [*someone, "commit", "-qm", "all"]):
         subprocess.run(["git", *words], cwd=origin, check=True)
 
+
+OWN_JAVA = "unset PYSPARK_GATEWAY_PORT PYSPARK_GATEWAY_SECRET"
+"""Two Sparks at a time cannot be in one."""
+
+JAVA_ALONE = """
+import os, signal, sys
+from pyspark.java_gateway import launch_gateway
+at = launch_gateway().gateway_parameters
+with open(sys.argv[1] + ".new", "w") as said:
+    said.write(f"export PYSPARK_GATEWAY_PORT={at.port} PYSPARK_GATEWAY_SECRET={at.auth_token}")
+os.rename(said.name, sys.argv[1])
+signal.pause()
+"""
 
 ALONE = """
 import fcntl, os, socket, struct, sys
@@ -435,6 +477,8 @@ def read(page: str, place: Path) -> None:
     if any(HOME in block.text for block in found):
         publish(place / "origin")
     with Reader.sits_down(page, place) as reader:
+        if page in ONE_JAVA:
+            reader.starts_java()
         for block in found:
             reader.types(block)
         reader.leaves_all()

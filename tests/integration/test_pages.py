@@ -6,7 +6,7 @@ import pytest
 from tests import pages
 from tests.pages import Block, PageError, Reader, blocks, commands, fits
 
-LIGHT = [page for page in pages.PAGES if page not in (*pages.HEAVY, *pages.NOT_YET)]
+LIGHT = [page for page in pages.PAGES if page not in pages.HEAVY]
 
 
 @pytest.mark.parametrize("page", LIGHT)
@@ -16,9 +16,7 @@ def test_page_can_be_typed_in_order(page: str, tmp_path: Path) -> None:
 
 def test_blocks_that_are_not_run_are_known_by_number() -> None:
     left_out = {
-        page: sum(block.reason is not None for block in blocks(page))
-        for page in pages.PAGES
-        if page not in pages.NOT_YET
+        page: sum(block.reason is not None for block in blocks(page)) for page in pages.PAGES
     }
     assert {page: count for page, count in left_out.items() if count} == pages.NOT_RUN
 
@@ -102,3 +100,11 @@ def test_command_in_another_terminal_goes_on_and_is_ended(tmp_path: Path) -> Non
         assert len(reader.terminals) == 1
         reader.leaves_all()
         assert "stop:" in (reader.scratch / "0.log").read_text()
+
+
+def test_command_in_another_terminal_has_a_java_of_its_own(tmp_path: Path) -> None:
+    with Reader.sits_down("page.md", tmp_path) as reader:
+        reader.types(console("$ export PYSPARK_GATEWAY_PORT=1"))
+        reader.types(console("$ echo java ${PYSPARK_GATEWAY_PORT-none}\njava 1"))
+        lasting = "echo java ${PYSPARK_GATEWAY_PORT-none}; sleep 60  # in another terminal"
+        reader.types(console(f"$ {lasting}\njava none"))
