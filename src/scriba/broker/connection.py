@@ -546,9 +546,8 @@ class Connection:
         self._out.clear()
         self._slots.clear()
         self._backlog = bytearray()
-        if self._frame is not None:
-            self._server.pool.give(self._frame)
-            self._frame = None
+        # Not back to the pool: whoever was reading into it when the peer went has views of it.
+        self._frame = None
         self._server.forget(self)
 
     @property

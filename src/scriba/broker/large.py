@@ -127,6 +127,8 @@ LIMITS: Final[dict[ApiKey, Limits]] = {
         together=lambda asked, topic: (topic.name, asked.partition_index),
     ),
     ApiKey.METADATA: Limits(elements=100_000),
+    # Whoever describes all topics names each of them, for every page anew.
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Limits(elements=100_000),
     # One commit is one batch of the offsets' topic, which takes some ten thousand of them.
     ApiKey.OFFSET_COMMIT: Limits(elements=50_000),
     ApiKey.TXN_OFFSET_COMMIT: _by_topic(elements=50_000, part=500),

@@ -233,6 +233,17 @@ def test_every_api_has_a_limit_of_what_it_takes() -> None:
         assert entry.limits.at_once <= entry.limits.elements <= 300_000, API[key].name
 
 
+def test_all_topics_of_a_large_cluster_can_be_described(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await begin(world)
+        named = [metadata.TopicRequest(name=f"e{n}") for n in range(50_000)]
+        request = metadata.DescribeTopicPartitionsRequest(topics=named)
+        page = await client.send(request, 0, metadata.DescribeTopicPartitionsResponse)
+        assert len(page.topics) == 50_000
+
+    in_a_node(script)
+
+
 # ---- in slices ----
 
 

@@ -484,3 +484,21 @@ def test_a_request_names_only_so_many_bad_records(in_a_node: InANode):
         assert [len(each.record_errors) for each in told] == [6000, 4000, 1]
 
     in_a_node(script)
+
+
+@pytest.mark.parametrize("reset", [False, True])
+def test_who_hangs_up_in_the_middle_of_a_frame_keeps_no_view_of_it(in_a_node: InANode, reset: bool):
+    """That is no handler's doing, and nothing to warn of."""
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        stream = await world.net.connect("127.0.0.1", 9092)
+        stream.send([(200_000).to_bytes(4, "big") + bytes(1_000)])
+        await asyncio.sleep(1)
+        if reset:
+            stream._link.reset("a test")  # type: ignore[attr-defined]
+        stream.close()
+        await asyncio.sleep(1)
+        assert node.server.connections == 0
+        assert node.server.pool.kept_views == 0
+
+    in_a_node(script)
