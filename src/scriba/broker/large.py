@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar
 
 from scriba.broker.answers import HangUp
 from scriba.controller.topics import check_created
+from scriba.groups.offsets_read import check_asked_once
 from scriba.settings import NodeSettings
 from scriba.wire.apis import ApiKey
 from scriba.wire.packed import Packed
@@ -138,6 +139,7 @@ LIMITS: Final[dict[ApiKey, Limits]] = {
             Cut(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions")),
             Cut(("topics", "partition_indexes"), ("topics", "partitions")),
         ),
+        check=lambda _, request: check_asked_once(request),
     ),
     ApiKey.OFFSET_DELETE: _by_topic(elements=_OF_PARTITIONS),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _by_topic(elements=_OF_PARTITIONS),

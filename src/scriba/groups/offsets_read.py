@@ -32,6 +32,20 @@ GROUP_ERROR_FROM = 2
 # --- OffsetFetch ---
 
 
+def check_asked_once(request: OffsetFetchRequest) -> None:
+    """KafkaError where a group is asked for all it has, again and again: few bytes of a request
+    would have answers of millions of offsets."""
+    seen: set[str] = set()
+    for group in request.groups:
+        if group.topics is None:
+            if group.group_id in seen:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST,
+                    f"group {group.group_id} is asked for all its offsets more than once",
+                )
+            seen.add(group.group_id)
+
+
 def fetch(
     state: State, request: OffsetFetchRequest, token: Token, caller: Caller, now: Instant
 ) -> Outcome:

@@ -15,6 +15,7 @@ from scriba.broker import connection as connections
 from scriba.broker.large import DEFAULT, LIMITS, MAX_REPEATS
 from scriba.broker.node import Node
 from scriba.broker.served import served
+from scriba.errors import ErrorCode
 from scriba.runtime import pace
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
@@ -240,6 +241,25 @@ def test_all_topics_of_a_large_cluster_can_be_described(in_a_node: InANode) -> N
         request = metadata.DescribeTopicPartitionsRequest(topics=named)
         page = await client.send(request, 0, metadata.DescribeTopicPartitionsResponse)
         assert len(page.topics) == 50_000
+
+    in_a_node(script)
+
+
+@pytest.mark.parametrize("times", [2, 900, 5_000])
+def test_a_group_is_asked_for_all_its_offsets_once(in_a_node: InANode, times: int) -> None:
+    """Six bytes for each time it is named would else be answered by all that it has committed."""
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await begin(world)
+        wanted = [groups.OffsetFetchRequestGroup(group_id="e0", topics=None) for _ in range(times)]
+        request = groups.OffsetFetchRequest(groups=wanted)
+        answer = await client.send(request, 8, groups.OffsetFetchResponse)
+        assert {group.error_code for group in answer.groups} == {ErrorCode.INVALID_REQUEST}
+        for n, group in enumerate(wanted):
+            group.group_id = f"e{n}"
+        answer = await client.send(request, 8, groups.OffsetFetchResponse)
+        assert [group.group_id for group in answer.groups] == [w.group_id for w in wanted]
+        assert ErrorCode.INVALID_REQUEST not in {group.error_code for group in answer.groups}
 
     in_a_node(script)
 

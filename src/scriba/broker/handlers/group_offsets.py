@@ -12,7 +12,9 @@ from scriba.broker.access import Operation, Resource
 from scriba.broker.context import Context, Later
 from scriba.broker.handlers.groups import Answer, to_coordinator
 from scriba.errors import ErrorCode, KafkaError
+from scriba.groups.offsets_read import check_asked_once
 from scriba.groups.refusals import refused
+from scriba.runtime.pace import Pace
 from scriba.wire import groups as wire
 from scriba.wire.schema import Message
 from scriba.wire.txn import (
@@ -263,8 +265,11 @@ def _denied_topic(topic: wire.OffsetFetchRequestTopics) -> wire.OffsetFetchRespo
 async def _fetch_several(
     node: Node, ctx: Context, request: wire.OffsetFetchRequest
 ) -> wire.OffsetFetchResponse:
+    check_asked_once(request)
     response = wire.OffsetFetchResponse()
+    pace = Pace(node.world.clock)
     for group in request.groups:
+        await pace()
         # One at a time: an answer that was begun and is never awaited would be left behind.
         answer = _fetch_group(node, ctx, request, group)
         found = await answer.awaitable if isinstance(answer, Later) else answer
