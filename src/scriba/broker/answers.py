@@ -87,6 +87,10 @@ class Kept:
         self._give()
 
 
+PATIENCE_S: Final = 10
+"""How long large requests wait for peers that do not take the answers to theirs."""
+
+
 class Unsent:
     """Bytes of large answers that their peers have not taken yet, of all connections together."""
 
@@ -95,12 +99,16 @@ class Unsent:
         self.bytes = 0
         self._room: asyncio.Future[None] | None = None
 
-    async def room(self) -> None:
-        """Waits until there are not too many."""
+    async def room(self, shed: Callable[[int], None]) -> None:
+        """Waits until there are not too many; has the slowest peers `shed` if that takes long."""
         while self.bytes > self.limit:
             if self._room is None:
                 self._room = asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._room)
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    await asyncio.shield(self._room)
+            except TimeoutError:
+                shed(self.bytes - self.limit)
 
     def took(self, size: int) -> None:
         self.bytes -= size

@@ -551,6 +551,11 @@ class Connection:
         self._server.forget(self)
 
     @property
+    def unsent_in_memory(self) -> int:
+        """Bytes of answers that the peer has not taken, without those that are in files."""
+        return sum(len(part) for part in self._out if not isinstance(part, Region))
+
+    @property
     def busy(self) -> bool:
         """Whether a request of this connection is being worked on or answered."""
         return bool(self._slots)

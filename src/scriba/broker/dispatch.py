@@ -6,9 +6,12 @@ is answered by closing the connection, as Kafka does. A handler is a plain funct
 answer at all. A KafkaError that escapes it becomes the API's own shape of that error.
 
 Requests and answers of many elements take their time, in slices (`large`): their connection reads
-nothing more meanwhile, and all others are served. `LARGE_AT_A_TIME` of them are in work at once,
-and none is begun while peers have not taken `LARGE_UNSENT` bytes of the answers to earlier ones, so
-that they have a bound in memory, too; those that come meanwhile wait as the bytes they are.
+nothing more meanwhile, and all others are served. `LARGE_AT_A_TIME` of about one size are in work
+at once, so that whoever asks for hundreds of things never waits for those who ask for a hundred
+thousand. None is begun while peers have not taken `LARGE_UNSENT` bytes of the answers to earlier
+ones, so that they have a bound in memory, too; those that come meanwhile wait as the bytes they
+are. Who takes nothing for long while others wait is hung up on, and questions of peers that have
+gone meanwhile are not answered.
 """
 
 from __future__ import annotations
@@ -28,7 +31,16 @@ from scriba.broker.connection import Connection
 from scriba.broker.context import Context, Later
 from scriba.broker.fetch_lanes import FetchLanes
 from scriba.broker.lanes import ProduceLanes
-from scriba.broker.large import DEFAULT, TOLD_AT_ONCE, Cut, Limits, cut_of, merge, parts
+from scriba.broker.large import (
+    DEFAULT,
+    QUESTIONS,
+    TOLD_AT_ONCE,
+    Cut,
+    Limits,
+    cut_of,
+    merge,
+    parts,
+)
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups.refusals import refused, refuses
 from scriba.runtime.pace import BETWEEN_LOOKS, Pace, in_slices, next_turn
@@ -50,6 +62,8 @@ ANSWERS_KEPT: Final = 64
 LARGEST_KEPT: Final = 1 << 20
 """Bytes of a question or an answer that is kept: a few thousand partitions."""
 LARGE_AT_A_TIME: Final = 2
+SIZES: Final = 16
+"""Kinds of large requests by their bytes: each up to four times as large as the one before."""
 LARGE_UNSENT: Final = 1 << 29
 """Bytes of large answers that wait for their peers, before the next large request is begun."""
 
@@ -122,7 +136,7 @@ class Dispatch:
         self.table = table
         self._cached: dict[Question, bytes] = {}
         self._cached_at = -1
-        self._large = asyncio.Semaphore(LARGE_AT_A_TIME)
+        self._large = [asyncio.Semaphore(LARGE_AT_A_TIME) for _ in range(SIZES)]
         self._unsent = Unsent(LARGE_UNSENT)
         self._lanes: dict[int, ProduceLanes | FetchLanes | CommitLanes] = {}
         if PRODUCE in table:
@@ -206,21 +220,25 @@ class Dispatch:
         """Decodes in slices what is too much for one, and handles it in parts where it can."""
         version = header.api_version
         ctx = _context(connection, header)
-        async with self._large:
-            await self._unsent.room()
+        async with self._large[len(kept.view).bit_length() // 2]:
+            await self._unsent.room(self._node.server.shed)
             await next_turn()
+            _check_peer(served, connection)
             pace = Pace(self._node.world.clock)
             request = await self._decode_large(served, kept, start, version, pace)
+            if served.revoke is None:
+                kept.give_back()  # it has no views, and may wait for long
             served.count += 1
             served.large += 1
             cut = cut_of(served.limits, request)
             if cut is not None:
-                response = await self._handle_parts(served, ctx, request, cut, pace)
+                response = await self._handle_parts(served, connection, ctx, request, cut, pace)
         if cut is None:
             # Not while others wait for it: a fetch may wait for records.
             response = await self._handled(served, ctx, request)
-        # Not after an exception, whose traceback still has views.
-        kept.give_back()
+        if served.revoke is not None:
+            # Not after an exception, whose traceback still has views.
+            kept.give_back()
         if response is None:
             return None
         self._node.throttle(ctx, response)
@@ -253,7 +271,13 @@ class Dispatch:
         return request
 
     async def _handle_parts(
-        self, served: Served, ctx: Context, request: Message, cut: Cut, pace: Pace
+        self,
+        served: Served,
+        connection: Connection,
+        ctx: Context,
+        request: Message,
+        cut: Cut,
+        pace: Pace,
     ) -> Message | None:
         refused: KafkaError | None = None
         if served.limits.check is not None:
@@ -268,6 +292,7 @@ class Dispatch:
                     await pace()
                 continue
             await pace()
+            _check_peer(served, connection)
             if refused is not None:
                 told = self._failed(served, ctx, part.request, refused)
             else:
@@ -403,6 +428,12 @@ class Dispatch:
 
 async def _settled(answer: Parts | Parked | None) -> Parts | None:
     return await answer.awaitable if isinstance(answer, Parked) else answer
+
+
+def _check_peer(served: Served, connection: Connection) -> None:
+    """Ends a question that nobody waits for any more. What changes something is carried out."""
+    if served.key in QUESTIONS and connection.stream.ended():
+        raise HangUp(f"the peer has gone before {served.name} was answered")
 
 
 def _context(connection: Connection, header: RequestHeader) -> Context:

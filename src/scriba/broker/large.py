@@ -206,6 +206,26 @@ one by one, is more than the largest clusters hold; a broker that takes them is 
 
 DEFAULT: Final = Limits()
 
+QUESTIONS: Final = frozenset(
+    {
+        ApiKey.FETCH,
+        ApiKey.LIST_OFFSETS,
+        ApiKey.METADATA,
+        ApiKey.DESCRIBE_TOPIC_PARTITIONS,
+        ApiKey.OFFSET_FETCH,
+        ApiKey.OFFSET_FOR_LEADER_EPOCH,
+        ApiKey.DESCRIBE_PRODUCERS,
+        ApiKey.DESCRIBE_LOG_DIRS,
+        ApiKey.FIND_COORDINATOR,
+        ApiKey.DESCRIBE_GROUPS,
+        ApiKey.CONSUMER_GROUP_DESCRIBE,
+        ApiKey.DESCRIBE_TRANSACTIONS,
+        ApiKey.DESCRIBE_CONFIGS,
+        ApiKey.LIST_PARTITION_REASSIGNMENTS,
+    }
+)
+"""What changes nothing, so that it need not be worked on once the peer has gone."""
+
 
 # ---- cutting ----
 

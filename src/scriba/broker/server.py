@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from scriba.broker.answers import Parked, Parts
 from scriba.broker.buffers import BufferPool, ReceiveBuffer, Spoil
-from scriba.broker.connection import Connection
+from scriba.broker.connection import MAX_UNSENT, Connection
 from scriba.broker.context import ANONYMOUS
 from scriba.runtime.ports import Clock, Listener, Net, Stream
 
@@ -151,11 +151,25 @@ class Server:
         if self.limits.idle_ms < 0:
             return 0
         before = self.clock.mono_ms() - self.limits.idle_ms
-        idle = [c for c in self._connections if c.last_active < before and not c.busy]
+        idle = [
+            c
+            for c in self._connections
+            if c.last_active < before and (not c.busy or c.stream.ended())
+        ]
         for connection in idle:
             connection.close()
         self.counters.idled_out += len(idle)
         return len(idle)
+
+    def shed(self, excess: int) -> None:
+        """Hangs up on those who take their answers slowest, until so many bytes are free."""
+        slow = [c for c in self._connections if c.unsent_in_memory > MAX_UNSENT]
+        for connection in sorted(slow, key=lambda c: c.last_active):
+            if excess <= 0:
+                return
+            excess -= connection.unsent_in_memory
+            self.hung_up(connection, "it does not take its answers, and others wait for the memory")
+            connection.close()
 
     def stop_listening(self) -> None:
         for listener in self._listeners:

@@ -99,6 +99,14 @@ class SocketStream:
             else:
                 self._loop.add_writer(self._fd, on_writable)
 
+    def ended(self) -> bool:
+        try:
+            return not self._socket.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+
     def close(self) -> None:
         if self._fd >= 0:
             self.want(None, None)

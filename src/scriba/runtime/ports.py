@@ -195,6 +195,9 @@ class Stream(Protocol):
         on_writable: Callable[[], None] | None,
     ) -> None: ...
 
+    def ended(self) -> bool:
+        """Whether the peer has hung up and all that it had sent is read; takes nothing."""
+
     def close(self) -> None: ...
 
 

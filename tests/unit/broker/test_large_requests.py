@@ -12,11 +12,14 @@ from typing import Any
 import pytest
 
 from scriba.broker import connection as connections
+from scriba.broker.context import Later
+from scriba.broker.dispatch import LARGE_AT_A_TIME
 from scriba.broker.large import DEFAULT, LIMITS, MAX_REPEATS
 from scriba.broker.node import Node
 from scriba.broker.served import served
 from scriba.errors import ErrorCode
 from scriba.runtime import pace
+from scriba.runtime.ports import Stream
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire import admin, fetch, groups, metadata
@@ -30,6 +33,17 @@ TOPICS = ("e0", "e1", "e2")
 
 async def dial(world: ProcessWorld) -> Peer:
     return await Peer.connect(world.net, "127.0.0.1", 9092)
+
+
+async def sent(world: ProcessWorld, request: Message, version: int) -> Stream:
+    """A connection of somebody who has sent a request, and reads nothing."""
+    stream = await world.net.connect("127.0.0.1", 9092)
+    body = encode_request(request, version, 1, "raw")
+    rest = struct.pack(">i", len(body)) + body
+    while rest:
+        rest = rest[max(stream.send([rest]), 0) :]
+        await asyncio.sleep(0.01)
+    return stream
 
 
 async def begin(world: ProcessWorld) -> Peer:
@@ -358,12 +372,7 @@ def test_large_requests_wait_while_peers_do_not_take_large_answers(in_a_node: In
         other = await begin(world)
         node.dispatch._unsent.limit = 100_000
         many = groups.DescribeGroupsRequest(groups=["x" * 1_000] * 5_000)
-        body = encode_request(many, 5, 1, "raw")
-        silent = await world.net.connect("127.0.0.1", 9092)
-        rest = struct.pack(">i", len(body)) + body
-        while rest:
-            rest = rest[max(silent.send([rest]), 0) :]
-            await asyncio.sleep(0.01)
+        silent = await sent(world, many, 5)
         await asyncio.sleep(1)
         assert node.dispatch._unsent.bytes > 5_000_000
         answer = other.send(many, 5, groups.DescribeGroupsResponse)
@@ -377,6 +386,91 @@ def test_large_requests_wait_while_peers_do_not_take_large_answers(in_a_node: In
         assert len((await answer).groups) == 5_000
         await asyncio.sleep(1)
         assert node.dispatch._unsent.bytes == 0
+
+    in_a_node(script)
+
+
+def test_who_does_not_take_its_answer_is_hung_up_on_when_others_wait(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        other = await begin(world)
+        node.dispatch._unsent.limit = 100_000
+        many = groups.DescribeGroupsRequest(groups=["x" * 1_000] * 5_000)
+        silent = await sent(world, many, 5)
+        await asyncio.sleep(1)
+        answer = await asyncio.wait_for(other.send(many, 5, groups.DescribeGroupsResponse), 60)
+        assert len(answer.groups) == 5_000
+        await asyncio.sleep(1)
+        assert silent._link.broken or silent._in.ended  # type: ignore[attr-defined]
+        assert node.dispatch._unsent.bytes == 0
+
+    in_a_node(script)
+
+
+def test_hundreds_do_not_wait_for_hundreds_of_thousands(in_a_node: InANode) -> None:
+    """However many of those are in the queue, and whoever has gone is not answered."""
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        other = await begin(world)
+        entry = node.dispatch.table[ApiKey.DESCRIBE_GROUPS]
+        ordinary, held = entry.handler, asyncio.Event()
+
+        async def slow(request: Any, answer: Any) -> Any:
+            if len(request.groups[0]) > 2:
+                await held.wait()
+            return await answer.awaitable
+
+        entry.handler = lambda node, ctx, request: Later(
+            slow(request, ordinary(node, ctx, request))
+        )
+        many = groups.DescribeGroupsRequest(groups=[f"g{n}" for n in range(100, 20_000)])
+        streams = [await sent(world, many, 5) for _ in range(8)]
+        await asyncio.sleep(1)
+        few = groups.DescribeGroupsRequest(groups=["e0"] * 200)
+        found = await asyncio.wait_for(other.send(few, 5, groups.DescribeGroupsResponse), 60)
+        assert len(found.groups) == 200
+        for stream in streams:
+            stream.close()
+        await asyncio.sleep(1)
+        held.set()
+        await asyncio.sleep(5)
+        assert entry.large == 1 + LARGE_AT_A_TIME, "none but those that were begun already"
+        assert node.server.connections == 1
+
+    in_a_node(script)
+
+
+def test_a_large_fetch_that_waits_keeps_neither_its_bytes_nor_its_repeats(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await begin(world)
+        seen: list[Any] = []
+        entry = node.dispatch.table[ApiKey.FETCH]
+        ordinary = entry.handler
+
+        def curious(node: Node, ctx: Any, request: Any) -> Any:
+            seen.append(request)
+            return ordinary(node, ctx, request)
+
+        entry.handler = curious
+        asked = [fetch.FetchPartition(partition=0, partition_max_bytes=1)] * 50_000
+        request = fetch.FetchRequest(
+            max_bytes=1 << 20,
+            max_wait_ms=2**31 - 1,
+            min_bytes=1,
+            session_epoch=-1,
+            topics=[fetch.FetchTopic(topic="e0", partitions=asked)],
+        )
+        given = node.server.pool._kept
+        stream = await sent(world, request, 12)
+        await asyncio.sleep(1)
+        assert seen[0].topics == []
+        assert node.server.pool._kept > given, "the buffer is back"
+        # It waits for days; whoever has gone is noticed all the same.
+        stream.close()
+        await asyncio.sleep(node.settings.connections_max_idle_ms / 1000 + 60)
+        node.server.close_idle()
+        assert node.server.connections == 0
 
     in_a_node(script)
 

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from scriba.replication.leader import LeaderState
     from scriba.wire.fetch import FetchPartition
 
+FIRST_WITH_ERROR: Final = 7
+"""Before, an error of the whole is told of each partition that was asked for (`refuse`)."""
 FIRST_BY_ID: Final = 13
 DEBUGGING_REPLICA: Final = -2
 """Tools that read what consumers may not see yet, up to the end of the log."""
@@ -97,6 +99,10 @@ async def _fetch_many(
         )
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
+    if ctx.version >= FIRST_WITH_ERROR:
+        # The plan has each partition once; a request may name one as often as it likes, and wait.
+        request.topics = []
+        request.forgotten_topics_data = []
     return await _wait(node, ctx, request, plan, replica, None)
 
 

@@ -176,6 +176,9 @@ class SimStream:
             self._context = contextvars.copy_context()
             self.poll()
 
+    def ended(self) -> bool:
+        return self._link.broken or (self._in.ended and not self._in.arrived)
+
     def close(self) -> None:
         if self.gone:
             return
