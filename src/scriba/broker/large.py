@@ -26,6 +26,7 @@ from typing import Any, Final, TypeVar
 
 from scriba.broker.answers import HangUp
 from scriba.controller.topics import check_created
+from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.offsets_read import check_asked_once
 from scriba.settings import NodeSettings
 from scriba.wire.apis import ApiKey
@@ -110,6 +111,18 @@ def _resource(element: Any, _: Any = None) -> Hashable:
     return element.resource_type, element.resource_name
 
 
+def _check_named_once(_: NodeSettings, request: Any) -> None:
+    """KafkaError where a partition of which much is told is asked for again and again."""
+    seen: set[tuple[str, int]] = set()
+    for topic in request.topics:
+        for index in topic.partition_indexes:
+            if (topic.name, index) in seen:
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, f"{topic.name}-{index} is asked for more than once"
+                )
+            seen.add((topic.name, index))
+
+
 _OF_PARTITIONS: Final = 150_000
 """A hundred thousand partitions of fifty thousand topics."""
 
@@ -144,7 +157,10 @@ LIMITS: Final[dict[ApiKey, Limits]] = {
     ApiKey.OFFSET_DELETE: _by_topic(elements=_OF_PARTITIONS),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _by_topic(elements=_OF_PARTITIONS),
     ApiKey.DELETE_RECORDS: _by_topic(elements=_OF_PARTITIONS, part=500),
-    ApiKey.DESCRIBE_PRODUCERS: _by_topic("partition_indexes", elements=_OF_PARTITIONS),
+    # One partition may have thousands of producers, one transaction thousands of partitions.
+    ApiKey.DESCRIBE_PRODUCERS: _by_topic(
+        "partition_indexes", elements=_OF_PARTITIONS, at_once=10, part=1, check=_check_named_once
+    ),
     ApiKey.DESCRIBE_LOG_DIRS: Limits(elements=_OF_PARTITIONS),
     ApiKey.FIND_COORDINATOR: _flat("coordinator_keys", "coordinators", elements=50_000),
     ApiKey.DESCRIBE_GROUPS: _flat("groups", "groups", elements=50_000, at_once=100),
@@ -152,7 +168,9 @@ LIMITS: Final[dict[ApiKey, Limits]] = {
     ApiKey.DELETE_GROUPS: _flat(
         "groups_names", "results", elements=50_000, at_once=100, once=_itself
     ),
-    ApiKey.DESCRIBE_TRANSACTIONS: _flat("transactional_ids", "transaction_states", elements=50_000),
+    ApiKey.DESCRIBE_TRANSACTIONS: _flat(
+        "transactional_ids", "transaction_states", elements=50_000, at_once=10, part=1
+    ),
     ApiKey.CREATE_TOPICS: _flat(
         "topics", "topics", elements=50_000, together=_name, check=check_created
     ),

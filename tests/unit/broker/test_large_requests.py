@@ -22,7 +22,7 @@ from scriba.runtime import pace
 from scriba.runtime.ports import Stream
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import admin, fetch, groups, metadata
+from scriba.wire import admin, fetch, groups, metadata, txn
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.frame import encode_request
 from scriba.wire.schema import Field, Message, Struct
@@ -130,8 +130,8 @@ def test_in_parts_a_request_comes_to_what_it_comes_to_at_once(
         async def script(node: Node, world: ProcessWorld) -> None:
             client = await begin(world)
             entry = node.dispatch.table[key]
-            if part:
-                entry.limits = dataclasses.replace(limits, at_once=1, part=part)
+            at_once, size = (1, part) if part else (1_000, limits.part)
+            entry.limits = dataclasses.replace(limits, at_once=at_once, part=size)
             answers.append(await client.send(request, version, api.response))
             assert entry.large == (1 if part else 0)
 
@@ -255,6 +255,22 @@ def test_all_topics_of_a_large_cluster_can_be_described(in_a_node: InANode) -> N
         request = metadata.DescribeTopicPartitionsRequest(topics=named)
         page = await client.send(request, 0, metadata.DescribeTopicPartitionsResponse)
         assert len(page.topics) == 50_000
+
+    in_a_node(script)
+
+
+def test_a_partition_is_asked_for_its_producers_once(in_a_node: InANode) -> None:
+    """Four bytes for each time it is named would else be answered by all of its producers."""
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await begin(world)
+        for indexes, code in (([0] * 900, 42), ([0, 1, 2, 3] * 300, 42), ([0, 1, 2, 3], 0)):
+            asked = [txn.TopicRequest(name="e0", partition_indexes=indexes)]
+            asked.append(txn.TopicRequest(name="e1", partition_indexes=[0]))
+            request = txn.DescribeProducersRequest(topics=asked)
+            told = await client.send(request, 0, txn.DescribeProducersResponse)
+            assert [p.partition_index for p in told.topics[0].partitions] == indexes
+            assert {p.error_code for topic in told.topics for p in topic.partitions} == {code}
 
     in_a_node(script)
 
