@@ -39,14 +39,15 @@ class ClockWatch:
         self.surprised = False
         """Whether the last look was the one that found the jump: time to tell of it."""
 
-    def suspect(self, witness_ms: int, now: Instant) -> bool:
-        """Whether the clock is too far ahead of a time that was right; then it is not believed."""
+    def suspect(self, witness_ms: int, now: Instant, ran_ms: int = 0) -> bool:
+        """Whether the clock is too far ahead of a time that was right; then it is not believed.
+        `ran_ms` of the pause have passed before this start."""
         jump = now.wall_ms - witness_ms
         if jump <= OFF_MS:
             return False
         self._ahead = witness_ms - now.mono_ms
         self._far = OFF_MS
-        self._until = now.mono_ms + PAUSE_MS
+        self._until = now.mono_ms + max(PAUSE_MS - ran_ms, 0)
         self.jump_ms = jump
         return True
 

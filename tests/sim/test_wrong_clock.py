@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from scriba.broker.aging import PAUSED_AT
+from scriba.broker.aging import PAUSED_AT, PAUSED_FOR
 from scriba.broker.node import Node
 from scriba.controller.image import BROKER
 from scriba.records.batch import Record, encode_batch, read_header
@@ -152,6 +152,25 @@ def test_the_pause_outlasts_a_restart_whose_own_records_vouch_for_the_wrong_time
 
 def test_after_a_day_of_running_the_clock_is_believed() -> None:
     Machine().run(with_a_week_of_retention, YEARS_MS, paused_for_a_day, deletes)
+
+
+def test_a_day_of_running_may_be_made_of_short_runs() -> None:
+    """A machine that is switched off every evening: eight hours on, sixteen off."""
+    seen: list[bool] = []
+
+    async def until_evening(node: Node, world: ProcessWorld) -> None:
+        await asyncio.sleep(8 * 3600)
+        seen.append(node.aging.paused)
+
+    async def forgets_the_pause(node: Node, world: ProcessWorld) -> None:
+        await deletes(node, world)
+        stored = node.image.config(BROKER, str(node.id))
+        assert not {PAUSED_AT, PAUSED_FOR} & stored.keys()
+
+    night = 16 * DAY_MS // 24
+    workdays = (until_evening, night) * 4
+    Machine().run(with_a_week_of_retention, 30 * DAY_MS, *workdays, forgets_the_pause)
+    assert seen == [True, True, True, False]
 
 
 def test_an_operator_who_has_looked_resumes_and_it_stays_so() -> None:

@@ -9,7 +9,8 @@ A pause must outlast a restart: what is written meanwhile bears the doubtful tim
 for it. So it is kept in the metadata as a setting of the broker, `scriba.retention.paused.at.ms`:
 the time that is believed. Whoever deletes it (`scriba log retention resume` does) has looked at the
 clock, and all goes on. So it does, and the setting goes, after a day of running or once the clock
-is right.
+is right. The day may be made of many short runs: how long they were is kept beside it, in
+`scriba.retention.paused.for.ms`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
 from scriba.controller.image import BROKER, ClusterImage
-from scriba.instant import OFF_MS, ClockWatch, Instant
+from scriba.instant import OFF_MS, PAUSE_MS, ClockWatch, Instant
 from scriba.runtime.pace import Pace
 from scriba.wire.configs import (
     IncrementalAlterConfigsRequest,
@@ -35,6 +36,10 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PAUSED_AT: Final = "scriba.retention.paused.at.ms"
+PAUSED_FOR: Final = "scriba.retention.paused.for.ms"
+NOTED_EVERY_MS: Final = 600_000
+"""How often it is noted how long the node has run in a pause."""
+
 SET, DELETE = 0, 1
 _HOUR_MS: Final = 3_600_000
 
@@ -48,6 +53,7 @@ class Aging:
         self._told = False
         self._resumed_pause = False
         """Whether the pause began before this start."""
+        self._noted_at = 0
 
     @property
     def paused(self) -> bool:
@@ -86,22 +92,27 @@ class Aging:
     def at_start(self, image: ClusterImage, newest_ms: int) -> list[Message]:
         """Compares the clock with the newest time in the metadata; what is to be stored of it."""
         now = self._node.world.clock.now()
-        kept = image.config(BROKER, str(self._node.id)).get(PAUSED_AT)
+        stored = image.config(BROKER, str(self._node.id))
+        kept = stored.get(PAUSED_AT)
         witness_ms = newest_ms if kept is None else int(kept)
-        self._kept = witness_ms >= 0 and self.watch.suspect(witness_ms, now)
+        ran_ms = 0 if kept is None else int(stored.get(PAUSED_FOR) or 0)
+        self._kept = witness_ms >= 0 and self.watch.suspect(witness_ms, now, ran_ms)
         self._resumed_pause = kept is not None
+        self._noted_at = now.mono_ms
         if self._kept:
             self._tell(now)
         if self._kept == (kept is not None):
             return []
         value = str(witness_ms) if self._kept else None
+        changed = {PAUSED_AT: value} | dict.fromkeys(stored.keys() & {PAUSED_FOR})
         return [
             ConfigRecord(
                 resource_type=BROKER,
                 resource_name=str(self._node.id),
-                name=PAUSED_AT,
+                name=name,
                 value=value,
             )
+            for name, value in changed.items()
         ]
 
     async def ask_records(self) -> None:
@@ -135,21 +146,32 @@ class Aging:
         self._kept = witness_ms >= 0
 
     async def settle(self, now: Instant) -> None:
-        """Brings the setting in line with the watch."""
+        """Brings the settings in line with the watch."""
         paused = not self.allowed(now)
+        changed: dict[str, str | None] = {}
         if paused != self._kept:
-            value = str(self.watch.expected_ms(now)) if paused else None
-            await self._store(value)
+            changed[PAUSED_AT] = str(self.watch.expected_ms(now)) if paused else None
+            self._noted_at = now.mono_ms
+        if not paused and self._node.settings.scriba_retention_paused_for_ms:
+            changed[PAUSED_FOR] = None
+        elif paused and now.mono_ms - self._noted_at >= NOTED_EVERY_MS:
+            self._noted_at = now.mono_ms
+            changed[PAUSED_FOR] = str(PAUSE_MS - self.watch.left_ms(now))
+        if changed:
+            await self._store(changed)
 
-    async def _store(self, value: str | None) -> None:
-        change = IncrementalAlterConfigsRequestAlterableConfig(
-            name=PAUSED_AT, config_operation=DELETE if value is None else SET, value=value
-        )
+    async def _store(self, changed: dict[str, str | None]) -> None:
+        changes = [
+            IncrementalAlterConfigsRequestAlterableConfig(
+                name=name, config_operation=DELETE if value is None else SET, value=value
+            )
+            for name, value in changed.items()
+        ]
         await self._node.controller.call(
             IncrementalAlterConfigsRequest(
                 resources=[
                     IncrementalAlterConfigsRequestAlterConfigsResource(
-                        resource_type=BROKER, resource_name=str(self._node.id), configs=[change]
+                        resource_type=BROKER, resource_name=str(self._node.id), configs=changes
                     )
                 ]
             )

@@ -172,10 +172,9 @@ class NodeSettings(NodeKeys):
             raise self._refuse(
                 "security.inter.broker.protocol", "inter.broker.listener.name is set too; drop one"
             )
-        if "scriba.retention.paused.at.ms" in static:
-            raise self._refuse(
-                "scriba.retention.paused.at.ms", "is set while a node runs; drop it here"
-            )
+        for name in ("scriba.retention.paused.at.ms", "scriba.retention.paused.for.ms"):
+            if name in static:
+                raise self._refuse(name, "is set while a node runs; drop it here")
         check_listeners(self)
         self.check_groups()
         self.check_cleaner()

@@ -138,6 +138,14 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         "is deleted for its age meanwhile. The node sets it by itself; `scriba log retention "
         "resume` deletes it, and deletion goes on.",
     )
+    scriba_retention_paused_for_ms: int = setting(
+        Kind.LONG,
+        default=0,
+        at_least=0,
+        scope=Scope.PER_BROKER,
+        doc="How long a node has run, over all its starts, since it does not believe its clock; "
+        "after a day it does. The node sets it by itself.",
+    )
     # --- where it keeps its data --------------------------------------------------------------
     log_dir: tuple[str, ...] = setting(
         Kind.LIST,
