@@ -388,7 +388,9 @@ def environment(place: Path) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("SCRIBA_", "KAFKA_", "PYTEST_", "PYTHON", "PIP_", "SPARK_"))
+        if not name.startswith(
+            ("SCRIBA_", "KAFKA_", "PYTEST_", "PYTHON", "PYSPARK_", "PIP_", "SPARK_")
+        )
     }
     return kept | {
         "SPARK_LOCAL_IP": "127.0.0.1",

@@ -513,4 +513,9 @@ def test_of_a_batch_with_bad_records_exactly_those_are_blamed(
     assert producer.flush(300) == 0
     named = {number for number, code in told.items() if code == KafkaError.INVALID_RECORD}
     others = {n for n, code in told.items() if code == KafkaError._INVALID_DIFFERENT_RECORD}
-    assert (named, len(others)) == ({7, 17, 27, 37, 47, 57, 67, 77, 87, 97}, 90), told
+    assert named == {7, 17, 27, 37, 47, 57, 67, 77, 87, 97}, told
+    # librdkafka may send the first ones apart while it learns of the topic: those are written.
+    written = {number for number, code in told.items() if code == 0}
+    assert others, told
+    assert len(told) == 100
+    assert named | others | written == set(range(100)), told

@@ -23,10 +23,9 @@ def example(name: str) -> dict[str, Any]:
 def rocksdb(spark: SparkSession) -> Iterator[dict[str, Any]]:
     found = example("running_totals.py")
     (name,) = found["STATE"]
-    before = spark.conf.get(name)
     spark.conf.set(name, found["STATE"][name])
     yield found
-    spark.conf.set(name, before or "")
+    spark.conf.unset(name)
 
 
 def fill(desk: Desk, topic: str, records: list[tuple[str, str]]) -> None:

@@ -133,6 +133,11 @@ class SyncConsumer(Sync[Consumer[K, V]], Generic[K, V]):
     def settings(self) -> ConsumerSettings:
         return self._client.settings
 
+    @property
+    def trouble(self) -> ClientError | None:
+        """As `Consumer.trouble`."""
+        return self._client.trouble
+
     def close(self, timeout_ms: int = 30_000, *, commit: bool = True) -> None:
         """As `Consumer.close`."""
         if not self._closed and self._client._group is not None:
@@ -274,6 +279,11 @@ class SyncAdmin(Sync[Admin]):
     @property
     def settings(self) -> AdminSettings:
         return self._client.settings
+
+    @property
+    def trouble(self) -> ClientError | None:
+        """As `Admin.trouble`."""
+        return self._client.trouble
 
     def close(self) -> None:
         """As `Admin.close`."""

@@ -138,6 +138,11 @@ class SyncProducer(Sync[Producer]):
     def settings(self) -> ProducerSettings:
         return self._client.settings
 
+    @property
+    def trouble(self) -> ClientError | None:
+        """As `Producer.trouble`."""
+        return self._client.trouble
+
     def flush(self, timeout_ms: int | None = None) -> None:
         """As `Producer.flush`."""
 
