@@ -413,7 +413,7 @@ def quick_java() -> str:
     """For Sparks that live for seconds: quick to start, not to run for long."""
     classes = ROOT / ".cache" / "spark" / "classes.jsa"
     shared = f" -XX:SharedArchiveFile={classes}" if classes.exists() else ""
-    return f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss4m{shared}"
+    return f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss16m{shared}"
 
 
 def publish(origin: Path) -> None:

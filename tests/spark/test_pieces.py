@@ -126,8 +126,8 @@ def test_options_of_the_exactly_once_sink_are_not_taken_by_one_that_is_not() -> 
 
 def test_java_gets_the_stack_that_spark_needs_to_read_a_failure() -> None:
     java = "spark.driver.extraJavaOptions"
-    assert with_deep_stack({})[java] == "-Xss4m"
-    assert with_deep_stack({java: "-XX:+UseSerialGC"})[java] == "-XX:+UseSerialGC -Xss4m"
+    assert with_deep_stack({})[java] == "-Xss16m"
+    assert with_deep_stack({java: "-XX:+UseSerialGC"})[java] == "-XX:+UseSerialGC -Xss16m"
     assert with_deep_stack({java: "-Xss1g"})[java] == "-Xss1g"
 
 

@@ -227,11 +227,26 @@ def keep_running(
     from scriba.pipelines.shop.runner import GivenUp, Runner
 
     runner = Runner(spark, settings, queries, lambda line: print(line, flush=True))
-    signal.signal(signal.SIGTERM, lambda *_: runner.stop.set())
+    interrupted = False
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal interrupted
+        if interrupted:
+            raise KeyboardInterrupt  # a second Ctrl-C does not wait
+        interrupted = number == signal.SIGINT
+        runner.stop.set()
+
+    # Spark's own handler raises KeyboardInterrupt wherever Python is. In a call to Java that may
+    # become an error of py4j, which looks like a query that failed, and Ctrl-C would be lost.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, stop)
     try:
         runner.run()
     except GivenUp as failure:
         raise CommandError(str(failure), "look at the log with --verbose") from failure
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def open_lake(options: argparse.Namespace, spark: "SparkSession") -> "Lake":

@@ -24,9 +24,9 @@ CHECKPOINTS: Final = (
 """The default forks a process for each file on a local disk; this one halves a micro-batch."""
 
 JAVA: Final = "spark.driver.extraJavaOptions"
-DEEP: Final = "-Xss4m"
+DEEP: Final = "-Xss16m"
 """When a batch fails or is stopped, Spark looks through what Python said of it by a regular
-expression that takes a megabyte of stack for a long story. Without it a query would end without a
+expression that takes megabytes of stack for a long story. Without it a query would end without a
 word, as if all was well."""
 
 EVERYWHERE: Final[Mapping[str, str]] = {
