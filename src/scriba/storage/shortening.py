@@ -104,7 +104,7 @@ class Shortening:
     def _begin_anew(self, now: Instant) -> bool:
         """A new segment, so that all others may go; False if the device has no room for one.
 
-        Then the active one stays for now: what else goes makes the room.
+        Then the active one stays: what else goes makes the room, and the next pass tries again.
         """
         try:
             self._writer.roll(self._log.end_offset, now)
