@@ -54,10 +54,10 @@ GUESTS = {
     "scriba.cli.log_repair": {"records", "storage"},
     "scriba.cli.version": {"records"},
     "scriba.spark.link": {"runtime"},
-    "scriba.spark.lookup": {"wire"},
-    "scriba.spark.placing": {"records"},
-    "scriba.spark.reading": {"records", "wire"},
-    "scriba.spark.writing": {"records", "wire"},
+    "scriba.spark.reading.lookup": {"wire"},
+    "scriba.spark.writing.partitioning": {"records"},
+    "scriba.spark.reading.fetching": {"records", "wire"},
+    "scriba.spark.writing.task_writer": {"records", "wire"},
 }
 """Single modules that may know more than their room: what reads the files of a stopped node has no
 broker to ask, and should not know the format a second time; tasks of Spark read and write batches

@@ -15,8 +15,8 @@ from scriba.client.model import Isolation, TopicPartition
 from scriba.client.partitioner import by_key
 from scriba.config import ConfigError
 from scriba.spark.options import EARLIEST, LATEST, OptionError, read_options, write_options
-from scriba.spark.placing import Placing, by_topic
-from scriba.spark.positions import (
+from scriba.spark.progress import lag
+from scriba.spark.reading.positions import (
     Positions,
     Range,
     Spot,
@@ -31,10 +31,10 @@ from scriba.spark.positions import (
     total,
     without_place,
 )
-from scriba.spark.progress import lag
 from scriba.spark.sessions import official, session, with_deep_stack
-from scriba.spark.sink import check_disjoint
-from scriba.spark.writing import TaskRepeated, Written
+from scriba.spark.writing.exactly_once import check_disjoint
+from scriba.spark.writing.partitioning import Placing, by_topic
+from scriba.spark.writing.task_writer import TaskRepeated, Written
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 
@@ -233,11 +233,11 @@ WORKER = """
 import sys
 from scriba.records.batch import Record, encode_batch
 from scriba.records.header import read_header
-from scriba.spark.placing import Placing, by_topic, in_runs
-from scriba.spark.positions import Range
-from scriba.spark.reading import Columns, Section
-from scriba.spark.source import arrow_schema
-import scriba.spark.sink
+from scriba.spark.writing.partitioning import Placing, by_topic, in_runs
+from scriba.spark.reading.positions import Range
+from scriba.spark.reading.fetching import Columns, Section
+from scriba.spark.reading.source import arrow_schema
+import scriba.spark.writing.exactly_once
 
 batch = encode_batch([Record(0, 0, b"key", b"value", ()), Record(1, 0, None, None, ())])
 columns = Columns(Range("orders", "id", 3, 0, 2))

@@ -24,11 +24,11 @@ from scriba.spark import ExactlyOnceSink, Figures, OptionError, figures
 from scriba.spark.link import Link
 from scriba.spark.options import write_options
 from scriba.spark.origin import cores, shuffled
-from scriba.spark.plain import own_identity
-from scriba.spark.sink import WriteTask
-from scriba.spark.targets import targets
-from scriba.spark.transaction import Marker, SinkTransactions
-from scriba.spark.writing import TaskRepeated, TaskWriter
+from scriba.spark.writing.at_least_once import own_identity
+from scriba.spark.writing.exactly_once import WriteTask
+from scriba.spark.writing.targets import targets
+from scriba.spark.writing.task_writer import TaskRepeated, TaskWriter
+from scriba.spark.writing.transactions import Marker, SinkTransactions
 
 from .conftest import KEPT, Desk, Topics, available_now, to_the_end
 
@@ -188,7 +188,7 @@ def test_a_batch_whose_worker_is_killed_while_it_writes_begins_anew(
                 scar.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    monkeypatch.setattr("scriba.spark.sink.WriteTask", Dying)
+    monkeypatch.setattr("scriba.spark.writing.exactly_once.WriteTask", Dying)
     sink = sink_of(desk, target, **{"kafka.batch.size": "1"})
     available_now(desk.stream(source), desk.checkpoint(), sink)
     assert scar.exists()

@@ -7,7 +7,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from scriba.client import SyncAdmin, SyncProducer
-from scriba.spark.source import ScribaDataSource, arrow_schema, columns
+from scriba.spark.reading.source import ScribaDataSource, arrow_schema, columns
 
 from .conftest import KEPT, Batches, Desk, available_now
 

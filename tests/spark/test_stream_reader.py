@@ -10,9 +10,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, Read
 
 from scriba.client import SyncProducer
 from scriba.spark.options import OptionError, read_options
-from scriba.spark.positions import Range
-from scriba.spark.reading import DataLoss
-from scriba.spark.source import (
+from scriba.spark.reading.fetching import DataLoss
+from scriba.spark.reading.positions import Range
+from scriba.spark.reading.source import (
     RangePartition,
     ScribaDataSource,
     ScribaStreamReader,

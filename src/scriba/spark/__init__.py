@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from scriba.spark.ending import end
     from scriba.spark.options import OptionError
     from scriba.spark.progress import Figures, Outcome, figures
+    from scriba.spark.reading.source import ScribaDataSource
     from scriba.spark.sessions import register, session
-    from scriba.spark.sink import ExactlyOnceSink
-    from scriba.spark.source import ScribaDataSource
+    from scriba.spark.writing.exactly_once import ExactlyOnceSink
 
 __all__ = [
     "ExactlyOnceSink",
@@ -35,11 +35,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "ExactlyOnceSink": "sink",
+    "ExactlyOnceSink": "writing.exactly_once",
     "Figures": "progress",
     "OptionError": "options",
     "Outcome": "progress",
-    "ScribaDataSource": "source",
+    "ScribaDataSource": "reading.source",
     "end": "ending",
     "figures": "progress",
     "register": "sessions",

@@ -9,7 +9,7 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
-from scriba.spark.source import ScribaDataSource
+from scriba.spark.reading.source import ScribaDataSource
 
 SCALA: Final = "2.13"
 OFFICIAL: Final = f"org.apache.spark:spark-sql-kafka-0-10_{SCALA}"

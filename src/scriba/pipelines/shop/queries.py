@@ -32,7 +32,7 @@ from scriba.pipelines.shop.tally import Counts, Tally
 from scriba.pipelines.shop.topics import Names
 from scriba.pipelines.sparks import STATE
 from scriba.spark.origin import QUERY
-from scriba.spark.sink import ExactlyOnceSink
+from scriba.spark.writing.exactly_once import ExactlyOnceSink
 
 FORMATS: Final = {"scriba": "scriba", "official": "kafka"}
 

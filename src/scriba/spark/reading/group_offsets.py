@@ -9,7 +9,7 @@ from scriba.client.errors import BrokerError, TimedOut
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.errors import ErrorCode
 from scriba.spark.link import Link
-from scriba.spark.positions import Positions
+from scriba.spark.reading.positions import Positions
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from scriba.spark import lookup
 from scriba.spark.link import Link
 from scriba.spark.options import OptionError, Subscription, WriteOptions
+from scriba.spark.reading import lookup
 
 TAKEN: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "key": (BinaryType, StringType),

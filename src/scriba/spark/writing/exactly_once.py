@@ -39,13 +39,13 @@ from scriba.client.settings import ProducerSettings
 from scriba.spark.link import Link, link, own_link
 from scriba.spark.options import OptionError, WriteOptions, write_options
 from scriba.spark.origin import BatchStopped, Origin, cores, origin, shuffled, stopped
-from scriba.spark.placing import Placing, write_batch
 from scriba.spark.progress import Outcome, keep
-from scriba.spark.reading import Repeated
+from scriba.spark.reading.fetching import Repeated
 from scriba.spark.reasons import reason
-from scriba.spark.targets import TAKEN, check_columns, targets
-from scriba.spark.transaction import Marker, SinkTransactions
-from scriba.spark.writing import Identity, TaskRepeated, TaskWriter, Written
+from scriba.spark.writing.partitioning import Placing, write_batch
+from scriba.spark.writing.targets import TAKEN, check_columns, targets
+from scriba.spark.writing.task_writer import Identity, TaskRepeated, TaskWriter, Written
+from scriba.spark.writing.transactions import Marker, SinkTransactions
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from scriba.client.settings import ProducerSettings
 from scriba.client.transactions import State, Transactions
 from scriba.client.transactions_ask import TransactionCalls
 from scriba.spark.link import Link
-from scriba.spark.writing import Identity
+from scriba.spark.writing.task_writer import Identity
 
 log = logging.getLogger(__name__)
 

@@ -44,11 +44,13 @@ from pyspark.sql.types import (
 
 from scriba.client.model import TopicPartition
 from scriba.client.settings import ConsumerSettings
-from scriba.spark import lookup
-from scriba.spark.groups import publish
 from scriba.spark.link import Link, link
 from scriba.spark.options import EARLIEST, OptionError, ReadOptions, read_options, write_options
-from scriba.spark.positions import (
+from scriba.spark.reading import lookup
+from scriba.spark.reading.alignment import in_step
+from scriba.spark.reading.fetching import DataLoss, read
+from scriba.spark.reading.group_offsets import publish
+from scriba.spark.reading.positions import (
     INITIAL,
     SINCE,
     Positions,
@@ -64,8 +66,6 @@ from scriba.spark.positions import (
     total,
     without_place,
 )
-from scriba.spark.reading import DataLoss, read
-from scriba.spark.stepping import in_step
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,7 +147,8 @@ class ScribaDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise OptionError('a topic cannot be overwritten; write with mode("append")')
-        from scriba.spark.plain import BatchWriter  # not loaded where rows are only read
+        # not loaded where rows are only read
+        from scriba.spark.writing.at_least_once import BatchWriter
 
         return BatchWriter(write_options(self.options, exactly_once=False), schema)
 
@@ -155,7 +156,7 @@ class ScribaDataSource(DataSource):
         """At least once; `ExactlyOnceSink` does better."""
         if overwrite:
             raise OptionError('a topic cannot be overwritten; use outputMode("append") or "update"')
-        from scriba.spark.plain import StreamWriter
+        from scriba.spark.writing.at_least_once import StreamWriter
 
         options = write_options(self.options, exactly_once=False, streaming=True)
         return StreamWriter(options, schema)

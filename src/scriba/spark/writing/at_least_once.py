@@ -4,7 +4,7 @@ Each task writes for itself as an idempotent producer, so nothing that is sent a
 is there twice. But a task that Spark runs again writes again, and so does a batch that is repeated
 after a crash. Exactly once is not to be had this way: all rows of a batch would have to be in one
 transaction, in which no two tasks may write to one partition, and a data source in Python cannot
-ask Spark to bring rows to tasks by their partition. `sink.ExactlyOnceSink` can.
+ask Spark to bring rows to tasks by their partition. `exactly_once.ExactlyOnceSink` can.
 """
 
 from collections.abc import Iterator
@@ -23,9 +23,9 @@ from scriba.client.identity import ProducerIdentity
 from scriba.client.settings import ProducerSettings
 from scriba.spark.link import Link, link
 from scriba.spark.options import WriteOptions
-from scriba.spark.placing import Placing, write_batch
-from scriba.spark.targets import check_columns, targets
-from scriba.spark.writing import Identity, TaskWriter, Written
+from scriba.spark.writing.partitioning import Placing, write_batch
+from scriba.spark.writing.targets import check_columns, targets
+from scriba.spark.writing.task_writer import Identity, TaskWriter, Written
 
 
 @dataclass

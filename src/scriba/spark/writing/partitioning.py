@@ -17,7 +17,7 @@ from scriba.client.errors import RecordError
 from scriba.client.model import TopicPartition
 from scriba.records import native
 from scriba.records.column import Given
-from scriba.spark.writing import TaskWriter
+from scriba.spark.writing.task_writer import TaskWriter
 
 
 class Placing:

@@ -13,7 +13,7 @@ from typing import Final
 from scriba.client.cluster import Cluster
 from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
 from scriba.client.offsets import list_offsets
-from scriba.spark.positions import Positions, admit, ranges, total
+from scriba.spark.reading.positions import Positions, admit, ranges, total
 
 STEP_MS: Final = 1000
 """Partitions are this close to each other; what is left of a batch is shared out within it."""

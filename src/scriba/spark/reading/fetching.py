@@ -38,8 +38,8 @@ from scriba.records.batch import (
 from scriba.records.columns import Column
 from scriba.records.compression import MAX_DECOMPRESSED_BYTES
 from scriba.spark.link import Link
-from scriba.spark.lookup import TopicGone, ask
-from scriba.spark.positions import Range
+from scriba.spark.reading.lookup import TopicGone, ask
+from scriba.spark.reading.positions import Range
 from scriba.wire.fetch import (
     AbortedTransaction,
     FetchPartition,

@@ -1,0 +1,1 @@
+"""Reads topics into rows: where a query stands, which ranges its tasks read, and how."""

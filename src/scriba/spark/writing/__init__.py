@@ -1,0 +1,1 @@
+"""Writes rows into topics: exactly once from `foreachBatch`, at least once as a data source."""
