@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, Protocol
 
-from scriba.broker.context import Context
+from scriba.broker.net.context import Context
 
 
 class Operation(IntEnum):

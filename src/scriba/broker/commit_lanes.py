@@ -17,8 +17,8 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.answers import Parked, Parts
-from scriba.broker.connection import Connection
+from scriba.broker.net.answers import Parked, Parts
+from scriba.broker.net.connection import Connection
 from scriba.broker.shard import Shard, State
 from scriba.broker.shard_log import batches
 from scriba.errors import ErrorCode, KafkaError, ParseError
@@ -41,7 +41,7 @@ from scriba.wire.groups import (
 )
 
 if TYPE_CHECKING:
-    from scriba.broker.dispatch import Served
+    from scriba.broker.net.dispatch import Served
     from scriba.broker.node import Node
 
 MOST_BYTES: Final = 4096

@@ -21,8 +21,8 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.answers import COPIED_BELOW, Parked, Parts, Promise, Region
 from scriba.broker.handlers.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from scriba.broker.net.answers import COPIED_BELOW, Parked, Parts, Promise, Region
 from scriba.errors import KafkaError, ParseError
 from scriba.storage.results import EMPTY, Slice
 from scriba.wire.fetch import (
@@ -38,9 +38,9 @@ from scriba.wire.schema import Struct
 from scriba.wire.varint import write_uvarint
 
 if TYPE_CHECKING:
-    from scriba.broker.connection import Connection
-    from scriba.broker.dispatch import Served
     from scriba.broker.fetch_sessions import Watched
+    from scriba.broker.net.connection import Connection
+    from scriba.broker.net.dispatch import Served
     from scriba.broker.node import Node
     from scriba.broker.partition import Partition
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.answers import Parked, Parts
-from scriba.broker.connection import Connection
 from scriba.broker.handlers import produce
+from scriba.broker.net.answers import Parked, Parts
+from scriba.broker.net.connection import Connection
 from scriba.errors import KafkaError
 from scriba.records import native
 from scriba.records.validate import LOOP_PLAIN_BYTES, takes_plain
@@ -33,7 +33,7 @@ from scriba.wire.produce import (
 from scriba.wire.varint import read_uvarint
 
 if TYPE_CHECKING:
-    from scriba.broker.dispatch import Served
+    from scriba.broker.net.dispatch import Served
     from scriba.broker.node import Node
     from scriba.broker.partition import Partition
 

@@ -17,23 +17,23 @@ from typing import Any, Final, NamedTuple
 
 from scriba.broker.access import Access, Open, Operation, Resource
 from scriba.broker.aging import Aging
-from scriba.broker.answers import Parked, Parts
 from scriba.broker.cleaning import Cleaning
-from scriba.broker.connection import Connection
-from scriba.broker.context import Context
 from scriba.broker.controller import ControllerNode
 from scriba.broker.coordination import INTERNAL_TOPICS, configure, group_shards, txn_shards
-from scriba.broker.dispatch import Dispatch, Served
-from scriba.broker.faults import Faults
 from scriba.broker.fetch_sessions import FetchSessions
 from scriba.broker.jobs import JOBS, run_forever
 from scriba.broker.metrics import MetricsServer
+from scriba.broker.net.answers import Parked, Parts
+from scriba.broker.net.api_table import served
+from scriba.broker.net.connection import Connection
+from scriba.broker.net.context import Context
+from scriba.broker.net.dispatch import Dispatch, Served
+from scriba.broker.net.faults import Faults
+from scriba.broker.net.server import Limits, Server
 from scriba.broker.observe import Counters, Events
 from scriba.broker.partition import Partition
 from scriba.broker.producer_ids import ProducerIds
 from scriba.broker.replicas import Replicas
-from scriba.broker.served import served
-from scriba.broker.server import Limits, Server
 from scriba.broker.shards import Shards
 from scriba.broker.transactions import TransactionRunner
 from scriba.config import StartError, StorageLost

@@ -49,7 +49,7 @@ from scriba.settings import NodeSettings
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
-    from scriba.broker.context import Context
+    from scriba.broker.net.context import Context
     from scriba.broker.node import Node
     from scriba.broker.partition import Partition
 

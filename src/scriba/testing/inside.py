@@ -9,11 +9,11 @@ from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from scriba.broker.context import ANONYMOUS, Context, Later
-from scriba.broker.faults import Fault, Faults
+from scriba.broker.net.api_table import served
+from scriba.broker.net.context import ANONYMOUS, Context, Later
+from scriba.broker.net.faults import Fault, Faults
 from scriba.broker.node import Node
 from scriba.broker.partition import Partition
-from scriba.broker.served import served
 from scriba.client.chunk import Chunk, Reading
 from scriba.client.model import TopicPartition
 from scriba.client.partitioner import by_key

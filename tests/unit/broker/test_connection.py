@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scriba.broker.connection import COLD_WINDOWS
+from scriba.broker.net.connection import COLD_WINDOWS
 from scriba.broker.node import Node
 from scriba.records.batch import Record, encode_batch
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from scriba.broker.access import Operation, Resource
-from scriba.broker.context import Context
+from scriba.broker.net.api_table import served
+from scriba.broker.net.context import Context
 from scriba.broker.node import Node
-from scriba.broker.served import served
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
 from scriba.testing.sim.peer import Peer

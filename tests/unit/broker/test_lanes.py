@@ -7,7 +7,7 @@ import pytest
 
 from scriba.broker import lanes
 from scriba.broker.access import Operation, Resource
-from scriba.broker.context import Context
+from scriba.broker.net.context import Context
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch

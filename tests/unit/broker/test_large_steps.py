@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.unit.broker.test_commit_lanes import Committer
 
-from scriba.broker.context import ANONYMOUS, Context
+from scriba.broker.net.context import ANONYMOUS, Context
 from scriba.broker.node import Node
 from scriba.broker.transactions import append_marker
 from scriba.errors import KafkaError

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.buffers import BufferPool
-from scriba.broker.connection import Connection
-from scriba.broker.context import ANONYMOUS, Context, Later
 from scriba.broker.handlers.produce import produce as handler
+from scriba.broker.net.buffers import BufferPool
+from scriba.broker.net.connection import Connection
+from scriba.broker.net.context import ANONYMOUS, Context, Later
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.instant import Instant

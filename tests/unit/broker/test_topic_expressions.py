@@ -8,7 +8,7 @@ from tests.unit.broker.test_lanes import Writer
 
 from scriba.broker import coordination
 from scriba.broker.access import Operation, Resource
-from scriba.broker.context import Context
+from scriba.broker.net.context import Context
 from scriba.broker.node import Node
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire import groups

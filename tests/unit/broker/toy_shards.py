@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Iterable
 
 import pytest
 
-from scriba.broker.context import Context
 from scriba.broker.coordination import make_internal_topic
+from scriba.broker.net.context import Context
 from scriba.broker.node import Node
 from scriba.broker.shards import Kind, Shards
 from scriba.errors import ErrorCode, KafkaError

@@ -10,8 +10,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.broker.access import Operation, Resource
-from scriba.broker.context import Context, Later
 from scriba.broker.coordination import make_internal_topic
+from scriba.broker.net.context import Context, Later
 from scriba.broker.shards import Shards
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.metadata import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse

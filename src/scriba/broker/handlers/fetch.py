@@ -13,12 +13,12 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.answers import COPIED_BELOW, Parts, Region
-from scriba.broker.context import Context, Later
-from scriba.broker.dispatch import set_length
 from scriba.broker.fetch_sessions import Plan, Watched
 from scriba.broker.handlers.isolation import READ_COMMITTED, check_isolation
-from scriba.broker.large import AT_ONCE
+from scriba.broker.net.answers import COPIED_BELOW, Parts, Region
+from scriba.broker.net.context import Context, Later
+from scriba.broker.net.dispatch import set_length
+from scriba.broker.net.large_requests import AT_ONCE
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
 from scriba.runtime.pace import Pace, in_slices

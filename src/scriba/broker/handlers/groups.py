@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource, allowed_operations
-from scriba.broker.context import Context, Later
 from scriba.broker.coordination import serves_consumer_protocol
+from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.refusals import refused
 from scriba.wire import groups as wire

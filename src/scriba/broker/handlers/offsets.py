@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
-from scriba.broker.context import Context, Later
 from scriba.broker.handlers.isolation import READ_COMMITTED, check_isolation
+from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.admin import (
     DeleteRecordsPartitionResult,

@@ -18,8 +18,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
-from scriba.broker.answers import HangUp
-from scriba.broker.context import Context, Later
 from scriba.broker.handlers.produce_txn import (
     NotVerified,
     Open,
@@ -28,6 +26,8 @@ from scriba.broker.handlers.produce_txn import (
     unverified,
     verify,
 )
+from scriba.broker.net.answers import HangUp
+from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.compression import Codec
 from scriba.records.header import CODEC_MASK, TRANSACTIONAL, BatchHeader, Buffer

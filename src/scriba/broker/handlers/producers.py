@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.context import Context, Later
 from scriba.broker.handlers.txn import fenced_as
+from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.txn.messages import InitProducerIdWith, ProducerIdNeeded
 from scriba.wire.txn import (

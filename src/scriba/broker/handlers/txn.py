@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.context import Context, Later
+from scriba.broker.net.context import Context, Later
 from scriba.broker.shard import partition_for
 from scriba.broker.transactions import NOBODYS_MARKER, Covered, append_marker
 from scriba.errors import ErrorCode, KafkaError

@@ -24,7 +24,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-from scriba.broker.answers import HangUp
+from scriba.broker.net.answers import HangUp
 from scriba.controller.topics import check_created
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.offsets_read import check_asked_once

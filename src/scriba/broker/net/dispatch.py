@@ -25,13 +25,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from scriba.broker.answers import HangUp, Kept, LargeAnswer, Parked, Parts, Unsent
 from scriba.broker.commit_lanes import CommitLanes
-from scriba.broker.connection import Connection
-from scriba.broker.context import Context, Later
 from scriba.broker.fetch_lanes import FetchLanes
 from scriba.broker.lanes import ProduceLanes
-from scriba.broker.large import (
+from scriba.broker.net.answers import HangUp, Kept, LargeAnswer, Parked, Parts, Unsent
+from scriba.broker.net.connection import Connection
+from scriba.broker.net.context import Context, Later
+from scriba.broker.net.large_requests import (
     DEFAULT,
     QUESTIONS,
     TOLD_AT_ONCE,

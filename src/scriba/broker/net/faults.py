@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from scriba.broker.answers import HangUp
-from scriba.broker.context import Context, Later
-from scriba.broker.dispatch import refusal
+from scriba.broker.net.answers import HangUp
+from scriba.broker.net.context import Context, Later
+from scriba.broker.net.dispatch import refusal
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.schema import Message, Struct
 
 if TYPE_CHECKING:
-    from scriba.broker.dispatch import Handler, Served
+    from scriba.broker.net.dispatch import Handler, Served
     from scriba.broker.node import Node
 
 

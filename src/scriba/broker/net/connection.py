@@ -28,7 +28,7 @@ from functools import partial
 from sys import getrefcount
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.answers import (
+from scriba.broker.net.answers import (
     HangUp,
     Kept,
     Parked,
@@ -39,7 +39,7 @@ from scriba.broker.answers import (
     ShortWay,
     Slot,
 )
-from scriba.broker.buffers import ALONE, ReceiveBuffer
+from scriba.broker.net.buffers import ALONE, ReceiveBuffer
 from scriba.runtime.pace import call_in_turn
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Stream
 from scriba.runtime.tasks import cancel_begun
@@ -47,7 +47,7 @@ from scriba.runtime.tasks import cancel_begun
 if TYPE_CHECKING:
     from scriba.broker.commit_lanes import Commits
     from scriba.broker.fetch_lanes import Layout
-    from scriba.broker.server import Server
+    from scriba.broker.net.server import Server
 
 log = logging.getLogger(__name__)
 

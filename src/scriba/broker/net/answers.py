@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from scriba.runtime.ports import Buffer, File
 
 if TYPE_CHECKING:
-    from scriba.broker.connection import Connection
+    from scriba.broker.net.connection import Connection
 
 COPIED_BELOW: Final = 1 << 16
 """A region smaller than this is read and sent with its header in one call."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from scriba.broker.dispatch import Handler, Refuse, Served, refuse_at_top
 from scriba.broker.handlers import (
     acls,
     cluster,
@@ -21,7 +20,8 @@ from scriba.broker.handlers import (
     topics,
     txn,
 )
-from scriba.broker.large import DEFAULT, LIMITS
+from scriba.broker.net.dispatch import Handler, Refuse, Served, refuse_at_top
+from scriba.broker.net.large_requests import DEFAULT, LIMITS
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.schema import LATEST
 
