@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from tests.unit.broker.test_lanes import Nobody, Writer
 
-from scriba.broker.commit_lanes import PATIENCE
+from scriba.broker.fastpath.commit import PATIENCE
 from scriba.broker.node import Node
 from scriba.broker.shard_log import read_back
 from scriba.errors import ErrorCode

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scriba.broker import fetch_lanes
 from scriba.broker.access import Operation, Resource
+from scriba.broker.fastpath import fetch as fetch_lanes
 from scriba.broker.net.context import Context
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from scriba.broker import lanes
 from scriba.broker.access import Operation, Resource
+from scriba.broker.fastpath import produce as lanes
 from scriba.broker.net.context import Context
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode

@@ -45,8 +45,8 @@ from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Stream
 from scriba.runtime.tasks import cancel_begun
 
 if TYPE_CHECKING:
-    from scriba.broker.commit_lanes import Commits
-    from scriba.broker.fetch_lanes import Layout
+    from scriba.broker.fastpath.commit import Commits
+    from scriba.broker.fastpath.fetch import Layout
     from scriba.broker.net.server import Server
 
 log = logging.getLogger(__name__)

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from scriba.broker.commit_lanes import CommitLanes
-from scriba.broker.fetch_lanes import FetchLanes
-from scriba.broker.lanes import ProduceLanes
+from scriba.broker.fastpath.commit import CommitLanes
+from scriba.broker.fastpath.fetch import FetchLanes
+from scriba.broker.fastpath.produce import ProduceLanes
 from scriba.broker.net.answers import HangUp, Kept, LargeAnswer, Parked, Parts, Unsent
 from scriba.broker.net.connection import Connection
 from scriba.broker.net.context import Context, Later
