@@ -19,7 +19,15 @@ from scriba.broker.access import Access, Open, Operation, Resource
 from scriba.broker.aging import Aging
 from scriba.broker.cleaning import Cleaning
 from scriba.broker.controller import ControllerNode
-from scriba.broker.coordination import INTERNAL_TOPICS, configure, group_shards, txn_shards
+from scriba.broker.coordinators.coordination import (
+    INTERNAL_TOPICS,
+    configure,
+    group_shards,
+    txn_shards,
+)
+from scriba.broker.coordinators.producer_ids import ProducerIds
+from scriba.broker.coordinators.shards import Shards
+from scriba.broker.coordinators.transactions import TransactionRunner
 from scriba.broker.fetch_sessions import FetchSessions
 from scriba.broker.jobs import JOBS, run_forever
 from scriba.broker.metrics import MetricsServer
@@ -32,10 +40,7 @@ from scriba.broker.net.faults import Faults
 from scriba.broker.net.server import Limits, Server
 from scriba.broker.observe import Counters, Events
 from scriba.broker.partition import Partition
-from scriba.broker.producer_ids import ProducerIds
 from scriba.broker.replicas import Replicas
-from scriba.broker.shards import Shards
-from scriba.broker.transactions import TransactionRunner
 from scriba.config import StartError, StorageLost
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import BrokerImage, ClusterImage, Delta

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import pytest
 from tests.unit.broker.test_lanes import Nobody, Writer
 
+from scriba.broker.coordinators.shard_log import read_back
 from scriba.broker.fastpath.commit import PATIENCE
 from scriba.broker.node import Node
-from scriba.broker.shard_log import read_back
 from scriba.errors import ErrorCode
 from scriba.groups.machine import Groups
 from scriba.groups.store import Store

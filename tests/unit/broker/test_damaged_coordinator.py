@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scriba.broker.coordinators.shard import partition_for
 from scriba.broker.node import Node
-from scriba.broker.shard import partition_for
 from scriba.cli.main import main
 from scriba.client import Admin, ClientError, NewTopic, TopicPartition
 from scriba.records.header import HEADER_SIZE, walk

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from tests.unit.broker.test_commit_lanes import Committer
 
+from scriba.broker.coordinators.transactions import append_marker
 from scriba.broker.net.context import ANONYMOUS, Context
 from scriba.broker.node import Node
-from scriba.broker.transactions import append_marker
 from scriba.errors import KafkaError
 from scriba.records.batch import EndTxnMarker
 from scriba.runtime import pace

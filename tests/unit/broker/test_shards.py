@@ -19,9 +19,9 @@ from tests.unit.broker.toy_shards import (
     with_toys,
 )
 
+from scriba.broker.coordinators.shard import partition_for
+from scriba.broker.coordinators.shard_log import read_back
 from scriba.broker.node import Node
-from scriba.broker.shard import partition_for
-from scriba.broker.shard_log import read_back
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 from tests.unit.broker.test_lanes import Writer
 
-from scriba.broker import coordination
 from scriba.broker.access import Operation, Resource
+from scriba.broker.coordinators import coordination
 from scriba.broker.net.context import Context
 from scriba.broker.node import Node
 from scriba.testing.sim.world import ProcessWorld

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Iterable
 
 import pytest
 
-from scriba.broker.coordination import make_internal_topic
+from scriba.broker.coordinators.coordination import make_internal_topic
+from scriba.broker.coordinators.shards import Kind, Shards
 from scriba.broker.net.context import Context
 from scriba.broker.node import Node
-from scriba.broker.shards import Kind, Shards
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.outcome import Caller, Change, Event, Origin, Outcome, Token

@@ -17,10 +17,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
+from scriba.broker.coordinators.shard import Shard, State
+from scriba.broker.coordinators.shard_log import batches
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.connection import Connection
-from scriba.broker.shard import Shard, State
-from scriba.broker.shard_log import batches
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups.machine import Groups
 from scriba.groups.refusals import refused

@@ -10,9 +10,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.broker.access import Operation, Resource
-from scriba.broker.coordination import make_internal_topic
+from scriba.broker.coordinators.coordination import make_internal_topic
+from scriba.broker.coordinators.shards import Shards
 from scriba.broker.net.context import Context, Later
-from scriba.broker.shards import Shards
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.metadata import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 

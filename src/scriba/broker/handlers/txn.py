@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
+from scriba.broker.coordinators.shard import partition_for
+from scriba.broker.coordinators.transactions import NOBODYS_MARKER, Covered, append_marker
 from scriba.broker.net.context import Context, Later
-from scriba.broker.shard import partition_for
-from scriba.broker.transactions import NOBODYS_MARKER, Covered, append_marker
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.regex import Expression
 from scriba.groups.regex_search import matching

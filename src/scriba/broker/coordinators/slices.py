@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.shard import Shard, State
+from scriba.broker.coordinators.shard import Shard, State
 from scriba.errors import KafkaError
 from scriba.instant import Instant
 from scriba.outcome import Outcome
 from scriba.runtime.pace import Pace
 
 if TYPE_CHECKING:
-    from scriba.broker.shards import Shards
+    from scriba.broker.coordinators.shards import Shards
 
 BETWEEN_LOOKS: Final = 64
 """Records after which the clock is looked at."""

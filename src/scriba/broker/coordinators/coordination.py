@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.shards import Kind, Shards
+from scriba.broker.coordinators.shards import Kind, Shards
 from scriba.config import ConfigError
 from scriba.controller.features import GROUP_VERSION, TRANSACTION_VERSION
 from scriba.controller.image import GROUP

@@ -29,7 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from scriba.broker.access import Sight
-from scriba.broker.shard import (
+from scriba.broker.coordinators.shard import (
     FIRST_REST_MS,
     REFUSALS,
     Counts,
@@ -38,8 +38,8 @@ from scriba.broker.shard import (
     State,
     partition_for,
 )
-from scriba.broker.shard_log import Batch, Packing, read_back
-from scriba.broker.shard_slices import carry_out_in_slices
+from scriba.broker.coordinators.shard_log import Batch, Packing, read_back
+from scriba.broker.coordinators.slices import carry_out_in_slices
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
 from scriba.outcome import Caller, Change, Machine, Origin, Outcome, Token
