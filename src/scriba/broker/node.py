@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple
 from scriba.broker.access import Access, Open, Operation, Resource
 from scriba.broker.aging import Aging
 from scriba.broker.cleaning import Cleaning
-from scriba.broker.controller import ControllerNode
 from scriba.broker.coordinators.coordination import (
     INTERNAL_TOPICS,
     configure,
@@ -30,6 +29,7 @@ from scriba.broker.coordinators.shards import Shards
 from scriba.broker.coordinators.transactions import TransactionRunner
 from scriba.broker.fetch_sessions import FetchSessions
 from scriba.broker.jobs import JOBS, run_forever
+from scriba.broker.metadata.controller import ControllerNode
 from scriba.broker.metrics import MetricsServer
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.api_table import served

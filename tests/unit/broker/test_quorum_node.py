@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from scriba.broker import snapshots
-from scriba.broker.controller import SLICE, ControllerNode
-from scriba.broker.quorum import MetadataQuorum, read_batches
+from scriba.broker.metadata import snapshots
+from scriba.broker.metadata.controller import SLICE, ControllerNode
+from scriba.broker.metadata.quorum import MetadataQuorum, read_batches
 from scriba.config import StartError, StorageLost
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import TOPIC, ClusterImage, Delta
@@ -402,7 +402,7 @@ async def settled(rig: Rig) -> None:
 def test_a_start_that_had_much_to_read_leaves_a_snapshot_to_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("scriba.broker.controller.LONG_REPLAY_BYTES", 3000)
+    monkeypatch.setattr("scriba.broker.metadata.controller.LONG_REPLAY_BYTES", 3000)
 
     async def story(host: SimHost, live: Any) -> None:
         async def life(world: ProcessWorld, new: int) -> tuple[int, int]:

@@ -16,8 +16,8 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final, NamedTuple
 
-from scriba.broker import snapshots
-from scriba.broker.snapshots import QuorumFacts, Snapshot
+from scriba.broker.metadata import snapshots
+from scriba.broker.metadata.snapshots import QuorumFacts, Snapshot
 from scriba.config import StartError, StorageLost
 from scriba.controller.image import ClusterImage
 from scriba.errors import ErrorCode, KafkaError, ParseError

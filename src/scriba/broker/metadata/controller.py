@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from scriba.broker import snapshots
-from scriba.broker.quorum import (
+from scriba.broker.metadata import snapshots
+from scriba.broker.metadata.quorum import (
     MAX_BATCH_BYTES,
     TOPIC,
     Batch,
