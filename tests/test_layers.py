@@ -208,7 +208,7 @@ def test_machines_do_not_know_each_other() -> None:
         ("broker/x.py", "from time import time"),
         ("broker/x.py", "from datetime import datetime\ndatetime.now()"),
         ("client/x.py", "from scriba.broker.node import Node"),
-        ("cli/x.py", "from scriba.broker.partition import Partition"),
+        ("cli/x.py", "from scriba.broker.partitions.partition import Partition"),
         ("cli/x.py", "from scriba.storage.names import LOG"),
         ("console/x.py", "from scriba import broker"),
         ("runtime/x.py", "from scriba.testing.sim import disk"),

@@ -13,7 +13,7 @@ import pytest
 from scriba.broker import cleaning
 from scriba.broker.coordinators import shard_log, transactions
 from scriba.broker.coordinators.shards import Shards
-from scriba.broker.partition import Partition
+from scriba.broker.partitions.partition import Partition
 from scriba.groups import machine
 from scriba.groups import offsets as group_offsets
 from scriba.groups.classic_group import ClassicGroup

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from scriba.broker.partition import Partition
+from scriba.broker.partitions.partition import Partition
 from scriba.errors import KafkaError
 from scriba.instant import Instant
 from scriba.records.header import BatchHeader

@@ -40,7 +40,7 @@ from scriba.storage.results import FULL
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
-    from scriba.broker.partition import Partition
+    from scriba.broker.partitions.partition import Partition
     from scriba.storage.logdir import LogDir
 
 logger = logging.getLogger(__name__)

@@ -27,7 +27,6 @@ from scriba.broker.coordinators.coordination import (
 from scriba.broker.coordinators.producer_ids import ProducerIds
 from scriba.broker.coordinators.shards import Shards
 from scriba.broker.coordinators.transactions import TransactionRunner
-from scriba.broker.fetch_sessions import FetchSessions
 from scriba.broker.jobs import JOBS, run_forever
 from scriba.broker.metadata.controller import ControllerNode
 from scriba.broker.metrics import MetricsServer
@@ -39,8 +38,9 @@ from scriba.broker.net.dispatch import Dispatch, Served
 from scriba.broker.net.faults import Faults
 from scriba.broker.net.server import Limits, Server
 from scriba.broker.observe import Counters, Events
-from scriba.broker.partition import Partition
-from scriba.broker.replicas import Replicas
+from scriba.broker.partitions.fetch_sessions import FetchSessions
+from scriba.broker.partitions.partition import Partition
+from scriba.broker.partitions.replicas import Replicas
 from scriba.config import StartError, StorageLost
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import BrokerImage, ClusterImage, Delta

@@ -13,7 +13,7 @@ from scriba.broker.net.api_table import served
 from scriba.broker.net.context import ANONYMOUS, Context, Later
 from scriba.broker.net.faults import Fault, Faults
 from scriba.broker.node import Node
-from scriba.broker.partition import Partition
+from scriba.broker.partitions.partition import Partition
 from scriba.client.chunk import Chunk, Reading
 from scriba.client.model import TopicPartition
 from scriba.client.partitioner import by_key

@@ -8,7 +8,7 @@ import pytest
 from scriba.broker.cleaning import Throttle
 from scriba.broker.jobs import cleaning_pass, retention_pass
 from scriba.broker.node import Node
-from scriba.broker.partition import Partition
+from scriba.broker.partitions.partition import Partition
 from scriba.records.batch import Record, decode_records, encode_batch, walk
 from scriba.storage.log import Cold, Slice
 from scriba.testing.sim.peer import Peer

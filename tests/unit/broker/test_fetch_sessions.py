@@ -2,8 +2,8 @@
 
 import pytest
 
-from scriba.broker import fetch_sessions
-from scriba.broker.fetch_sessions import EVICTION_MS, LAST_EPOCH, FetchSessions
+from scriba.broker.partitions import fetch_sessions
+from scriba.broker.partitions.fetch_sessions import EVICTION_MS, LAST_EPOCH, FetchSessions
 from scriba.errors import ErrorCode, KafkaError
 from scriba.runtime.rng import SeededRng
 from scriba.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic

@@ -21,7 +21,7 @@ from scriba.outcome import Machine, Token
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
-    from scriba.broker.partition import Partition
+    from scriba.broker.partitions.partition import Partition
 
 FIRST_REST_MS: Final = 100
 LONGEST_REST_MS: Final = 60_000

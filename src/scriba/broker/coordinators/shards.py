@@ -51,7 +51,7 @@ from scriba.wire.schema import Message
 if TYPE_CHECKING:
     from scriba.broker.net.context import Context
     from scriba.broker.node import Node
-    from scriba.broker.partition import Partition
+    from scriba.broker.partitions.partition import Partition
 
 log = logging.getLogger(__name__)
 

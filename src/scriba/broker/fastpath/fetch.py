@@ -38,11 +38,11 @@ from scriba.wire.schema import Struct
 from scriba.wire.varint import write_uvarint
 
 if TYPE_CHECKING:
-    from scriba.broker.fetch_sessions import Watched
     from scriba.broker.net.connection import Connection
     from scriba.broker.net.dispatch import Served
     from scriba.broker.node import Node
-    from scriba.broker.partition import Partition
+    from scriba.broker.partitions.fetch_sessions import Watched
+    from scriba.broker.partitions.partition import Partition
 
 Layout = struct.Struct
 Ordinary = Callable[["Connection", FetchRequest, RequestHeader], Parts | Parked | None]

@@ -35,7 +35,7 @@ from scriba.wire.varint import read_uvarint
 if TYPE_CHECKING:
     from scriba.broker.net.dispatch import Served
     from scriba.broker.node import Node
-    from scriba.broker.partition import Partition
+    from scriba.broker.partitions.partition import Partition
 
 MOST_LANES: Final = 4096
 MOST_PREFIX: Final = 1024

@@ -13,12 +13,12 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.fetch_sessions import Plan, Watched
 from scriba.broker.handlers.isolation import READ_COMMITTED, check_isolation
 from scriba.broker.net.answers import COPIED_BELOW, Parts, Region
 from scriba.broker.net.context import Context, Later
 from scriba.broker.net.dispatch import set_length
 from scriba.broker.net.large_requests import AT_ONCE
+from scriba.broker.partitions.fetch_sessions import Plan, Watched
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
 from scriba.runtime.pace import Pace, in_slices
@@ -35,7 +35,7 @@ from scriba.wire.schema import Hole
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
-    from scriba.broker.partition import Partition
+    from scriba.broker.partitions.partition import Partition
     from scriba.replication.leader import LeaderState
     from scriba.wire.fetch import FetchPartition
 

@@ -28,7 +28,7 @@ from scriba.wire.fetch import (
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
-    from scriba.broker.partition import Partition
+    from scriba.broker.partitions.partition import Partition
 
 LATEST: Final = -1
 EARLIEST: Final = -2

@@ -58,7 +58,7 @@ from scriba.wire.uuids import ZERO
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
-    from scriba.broker.partition import Partition
+    from scriba.broker.partitions.partition import Partition
     from scriba.storage.log import Appended
     from scriba.storage.producers import Verification
 

@@ -17,7 +17,7 @@ from scriba.wire.produce import ProduceRequest
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
-    from scriba.broker.partition import Partition
+    from scriba.broker.partitions.partition import Partition
     from scriba.txn.messages import TopicPartition
 
 FIRST_WITH_ABORTABLE: Final = 11

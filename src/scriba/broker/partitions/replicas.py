@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from scriba.broker.assignments import Assignments
-from scriba.broker.partition import Partition
+from scriba.broker.partitions.assignments import Assignments
+from scriba.broker.partitions.partition import Partition
 from scriba.controller.image import BROKER, TOPIC, ClusterImage, Delta, PartitionImage
 from scriba.errors import ErrorCode, KafkaError
 from scriba.runtime.pace import Pace
