@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 
 import pytest
 
-from scriba.broker import cleaning
 from scriba.broker.coordinators import shard_log, transactions
 from scriba.broker.coordinators.shards import Shards
+from scriba.broker.jobs.jobs import cleaning
 from scriba.broker.partitions.partition import Partition
 from scriba.groups import machine
 from scriba.groups import offsets as group_offsets

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from scriba.broker.aging import PAUSED_AT, PAUSED_FOR
+from scriba.broker.jobs.aging import PAUSED_AT, PAUSED_FOR
 from scriba.broker.node import Node
 from scriba.controller.image import BROKER
 from scriba.records.batch import Record, encode_batch, read_header

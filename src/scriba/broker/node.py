@@ -16,8 +16,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from scriba.broker.access import Access, Open, Operation, Resource
-from scriba.broker.aging import Aging
-from scriba.broker.cleaning import Cleaning
 from scriba.broker.coordinators.coordination import (
     INTERNAL_TOPICS,
     configure,
@@ -27,7 +25,9 @@ from scriba.broker.coordinators.coordination import (
 from scriba.broker.coordinators.producer_ids import ProducerIds
 from scriba.broker.coordinators.shards import Shards
 from scriba.broker.coordinators.transactions import TransactionRunner
-from scriba.broker.jobs import JOBS, run_forever
+from scriba.broker.jobs.aging import Aging
+from scriba.broker.jobs.cleaning import Cleaning
+from scriba.broker.jobs.jobs import JOBS, run_forever
 from scriba.broker.metadata.controller import ControllerNode
 from scriba.broker.metrics import MetricsServer
 from scriba.broker.net.answers import Parked, Parts
