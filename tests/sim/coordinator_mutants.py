@@ -12,7 +12,7 @@ import pytest
 
 from scriba.broker.coordinators import shard_log, transactions
 from scriba.broker.coordinators.shards import Shards
-from scriba.broker.jobs.jobs import cleaning
+from scriba.broker.jobs.schedule import cleaning
 from scriba.broker.partitions.partition import Partition
 from scriba.groups import machine
 from scriba.groups import offsets as group_offsets

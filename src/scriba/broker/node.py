@@ -26,8 +26,8 @@ from scriba.broker.coordinators.producer_ids import ProducerIds
 from scriba.broker.coordinators.shards import Shards
 from scriba.broker.coordinators.transactions import TransactionRunner
 from scriba.broker.jobs.aging import Aging
-from scriba.broker.jobs.cleaning import Cleaning
-from scriba.broker.jobs.jobs import JOBS, run_forever
+from scriba.broker.jobs.compaction import Cleaning
+from scriba.broker.jobs.schedule import JOBS, run_forever
 from scriba.broker.metadata.controller import ControllerNode
 from scriba.broker.metrics import MetricsServer
 from scriba.broker.net.answers import Parked, Parts

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from scriba.broker.jobs.cleaning import Throttle
-from scriba.broker.jobs.jobs import cleaning_pass, retention_pass
+from scriba.broker.jobs.compaction import Throttle
+from scriba.broker.jobs.schedule import cleaning_pass, retention_pass
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
 from scriba.records.batch import Record, decode_records, encode_batch, walk

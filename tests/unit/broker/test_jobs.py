@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from scriba.broker.jobs.jobs import producer_expiry_pass, retention_pass
+from scriba.broker.jobs.schedule import producer_expiry_pass, retention_pass
 from scriba.broker.node import Node
 from scriba.instant import Instant
 from scriba.records.batch import Record, encode_batch, read_header
