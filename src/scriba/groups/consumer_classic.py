@@ -13,9 +13,10 @@ from dataclasses import replace
 from functools import partial
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
-from scriba.groups import classic_join
-from scriba.groups.classic_members import MEMBERS_LEAVE_TOGETHER_FROM, check_named
-from scriba.groups.classic_rebalance import refused_join
+from scriba.groups.classic import join as classic_join
+from scriba.groups.classic.embedded import by_id, read_subscription, version_of, write_assignment
+from scriba.groups.classic.members import MEMBERS_LEAVE_TOGETHER_FROM, check_named
+from scriba.groups.classic.rebalance import refused_join
 from scriba.groups.consumer_group import CONSUMER, ConsumerGroup, Draft
 from scriba.groups.consumer_heartbeat import (
     check_room,
@@ -36,7 +37,6 @@ from scriba.groups.consumer_progress import (
     undo,
     update,
 )
-from scriba.groups.embedded import by_id, read_subscription, version_of, write_assignment
 from scriba.groups.migration import downgrade, may_replace_last
 from scriba.groups.reconcile import Owned
 from scriba.groups.refusals import refused

@@ -6,8 +6,8 @@ from typing import Final, NoReturn
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups import consumer_records as records
-from scriba.groups.classic_group import ClassicGroup
-from scriba.groups.classic_rebalance import dissolve
+from scriba.groups.classic.group import ClassicGroup
+from scriba.groups.classic.rebalance import dissolve
 from scriba.groups.consumer_group import ConsumerGroup, Draft
 from scriba.groups.consumer_member import (
     JOIN_EPOCH,

@@ -1,7 +1,7 @@
 """What is told of groups from outside: DescribeGroups, ListGroups; and DeleteGroups."""
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups.classic_group import ClassicGroup, Member, Phase, refuse
+from scriba.groups.classic.group import ClassicGroup, Member, Phase, refuse
 from scriba.groups.state import State
 from scriba.groups.store import offset_tombstone
 from scriba.instant import Instant

@@ -23,9 +23,6 @@ from typing import Any, Final
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups import (
-    classic_join,
-    classic_members,
-    classic_rebalance,
     consumer_classic,
     consumer_describe,
     consumer_group,
@@ -36,6 +33,9 @@ from scriba.groups import (
     offsets,
     offsets_read,
 )
+from scriba.groups.classic import join as classic_join
+from scriba.groups.classic import members as classic_members
+from scriba.groups.classic import rebalance as classic_rebalance
 from scriba.groups.facts import GroupSettings, Topics
 from scriba.groups.state import State, Timer, merge
 from scriba.instant import ClockWatch, Instant

@@ -9,19 +9,19 @@ epoch, and the group rebalances. A group without members changes without asking 
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups import consumer_records as records
-from scriba.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, Member, Phase
-from scriba.groups.classic_rebalance import keep_session as keep_classic_session
-from scriba.groups.classic_rebalance import prepare
-from scriba.groups.consumer_group import ConsumerGroup, Draft
-from scriba.groups.consumer_member import Classic, ConsumerMember, hold
-from scriba.groups.consumer_progress import cancel_timers
-from scriba.groups.embedded import (
+from scriba.groups.classic.embedded import (
     by_id,
     read_assignment,
     read_subscription,
     version_of,
     write_assignment,
 )
+from scriba.groups.classic.group import CONSUMER_PROTOCOL, ClassicGroup, Member, Phase
+from scriba.groups.classic.rebalance import keep_session as keep_classic_session
+from scriba.groups.classic.rebalance import prepare
+from scriba.groups.consumer_group import ConsumerGroup, Draft
+from scriba.groups.consumer_member import Classic, ConsumerMember, hold
+from scriba.groups.consumer_progress import cancel_timers
 from scriba.groups.state import State
 from scriba.groups.topic_hash import metadata_hash
 from scriba.instant import Instant

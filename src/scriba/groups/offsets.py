@@ -12,8 +12,8 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Protocol
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups.classic_group import ClassicGroup, Phase, refuse
-from scriba.groups.classic_rebalance import keep_session
+from scriba.groups.classic.group import ClassicGroup, Phase, refuse
+from scriba.groups.classic.rebalance import keep_session
 from scriba.groups.facts import NO_TOPIC_ID, TopicFacts
 from scriba.groups.state import State
 from scriba.groups.store import CheckPlace, Committed

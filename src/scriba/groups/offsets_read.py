@@ -1,7 +1,7 @@
 """Reading and deleting committed offsets: OffsetFetch and OffsetDelete."""
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups.classic_group import refuse
+from scriba.groups.classic.group import refuse
 from scriba.groups.facts import NO_TOPIC_ID
 from scriba.groups.refusals import refused
 from scriba.groups.state import State

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scriba.errors import ErrorCode
-from scriba.groups.classic_group import Phase
+from scriba.groups.classic.group import Phase
 from scriba.wire import groups as wire
 
 

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from scriba.errors import ParseError
-from scriba.groups.embedded import MAX_ELEMENTS, read_subscription, read_topics
+from scriba.groups.classic.embedded import MAX_ELEMENTS, read_subscription, read_topics
 
 
 def subscription(count: int) -> bytes:

@@ -17,10 +17,10 @@ from tests.unit.groups.consumers import Consumer, Share, group_of, picture
 from tests.unit.groups.shard import PENDING, Shard
 
 from scriba.errors import ErrorCode
-from scriba.groups.classic_group import ClassicGroup
-from scriba.groups.classic_group import Phase as ClassicPhase
+from scriba.groups.classic.embedded import read_assignment
+from scriba.groups.classic.group import ClassicGroup
+from scriba.groups.classic.group import Phase as ClassicPhase
 from scriba.groups.consumer_group import ConsumerGroup, Phase
-from scriba.groups.embedded import read_assignment
 from scriba.wire import groups as wire
 
 

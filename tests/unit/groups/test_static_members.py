@@ -3,7 +3,7 @@
 from typing import Any
 
 from scriba.errors import ErrorCode
-from scriba.groups.classic_group import Phase
+from scriba.groups.classic.group import Phase
 
 
 def test_an_instance_that_returns_gets_its_assignment_without_a_rebalance(shard: Any) -> None:

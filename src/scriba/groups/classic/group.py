@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, NoReturn
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
-from scriba.groups.embedded import read_topics
+from scriba.groups.classic.embedded import read_topics
 from scriba.groups.store import CheckPlace, Committed
 from scriba.outcome import Change, Token
 from scriba.wire.stored_groups import GroupMetadataKey, GroupMetadataValue, MemberMetadata

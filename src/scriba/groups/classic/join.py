@@ -1,7 +1,7 @@
 """JoinGroup: who may come in, as whom, and whether that makes the group rebalance."""
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups.classic_group import (
+from scriba.groups.classic.group import (
     ClassicGroup,
     Member,
     Phase,
@@ -9,7 +9,7 @@ from scriba.groups.classic_group import (
     Waiter,
     empty_record,
 )
-from scriba.groups.classic_rebalance import (
+from scriba.groups.classic.rebalance import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
     SESSION,
     drop,

@@ -17,7 +17,7 @@ coming, within the rebalance timeout.
 from typing import Final
 
 from scriba.errors import ErrorCode
-from scriba.groups.classic_group import ClassicGroup, Member, Phase, Waiter
+from scriba.groups.classic.group import ClassicGroup, Member, Phase, Waiter
 from scriba.groups.state import State, Timer
 from scriba.instant import Instant
 from scriba.outcome import Event, Outcome

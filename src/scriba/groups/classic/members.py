@@ -3,8 +3,8 @@
 from functools import partial
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups.classic_group import ClassicGroup, Member, Phase, Waiter, refuse
-from scriba.groups.classic_rebalance import (
+from scriba.groups.classic.group import ClassicGroup, Member, Phase, Waiter, refuse
+from scriba.groups.classic.rebalance import (
     SYNC,
     answer_sync,
     complete_if_all_joined,
