@@ -22,20 +22,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups import (
-    consumer_classic,
-    consumer_describe,
-    consumer_group,
-    consumer_heartbeat,
-    consumer_progress,
-    expiry,
-    listing,
-    offsets,
-    offsets_read,
-)
+from scriba.groups import expiry, listing, offsets, offsets_read
 from scriba.groups.classic import join as classic_join
 from scriba.groups.classic import members as classic_members
 from scriba.groups.classic import rebalance as classic_rebalance
+from scriba.groups.consumer import classic_members as consumer_classic
+from scriba.groups.consumer import describe as consumer_describe
+from scriba.groups.consumer import group as consumer_group
+from scriba.groups.consumer import heartbeat as consumer_heartbeat
+from scriba.groups.consumer import progress as consumer_progress
 from scriba.groups.facts import GroupSettings, Topics
 from scriba.groups.state import State, Timer, merge
 from scriba.instant import ClockWatch, Instant

@@ -8,7 +8,7 @@ from tests.unit.groups.consumers import Consumer, group_of, picture, settle
 from tests.unit.groups.shard import Shard
 
 from scriba.errors import ErrorCode
-from scriba.groups.consumer_member import MemberState
+from scriba.groups.consumer.member import MemberState
 from scriba.wire.groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,

@@ -20,7 +20,7 @@ from tests.unit.groups.consumers import Consumer, group_of, picture
 from tests.unit.groups.shard import Shard
 
 from scriba.errors import ErrorCode
-from scriba.groups.consumer_group import ConsumerGroup, Phase
+from scriba.groups.consumer.group import ConsumerGroup, Phase
 
 NAMES = ["a", "b", "c", "d", "e"]
 SUBSCRIPTIONS: list[dict[str, Any]] = [

@@ -20,7 +20,7 @@ from scriba.errors import ErrorCode
 from scriba.groups.classic.embedded import read_assignment
 from scriba.groups.classic.group import ClassicGroup
 from scriba.groups.classic.group import Phase as ClassicPhase
-from scriba.groups.consumer_group import ConsumerGroup, Phase
+from scriba.groups.consumer.group import ConsumerGroup, Phase
 from scriba.wire import groups as wire
 
 

@@ -3,8 +3,8 @@
 import pytest
 from tests.unit.groups.shard import TopicTable
 
+from scriba.groups.consumer.topic_hash import metadata_hash, xxh3
 from scriba.groups.facts import TopicFacts
-from scriba.groups.topic_hash import metadata_hash, xxh3
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.assignors import Assignment
-from scriba.groups.consumer_member import ConsumerMember, Held, MemberState
+from scriba.groups.consumer.member import ConsumerMember, Held, MemberState
 
 Owned = Mapping[bytes, Set[int]] | None
 """What a member says it owns; None where it says nothing about it."""

@@ -9,14 +9,14 @@ and the member makes one step towards its target.
 
 from typing import Final
 
-from scriba.groups import consumer_records as records
 from scriba.groups.assignors import ASSIGNORS, MemberSpec
-from scriba.groups.consumer_group import ConsumerGroup, Draft
-from scriba.groups.consumer_member import STATIC_LEAVE_EPOCH, ConsumerMember, MemberState
-from scriba.groups.reconcile import Goal, Owned, reconcile
+from scriba.groups.consumer import records
+from scriba.groups.consumer.group import ConsumerGroup, Draft
+from scriba.groups.consumer.member import STATIC_LEAVE_EPOCH, ConsumerMember, MemberState
+from scriba.groups.consumer.reconcile import Goal, Owned, reconcile
+from scriba.groups.consumer.topic_hash import metadata_hash
 from scriba.groups.regex import BadExpression
 from scriba.groups.state import State, Timer
-from scriba.groups.topic_hash import metadata_hash
 from scriba.instant import Instant
 from scriba.outcome import Event, Outcome
 

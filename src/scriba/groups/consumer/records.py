@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from scriba.groups.assignors import Assignment
-from scriba.groups.consumer_member import ConsumerMember
+from scriba.groups.consumer.member import ConsumerMember
 from scriba.outcome import Change
 from scriba.wire.stored_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,

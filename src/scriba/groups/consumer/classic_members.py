@@ -17,16 +17,17 @@ from scriba.groups.classic import join as classic_join
 from scriba.groups.classic.embedded import by_id, read_subscription, version_of, write_assignment
 from scriba.groups.classic.members import MEMBERS_LEAVE_TOGETHER_FROM, check_named
 from scriba.groups.classic.rebalance import refused_join
-from scriba.groups.consumer_group import CONSUMER, ConsumerGroup, Draft
-from scriba.groups.consumer_heartbeat import (
+from scriba.groups.consumer.group import CONSUMER, ConsumerGroup, Draft
+from scriba.groups.consumer.heartbeat import (
     check_room,
     fence,
     refuse,
     replace_static,
     static_member,
 )
-from scriba.groups.consumer_member import Classic, ConsumerMember, MemberState
-from scriba.groups.consumer_progress import (
+from scriba.groups.consumer.member import Classic, ConsumerMember, MemberState
+from scriba.groups.consumer.migration import downgrade, may_replace_last
+from scriba.groups.consumer.progress import (
     JOIN,
     SYNC,
     keep_session,
@@ -37,8 +38,7 @@ from scriba.groups.consumer_progress import (
     undo,
     update,
 )
-from scriba.groups.migration import downgrade, may_replace_last
-from scriba.groups.reconcile import Owned
+from scriba.groups.consumer.reconcile import Owned
 from scriba.groups.refusals import refused
 from scriba.groups.state import State, Timer, client_host, fresh_uuid
 from scriba.instant import Instant

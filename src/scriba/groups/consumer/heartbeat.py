@@ -5,18 +5,19 @@ from functools import partial
 from typing import Final, NoReturn
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups import consumer_records as records
 from scriba.groups.classic.group import ClassicGroup
 from scriba.groups.classic.rebalance import dissolve
-from scriba.groups.consumer_group import ConsumerGroup, Draft
-from scriba.groups.consumer_member import (
+from scriba.groups.consumer import records
+from scriba.groups.consumer.group import ConsumerGroup, Draft
+from scriba.groups.consumer.member import (
     JOIN_EPOCH,
     LEAVE_EPOCH,
     STATIC_LEAVE_EPOCH,
     ConsumerMember,
     MemberState,
 )
-from scriba.groups.consumer_progress import (
+from scriba.groups.consumer.migration import downgrade, may_downgrade, upgrade
+from scriba.groups.consumer.progress import (
     REBALANCE,
     cancel_timers,
     drop_unused_regex,
@@ -26,8 +27,7 @@ from scriba.groups.consumer_progress import (
     settle,
     undo,
 )
-from scriba.groups.migration import downgrade, may_downgrade, upgrade
-from scriba.groups.reconcile import Owned, owned_by
+from scriba.groups.consumer.reconcile import Owned, owned_by
 from scriba.groups.state import State, Timer, client_host
 from scriba.instant import Instant
 from scriba.outcome import Caller, Event, Outcome, Token

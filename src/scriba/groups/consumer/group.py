@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Self
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups import consumer_records as records
 from scriba.groups.assignors import Assignment
-from scriba.groups.consumer_member import ConsumerMember
+from scriba.groups.consumer import records
+from scriba.groups.consumer.member import ConsumerMember
 from scriba.groups.facts import Topics
 from scriba.groups.store import CheckPlace, Committed
 from scriba.outcome import Change, Sees

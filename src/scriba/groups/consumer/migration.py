@@ -8,7 +8,6 @@ epoch, and the group rebalances. A group without members changes without asking 
 """
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
-from scriba.groups import consumer_records as records
 from scriba.groups.classic.embedded import (
     by_id,
     read_assignment,
@@ -19,11 +18,12 @@ from scriba.groups.classic.embedded import (
 from scriba.groups.classic.group import CONSUMER_PROTOCOL, ClassicGroup, Member, Phase
 from scriba.groups.classic.rebalance import keep_session as keep_classic_session
 from scriba.groups.classic.rebalance import prepare
-from scriba.groups.consumer_group import ConsumerGroup, Draft
-from scriba.groups.consumer_member import Classic, ConsumerMember, hold
-from scriba.groups.consumer_progress import cancel_timers
+from scriba.groups.consumer import records
+from scriba.groups.consumer.group import ConsumerGroup, Draft
+from scriba.groups.consumer.member import Classic, ConsumerMember, hold
+from scriba.groups.consumer.progress import cancel_timers
+from scriba.groups.consumer.topic_hash import metadata_hash
 from scriba.groups.state import State
-from scriba.groups.topic_hash import metadata_hash
 from scriba.instant import Instant
 from scriba.outcome import Event, Outcome
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from scriba.errors import ErrorCode
-from scriba.groups.consumer_group import ConsumerGroup
-from scriba.groups.consumer_member import ConsumerMember
+from scriba.groups.consumer.group import ConsumerGroup
+from scriba.groups.consumer.member import ConsumerMember
 from scriba.groups.state import State
 from scriba.instant import Instant
 from scriba.outcome import Caller, Origin, Outcome, Token
