@@ -15,9 +15,9 @@ from scriba.broker.coordinators.shards import Shards
 from scriba.broker.jobs.schedule import cleaning
 from scriba.broker.partitions.partition import Partition
 from scriba.groups import machine
-from scriba.groups import offsets as group_offsets
 from scriba.groups.classic.group import ClassicGroup
 from scriba.groups.consumer.group import ConsumerGroup
+from scriba.groups.offsets import commit as group_offsets
 from scriba.groups.store import Committed, Place, Store
 from scriba.instant import Instant
 from scriba.outcome import Origin

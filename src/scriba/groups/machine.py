@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups import expiry, listing, offsets, offsets_read
+from scriba.groups import listing
 from scriba.groups.classic import join as classic_join
 from scriba.groups.classic import members as classic_members
 from scriba.groups.classic import rebalance as classic_rebalance
@@ -32,6 +32,9 @@ from scriba.groups.consumer import group as consumer_group
 from scriba.groups.consumer import heartbeat as consumer_heartbeat
 from scriba.groups.consumer import progress as consumer_progress
 from scriba.groups.facts import GroupSettings, Topics
+from scriba.groups.offsets import commit as offsets
+from scriba.groups.offsets import expiry
+from scriba.groups.offsets import fetch as offsets_read
 from scriba.groups.state import State, Timer, merge
 from scriba.instant import ClockWatch, Instant
 from scriba.outcome import Caller, Origin, Outcome, Token

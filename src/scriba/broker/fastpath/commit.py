@@ -23,8 +23,8 @@ from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.connection import Connection
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups.machine import Groups
+from scriba.groups.offsets.repeats import Repeat, may_repeat, repeat_of, store
 from scriba.groups.refusals import refused
-from scriba.groups.repeats import Repeat, may_repeat, repeat_of, store
 from scriba.instant import Instant
 from scriba.outcome import Caller, Outcome
 from scriba.records import native

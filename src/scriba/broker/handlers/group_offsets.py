@@ -12,7 +12,7 @@ from scriba.broker.access import Operation, Resource
 from scriba.broker.handlers.groups import Answer, to_coordinator
 from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups.offsets_read import check_asked_once
+from scriba.groups.offsets.fetch import check_asked_once
 from scriba.groups.refusals import refused
 from scriba.runtime.pace import Pace
 from scriba.wire import groups as wire

@@ -27,7 +27,7 @@ from typing import Any, Final, TypeVar
 from scriba.broker.net.answers import HangUp
 from scriba.controller.topics import check_created
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups.offsets_read import check_asked_once
+from scriba.groups.offsets.fetch import check_asked_once
 from scriba.settings import NodeSettings
 from scriba.wire.apis import ApiKey
 from scriba.wire.packed import Packed

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.classic.group import ClassicGroup
-from scriba.groups.offsets import check_commit, look_up, metadata_fits
+from scriba.groups.offsets.commit import check_commit, look_up, metadata_fits
 from scriba.groups.state import State
 from scriba.groups.store import Committed, Place
 from scriba.instant import Instant
