@@ -11,8 +11,8 @@ from typing import Any
 
 from scriba.groups.facts import GroupSettings, TopicFacts
 from scriba.groups.machine import Groups
-from scriba.groups.regex import Expression
-from scriba.groups.regex_search import matching
+from scriba.groups.regex.search import matching
+from scriba.groups.regex.syntax import Expression
 from scriba.instant import Instant
 from scriba.outcome import Caller, Origin, Outcome, Sees, at_once
 from scriba.wire import groups as wire

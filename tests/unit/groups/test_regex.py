@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scriba.errors import ErrorCode
-from scriba.groups import regex_search
-from scriba.groups.regex import BadExpression, Expression
+from scriba.groups.regex import search as regex_search
+from scriba.groups.regex.syntax import BadExpression, Expression
 
 NAMES = [
     "",

@@ -21,8 +21,8 @@ from scriba.controller.image import GROUP
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.facts import GroupSettings, TopicFacts
 from scriba.groups.machine import Groups
-from scriba.groups.regex import Expression
-from scriba.groups.regex_search import Search
+from scriba.groups.regex.search import Search
+from scriba.groups.regex.syntax import Expression
 from scriba.outcome import Sees
 from scriba.records.compression import Codec
 from scriba.runtime.pace import Pace

@@ -11,8 +11,8 @@ from scriba.broker.coordinators.shard import partition_for
 from scriba.broker.coordinators.transactions import NOBODYS_MARKER, Covered, append_marker
 from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups.regex import Expression
-from scriba.groups.regex_search import matching
+from scriba.groups.regex.search import matching
+from scriba.groups.regex.syntax import Expression
 from scriba.records.batch import EndTxnMarker
 from scriba.runtime.pace import Pace
 from scriba.txn.messages import EndTxnWith, ProducerIdNeeded, TopicPartition

@@ -15,7 +15,7 @@ from scriba.groups.consumer.group import ConsumerGroup, Draft
 from scriba.groups.consumer.member import STATIC_LEAVE_EPOCH, ConsumerMember, MemberState
 from scriba.groups.consumer.reconcile import Goal, Owned, reconcile
 from scriba.groups.consumer.topic_hash import metadata_hash
-from scriba.groups.regex import BadExpression
+from scriba.groups.regex.syntax import BadExpression
 from scriba.groups.state import State, Timer
 from scriba.instant import Instant
 from scriba.outcome import Event, Outcome

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Final
 
-from scriba.groups.regex import BadExpression, Expression
+from scriba.groups.regex.syntax import BadExpression, Expression
 
 MAX_VISITS: Final = 2_000_000
 NAME_VISITS: Final = 5
