@@ -16,7 +16,7 @@ from scriba.runtime.watermark import Watermark
 from scriba.storage import recovery
 from scriba.storage.log import Appended
 from scriba.storage.producers import Producers
-from scriba.storage.scan import scan
+from scriba.storage.segments.scan import scan
 from scriba.testing.sim.disk import SimDisk, SimFile
 from scriba.testing.sim.single_node import TOPIC, run
 

@@ -15,12 +15,10 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.instant import Instant
 from scriba.runtime.ports import Disk, Offload
-from scriba.storage.aborted import AbortedTxns
 from scriba.storage.cleaner import LastOf, Means, Rewritten, Work
 from scriba.storage.cleaner_output import discard
 from scriba.storage.cleaning import Dirt, GroupLimits, LogFacts, Rules, SealedSegment, assess
 from scriba.storage.durability import Durability
-from scriba.storage.index import OFFSET_ENTRY, TIME_ENTRY
 from scriba.storage.limits import Limits
 from scriba.storage.names import (
     CLEANED,
@@ -32,8 +30,10 @@ from scriba.storage.names import (
     file_name,
     parse_file,
 )
-from scriba.storage.segment import UNKNOWN, Segment
-from scriba.storage.segments import Segments
+from scriba.storage.segments.aborted import AbortedTxns
+from scriba.storage.segments.index import OFFSET_ENTRY, TIME_ENTRY
+from scriba.storage.segments.segment import UNKNOWN, Segment
+from scriba.storage.segments.segments import Segments
 from scriba.storage.snapshots import Snapshots
 
 if TYPE_CHECKING:

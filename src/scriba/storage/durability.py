@@ -17,11 +17,11 @@ from scriba.errors import KafkaError
 from scriba.runtime.ports import Disk
 from scriba.storage.epochs import Epochs
 from scriba.storage.group_commit import GroupCommit
-from scriba.storage.indexes import Write
 from scriba.storage.names import LEADER_EPOCHS, PARTITION_METADATA
 from scriba.storage.results import FULL
-from scriba.storage.segment import Segment
-from scriba.storage.segments import Segments
+from scriba.storage.segments.indexes import Write
+from scriba.storage.segments.segment import Segment
+from scriba.storage.segments.segments import Segments
 from scriba.storage.snapshots import Snapshots
 
 _NOBODY: Final = -1

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from scriba.records.crc import crc32c
 from scriba.settings import TopicSettings
-from scriba.storage.index import TIME_ENTRY
+from scriba.storage.segments.index import TIME_ENTRY
 
 
 class Limits(NamedTuple):

@@ -26,7 +26,6 @@ from scriba.records.header import CONTROL, LOG_APPEND_TIME, LOG_OVERHEAD, PLACE,
 from scriba.runtime.ports import Disk, Offload
 from scriba.settings import TopicSettings
 from scriba.storage.cleaner import Rewritten
-from scriba.storage.cold import Cold
 from scriba.storage.compaction import Compaction, Stale
 from scriba.storage.durability import Durability
 from scriba.storage.epochs import Epochs
@@ -46,9 +45,10 @@ from scriba.storage.results import (
     Slice,
     storage_error,
 )
-from scriba.storage.search import TimedOffset, first_after, latest
-from scriba.storage.segment import Damaged, Segment
-from scriba.storage.segments import Segments
+from scriba.storage.segments.not_resident import Cold
+from scriba.storage.segments.search import TimedOffset, first_after, latest
+from scriba.storage.segments.segment import Damaged, Segment
+from scriba.storage.segments.segments import Segments
 from scriba.storage.shortening import Shortening
 from scriba.storage.snapshots import Snapshots
 from scriba.storage.writer import Writer

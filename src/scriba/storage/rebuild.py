@@ -2,8 +2,8 @@
 
 from scriba.records.header import NO_TIMESTAMP
 from scriba.runtime.ports import Disk
-from scriba.storage.index import OffsetIndex, TimeIndex
-from scriba.storage.scan import scan
+from scriba.storage.segments.index import OffsetIndex, TimeIndex
+from scriba.storage.segments.scan import scan
 
 
 def rebuild_indexes(

@@ -25,10 +25,8 @@ from scriba.errors import ParseError
 from scriba.records.batch import EndTxnMarker, read_end_txn_marker
 from scriba.records.header import CONTROL, LOG_OVERHEAD, BatchHeader
 from scriba.runtime.ports import Disk, File, Offload
-from scriba.storage.aborted import AbortedTxns
 from scriba.storage.compaction import finish_swaps
 from scriba.storage.epochs import Epochs
-from scriba.storage.indexes import UNSURE_ENTRIES
 from scriba.storage.limits import Limits
 from scriba.storage.names import (
     CLEANED,
@@ -45,11 +43,13 @@ from scriba.storage.names import (
     file_name,
     parse_file,
 )
-from scriba.storage.padding import trim_sealed
 from scriba.storage.producers import Producers
 from scriba.storage.results import FULL
-from scriba.storage.scan import read_batch, scan
-from scriba.storage.segment import UNKNOWN, Segment
+from scriba.storage.segments.aborted import AbortedTxns
+from scriba.storage.segments.indexes import UNSURE_ENTRIES
+from scriba.storage.segments.padding import trim_sealed
+from scriba.storage.segments.scan import read_batch, scan
+from scriba.storage.segments.segment import UNKNOWN, Segment
 from scriba.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)

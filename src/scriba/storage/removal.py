@@ -9,7 +9,7 @@ from contextlib import suppress
 from scriba.runtime.ports import Disk, File, Offload
 from scriba.storage.names import DELETED, SEGMENT_SUFFIXES
 from scriba.storage.results import FULL
-from scriba.storage.segment import Segment
+from scriba.storage.segments.segment import Segment
 
 
 class Removal:

@@ -25,7 +25,7 @@ from scriba.records.header import (
     BatchHeader,
     read_header,
 )
-from scriba.storage.index import MAX_RELATIVE_OFFSET
+from scriba.storage.segments.index import MAX_RELATIVE_OFFSET
 
 _FOR_EVER: Final = 2**63 - 1
 _CHUNK: Final = 1 << 20

@@ -19,8 +19,8 @@ from scriba.storage.recovery import producers_at
 from scriba.storage.removal import remove_tree
 from scriba.storage.results import FULL, Failure, storage_error
 from scriba.storage.retention import Reason, SegmentFacts, before_start, over_size
-from scriba.storage.segment import Segment
-from scriba.storage.segments import Segments
+from scriba.storage.segments.segment import Segment
+from scriba.storage.segments.segments import Segments
 from scriba.storage.snapshots import Snapshots
 from scriba.storage.writer import Writer
 

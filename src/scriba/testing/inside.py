@@ -23,8 +23,8 @@ from scriba.records.batch import Record as Plain
 from scriba.records.batch import encode_batch
 from scriba.runtime.lapse import LapseLoop, LapseWorld
 from scriba.settings import NodeSettings
-from scriba.storage.cold import settled
 from scriba.storage.results import Slice
+from scriba.storage.segments.not_resident import settled
 from scriba.testing.model import Group, Record, Transaction
 from scriba.wire import admin, configs, produce, txn
 from scriba.wire import groups as of_groups

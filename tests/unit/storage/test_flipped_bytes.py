@@ -10,8 +10,8 @@ from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.records.batch import Record, decode_records, encode_batch, read_header
 from scriba.records.header import CRC_OFFSET, HEADER_SIZE, check_crc, walk
 from scriba.settings import TopicSettings
-from scriba.storage.cold import Cold
 from scriba.storage.log import Slice
+from scriba.storage.segments.not_resident import Cold
 
 SETTINGS = TopicSettings(segment_bytes=4000, index_interval_bytes=200)
 BATCHES = 60
@@ -151,7 +151,7 @@ async def test_gaps_that_compaction_leaves_are_no_damage(shelf):
 
 
 async def test_many_small_batches_are_looked_at_in_parts(shelf, monkeypatch):
-    monkeypatch.setattr("scriba.storage.ascent.MOST_HEADERS", 5)
+    monkeypatch.setattr("scriba.storage.segments.ascent.MOST_HEADERS", 5)
     await filled(shelf)
     log = reopened(shelf)
     assert await consume(log, 0, 1 << 20) == expected()

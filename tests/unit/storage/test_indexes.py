@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.storage.aborted import AbortedTxns
-from scriba.storage.index import OffsetIndex, TimeIndex
 from scriba.storage.producers import AbortedTxn
+from scriba.storage.segments.aborted import AbortedTxns
+from scriba.storage.segments.index import OffsetIndex, TimeIndex
 
 BASE = 1000
 SIZE = 10**9

@@ -45,9 +45,9 @@ from scriba.runtime.ports import World
 from scriba.runtime.tasks import Tasks
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings, TopicSettings
-from scriba.storage.cold import Cold
 from scriba.storage.log import Log, Slice
 from scriba.storage.results import NoRoom, as_no_room
+from scriba.storage.segments.not_resident import Cold
 from scriba.wire.schema import Message
 from scriba.wire.stored import (
     Endpoint,

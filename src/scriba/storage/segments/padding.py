@@ -12,8 +12,8 @@ from typing import Final
 
 from scriba.records.header import HEADER_SIZE
 from scriba.storage.names import LOG
-from scriba.storage.scan import scan
-from scriba.storage.segment import Segment
+from scriba.storage.segments.scan import scan
+from scriba.storage.segments.segment import Segment
 
 logger = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from contextlib import suppress
 from typing import Final
 
 from scriba.runtime.ports import WOULD_BLOCK, Disk
-from scriba.storage.cold import Cold, Window
-from scriba.storage.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 from scriba.storage.names import INDEX, TIME_INDEX
+from scriba.storage.segments.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
+from scriba.storage.segments.not_resident import Cold, Window
 
 Write = Callable[[], Awaitable[None] | None]
 WithRoom = Callable[[Write], Awaitable[None]]

@@ -17,7 +17,7 @@ from scriba.records.header import (
     BatchHeader,
 )
 from scriba.runtime.ports import File
-from scriba.storage.index import MAX_RELATIVE_OFFSET
+from scriba.storage.segments.index import MAX_RELATIVE_OFFSET
 
 _NEVER: Final = 2**63 - 1
 _WINDOW: Final = 1 << 20

@@ -13,10 +13,10 @@ from scriba.records.compression import memory_for
 from scriba.records.header import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader
 from scriba.runtime.budget import run_within
 from scriba.runtime.ports import Offload
-from scriba.storage.cold import settled
-from scriba.storage.scan import read_batch
-from scriba.storage.segment import Damaged, Segment
-from scriba.storage.segments import Segments
+from scriba.storage.segments.not_resident import settled
+from scriba.storage.segments.scan import read_batch
+from scriba.storage.segments.segment import Damaged, Segment
+from scriba.storage.segments.segments import Segments
 
 _WINDOW: Final = 64 << 10
 _OFFLOAD_BYTES: Final = 16 << 10

@@ -9,13 +9,13 @@ from typing import Final
 
 from scriba.instant import Instant
 from scriba.runtime.ports import Disk, Offload
-from scriba.storage.cold import Cold
 from scriba.storage.limits import Limits
 from scriba.storage.producers import AbortedTxn
 from scriba.storage.removal import Removal
 from scriba.storage.results import EMPTY, Empty, Slice
 from scriba.storage.retention import SegmentFacts, expired
-from scriba.storage.segment import Segment
+from scriba.storage.segments.not_resident import Cold
+from scriba.storage.segments.segment import Segment
 
 _AWAKE: Final = 4
 

@@ -22,17 +22,17 @@ from scriba.records.header import (
     sane_header,
 )
 from scriba.runtime.ports import WOULD_BLOCK, Disk, File, Offload
-from scriba.storage.aborted import AbortedTxns
-from scriba.storage.ascent import Ascent
-from scriba.storage.cold import Cold, Window, settled
-from scriba.storage.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
-from scriba.storage.indexes import Indexes, WithRoom
 from scriba.storage.limits import Limits
 from scriba.storage.names import LOG, TXN_INDEX, file_name
 from scriba.storage.producers import AbortedTxn
 from scriba.storage.rebuild import rebuild_indexes
-from scriba.storage.recent import MOST_RECENT, Recent
-from scriba.storage.scan import scan
+from scriba.storage.segments.aborted import AbortedTxns
+from scriba.storage.segments.ascent import Ascent
+from scriba.storage.segments.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
+from scriba.storage.segments.indexes import Indexes, WithRoom
+from scriba.storage.segments.not_resident import Cold, Window, settled
+from scriba.storage.segments.recent import MOST_RECENT, Recent
+from scriba.storage.segments.scan import scan
 
 UNKNOWN: Final = -2
 """A timestamp, or an offset, that nobody had to know yet."""

@@ -15,10 +15,10 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from scriba.records.header import HEADER_SIZE, LOG_OVERHEAD, MAGIC, MIN_LENGTH
-from scriba.storage.cold import Cold
+from scriba.storage.segments.not_resident import Cold
 
 if TYPE_CHECKING:
-    from scriba.storage.segment import Segment
+    from scriba.storage.segments.segment import Segment
 
 MOST_HEADERS: Final = 2048
 """Looked at for one read: some milliseconds. A read of more batches gets fewer of them."""
