@@ -23,9 +23,9 @@ from scriba.instant import Instant
 from scriba.outcome import Origin
 from scriba.records.header import BatchHeader
 from scriba.runtime.watermark import Watermark
-from scriba.storage.cleaner_txn import Fates
-from scriba.storage.cleaning import Dirt
-from scriba.storage.compaction import dirt_of
+from scriba.storage.compaction.choice import Dirt
+from scriba.storage.compaction.log import dirt_of
+from scriba.storage.compaction.txn import Fates
 from scriba.storage.log import Log
 from scriba.testing.sim.cast import SINK
 from scriba.txn import beginning

@@ -22,8 +22,8 @@ from scriba.records.batch import (
 from scriba.records.compression import Codec
 from scriba.runtime.rng import SeededRng
 from scriba.settings import TopicSettings
-from scriba.storage.cleaner import Finished, Rewritten, clean
-from scriba.storage.compaction import Compaction, dirt_of, work_on
+from scriba.storage.compaction.cleaner import Finished, Rewritten, clean
+from scriba.storage.compaction.log import Compaction, dirt_of, work_on
 from scriba.storage.inline import Inline
 from scriba.storage.log import Cold, Log, Slice
 from scriba.storage.logdir import LogDir

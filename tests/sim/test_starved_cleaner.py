@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from scriba.broker.jobs.compaction import LEAST_BYTES, PATIENCE_MS, Starved, in_time
-from scriba.storage.cleaner import Progress
+from scriba.storage.compaction.cleaner import Progress
 from scriba.testing.sim.world import SimClock, SimWorld
 
 

@@ -25,8 +25,8 @@ from scriba.records.batch import EndTxnMarker
 from scriba.records.header import CONTROL, LOG_APPEND_TIME, LOG_OVERHEAD, PLACE, BatchHeader
 from scriba.runtime.ports import Disk, Offload
 from scriba.settings import TopicSettings
-from scriba.storage.cleaner import Rewritten
-from scriba.storage.compaction import Compaction, Stale
+from scriba.storage.compaction.cleaner import Rewritten
+from scriba.storage.compaction.log import Compaction, Stale
 from scriba.storage.durability import Durability
 from scriba.storage.epochs import Epochs
 from scriba.storage.incoming import check_batches, read_marker

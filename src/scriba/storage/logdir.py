@@ -32,7 +32,7 @@ from scriba.storage.checkpoints import (
     format_offsets,
     read_offsets,
 )
-from scriba.storage.cleaner import Rewritten
+from scriba.storage.compaction.cleaner import Rewritten
 from scriba.storage.group_commit import GroupCommit
 from scriba.storage.log import DAY_MS, METADATA_TOPIC, Failure, Log
 from scriba.storage.meta_properties import FILE_NAME as META_PROPERTIES

@@ -25,7 +25,7 @@ from scriba.errors import ParseError
 from scriba.records.batch import EndTxnMarker, read_end_txn_marker
 from scriba.records.header import CONTROL, LOG_OVERHEAD, BatchHeader
 from scriba.runtime.ports import Disk, File, Offload
-from scriba.storage.compaction import finish_swaps
+from scriba.storage.compaction.log import finish_swaps
 from scriba.storage.epochs import Epochs
 from scriba.storage.limits import Limits
 from scriba.storage.names import (

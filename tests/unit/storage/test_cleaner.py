@@ -7,7 +7,7 @@ from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header, walk
 from scriba.records.compression import Codec
 from scriba.records.header import DELETE_HORIZON
 from scriba.settings import TopicSettings
-from scriba.storage.cleaner_source import Damage
+from scriba.storage.compaction.source import Damage
 from scriba.storage.log import Log
 from scriba.testing.sim.compacting import MEANS, append, compact, look
 

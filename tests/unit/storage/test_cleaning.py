@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scriba.instant import Instant
 from scriba.settings import TopicSettings
-from scriba.storage.cleaning import (
+from scriba.storage.compaction.choice import (
     MAX_SPAN,
     Dirt,
     GroupLimits,

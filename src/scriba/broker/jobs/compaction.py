@@ -31,10 +31,10 @@ from scriba.instant import Instant
 from scriba.runtime.pace import Pace
 from scriba.runtime.ports import Clock, Worker
 from scriba.settings import NodeSettings
-from scriba.storage.cleaner import Finished, Means, Progress, Rewritten
-from scriba.storage.cleaner_source import Damage
-from scriba.storage.cleaning import Dirt, dirtiest
-from scriba.storage.compaction import Stale, dirt_of, work_on
+from scriba.storage.compaction.choice import Dirt, dirtiest
+from scriba.storage.compaction.cleaner import Finished, Means, Progress, Rewritten
+from scriba.storage.compaction.log import Stale, dirt_of, work_on
+from scriba.storage.compaction.source import Damage
 from scriba.storage.names import PartitionName
 from scriba.storage.results import FULL
 
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TASK: Final = "scriba.storage.cleaner:clean"
+TASK: Final = "scriba.storage.compaction.cleaner:clean"
 MOST_STEP_BYTES: Final = 16 << 20
 """Between two reports of a worker; the loop has a word each time, and pays for it."""
 

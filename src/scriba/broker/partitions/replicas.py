@@ -21,7 +21,7 @@ from scriba.controller.image import BROKER, TOPIC, ClusterImage, Delta, Partitio
 from scriba.errors import ErrorCode, KafkaError
 from scriba.runtime.pace import Pace
 from scriba.settings import TopicSettings
-from scriba.storage.compaction import FOR_EVER_MS
+from scriba.storage.compaction.log import FOR_EVER_MS
 from scriba.storage.log import Log
 from scriba.storage.logdir import LogDir
 from scriba.storage.names import PartitionName

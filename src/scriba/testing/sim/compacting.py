@@ -6,9 +6,9 @@ from scriba.instant import Instant
 from scriba.records.batch import Record, encode_batch, read_header
 from scriba.records.compression import Codec
 from scriba.runtime.ports import Disk
-from scriba.storage.cleaner import Finished, Means, Rewritten, clean
-from scriba.storage.cleaning import Dirt
-from scriba.storage.compaction import dirt_of, work_on
+from scriba.storage.compaction.choice import Dirt
+from scriba.storage.compaction.cleaner import Finished, Means, Rewritten, clean
+from scriba.storage.compaction.log import dirt_of, work_on
 from scriba.storage.log import Log
 
 SEED = bytes(range(16))

@@ -15,9 +15,16 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.instant import Instant
 from scriba.runtime.ports import Disk, Offload
-from scriba.storage.cleaner import LastOf, Means, Rewritten, Work
-from scriba.storage.cleaner_output import discard
-from scriba.storage.cleaning import Dirt, GroupLimits, LogFacts, Rules, SealedSegment, assess
+from scriba.storage.compaction.choice import (
+    Dirt,
+    GroupLimits,
+    LogFacts,
+    Rules,
+    SealedSegment,
+    assess,
+)
+from scriba.storage.compaction.cleaner import LastOf, Means, Rewritten, Work
+from scriba.storage.compaction.output import discard
 from scriba.storage.durability import Durability
 from scriba.storage.limits import Limits
 from scriba.storage.names import (

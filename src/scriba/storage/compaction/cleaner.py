@@ -51,10 +51,10 @@ from scriba.records.header import (
 )
 from scriba.records.pure import OffsetMap, Walk, rebase
 from scriba.runtime.ports import Disk
-from scriba.storage.cleaner_output import Output
-from scriba.storage.cleaner_source import LEAST_WINDOW, Damage, Source, Window
-from scriba.storage.cleaner_txn import Fates, Verdict
-from scriba.storage.cleaning import GroupLimits, SealedSegment, groups
+from scriba.storage.compaction.choice import GroupLimits, SealedSegment, groups
+from scriba.storage.compaction.output import Output
+from scriba.storage.compaction.source import LEAST_WINDOW, Damage, Source, Window
+from scriba.storage.compaction.txn import Fates, Verdict
 from scriba.storage.producers import AbortedTxn
 
 _EMPTY_KEEPS: Final = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
