@@ -209,7 +209,7 @@ def test_machines_do_not_know_each_other() -> None:
         ("broker/x.py", "from datetime import datetime\ndatetime.now()"),
         ("client/x.py", "from scriba.broker.node import Node"),
         ("cli/x.py", "from scriba.broker.partitions.partition import Partition"),
-        ("cli/x.py", "from scriba.storage.names import LOG"),
+        ("cli/x.py", "from scriba.storage.directory.names import LOG"),
         ("console/x.py", "from scriba import broker"),
         ("runtime/x.py", "from scriba.testing.sim import disk"),
     ],
@@ -227,7 +227,7 @@ def test_a_breach_is_noticed(path: str, source: str) -> None:
         ("storage/x.py", "import asyncio\nfrom . import index\nfrom .index import Index"),
         ("runtime/x.py", "import os, time, socket, threading"),
         ("cli/x.py", "from scriba.broker.node import Node"),
-        ("cli/log_dump.py", "from scriba.storage.names import LOG"),
+        ("cli/log_dump.py", "from scriba.storage.directory.names import LOG"),
         ("testing/x.py", "from scriba.broker.node import Node"),
     ],
 )

@@ -24,10 +24,10 @@ from scriba.runtime.rng import SeededRng
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.cleaner import Finished, Rewritten, clean
 from scriba.storage.compaction.log import Compaction, dirt_of, work_on
+from scriba.storage.directory.logdir import LogDir
+from scriba.storage.directory.names import PartitionName
 from scriba.storage.inline import Inline
 from scriba.storage.log import Cold, Log, Slice
-from scriba.storage.logdir import LogDir
-from scriba.storage.names import PartitionName
 from scriba.testing.sim.compacting import MEANS, SEED, append
 from scriba.testing.sim.disk import SimDisk
 from scriba.testing.sim.volume import DiskFaults, Volume

@@ -10,8 +10,8 @@ from scriba.config import StartError, StorageLost
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
 from scriba.settings import NodeSettings, TopicSettings
+from scriba.storage.directory.logdir import LogDir
 from scriba.storage.log import Log, Slice
-from scriba.storage.logdir import LogDir
 from scriba.storage.results import NoRoom
 from scriba.testing.sim.compacting import append
 from scriba.testing.sim.world import ProcessWorld, SimWorld

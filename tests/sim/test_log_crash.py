@@ -13,8 +13,8 @@ from scriba.errors import KafkaError
 from scriba.records.batch import Record, decode_records, encode_batch, read_header, walk
 from scriba.runtime.rng import SeededRng
 from scriba.settings import NodeSettings, TopicSettings
+from scriba.storage.directory.logdir import LogDir
 from scriba.storage.log import EMPTY, Cold, Log
-from scriba.storage.logdir import LogDir
 from scriba.testing.sim.synced import synced_records
 from scriba.testing.sim.volume import DiskFaults
 from scriba.testing.sim.world import ProcessWorld, SimWorld

@@ -50,9 +50,9 @@ from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.runtime.ports import World
 from scriba.runtime.tasks import Tasks
 from scriba.settings import NodeSettings
+from scriba.storage.directory.logdir import LogDir
+from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import METADATA_TOPIC, Log
-from scriba.storage.logdir import LogDir
-from scriba.storage.names import PartitionName
 from scriba.storage.results import NoRoom
 from scriba.wire import uuids
 from scriba.wire.brokers import (

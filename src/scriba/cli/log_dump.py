@@ -30,7 +30,7 @@ from scriba.records.header import (
     sane_header,
 )
 from scriba.records.record import Record
-from scriba.storage.names import INDEX, LOG, TIME_INDEX, parse_file
+from scriba.storage.directory.names import INDEX, LOG, TIME_INDEX, parse_file
 
 _CHUNK: Final = 1 << 20
 _OFFSET_ENTRY: Final = struct.Struct(">II")

@@ -18,8 +18,15 @@ from scriba.cli.problems import CommandError
 from scriba.records.header import HEADER
 from scriba.runtime.disk import PosixDisk
 from scriba.runtime.offload import ThreadOffload
-from scriba.storage.checkpoints import RECOVERY_POINTS, read_offsets
-from scriba.storage.names import INDEX, LOG, TIME_INDEX, file_name, parse_file, parse_partition_dir
+from scriba.storage.directory.checkpoints import RECOVERY_POINTS, read_offsets
+from scriba.storage.directory.names import (
+    INDEX,
+    LOG,
+    TIME_INDEX,
+    file_name,
+    parse_file,
+    parse_partition_dir,
+)
 from scriba.storage.repair import Dropped, Kept, Plan, plan
 
 METADATA: Final = "__cluster_metadata"

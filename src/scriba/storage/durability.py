@@ -15,9 +15,9 @@ from typing import Final
 
 from scriba.errors import KafkaError
 from scriba.runtime.ports import Disk
+from scriba.storage.directory.names import LEADER_EPOCHS, PARTITION_METADATA
 from scriba.storage.epochs import Epochs
 from scriba.storage.group_commit import GroupCommit
-from scriba.storage.names import LEADER_EPOCHS, PARTITION_METADATA
 from scriba.storage.results import FULL
 from scriba.storage.segments.indexes import Write
 from scriba.storage.segments.segment import Segment

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 from typing import Final
 
-from scriba.storage.checkpoints import format_lines, parse_lines
+from scriba.storage.directory.checkpoints import format_lines, parse_lines
 
 UNDEFINED: Final = (-1, -1)
 

@@ -27,13 +27,13 @@ from scriba.runtime.ports import Disk, Offload
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.cleaner import Rewritten
 from scriba.storage.compaction.log import Compaction, Stale
+from scriba.storage.directory.names import parent_of
+from scriba.storage.directory.partition_metadata import claim
 from scriba.storage.durability import Durability
 from scriba.storage.epochs import Epochs
 from scriba.storage.incoming import check_batches, read_marker
 from scriba.storage.inline import Inline
 from scriba.storage.limits import Limits, limits_of
-from scriba.storage.names import parent_of
-from scriba.storage.partition_metadata import claim
 from scriba.storage.producers import AbortedTxn, ActiveProducer, Producers, Repeat
 from scriba.storage.recovery import Loaded, Place, load
 from scriba.storage.results import (

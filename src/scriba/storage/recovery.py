@@ -26,9 +26,7 @@ from scriba.records.batch import EndTxnMarker, read_end_txn_marker
 from scriba.records.header import CONTROL, LOG_OVERHEAD, BatchHeader
 from scriba.runtime.ports import Disk, File, Offload
 from scriba.storage.compaction.log import finish_swaps
-from scriba.storage.epochs import Epochs
-from scriba.storage.limits import Limits
-from scriba.storage.names import (
+from scriba.storage.directory.names import (
     CLEANED,
     DELETED,
     INDEX,
@@ -43,6 +41,8 @@ from scriba.storage.names import (
     file_name,
     parse_file,
 )
+from scriba.storage.epochs import Epochs
+from scriba.storage.limits import Limits
 from scriba.storage.producers import Producers
 from scriba.storage.results import FULL
 from scriba.storage.segments.aborted import AbortedTxns

@@ -15,7 +15,7 @@ from scriba.records.header import walk
 from scriba.runtime.loop import run
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
-from scriba.storage.meta_properties import MetaProperties
+from scriba.storage.directory.meta_properties import MetaProperties
 from scriba.wire.admin import CreatableTopic, CreateTopicsRequest
 from scriba.wire.schema import Message
 from scriba.wire.stored import PartitionChangeRecord, decode_metadata_record

@@ -9,7 +9,7 @@ import pytest
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.batch import Record, encode_batch
-from scriba.storage.names import PartitionName
+from scriba.storage.directory.names import PartitionName
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
 from scriba.txn.messages import WriteMarkers

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.storage.checkpoints import format_offsets, parse_offsets, read_offsets
-from scriba.storage.epochs import Epochs
-from scriba.storage.meta_properties import MetaProperties
-from scriba.storage.names import (
+from scriba.storage.directory.checkpoints import format_offsets, parse_offsets, read_offsets
+from scriba.storage.directory.meta_properties import MetaProperties
+from scriba.storage.directory.names import (
     PartitionName,
     deleted_dir,
     parse_file,
@@ -17,7 +16,8 @@ from scriba.storage.names import (
     partition_dir,
     stray_dir,
 )
-from scriba.storage.partition_metadata import encode_topic_id, read_topic_id
+from scriba.storage.directory.partition_metadata import encode_topic_id, read_topic_id
+from scriba.storage.epochs import Epochs
 
 
 def test_the_end_of_an_epoch_is_the_start_of_the_next():

@@ -8,8 +8,8 @@ import pytest
 from scriba.config import StartError
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import TopicSettings
-from scriba.storage.logdir import LogDir
-from scriba.storage.names import PartitionName
+from scriba.storage.directory.logdir import LogDir
+from scriba.storage.directory.names import PartitionName
 
 SETTINGS = TopicSettings(segment_bytes=4000)
 

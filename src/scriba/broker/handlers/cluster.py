@@ -20,7 +20,7 @@ from scriba.wire.uuids import ZERO
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
-    from scriba.storage.logdir import LogDir
+    from scriba.storage.directory.logdir import LogDir
 
 
 def _require(node: Node, ctx: Context, operation: Operation) -> None:

@@ -35,13 +35,13 @@ from scriba.storage.compaction.choice import Dirt, dirtiest
 from scriba.storage.compaction.cleaner import Finished, Means, Progress, Rewritten
 from scriba.storage.compaction.log import Stale, dirt_of, work_on
 from scriba.storage.compaction.source import Damage
-from scriba.storage.names import PartitionName
+from scriba.storage.directory.names import PartitionName
 from scriba.storage.results import FULL
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
     from scriba.broker.partitions.partition import Partition
-    from scriba.storage.logdir import LogDir
+    from scriba.storage.directory.logdir import LogDir
 
 logger = logging.getLogger(__name__)
 

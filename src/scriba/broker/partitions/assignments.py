@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.errors import KafkaError
-from scriba.storage.names import PartitionName
+from scriba.storage.directory.names import PartitionName
 from scriba.wire.brokers import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsRequestDirectoryData,

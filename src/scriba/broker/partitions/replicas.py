@@ -22,9 +22,9 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.runtime.pace import Pace
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.log import FOR_EVER_MS
+from scriba.storage.directory.logdir import LogDir
+from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Log
-from scriba.storage.logdir import LogDir
-from scriba.storage.names import PartitionName
 from scriba.storage.results import FULL, NoRoom
 
 if TYPE_CHECKING:

@@ -25,9 +25,7 @@ from scriba.storage.compaction.choice import (
 )
 from scriba.storage.compaction.cleaner import LastOf, Means, Rewritten, Work
 from scriba.storage.compaction.output import discard
-from scriba.storage.durability import Durability
-from scriba.storage.limits import Limits
-from scriba.storage.names import (
+from scriba.storage.directory.names import (
     CLEANED,
     INDEX,
     LOG,
@@ -37,6 +35,8 @@ from scriba.storage.names import (
     file_name,
     parse_file,
 )
+from scriba.storage.durability import Durability
+from scriba.storage.limits import Limits
 from scriba.storage.segments.aborted import AbortedTxns
 from scriba.storage.segments.index import OFFSET_ENTRY, TIME_ENTRY
 from scriba.storage.segments.segment import UNKNOWN, Segment

@@ -10,7 +10,7 @@ from typing import Final
 from scriba.records.crc import crc32c
 from scriba.records.header import CRC_START, HEADER, HEADER_SIZE, BatchHeader, sane_header
 from scriba.runtime.ports import Disk
-from scriba.storage.names import LOG, file_name
+from scriba.storage.directory.names import LOG, file_name
 
 LEAST_WINDOW: Final = 64 << 10
 

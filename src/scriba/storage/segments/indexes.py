@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from scriba.runtime.ports import WOULD_BLOCK, Disk
-from scriba.storage.names import INDEX, TIME_INDEX
+from scriba.storage.directory.names import INDEX, TIME_INDEX
 from scriba.storage.segments.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 from scriba.storage.segments.not_resident import Cold, Window
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 from scriba.records.header import HEADER_SIZE
-from scriba.storage.names import LOG
+from scriba.storage.directory.names import LOG
 from scriba.storage.segments.scan import scan
 from scriba.storage.segments.segment import Segment
 

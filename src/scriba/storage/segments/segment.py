@@ -22,8 +22,8 @@ from scriba.records.header import (
     sane_header,
 )
 from scriba.runtime.ports import WOULD_BLOCK, Disk, File, Offload
+from scriba.storage.directory.names import LOG, TXN_INDEX, file_name
 from scriba.storage.limits import Limits
-from scriba.storage.names import LOG, TXN_INDEX, file_name
 from scriba.storage.producers import AbortedTxn
 from scriba.storage.rebuild import rebuild_indexes
 from scriba.storage.segments.aborted import AbortedTxns

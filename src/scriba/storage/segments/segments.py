@@ -9,9 +9,9 @@ from typing import Final
 
 from scriba.instant import Instant
 from scriba.runtime.ports import Disk, Offload
+from scriba.storage.directory.removal import Removal
 from scriba.storage.limits import Limits
 from scriba.storage.producers import AbortedTxn
-from scriba.storage.removal import Removal
 from scriba.storage.results import EMPTY, Empty, Slice
 from scriba.storage.retention import SegmentFacts, expired
 from scriba.storage.segments.not_resident import Cold

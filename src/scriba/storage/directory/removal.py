@@ -7,7 +7,7 @@ once, so that no restart takes them for segments, and removed after `file.delete
 from contextlib import suppress
 
 from scriba.runtime.ports import Disk, File, Offload
-from scriba.storage.names import DELETED, SEGMENT_SUFFIXES
+from scriba.storage.directory.names import DELETED, SEGMENT_SUFFIXES
 from scriba.storage.results import FULL
 from scriba.storage.segments.segment import Segment
 

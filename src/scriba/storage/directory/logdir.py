@@ -24,7 +24,8 @@ from scriba.errors import KafkaError
 from scriba.instant import Instant
 from scriba.runtime.ports import DirLock, Disk, Offload
 from scriba.settings import TopicSettings
-from scriba.storage.checkpoints import (
+from scriba.storage.compaction.cleaner import Rewritten
+from scriba.storage.directory.checkpoints import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
     LOG_STARTS,
@@ -32,20 +33,19 @@ from scriba.storage.checkpoints import (
     format_offsets,
     read_offsets,
 )
-from scriba.storage.compaction.cleaner import Rewritten
-from scriba.storage.group_commit import GroupCommit
-from scriba.storage.log import DAY_MS, METADATA_TOPIC, Failure, Log
-from scriba.storage.meta_properties import FILE_NAME as META_PROPERTIES
-from scriba.storage.meta_properties import MetaProperties
-from scriba.storage.names import (
+from scriba.storage.directory.meta_properties import FILE_NAME as META_PROPERTIES
+from scriba.storage.directory.meta_properties import MetaProperties
+from scriba.storage.directory.names import (
     DELETED_DIR,
     PartitionName,
     parse_partition_dir,
     partition_dir,
     stray_dir,
 )
-from scriba.storage.partition_metadata import read_topic_id
-from scriba.storage.removal import remove_tree
+from scriba.storage.directory.partition_metadata import read_topic_id
+from scriba.storage.directory.removal import remove_tree
+from scriba.storage.group_commit import GroupCommit
+from scriba.storage.log import DAY_MS, METADATA_TOPIC, Failure, Log
 from scriba.storage.results import FULL, NoRoom, storage_error
 
 logger = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from typing import Final
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.runtime.ports import Disk
-from scriba.storage.names import PARTITION_METADATA
+from scriba.storage.directory.names import PARTITION_METADATA
 from scriba.wire.uuids import ZERO, from_text, to_text
 
 _LINES: Final = re.compile(r"version: (\d+)\ntopic_id: (\S+)\s*")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from scriba.runtime.ports import Disk
-from scriba.storage.names import PartitionName
+from scriba.storage.directory.names import PartitionName
 
 logger = logging.getLogger(__name__)
 
