@@ -27,7 +27,7 @@ from scriba.storage.directory.names import (
     parse_file,
     parse_partition_dir,
 )
-from scriba.storage.repair import Dropped, Kept, Plan, plan
+from scriba.storage.recovery.repair import Dropped, Kept, Plan, plan
 
 METADATA: Final = "__cluster_metadata"
 META_PROPERTIES: Final = "meta.properties"

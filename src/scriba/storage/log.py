@@ -35,7 +35,7 @@ from scriba.storage.incoming import check_batches, read_marker
 from scriba.storage.inline import Inline
 from scriba.storage.limits import Limits, limits_of
 from scriba.storage.producers import AbortedTxn, ActiveProducer, Producers, Repeat
-from scriba.storage.recovery import Loaded, Place, load
+from scriba.storage.recovery.load import Loaded, Place, load
 from scriba.storage.results import (
     EMPTY,
     FULL,

@@ -16,7 +16,7 @@ from scriba.runtime.ports import Disk, Offload
 from scriba.storage.directory.names import deleted_dir, parent_of
 from scriba.storage.directory.removal import remove_tree
 from scriba.storage.durability import Durability
-from scriba.storage.recovery import producers_at
+from scriba.storage.recovery.load import producers_at
 from scriba.storage.results import FULL, Failure, storage_error
 from scriba.storage.retention import Reason, SegmentFacts, before_start, over_size
 from scriba.storage.segments.segment import Segment

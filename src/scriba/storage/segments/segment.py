@@ -25,7 +25,7 @@ from scriba.runtime.ports import WOULD_BLOCK, Disk, File, Offload
 from scriba.storage.directory.names import LOG, TXN_INDEX, file_name
 from scriba.storage.limits import Limits
 from scriba.storage.producers import AbortedTxn
-from scriba.storage.rebuild import rebuild_indexes
+from scriba.storage.recovery.rebuild import rebuild_indexes
 from scriba.storage.segments.aborted import AbortedTxns
 from scriba.storage.segments.ascent import Ascent
 from scriba.storage.segments.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
