@@ -14,7 +14,7 @@ from scriba.records.header import BatchHeader
 from scriba.runtime.ports import File
 from scriba.runtime.watermark import Watermark
 from scriba.storage.log import Appended
-from scriba.storage.producers import Producers
+from scriba.storage.producers.state import Producers
 from scriba.storage.recovery import load as recovery
 from scriba.storage.segments.scan import scan
 from scriba.testing.sim.disk import SimDisk, SimFile

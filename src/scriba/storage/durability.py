@@ -18,11 +18,11 @@ from scriba.runtime.ports import Disk
 from scriba.storage.directory.names import LEADER_EPOCHS, PARTITION_METADATA
 from scriba.storage.epochs import Epochs
 from scriba.storage.group_commit import GroupCommit
+from scriba.storage.producers.snapshots import Snapshots
 from scriba.storage.results import FULL
 from scriba.storage.segments.indexes import Write
 from scriba.storage.segments.segment import Segment
 from scriba.storage.segments.segments import Segments
-from scriba.storage.snapshots import Snapshots
 
 _NOBODY: Final = -1
 _UNTIL_ROOM_S: Final = 0.2

@@ -34,7 +34,8 @@ from scriba.storage.epochs import Epochs
 from scriba.storage.incoming import check_batches, read_marker
 from scriba.storage.inline import Inline
 from scriba.storage.limits import Limits, limits_of
-from scriba.storage.producers import AbortedTxn, ActiveProducer, Producers, Repeat
+from scriba.storage.producers.snapshots import Snapshots
+from scriba.storage.producers.state import AbortedTxn, ActiveProducer, Producers, Repeat
 from scriba.storage.recovery.load import Loaded, Place, load
 from scriba.storage.results import (
     EMPTY,
@@ -49,8 +50,7 @@ from scriba.storage.segments.not_resident import Cold
 from scriba.storage.segments.search import TimedOffset, first_after, latest
 from scriba.storage.segments.segment import Damaged, Segment
 from scriba.storage.segments.segments import Segments
-from scriba.storage.shortening import Shortening
-from scriba.storage.snapshots import Snapshots
+from scriba.storage.truncation import Shortening
 from scriba.storage.writer import Writer
 
 __all__ = ["EMPTY", "Appended", "Cold", "Empty", "Failure", "Log", "Slice", "TimedOffset"]

@@ -13,11 +13,11 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.records.header import BatchHeader
 from scriba.storage.durability import Durability
+from scriba.storage.producers.snapshots import Snapshots
 from scriba.storage.results import FULL
 from scriba.storage.segments.index import MAX_RELATIVE_OFFSET
 from scriba.storage.segments.segment import Segment
 from scriba.storage.segments.segments import Segments
-from scriba.storage.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from scriba.storage.log import Log

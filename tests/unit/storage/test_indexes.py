@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.storage.producers import AbortedTxn
+from scriba.storage.producers.state import AbortedTxn
 from scriba.storage.segments.aborted import AbortedTxns
 from scriba.storage.segments.index import OffsetIndex, TimeIndex
 

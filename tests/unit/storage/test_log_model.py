@@ -22,7 +22,7 @@ from scriba.records.batch import (
 from scriba.runtime.rng import SeededRng
 from scriba.settings import TopicSettings
 from scriba.storage.log import EMPTY, Cold, Log
-from scriba.storage.producers import Producers
+from scriba.storage.producers.state import Producers
 from scriba.testing.sim.disk import DiskFaults, SimDisk, Volume
 
 PRODUCERS = 3

@@ -15,7 +15,7 @@ from scriba.records.batch import (
 )
 from scriba.settings import TopicSettings
 from scriba.storage.log import Slice
-from scriba.storage.producers import AbortedTxn, Producers
+from scriba.storage.producers.state import AbortedTxn, Producers
 
 NEVER = 2**62
 

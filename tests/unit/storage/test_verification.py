@@ -4,7 +4,7 @@ import pytest
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch, read_header
-from scriba.storage.producers import MAX_EPOCH, Producers, Verification
+from scriba.storage.producers.state import MAX_EPOCH, Producers, Verification
 
 NOW = 1_000
 

@@ -26,7 +26,7 @@ from scriba.wire.txn import (
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
-    from scriba.storage.producers import Verification
+    from scriba.storage.producers.state import Verification
 
 TOPIC_IDS_FROM: Final = 10
 SEVERAL_GROUPS_FROM: Final = 8

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from scriba.broker.node import Node
     from scriba.broker.partitions.partition import Partition
     from scriba.storage.log import Appended
-    from scriba.storage.producers import Verification
+    from scriba.storage.producers.state import Verification
 
 Ready = dict[int, "Prepared | KafkaError"]
 """Batches that were looked at before the append, by the identity of their request's entry."""

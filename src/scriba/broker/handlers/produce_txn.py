@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from scriba.broker.net.context import Context
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.header import HEADER_SIZE, BatchHeader, read_header
-from scriba.storage.producers import Verification
+from scriba.storage.producers.state import Verification
 from scriba.wire.produce import ProduceRequest
 
 if TYPE_CHECKING:

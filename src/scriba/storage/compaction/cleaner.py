@@ -55,7 +55,7 @@ from scriba.storage.compaction.choice import GroupLimits, SealedSegment, groups
 from scriba.storage.compaction.output import Output
 from scriba.storage.compaction.source import LEAST_WINDOW, Damage, Source, Window
 from scriba.storage.compaction.txn import Fates, Verdict
-from scriba.storage.producers import AbortedTxn
+from scriba.storage.producers.state import AbortedTxn
 
 _EMPTY_KEEPS: Final = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL
 """Attributes of a batch without records."""

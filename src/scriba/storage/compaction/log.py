@@ -37,11 +37,11 @@ from scriba.storage.directory.names import (
 )
 from scriba.storage.durability import Durability
 from scriba.storage.limits import Limits
+from scriba.storage.producers.snapshots import Snapshots
 from scriba.storage.segments.aborted import AbortedTxns
 from scriba.storage.segments.index import OFFSET_ENTRY, TIME_ENTRY
 from scriba.storage.segments.segment import UNKNOWN, Segment
 from scriba.storage.segments.segments import Segments
-from scriba.storage.snapshots import Snapshots
 
 if TYPE_CHECKING:
     from scriba.storage.log import Log

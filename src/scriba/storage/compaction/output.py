@@ -4,7 +4,7 @@ from scriba.records.header import NO_TIMESTAMP, Buffer
 from scriba.records.pure import Walk
 from scriba.runtime.ports import Disk, File
 from scriba.storage.directory.names import CLEANED, INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
-from scriba.storage.producers import AbortedTxn
+from scriba.storage.producers.state import AbortedTxn
 from scriba.storage.segments.aborted import AbortedTxns
 from scriba.storage.segments.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from scriba.records.batch import EndTxnMarker
 from scriba.records.header import TRANSACTIONAL, BatchHeader
-from scriba.storage.producers import AbortedTxn
+from scriba.storage.producers.state import AbortedTxn
 
 
 class Verdict(NamedTuple):

@@ -43,14 +43,14 @@ from scriba.storage.directory.names import (
 )
 from scriba.storage.epochs import Epochs
 from scriba.storage.limits import Limits
-from scriba.storage.producers import Producers
+from scriba.storage.producers.snapshots import Snapshots
+from scriba.storage.producers.state import Producers
 from scriba.storage.results import FULL
 from scriba.storage.segments.aborted import AbortedTxns
 from scriba.storage.segments.indexes import UNSURE_ENTRIES
 from scriba.storage.segments.padding import trim_sealed
 from scriba.storage.segments.scan import read_batch, scan
 from scriba.storage.segments.segment import UNKNOWN, Segment
-from scriba.storage.snapshots import Snapshots
 
 logger = logging.getLogger(__name__)
 

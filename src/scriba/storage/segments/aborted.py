@@ -8,7 +8,7 @@ import struct
 from bisect import bisect_left
 from typing import Final
 
-from scriba.storage.producers import AbortedTxn
+from scriba.storage.producers.state import AbortedTxn
 
 ENTRY: Final = struct.Struct(">hqqqq")
 

@@ -24,7 +24,7 @@ from scriba.records.header import (
 from scriba.runtime.ports import WOULD_BLOCK, Disk, File, Offload
 from scriba.storage.directory.names import LOG, TXN_INDEX, file_name
 from scriba.storage.limits import Limits
-from scriba.storage.producers import AbortedTxn
+from scriba.storage.producers.state import AbortedTxn
 from scriba.storage.recovery.rebuild import rebuild_indexes
 from scriba.storage.segments.aborted import AbortedTxns
 from scriba.storage.segments.ascent import Ascent

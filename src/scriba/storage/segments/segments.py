@@ -11,7 +11,7 @@ from scriba.instant import Instant
 from scriba.runtime.ports import Disk, Offload
 from scriba.storage.directory.removal import Removal
 from scriba.storage.limits import Limits
-from scriba.storage.producers import AbortedTxn
+from scriba.storage.producers.state import AbortedTxn
 from scriba.storage.results import EMPTY, Empty, Slice
 from scriba.storage.retention import SegmentFacts, expired
 from scriba.storage.segments.not_resident import Cold

@@ -16,12 +16,12 @@ from scriba.runtime.ports import Disk, Offload
 from scriba.storage.directory.names import deleted_dir, parent_of
 from scriba.storage.directory.removal import remove_tree
 from scriba.storage.durability import Durability
+from scriba.storage.producers.snapshots import Snapshots
 from scriba.storage.recovery.load import producers_at
 from scriba.storage.results import FULL, Failure, storage_error
 from scriba.storage.retention import Reason, SegmentFacts, before_start, over_size
 from scriba.storage.segments.segment import Segment
 from scriba.storage.segments.segments import Segments
-from scriba.storage.snapshots import Snapshots
 from scriba.storage.writer import Writer
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from contextlib import suppress
 from scriba.errors import ParseError
 from scriba.runtime.ports import Disk
 from scriba.storage.directory.names import SNAPSHOT, file_name
-from scriba.storage.producers import Producers
+from scriba.storage.producers.state import Producers
 
 logger = logging.getLogger(__name__)
 
