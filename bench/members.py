@@ -19,9 +19,9 @@ from functools import cache, lru_cache
 from typing import TypeVar
 from uuid import UUID
 
-from scriba.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from scriba.wire.frame import decode_response, encode_request
-from scriba.wire.groups import (
+from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from scriba.wire.messages.groups import (
     ConsumerProtocolAssignment,
     ConsumerProtocolAssignmentTopicPartition,
     ConsumerProtocolSubscription,
@@ -41,7 +41,7 @@ from scriba.wire.groups import (
     SyncGroupRequestAssignment,
     SyncGroupResponse,
 )
-from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from scriba.wire.schema import Message
 
 REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 27, 79

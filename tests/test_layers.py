@@ -222,7 +222,7 @@ def test_a_breach_is_noticed(path: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("raft/x.py", "from scriba.wire.quorum import Vote\nimport heapq, dataclasses"),
+        ("raft/x.py", "from scriba.wire.messages.quorum import Vote\nimport heapq, dataclasses"),
         ("storage/x.py", "import os.path\nos.path.join('a', 'b')"),
         ("storage/x.py", "import asyncio\nfrom . import index\nfrom .index import Index"),
         ("runtime/x.py", "import os, time, socket, threading"),

@@ -11,7 +11,7 @@ from typing import Any
 
 from side_by_side import Name, OneRecord
 
-from scriba.wire import groups, metadata, produce, txn
+from scriba.wire.messages import groups, metadata, produce, txn
 from scriba.wire.schema import Field, Message, Struct, Type
 
 EPOCHS = [-1, 0, 0, 1, 1, 2, 2, 3, 4, 5]

@@ -15,9 +15,9 @@ from brokers import HOST, Broker
 from rawkafka import batch
 
 from scriba.errors import ErrorCode
-from scriba.wire import admin, groups, metadata, produce, security, txn
 from scriba.wire.apis import API
 from scriba.wire.frame import encode_request
+from scriba.wire.messages import admin, groups, metadata, produce, security, txn
 from scriba.wire.schema import Message, Struct
 
 PATIENCE_S = 20

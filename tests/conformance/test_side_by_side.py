@@ -14,7 +14,7 @@ from random_requests import Requests
 from side_by_side import Name, Side
 
 from scriba.errors import ErrorCode
-from scriba.wire import admin, groups, metadata, produce, security, txn
+from scriba.wire.messages import admin, groups, metadata, produce, security, txn
 from scriba.wire.schema import Message
 
 SEEDS = int(os.environ.get("SEEDS", "1"))

@@ -11,15 +11,16 @@ import re
 from collections import defaultdict
 from importlib import import_module
 from pathlib import Path
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import Any, NamedTuple
 
 import pytest
 
 import scriba.wire
 from scriba.errors import ErrorCode
-from scriba.wire import frame, stored, uuids
+from scriba.wire import frame, uuids
 from scriba.wire.apis import API, ApiKey
+from scriba.wire.messages import stored
 from scriba.wire.schema import NONE, Message, Struct, Type, Versions, parse_versions
 from scriba.wire.views import revoker
 
@@ -50,7 +51,8 @@ def load() -> Corpus:
 
 def declared() -> dict[str, type[Message]]:
     """Every message class of the package."""
-    modules = [import_module(f"scriba.wire.{m.name}") for m in iter_modules(scriba.wire.__path__)]
+    found = walk_packages(scriba.wire.__path__, "scriba.wire.")
+    modules = [import_module(module.name) for module in found]
     members = [value for module in modules for value in vars(module).values()]
     return {
         cls.__name__: cls

@@ -31,7 +31,7 @@ from scriba.testing.sim.cast import SINK
 from scriba.txn import beginning
 from scriba.txn.state import State as TxnState
 from scriba.txn.states import Txn
-from scriba.wire.stored_groups import OffsetCommitKey
+from scriba.wire.messages.stored_groups import OffsetCommitKey
 
 Patch = pytest.MonkeyPatch
 

@@ -15,7 +15,7 @@ from scriba.storage.log import Log, Slice
 from scriba.storage.results import NoRoom
 from scriba.testing.sim.compacting import append
 from scriba.testing.sim.world import ProcessWorld, SimWorld
-from scriba.wire.admin import CreatableTopic, CreateTopicsRequest
+from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest
 
 
 def with_a_log(story: Callable[[SimWorld, ProcessWorld, Log], Awaitable[None]]) -> None:

@@ -8,7 +8,7 @@ from scriba.settings import NodeSettings
 from scriba.testing.sim.node import SimNode
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld, SimWorld
-from scriba.wire.fetch import (
+from scriba.wire.messages.fetch import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

@@ -17,17 +17,16 @@ from scriba.settings import NodeSettings
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.volume import DiskFaults
 from scriba.testing.sim.world import ProcessWorld, SimWorld
-from scriba.wire.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from scriba.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
-from scriba.wire.produce import (
+from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from scriba.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from scriba.wire.schema import Message
-from scriba.wire.txn import (
+from scriba.wire.messages.txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
@@ -36,6 +35,7 @@ from scriba.wire.txn import (
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from scriba.wire.schema import Message
 
 M = TypeVar("M", bound=Message)
 

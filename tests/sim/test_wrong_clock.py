@@ -11,8 +11,8 @@ from scriba.controller.image import BROKER
 from scriba.records.batch import Record, encode_batch, read_header
 from scriba.settings import NodeSettings
 from scriba.testing.sim.world import ProcessWorld, SimWorld
-from scriba.wire.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from scriba.wire.configs import (
+from scriba.wire.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from scriba.wire.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsRequestAlterableConfig,
     IncrementalAlterConfigsRequestAlterConfigsResource,

@@ -55,7 +55,7 @@ from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import METADATA_TOPIC, Log
 from scriba.storage.results import NoRoom
 from scriba.wire import uuids
-from scriba.wire.brokers import (
+from scriba.wire.messages.brokers import (
     AllocateProducerIdsRequest,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,

@@ -56,9 +56,9 @@ from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
 from scriba.client.offsets import look_up
 from scriba.client.ports import Ports, real_ports
 from scriba.client.settings import AdminSettings
-from scriba.wire import admin as wire
-from scriba.wire import configs as config_wire
-from scriba.wire.metadata import (
+from scriba.wire.messages import admin as wire
+from scriba.wire.messages import configs as config_wire
+from scriba.wire.messages.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
     DescribeClusterRequest,
@@ -70,7 +70,7 @@ from scriba.wire.metadata import (
     MetadataResponse,
     TopicRequest,
 )
-from scriba.wire.quorum import (
+from scriba.wire.messages.quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,

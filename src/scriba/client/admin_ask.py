@@ -5,10 +5,10 @@ from typing import TypeVar
 
 from scriba.client.admin_model import ConfigOp, ConfigResource, NewTopic, ResourceType
 from scriba.client.model import TopicPartition
-from scriba.wire import admin as wire
-from scriba.wire import configs as config_wire
-from scriba.wire.txn import DescribeProducersRequest
-from scriba.wire.txn import TopicRequest as ProducersTopic
+from scriba.wire.messages import admin as wire
+from scriba.wire.messages import configs as config_wire
+from scriba.wire.messages.txn import DescribeProducersRequest
+from scriba.wire.messages.txn import TopicRequest as ProducersTopic
 
 V = TypeVar("V")
 

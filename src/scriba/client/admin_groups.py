@@ -11,7 +11,7 @@ from scriba.client.errors import BrokerError, raise_for
 from scriba.client.membership.payload import decode_assignment
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.errors import ErrorCode, ParseError
-from scriba.wire import groups as wire
+from scriba.wire.messages import groups as wire
 
 _OFFSETS_BY_NAME: Final = 9
 """The newest OffsetFetch and OffsetCommit that name topics; later ones have their ids."""

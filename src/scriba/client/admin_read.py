@@ -16,15 +16,15 @@ from scriba.client.admin_model import (
 from scriba.client.cluster import Node
 from scriba.client.model import TopicPartition
 from scriba.config import Kind, Source
-from scriba.wire.admin import CreatableTopicResult, DescribeLogDirsResult
-from scriba.wire.configs import DescribeConfigsResourceResult
-from scriba.wire.metadata import (
+from scriba.wire.messages.admin import CreatableTopicResult, DescribeLogDirsResult
+from scriba.wire.messages.configs import DescribeConfigsResourceResult
+from scriba.wire.messages.metadata import (
     ApiVersionsResponse,
     DescribeClusterResponse,
     DescribeTopicPartitionsResponsePartition,
 )
-from scriba.wire.quorum import DescribeQuorumResponsePartitionData, ReplicaState
-from scriba.wire.txn import ProducerState
+from scriba.wire.messages.quorum import DescribeQuorumResponsePartitionData, ReplicaState
+from scriba.wire.messages.txn import ProducerState
 from scriba.wire.uuids import to_text
 
 

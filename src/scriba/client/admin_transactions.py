@@ -11,7 +11,7 @@ from scriba.client.coordinator import CoordinatorKind
 from scriba.client.errors import BrokerError, raise_for
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
-from scriba.wire import txn as wire
+from scriba.wire.messages import txn as wire
 
 _BY_DURATION_SINCE: Final = 1
 _BY_PATTERN_SINCE: Final = 2

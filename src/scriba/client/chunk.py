@@ -30,7 +30,7 @@ from scriba.records.batch import (
     walk,
 )
 from scriba.records.compression import MAX_DECOMPRESSED_BYTES
-from scriba.wire.fetch import AbortedTransaction
+from scriba.wire.messages.fetch import AbortedTransaction
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from scriba.client.ports import Backoff, Ports
 from scriba.client.settings import ClientSettings
 from scriba.errors import ErrorCode, error_code
 from scriba.runtime.tasks import Tasks
-from scriba.wire.metadata import (
+from scriba.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,

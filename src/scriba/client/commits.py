@@ -13,7 +13,7 @@ from scriba.client.errors import BrokerError, ClientError
 from scriba.client.membership.payload import by_topic
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.errors import ErrorCode, error_code
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

@@ -32,7 +32,7 @@ from scriba.errors import ErrorCode, ParseError
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Clock, Stream
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.frame import decode_response
-from scriba.wire.metadata import ApiVersionsRequest, ApiVersionsResponse
+from scriba.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
 from scriba.wire.schema import Hole, Message
 
 log = logging.getLogger(__name__)

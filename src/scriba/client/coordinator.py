@@ -12,7 +12,7 @@ from scriba.client.cluster import Cluster
 from scriba.client.connection import Connection
 from scriba.client.errors import BrokerError, ClientError, NetworkError
 from scriba.errors import ErrorCode, error_code
-from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 _SEVERAL_SINCE: Final = 4
 

@@ -3,7 +3,7 @@
 from scriba.client.fetch_session import Plan
 from scriba.client.model import Isolation
 from scriba.client.settings import ConsumerSettings
-from scriba.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 
 def fetch_request(plan: Plan, settings: ConsumerSettings, isolation: Isolation) -> FetchRequest:

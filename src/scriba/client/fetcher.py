@@ -27,7 +27,7 @@ from scriba.client.positions import Assigned, Positions
 from scriba.client.record import ConsumerRecord
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode, error_code
-from scriba.wire.fetch import FetchRequest, FetchResponse, PartitionData
+from scriba.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
 
 log = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from scriba.client.positions import Positions
 from scriba.client.settings import ConsumerSettings
 from scriba.client.subscription import Subscription
 from scriba.errors import ErrorCode, error_code
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     HeartbeatRequest,
@@ -41,7 +41,7 @@ from scriba.wire.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from scriba.wire.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from scriba.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from scriba.wire.schema import Message
 from scriba.wire.uuids import to_text
 

@@ -4,7 +4,7 @@ import asyncio
 
 from scriba.client.cluster import Cluster
 from scriba.client.errors import ClientError, raise_for
-from scriba.wire.txn import InitProducerIdRequest, InitProducerIdResponse
+from scriba.wire.messages.txn import InitProducerIdRequest, InitProducerIdResponse
 
 
 class ProducerIdentity:

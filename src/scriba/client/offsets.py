@@ -9,7 +9,7 @@ from scriba.client.errors import BrokerError, ClientError
 from scriba.client.model import Isolation, OffsetAndTimestamp, OffsetSpec, TopicPartition
 from scriba.client.settings import parse_duration_ms
 from scriba.errors import ErrorCode, error_code
-from scriba.wire.fetch import (
+from scriba.wire.messages.fetch import (
     ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,

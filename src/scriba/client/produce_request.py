@@ -9,7 +9,7 @@ from scriba.client.cluster import Topic
 from scriba.client.connection import Connection, Payload
 from scriba.client.transactions import Transactions
 from scriba.errors import ErrorCode
-from scriba.wire.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from scriba.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from scriba.wire.schema import Records
 from scriba.wire.uuids import ZERO
 

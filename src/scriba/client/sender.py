@@ -36,7 +36,7 @@ from scriba.client.settings import ProducerSettings
 from scriba.client.transactions import State, Transactions
 from scriba.errors import ErrorCode, error_code
 from scriba.records.compression import Codec
-from scriba.wire.produce import PartitionProduceResponse, ProduceResponse
+from scriba.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from scriba.client.ports import Backoff
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions import State, Transactions, judged
 from scriba.errors import ErrorCode, error_code
-from scriba.wire import txn as wire
+from scriba.wire.messages import txn as wire
 from scriba.wire.schema import Message
 
 log = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ from scriba.controller.image import METADATA_VERSION, NO_LEADER, BrokerImage
 from scriba.controller.state import Result, Session, State, fail
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
-from scriba.wire.brokers import (
+from scriba.wire.messages.brokers import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
@@ -24,8 +24,7 @@ from scriba.wire.brokers import (
     UnregisterBrokerRequest,
     UnregisterBrokerResponse,
 )
-from scriba.wire.schema import Message
-from scriba.wire.stored import (
+from scriba.wire.messages.stored import (
     BrokerEndpoint,
     BrokerFeature,
     BrokerRegistrationChangeRecord,
@@ -35,6 +34,7 @@ from scriba.wire.stored import (
     RegisterControllerRecord,
     UnregisterBrokerRecord,
 )
+from scriba.wire.schema import Message
 
 FENCE = 1
 UNFENCE = -1

@@ -15,7 +15,7 @@ from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.settings import GroupConfigs, NodeSettings, TopicSettings
-from scriba.wire.configs import (
+from scriba.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlterConfigsResponseAlterConfigsResourceResponse,
@@ -24,8 +24,8 @@ from scriba.wire.configs import (
     IncrementalAlterConfigsResponse,
     IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
 )
+from scriba.wire.messages.stored import ConfigRecord
 from scriba.wire.schema import Message
-from scriba.wire.stored import ConfigRecord
 
 MAX_VALUE_LENGTH: Final = (1 << 15) - 1
 

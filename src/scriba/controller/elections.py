@@ -21,14 +21,14 @@ from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.settings.topic import TopicSettings
-from scriba.wire.admin import (
+from scriba.wire.messages.admin import (
     ElectLeadersRequest,
     ElectLeadersResponse,
     PartitionResult,
     ReplicaElectionResult,
 )
+from scriba.wire.messages.stored import PartitionChangeRecord
 from scriba.wire.schema import Message
-from scriba.wire.stored import PartitionChangeRecord
 
 PREFERRED_ELECTION: Final = 0
 UNCLEAN_ELECTION: Final = 1

@@ -12,13 +12,13 @@ from scriba.controller.image import KRAFT_VERSION, METADATA_VERSION
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
-from scriba.wire.configs import (
+from scriba.wire.messages.configs import (
     UpdatableFeatureResult,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from scriba.wire.messages.stored import FeatureLevelRecord
 from scriba.wire.schema import Message
-from scriba.wire.stored import FeatureLevelRecord
 
 METADATA_LEVEL: Final = 30
 """4.3-IV0: the level whose record formats this release writes."""

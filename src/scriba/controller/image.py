@@ -39,8 +39,7 @@ from scriba.controller.parts import (
     partition_record,
     ranges_of,
 )
-from scriba.wire.schema import Message
-from scriba.wire.stored import (
+from scriba.wire.messages.stored import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
@@ -59,6 +58,7 @@ from scriba.wire.stored import (
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
+from scriba.wire.schema import Message
 
 __all__ = [
     "BROKER",

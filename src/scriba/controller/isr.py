@@ -12,7 +12,7 @@ from scriba.controller.image import NO_CHANGE, RECOVERED, RECOVERING, PartitionI
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
-from scriba.wire.brokers import (
+from scriba.wire.messages.brokers import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     AlterPartitionRequest,
@@ -27,8 +27,8 @@ from scriba.wire.brokers import (
     AssignReplicasToDirsResponseTopicData,
     BrokerState,
 )
+from scriba.wire.messages.stored import ProducerIdsRecord
 from scriba.wire.schema import Message
-from scriba.wire.stored import ProducerIdsRecord
 
 PRODUCER_ID_BLOCK: Final = 1000
 _MAX_PRODUCER_ID: Final = (1 << 63) - 1

@@ -19,15 +19,15 @@ from scriba.controller.state import Result, Session, State
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.settings import NodeSettings
-from scriba.wire import admin
-from scriba.wire import brokers as broker_messages
-from scriba.wire import configs as config_messages
-from scriba.wire.schema import Message
-from scriba.wire.stored import (
+from scriba.wire.messages import admin
+from scriba.wire.messages import brokers as broker_messages
+from scriba.wire.messages import configs as config_messages
+from scriba.wire.messages.stored import (
     BrokerRegistrationChangeRecord,
     NoOpRecord,
     encode_metadata_record,
 )
+from scriba.wire.schema import Message
 
 Handler = Callable[[State, Any, int, Instant], Result]
 

@@ -6,7 +6,7 @@ None of these values is ever altered; a change makes a new one.
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from scriba.wire.stored import (
+from scriba.wire.messages.stored import (
     BrokerEndpoint,
     BrokerFeature,
     ControllerEndpoint,

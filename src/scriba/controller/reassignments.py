@@ -8,7 +8,7 @@ from scriba.controller.image import PartitionImage
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
-from scriba.wire.admin import (
+from scriba.wire.messages.admin import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,

@@ -11,7 +11,7 @@ from typing import NamedTuple, NoReturn
 from scriba.controller.image import BrokerImage, ClusterImage
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings.node import NodeSettings
-from scriba.wire.admin import CreatableTopicConfigs
+from scriba.wire.messages.admin import CreatableTopicConfigs
 from scriba.wire.schema import Message
 
 

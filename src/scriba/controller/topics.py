@@ -12,7 +12,7 @@ from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.settings import NodeSettings, TopicSettings, describe_topic
-from scriba.wire.admin import (
+from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfigs,
     CreatableTopicResult,
@@ -26,8 +26,8 @@ from scriba.wire.admin import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from scriba.wire.messages.stored import ConfigRecord, RemoveTopicRecord, TopicRecord
 from scriba.wire.schema import Message
-from scriba.wire.stored import ConfigRecord, RemoveTopicRecord, TopicRecord
 from scriba.wire.uuids import ZERO, to_text
 
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000

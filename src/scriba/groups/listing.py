@@ -6,7 +6,7 @@ from scriba.groups.state import State
 from scriba.groups.store import offset_tombstone
 from scriba.instant import Instant
 from scriba.outcome import Caller, Outcome, Token
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     DeletableGroupResult,
     DeleteGroupsRequest,
     DeleteGroupsResponse,

@@ -38,10 +38,10 @@ from scriba.groups.offsets import fetch as offsets_read
 from scriba.groups.state import State, Timer, merge
 from scriba.instant import ClockWatch, Instant
 from scriba.outcome import Caller, Origin, Outcome, Token
-from scriba.wire import groups as wire
-from scriba.wire import stored_groups as stored
+from scriba.wire.messages import groups as wire
+from scriba.wire.messages import stored_groups as stored
+from scriba.wire.messages.txn import TxnOffsetCommitRequest
 from scriba.wire.schema import Message
-from scriba.wire.txn import TxnOffsetCommitRequest
 
 Handler = Callable[[State, Any, Token, Caller, Instant], Outcome]
 OnTimer = Callable[[State, Timer, Instant], Outcome]

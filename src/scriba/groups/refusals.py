@@ -9,14 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from scriba.errors import ErrorCode
-from scriba.wire import groups as wire
-from scriba.wire.schema import Message
-from scriba.wire.txn import (
+from scriba.wire.messages import groups as wire
+from scriba.wire.messages.txn import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from scriba.wire.schema import Message
 
 
 def refuses(request: Message) -> bool:

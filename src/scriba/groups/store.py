@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from scriba.groups.facts import NO_TOPIC_ID
 from scriba.outcome import Change
-from scriba.wire.stored_groups import OffsetCommitKey, OffsetCommitValue
+from scriba.wire.messages.stored_groups import OffsetCommitKey, OffsetCommitValue
 
 Place = tuple[str, int]
 """Topic name and partition index."""

@@ -26,10 +26,10 @@ from scriba.settings import NodeSettings
 from scriba.storage.results import Slice
 from scriba.storage.segments.not_resident import settled
 from scriba.testing.model import Group, Record, Transaction
-from scriba.wire import admin, configs, produce, txn
-from scriba.wire import groups as of_groups
 from scriba.wire.apis import API
-from scriba.wire.fetch import AbortedTransaction
+from scriba.wire.messages import admin, configs, produce, txn
+from scriba.wire.messages import groups as of_groups
+from scriba.wire.messages.fetch import AbortedTransaction
 from scriba.wire.schema import Message
 
 READ_BYTES: Final = 1 << 20

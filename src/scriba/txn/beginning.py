@@ -23,7 +23,7 @@ from scriba.txn.states import (
     Txn,
     stored,
 )
-from scriba.wire.txn import InitProducerIdRequest, InitProducerIdResponse
+from scriba.wire.messages.txn import InitProducerIdRequest, InitProducerIdResponse
 
 NO_FRESH_ID: Final = None
 

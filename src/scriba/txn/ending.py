@@ -27,7 +27,7 @@ from scriba.txn.states import (
     Txn,
     stored,
 )
-from scriba.wire.txn import EndTxnRequest, EndTxnResponse
+from scriba.wire.messages.txn import EndTxnRequest, EndTxnResponse
 
 FIRST_WITH_EPOCH_BUMP = 5
 

@@ -8,7 +8,7 @@ from scriba.instant import Instant
 from scriba.outcome import Caller, Outcome, Token
 from scriba.txn.state import State
 from scriba.txn.states import BY_LABEL, Txn, by_topic
-from scriba.wire.txn import (
+from scriba.wire.messages.txn import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     DescribeTransactionsResponseTransactionState,

@@ -39,15 +39,15 @@ from scriba.txn.messages import EndTxnWith, InitProducerIdWith, MarkersWritten, 
 from scriba.txn.partitions import add_partitions
 from scriba.txn.state import State
 from scriba.txn.states import DEAD, ENDED, ONGOING, PREPARED, VALID, read, tombstone
-from scriba.wire.schema import Message
-from scriba.wire.stored import TransactionLogKey, TransactionLogValue
-from scriba.wire.txn import (
+from scriba.wire.messages.stored import TransactionLogKey, TransactionLogValue
+from scriba.wire.messages.txn import (
     AddPartitionsToTxnRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
     InitProducerIdRequest,
     ListTransactionsRequest,
 )
+from scriba.wire.schema import Message
 
 __all__ = ["MarkersWritten", "Transactions", "WriteMarkers"]
 

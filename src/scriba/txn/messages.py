@@ -3,8 +3,8 @@
 from typing import NamedTuple
 
 from scriba.errors import ErrorCode, KafkaError
+from scriba.wire.messages.txn import EndTxnRequest, InitProducerIdRequest
 from scriba.wire.schema import Bool, Int16, Int64, Message, Str, field
-from scriba.wire.txn import EndTxnRequest, InitProducerIdRequest
 
 TopicPartition = tuple[str, int]
 

@@ -12,7 +12,7 @@ from scriba.outcome import Caller, Outcome, Token
 from scriba.txn.messages import TopicPartition
 from scriba.txn.state import State
 from scriba.txn.states import ENDED, ONGOING, PREPARED, TV_WITH_EPOCH_BUMP, Txn, by_topic, stored
-from scriba.wire.txn import (
+from scriba.wire.messages.txn import (
     AddPartitionsToTxnPartitionResult,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from scriba.outcome import Change
 from scriba.txn.messages import TopicPartition
-from scriba.wire.stored import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from scriba.wire.messages.stored import PartitionsSchema, TransactionLogKey, TransactionLogValue
 
 NO_PRODUCER: Final = -1
 NO_EPOCH: Final = -1

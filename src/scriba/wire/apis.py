@@ -139,7 +139,7 @@ class Api:
 
     def _load(self, side: str) -> type[Message]:
         message: type[Message] = getattr(
-            import_module(f"scriba.wire.{self.family}"), self.name + side
+            import_module(f"scriba.wire.messages.{self.family}"), self.name + side
         )
         return message
 

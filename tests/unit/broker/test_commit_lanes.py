@@ -16,9 +16,9 @@ from scriba.groups.store import Store
 from scriba.runtime.pace import Pace
 from scriba.testing.sim.disk import SimDisk
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import groups
-from scriba.wire.admin import DeleteTopicsRequest, DeleteTopicsResponse
-from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from scriba.wire.messages import groups
+from scriba.wire.messages.admin import DeleteTopicsRequest, DeleteTopicsResponse
+from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 InANode = Callable[..., None]
 VERSION = 9

@@ -13,7 +13,7 @@ from scriba.records.batch import Record, decode_records, encode_batch, walk
 from scriba.storage.log import Cold, Slice
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import admin, produce
+from scriba.wire.messages import admin, produce
 
 InANode = Callable[..., None]
 HOUR_MS = 3_600_000

@@ -13,8 +13,8 @@ from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.testing.sim.disk import SimDisk
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import admin, fetch, metadata, produce
 from scriba.wire.frame import encode_request
+from scriba.wire.messages import admin, fetch, metadata, produce
 from scriba.wire.schema import Message
 
 InANode = Callable[..., None]

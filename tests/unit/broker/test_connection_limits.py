@@ -9,7 +9,7 @@ import pytest
 from scriba.broker.node import Node
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import configs, metadata
+from scriba.wire.messages import configs, metadata
 
 InANode = Callable[..., None]
 QUESTION = metadata.MetadataRequest(topics=[])

@@ -21,8 +21,8 @@ from scriba.broker.net.context import Context
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import txn
 from scriba.wire.apis import API, ApiKey
+from scriba.wire.messages import txn
 
 InANode = Callable[..., None]
 Question = tuple[Operation, Resource]

@@ -9,8 +9,8 @@ from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import admin, groups, metadata
 from scriba.wire.apis import ApiKey
+from scriba.wire.messages import admin, groups, metadata
 
 InANode = Callable[..., None]
 SHARE, NONSENSE = 2, 7

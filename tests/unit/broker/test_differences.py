@@ -9,7 +9,7 @@ from scriba.records.batch import Record, encode_batch
 from scriba.records.compression import Codec
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import admin, configs, fetch, metadata, produce, quorum, txn
+from scriba.wire.messages import admin, configs, fetch, metadata, produce, quorum, txn
 
 InANode = Callable[..., None]
 TOPIC = "orders"

@@ -16,9 +16,9 @@ from scriba.runtime.loop import run
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
 from scriba.storage.directory.meta_properties import MetaProperties
-from scriba.wire.admin import CreatableTopic, CreateTopicsRequest
+from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest
+from scriba.wire.messages.stored import PartitionChangeRecord, decode_metadata_record
 from scriba.wire.schema import Message
-from scriba.wire.stored import PartitionChangeRecord, decode_metadata_record
 
 Script = Callable[[Node], Awaitable[None]]
 METADATA = "__cluster_metadata-0"

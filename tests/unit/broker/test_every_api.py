@@ -13,8 +13,18 @@ from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import admin, configs, fetch, groups, metadata, produce, quorum, security, txn
 from scriba.wire.apis import API, ApiKey
+from scriba.wire.messages import (
+    admin,
+    configs,
+    fetch,
+    groups,
+    metadata,
+    produce,
+    quorum,
+    security,
+    txn,
+)
 from scriba.wire.schema import Message
 
 InANode = Callable[..., None]

@@ -23,8 +23,8 @@ from scriba.settings import NodeSettings
 from scriba.testing.carried import ALWAYS, CARRIED, api_named, error_named
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld, SimWorld
-from scriba.wire import fetch, groups, metadata, produce
 from scriba.wire.apis import API, ApiKey
+from scriba.wire.messages import fetch, groups, metadata, produce
 
 Script = Callable[[Node, Faults, Peer, ProcessWorld], Awaitable[None]]
 

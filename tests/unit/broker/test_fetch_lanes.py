@@ -15,7 +15,7 @@ from scriba.records.batch import Record, encode_batch
 from scriba.testing.sim.disk import SimDisk
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire.admin import (
+from scriba.wire.messages.admin import (
     CreatableTopic,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -23,15 +23,15 @@ from scriba.wire.admin import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from scriba.wire.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
-from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
-from scriba.wire.produce import (
+from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from scriba.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from scriba.wire.txn import (
+from scriba.wire.messages.txn import (
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,

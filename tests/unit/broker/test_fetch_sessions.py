@@ -6,7 +6,7 @@ from scriba.broker.partitions import fetch_sessions
 from scriba.broker.partitions.fetch_sessions import EVICTION_MS, LAST_EPOCH, FetchSessions
 from scriba.errors import ErrorCode, KafkaError
 from scriba.runtime.rng import SeededRng
-from scriba.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 
 def sessions(slots: int = 10) -> FetchSessions:

@@ -7,7 +7,7 @@ from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import configs, groups, metadata
+from scriba.wire.messages import configs, groups, metadata
 
 GROUP = 32
 HEARTBEAT = "consumer.heartbeat.interval.ms"

@@ -9,7 +9,7 @@ from scriba.instant import Instant
 from scriba.records.batch import Record, encode_batch, read_header
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import admin, configs, produce
+from scriba.wire.messages import admin, configs, produce
 
 InANode = Callable[..., None]
 HOUR_MS = 3_600_000

@@ -22,9 +22,9 @@ from scriba.runtime import pace
 from scriba.runtime.ports import Stream
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import admin, fetch, groups, metadata, txn
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.frame import encode_request
+from scriba.wire.messages import admin, fetch, groups, metadata, txn
 from scriba.wire.schema import Field, Message, Struct
 
 InANode = Callable[..., None]

@@ -14,15 +14,15 @@ from scriba.errors import KafkaError
 from scriba.records.batch import EndTxnMarker
 from scriba.runtime import pace
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import groups as wire
-from scriba.wire.admin import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from scriba.wire.apis import ApiKey
-from scriba.wire.schema import Message
-from scriba.wire.txn import (
+from scriba.wire.messages import groups as wire
+from scriba.wire.messages.admin import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from scriba.wire.messages.txn import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from scriba.wire.schema import Message
 
 InANode = Callable[..., None]
 MANY = 520

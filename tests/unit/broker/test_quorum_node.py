@@ -24,26 +24,26 @@ from scriba.settings import NodeSettings, TopicSettings
 from scriba.storage.log import Log
 from scriba.testing.sim.disk import DiskFaults
 from scriba.testing.sim.world import ProcessWorld, SimHost, SimWorld
-from scriba.wire.admin import (
+from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from scriba.wire.brokers import (
+from scriba.wire.messages.brokers import (
     AllocateProducerIdsRequest,
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     BrokerRegistrationRequestFeature,
 )
-from scriba.wire.configs import FeatureUpdateKey, UpdateFeaturesRequest
-from scriba.wire.quorum import (
+from scriba.wire.messages.configs import FeatureUpdateKey, UpdateFeaturesRequest
+from scriba.wire.messages.quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
 )
-from scriba.wire.stored import LeaderChangeMessage, decode_quorum_state
+from scriba.wire.messages.stored import LeaderChangeMessage, decode_quorum_state
 
 GOLDEN = Path(__file__).with_name("kafka-4.3-metadata")
 DIRECTORY = "/data"

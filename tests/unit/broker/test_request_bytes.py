@@ -21,20 +21,20 @@ from scriba.runtime.ports import Clock, Offload
 from scriba.storage.log import Slice
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire.admin import (
+from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
-from scriba.wire.produce import (
+from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from scriba.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from scriba.wire.txn import InitProducerIdRequest, InitProducerIdResponse
+from scriba.wire.messages.txn import InitProducerIdRequest, InitProducerIdResponse
 from scriba.wire.views import revoker
 
 InANode = Callable[..., None]

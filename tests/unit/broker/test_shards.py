@@ -30,9 +30,9 @@ from scriba.runtime.pace import Pace
 from scriba.settings import NodeSettings
 from scriba.storage.log import Slice
 from scriba.testing.sim.world import ProcessWorld, SimWorld
-from scriba.wire.admin import DeleteTopicsRequest, DeleteTopicState
-from scriba.wire.coordinators import OFFSETS_TOPIC
-from scriba.wire.groups import HeartbeatRequest
+from scriba.wire.messages.admin import DeleteTopicsRequest, DeleteTopicState
+from scriba.wire.messages.coordinators import OFFSETS_TOPIC
+from scriba.wire.messages.groups import HeartbeatRequest
 from scriba.wire.schema import Message
 
 InANode = Callable[..., None]

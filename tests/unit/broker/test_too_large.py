@@ -8,7 +8,7 @@ from tests.unit.broker.test_commit_lanes import Committer
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import groups
+from scriba.wire.messages import groups
 
 InANode = Callable[..., None]
 

@@ -11,8 +11,8 @@ from scriba.broker.coordinators import coordination
 from scriba.broker.net.context import Context
 from scriba.broker.node import Node
 from scriba.testing.sim.world import ProcessWorld
-from scriba.wire import groups
-from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from scriba.wire.messages import groups
+from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 InANode = Callable[..., None]
 

@@ -13,16 +13,15 @@ from scriba.storage.directory.names import PartitionName
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
 from scriba.txn.messages import WriteMarkers
-from scriba.wire.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
-from scriba.wire.produce import (
+from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from scriba.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from scriba.wire.schema import Message
-from scriba.wire.txn import (
+from scriba.wire.messages.txn import (
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
@@ -32,6 +31,7 @@ from scriba.wire.txn import (
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
+from scriba.wire.schema import Message
 
 TOPIC, TID = "orders", "shop"
 InANode = Callable[..., None]

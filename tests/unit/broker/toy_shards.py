@@ -19,10 +19,10 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.outcome import Caller, Change, Event, Origin, Outcome, Token
 from scriba.records.compression import Codec
-from scriba.wire.coordinators import OFFSETS_TOPIC
-from scriba.wire.groups import HeartbeatRequest, HeartbeatResponse
+from scriba.wire.messages.coordinators import OFFSETS_TOPIC
+from scriba.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
+from scriba.wire.messages.stored_groups import OffsetCommitKey, OffsetCommitValue
 from scriba.wire.schema import Message
-from scriba.wire.stored_groups import OffsetCommitKey, OffsetCommitValue
 
 CALLER = Context("User:ANONYMOUS", "PLAINTEXT", "tester", "10.0.0.9", 12, 4, 0)
 

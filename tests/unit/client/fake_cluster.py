@@ -19,7 +19,8 @@ from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.testing.sim.net import NetFaults
 from scriba.testing.sim.world import ProcessWorld, SimWorld
 from scriba.wire.apis import API, ApiKey
-from scriba.wire.fetch import (
+from scriba.wire.frame import decode_request_header, encode_response
+from scriba.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,
@@ -36,8 +37,7 @@ from scriba.wire.fetch import (
     OffsetForLeaderTopicResult,
     PartitionData,
 )
-from scriba.wire.frame import decode_request_header, encode_response
-from scriba.wire.metadata import (
+from scriba.wire.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -47,16 +47,16 @@ from scriba.wire.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from scriba.wire.produce import LeaderIdAndEpoch as ProduceLeader
-from scriba.wire.produce import NodeEndpoint as ProduceEndpoint
-from scriba.wire.produce import (
+from scriba.wire.messages.produce import LeaderIdAndEpoch as ProduceLeader
+from scriba.wire.messages.produce import NodeEndpoint as ProduceEndpoint
+from scriba.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
+from scriba.wire.messages.txn import InitProducerIdRequest, InitProducerIdResponse
 from scriba.wire.schema import Message
-from scriba.wire.txn import InitProducerIdRequest, InitProducerIdResponse
 
 T = TypeVar("T")
 

@@ -15,15 +15,15 @@ from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
 from scriba.records.batch import decode_records, read_header
 from scriba.runtime.ports import Buffer
-from scriba.wire import txn as wire
-from scriba.wire.metadata import (
+from scriba.wire.messages import txn as wire
+from scriba.wire.messages.metadata import (
     ApiVersionsResponse,
     Coordinator,
     FinalizedFeatureKey,
     FindCoordinatorRequest,
     FindCoordinatorResponse,
 )
-from scriba.wire.produce import PartitionProduceResponse, ProduceRequest
+from scriba.wire.messages.produce import PartitionProduceResponse, ProduceRequest
 from scriba.wire.schema import Message
 
 

@@ -23,7 +23,7 @@ from scriba.client.assignors import ASSIGNORS
 from scriba.client.assignors.model import Held, Member, Partitions, Plan
 from scriba.client.assignors.sticky import decode_held, encode_generation, encode_held, owned
 from scriba.client.model import TopicPartition
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     ConsumerProtocolSubscription,
     ConsumerProtocolSubscriptionTopicPartition,
 )

@@ -19,21 +19,21 @@ from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.testing.sim.net import NetFaults
 from scriba.testing.sim.world import ProcessWorld, SimWorld
 from scriba.wire.apis import API, ApiKey
-from scriba.wire.fetch import (
+from scriba.wire.frame import decode_request_header, encode_request, encode_response
+from scriba.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
     PartitionData,
 )
-from scriba.wire.frame import decode_request_header, encode_request, encode_response
-from scriba.wire.metadata import (
+from scriba.wire.messages.metadata import (
     ApiVersion,
     ApiVersionsResponse,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
 )
-from scriba.wire.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from scriba.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 
 class Peer:

@@ -23,7 +23,7 @@ from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_bat
 from scriba.records.compression import Codec
 from scriba.testing.sim.world import EPOCH_MS, ProcessWorld
 from scriba.wire.apis import ApiKey
-from scriba.wire.fetch import (
+from scriba.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
     FetchResponse,
@@ -31,7 +31,11 @@ from scriba.wire.fetch import (
     OffsetForLeaderEpochRequest,
     PartitionData,
 )
-from scriba.wire.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
+from scriba.wire.messages.metadata import (
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponseTopic,
+)
 
 T0 = TopicPartition("t", 0)
 

@@ -15,7 +15,7 @@ from scriba.settings import NodeSettings
 from scriba.testing.sim.net import NetFaults
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld, SimWorld
-from scriba.wire.groups import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from scriba.wire.messages.groups import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 
 AT = {"bootstrap.servers": "broker:9092"}
 

@@ -12,7 +12,7 @@ from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.apis import ApiKey
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,
@@ -31,7 +31,7 @@ from scriba.wire.groups import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 OLD: dict[int, int] = {
     ApiKey.FIND_COORDINATOR: 1,

@@ -20,15 +20,15 @@ from scriba.errors import ErrorCode
 from scriba.records.batch import Record, decode_records
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.apis import ApiKey
-from scriba.wire.metadata import MetadataRequest
-from scriba.wire.produce import (
+from scriba.wire.messages.metadata import MetadataRequest
+from scriba.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceResponse,
 )
-from scriba.wire.txn import InitProducerIdRequest, InitProducerIdResponse
+from scriba.wire.messages.txn import InitProducerIdRequest, InitProducerIdResponse
 
 
 def producer(cluster: FakeCluster, world: ProcessWorld, **settings: Any) -> Producer:

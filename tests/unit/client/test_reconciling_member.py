@@ -11,7 +11,7 @@ from scriba.client.membership.model import Change, Identity, Wish
 from scriba.client.membership.reconciling import Phase, Reconciling
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     ConsumerGroupHeartbeatResponseAssignment,

@@ -11,20 +11,20 @@ from scriba.controller.image import ClusterImage, Delta
 from scriba.controller.machine import Controller, encode
 from scriba.instant import Instant
 from scriba.settings import NodeSettings
-from scriba.wire.admin import (
+from scriba.wire.messages.admin import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
 )
-from scriba.wire.brokers import (
+from scriba.wire.messages.brokers import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
     BrokerRegistrationRequestFeature,
     BrokerRegistrationRequestListener,
 )
+from scriba.wire.messages.stored import decode_metadata_record
 from scriba.wire.schema import Message
-from scriba.wire.stored import decode_metadata_record
 
 CLUSTER_ID = "cluster-of-the-test---"
 

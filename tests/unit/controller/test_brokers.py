@@ -6,15 +6,15 @@ import pytest
 
 from scriba.controller.image import NO_LEADER
 from scriba.errors import ErrorCode, KafkaError
-from scriba.wire.admin import ElectLeadersRequest, TopicPartitions
-from scriba.wire.brokers import (
+from scriba.wire.messages.admin import ElectLeadersRequest, TopicPartitions
+from scriba.wire.messages.brokers import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequestFeature,
     ControllerRegistrationRequest,
     ControllerRegistrationRequestFeature,
     UnregisterBrokerRequest,
 )
-from scriba.wire.stored import BrokerRegistrationChangeRecord, PartitionChangeRecord
+from scriba.wire.messages.stored import BrokerRegistrationChangeRecord, PartitionChangeRecord
 
 
 def refusal(cluster: Any, request: Any) -> ErrorCode:

@@ -6,7 +6,7 @@ import pytest
 
 from scriba.controller.image import BROKER, GROUP, TOPIC
 from scriba.errors import ErrorCode
-from scriba.wire.configs import (
+from scriba.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsRequestAlterableConfig,
     AlterConfigsRequestAlterConfigsResource,

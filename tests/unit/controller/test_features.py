@@ -6,11 +6,11 @@ import pytest
 
 from scriba.controller.features import SUPPORTED
 from scriba.errors import ErrorCode, KafkaError
-from scriba.wire.brokers import (
+from scriba.wire.messages.brokers import (
     ControllerRegistrationRequest,
     ControllerRegistrationRequestFeature,
 )
-from scriba.wire.configs import FeatureUpdateKey, UpdateFeaturesRequest
+from scriba.wire.messages.configs import FeatureUpdateKey, UpdateFeaturesRequest
 
 LAST_RELEASE = {name: SUPPORTED[name] for name in ("metadata.version", "kraft.version")}
 

@@ -6,9 +6,8 @@ import pytest
 
 from scriba.controller.image import TOPIC, ClusterImage, Delta, ImageError
 from scriba.controller.machine import encode
-from scriba.wire.brokers import AllocateProducerIdsRequest
-from scriba.wire.schema import Message
-from scriba.wire.stored import (
+from scriba.wire.messages.brokers import AllocateProducerIdsRequest
+from scriba.wire.messages.stored import (
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
@@ -24,6 +23,7 @@ from scriba.wire.stored import (
     UnfenceBrokerRecord,
     decode_metadata_record,
 )
+from scriba.wire.schema import Message
 
 A, B = b"a" * 16, b"b" * 16
 

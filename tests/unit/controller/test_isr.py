@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.wire.brokers import (
+from scriba.wire.messages.brokers import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
     AlterPartitionRequestPartitionData,
@@ -120,7 +120,7 @@ def test_leader_that_recovered_says_so_and_may_grow_again(led: Any) -> None:
     led.beat(3, want_fence=True)
     led.beat(1, want_fence=True)
     led.beat(2)
-    from scriba.wire.admin import ElectLeadersRequest
+    from scriba.wire.messages.admin import ElectLeadersRequest
 
     led.do(ElectLeadersRequest(election_type=1, topic_partitions=None))
     partition = led.image.topics_by_name["t"].partitions[0]

@@ -6,7 +6,7 @@ import pytest
 
 from scriba.controller.topics import MAX_PARTITIONS_PER_REQUEST
 from scriba.errors import ErrorCode, KafkaError
-from scriba.wire.admin import (
+from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatePartitionsAssignment,
     CreatePartitionsRequest,
@@ -15,7 +15,7 @@ from scriba.wire.admin import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
-from scriba.wire.stored import ConfigRecord, PartitionRecord, TopicRecord
+from scriba.wire.messages.stored import ConfigRecord, PartitionRecord, TopicRecord
 
 
 def test_new_topic_is_a_topic_record_then_configs_then_partitions(cluster: Any) -> None:

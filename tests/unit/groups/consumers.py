@@ -6,7 +6,7 @@ from typing import Any
 from tests.unit.groups.shard import Shard
 
 from scriba.groups.consumer.group import ConsumerGroup
-from scriba.wire import groups as wire
+from scriba.wire.messages import groups as wire
 
 Share = dict[str, set[int]]
 """Topic name -> partitions."""

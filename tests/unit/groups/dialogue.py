@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from scriba.errors import ErrorCode
-from scriba.wire import groups as wire
+from scriba.wire.messages import groups as wire
 
 Step = tuple[str, Any]
 T = [0, 1, 2, 3]

@@ -17,11 +17,11 @@ from brokers import KafkaBroker, running
 from tests.unit.groups.shard import PENDING
 from tests.unit.groups.transcript import INITIAL_DELAY_MS, RECORDED, TOPICS, tell
 
-from scriba.wire import groups as wire
-from scriba.wire.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from scriba.wire.apis import API
 from scriba.wire.frame import encode_request
-from scriba.wire.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from scriba.wire.messages import groups as wire
+from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from scriba.wire.schema import Message
 
 RESPONSES: dict[type[Message], type[Message]] = {

@@ -15,14 +15,14 @@ from scriba.groups.regex.search import matching
 from scriba.groups.regex.syntax import Expression
 from scriba.instant import Instant
 from scriba.outcome import Caller, Origin, Outcome, Sees, at_once
-from scriba.wire import groups as wire
-from scriba.wire.coordinators import OFFSETS_TOPIC, decode_change, encode_change
-from scriba.wire.schema import Message
-from scriba.wire.txn import (
+from scriba.wire.messages import groups as wire
+from scriba.wire.messages.coordinators import OFFSETS_TOPIC, decode_change, encode_change
+from scriba.wire.messages.txn import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from scriba.wire.schema import Message
 
 Entry = tuple[str, Any, Any, Origin]
 """A record ("record", key bytes, value bytes) or a marker ("marker", producer id, commit)."""

@@ -6,8 +6,8 @@ import pytest
 
 from scriba.errors import ErrorCode
 from scriba.groups.classic.group import VALID, Phase
-from scriba.wire import groups as wire
-from scriba.wire.stored_groups import GroupMetadataValue
+from scriba.wire.messages import groups as wire
+from scriba.wire.messages.stored_groups import GroupMetadataValue
 
 
 def test_a_first_member_waits_for_others_then_leads(shard: Any) -> None:

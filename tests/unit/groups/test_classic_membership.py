@@ -6,7 +6,7 @@ import pytest
 
 from scriba.errors import ErrorCode
 from scriba.groups.classic.group import Phase
-from scriba.wire import groups as wire
+from scriba.wire.messages import groups as wire
 
 
 def two_joined(shard: Any, **common: Any) -> tuple[Any, Any]:

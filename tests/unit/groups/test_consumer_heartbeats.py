@@ -9,12 +9,12 @@ from tests.unit.groups.shard import Shard
 
 from scriba.errors import ErrorCode
 from scriba.groups.consumer.member import MemberState
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
 )
-from scriba.wire.stored_groups import (
+from scriba.wire.messages.stored_groups import (
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupPartitionMetadataValue,
 )

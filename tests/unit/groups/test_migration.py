@@ -21,7 +21,7 @@ from scriba.groups.classic.embedded import read_assignment
 from scriba.groups.classic.group import ClassicGroup
 from scriba.groups.classic.group import Phase as ClassicPhase
 from scriba.groups.consumer.group import ConsumerGroup, Phase
-from scriba.wire import groups as wire
+from scriba.wire.messages import groups as wire
 
 
 class Old:

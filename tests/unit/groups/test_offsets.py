@@ -6,8 +6,8 @@ import pytest
 
 from scriba.errors import ErrorCode
 from scriba.outcome import Origin
-from scriba.wire import groups as wire
-from scriba.wire.stored_groups import LegacyOffsetCommitKey, LegacyOffsetCommitValue
+from scriba.wire.messages import groups as wire
+from scriba.wire.messages.stored_groups import LegacyOffsetCommitKey, LegacyOffsetCommitValue
 
 T0 = ("t", 0)
 T1 = ("t", 1)

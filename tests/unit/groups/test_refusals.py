@@ -7,13 +7,13 @@ import pytest
 from scriba.errors import ErrorCode
 from scriba.groups.machine import HANDLERS
 from scriba.groups.refusals import refused
-from scriba.wire import groups as wire
-from scriba.wire.schema import Message, Struct
-from scriba.wire.txn import (
+from scriba.wire.messages import groups as wire
+from scriba.wire.messages.txn import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from scriba.wire.schema import Message, Struct
 
 NOT_HERE = ErrorCode.NOT_COORDINATOR
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scriba.errors import ErrorCode
-from scriba.wire import groups as wire
+from scriba.wire.messages import groups as wire
 
 T0 = ("t", 0)
 T1 = ("t", 1)

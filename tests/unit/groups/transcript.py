@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from tests.unit.groups.shard import PENDING, subscription
 
-from scriba.wire import groups as wire
+from scriba.wire.messages import groups as wire
 from scriba.wire.schema import Message, Struct
 
 RECORDED = Path(__file__).parent / "data" / "kafka_4_3.txt"

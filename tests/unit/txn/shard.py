@@ -20,9 +20,8 @@ from scriba.txn.messages import (
     ProducerIdNeeded,
     WriteMarkers,
 )
-from scriba.wire.schema import Message
-from scriba.wire.stored import TransactionLogKey, TransactionLogValue
-from scriba.wire.txn import (
+from scriba.wire.messages.stored import TransactionLogKey, TransactionLogValue
+from scriba.wire.messages.txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
@@ -33,6 +32,7 @@ from scriba.wire.txn import (
     InitProducerIdResponse,
     ListTransactionsRequest,
 )
+from scriba.wire.schema import Message
 
 TV2 = 5
 """The version of EndTxn and AddPartitionsToTxn that clients of transaction version 2 use."""

@@ -17,7 +17,7 @@ from tests.unit.txn.shard import CLASSIC, TV2, Shard
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch, read_header
 from scriba.storage.producers.state import Producers, Verification
-from scriba.wire.stored import TransactionLogValue
+from scriba.wire.messages.stored import TransactionLogValue
 
 PARTITIONS = 3
 SLOT = st.integers(0, 2)

@@ -7,8 +7,8 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import Caller
 from scriba.txn.messages import WriteMarkers
 from scriba.txn.states import VALID, TxnState
-from scriba.wire.groups import HeartbeatRequest
-from scriba.wire.stored import TransactionLogValue
+from scriba.wire.messages.groups import HeartbeatRequest
+from scriba.wire.messages.stored import TransactionLogValue
 
 LAST = 32_766
 """The last epoch that a producer is given."""

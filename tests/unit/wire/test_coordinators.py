@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scriba.errors import ParseError
-from scriba.wire import stored_groups as groups
-from scriba.wire.coordinators import (
+from scriba.wire.messages import stored_groups as groups
+from scriba.wire.messages.coordinators import (
     KINDS,
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
     decode_change,
     encode_change,
 )
+from scriba.wire.messages.stored import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from scriba.wire.schema import Message
-from scriba.wire.stored import PartitionsSchema, TransactionLogKey, TransactionLogValue
 
 TOPIC_ID = bytes(7) + b"\x01" + bytes(7) + b"\x02"
 

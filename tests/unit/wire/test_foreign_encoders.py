@@ -13,7 +13,7 @@ from kafka.protocol.metadata import ApiVersionsResponse as TheirApiVersions
 from kafka.protocol.metadata import MetadataResponse as TheirMetadata
 from kafka.protocol.producer import ProduceRequest as TheirProduce
 
-from scriba.wire import admin, fetch, groups, metadata, produce
+from scriba.wire.messages import admin, fetch, groups, metadata, produce
 from scriba.wire.schema import Message, Struct
 
 FETCH = fetch.FetchRequest(

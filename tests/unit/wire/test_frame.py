@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import pytest
 
 from scriba.errors import ParseError
-from scriba.wire import fetch, frame, produce, uuids
+from scriba.wire import frame, uuids
 from scriba.wire.apis import API, ApiKey
-from scriba.wire.metadata import ApiVersionsRequest, ApiVersionsResponse
-from scriba.wire.quorum import (
+from scriba.wire.messages import fetch, produce
+from scriba.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
+from scriba.wire.messages.quorum import (
     FetchSnapshotResponse,
     FetchSnapshotResponsePartitionSnapshot,
     FetchSnapshotResponseTopicSnapshot,
@@ -86,7 +87,7 @@ def test_the_answer_to_api_versions_never_has_a_tagged_header() -> None:
 
 
 def test_only_requests_are_sent_as_requests() -> None:
-    from scriba.wire.stored import LeaderChangeMessage
+    from scriba.wire.messages.stored import LeaderChangeMessage
 
     with pytest.raises(ValueError, match="not a request"):
         frame.encode_request(LeaderChangeMessage(), 0, 1, None)
@@ -102,7 +103,7 @@ def test_the_table_of_apis_loads_no_messages() -> None:
     check = "import sys, scriba.wire.frame; print([m for m in sys.modules if 'scriba.wire.' in m])"
     listed = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True).stdout
     assert "scriba.wire.apis" in listed
-    assert not any(f"scriba.wire.{api.family}'" in listed for api in API.values())
+    assert not any(f"scriba.wire.messages.{api.family}'" in listed for api in API.values())
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import pytest
 
 from scriba.errors import ParseError
 from scriba.outcome import at_once
-from scriba.wire.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from scriba.wire.frame import decode_request_header, encode_request
-from scriba.wire.metadata import (
+from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from scriba.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,

@@ -2,7 +2,7 @@
 
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from typing import Any
 
 import pytest
@@ -13,10 +13,12 @@ import scriba.wire
 from scriba.errors import ParseError
 from scriba.outcome import at_once
 from scriba.wire.frame import decode_request_header
+from scriba.wire.messages.stored import decode_metadata_record, decode_quorum_state
 from scriba.wire.schema import Field, Message, Struct, Type
-from scriba.wire.stored import decode_metadata_record, decode_quorum_state
 
-MODULES = [import_module(f"scriba.wire.{m.name}") for m in iter_modules(scriba.wire.__path__)]
+MODULES = [
+    import_module(module.name) for module in walk_packages(scriba.wire.__path__, "scriba.wire.")
+]
 MESSAGES = {
     cls.__name__: cls
     for module in MODULES

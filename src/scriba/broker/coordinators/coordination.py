@@ -30,9 +30,9 @@ from scriba.settings import GroupConfigs, NodeSettings
 from scriba.storage.results import NoRoom
 from scriba.txn.facts import TxnSettings
 from scriba.txn.machine import Transactions
-from scriba.wire.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
-from scriba.wire.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from scriba.wire.groups import ConsumerGroupHeartbeatRequest, JoinGroupRequest
+from scriba.wire.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from scriba.wire.messages.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from scriba.wire.messages.groups import ConsumerGroupHeartbeatRequest, JoinGroupRequest
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node

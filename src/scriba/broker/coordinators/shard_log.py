@@ -22,7 +22,7 @@ from scriba.records.batch import (
 )
 from scriba.records.compression import Codec
 from scriba.storage.log import Cold, Slice
-from scriba.wire.coordinators import decode_change, encode_change
+from scriba.wire.messages.coordinators import decode_change, encode_change
 
 if TYPE_CHECKING:
     from scriba.records.pure import Builder

@@ -27,13 +27,13 @@ from scriba.runtime.watermark import Watermark
 from scriba.txn.messages import MarkersWritten, TopicPartition, WriteMarkers
 from scriba.txn.states import by_topic
 from scriba.wire.apis import ApiKey
-from scriba.wire.schema import Message
-from scriba.wire.txn import (
+from scriba.wire.messages.txn import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTopic,
     AddPartitionsToTxnTransaction,
 )
+from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node

@@ -31,7 +31,7 @@ from scriba.records import native
 from scriba.records.batch import HEADER_SIZE
 from scriba.records.compression import Codec
 from scriba.records.header import BatchHeader
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,

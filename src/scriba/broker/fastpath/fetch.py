@@ -25,7 +25,8 @@ from scriba.broker.handlers.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from scriba.broker.net.answers import COPIED_BELOW, Parked, Parts, Promise, Region
 from scriba.errors import KafkaError, ParseError
 from scriba.storage.results import EMPTY, Slice
-from scriba.wire.fetch import (
+from scriba.wire.frame import RequestHeader, decode_request_header
+from scriba.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -33,7 +34,6 @@ from scriba.wire.fetch import (
     FetchTopic,
     PartitionData,
 )
-from scriba.wire.frame import RequestHeader, decode_request_header
 from scriba.wire.schema import Struct
 from scriba.wire.varint import write_uvarint
 

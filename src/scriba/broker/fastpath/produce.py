@@ -24,7 +24,7 @@ from scriba.broker.net.connection import Connection
 from scriba.errors import KafkaError
 from scriba.records import native
 from scriba.records.validate import LOOP_PLAIN_BYTES, takes_plain
-from scriba.wire.produce import (
+from scriba.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,

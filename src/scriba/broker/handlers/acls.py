@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, NoReturn
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.net.context import Context
 from scriba.errors import ErrorCode, KafkaError
-from scriba.wire.schema import Message
-from scriba.wire.security import (
+from scriba.wire.messages.security import (
     AclCreationResult,
     CreateAclsRequest,
     CreateAclsResponse,
@@ -16,6 +15,7 @@ from scriba.wire.security import (
     DeleteAclsRequest,
     DeleteAclsResponse,
 )
+from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
-from scriba.wire.admin import (
+from scriba.wire.messages.admin import (
     DescribeLogDirsPartition,
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
-from scriba.wire.configs import UpdateFeaturesRequest, UpdateFeaturesResponse
-from scriba.wire.quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from scriba.wire.messages.configs import UpdateFeaturesRequest, UpdateFeaturesResponse
+from scriba.wire.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from scriba.wire.uuids import ZERO
 
 if TYPE_CHECKING:

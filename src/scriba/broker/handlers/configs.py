@@ -10,7 +10,7 @@ from scriba.broker.net.context import Context, Later
 from scriba.config import ConfigError, ConfigRow
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import describe_broker, describe_cluster, describe_group, describe_topic
-from scriba.wire.configs import (
+from scriba.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
     AlterConfigsResponseAlterConfigsResourceResponse,

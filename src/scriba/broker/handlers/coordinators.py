@@ -14,7 +14,11 @@ from scriba.broker.coordinators.coordination import make_internal_topic
 from scriba.broker.coordinators.shards import Shards
 from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
-from scriba.wire.metadata import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from scriba.wire.messages.metadata import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node

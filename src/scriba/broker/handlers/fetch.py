@@ -23,7 +23,7 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
 from scriba.runtime.pace import Pace, in_slices
 from scriba.storage.log import EMPTY, Cold, Slice
-from scriba.wire.fetch import (
+from scriba.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
     FetchRequest,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from scriba.broker.node import Node
     from scriba.broker.partitions.partition import Partition
     from scriba.replication.leader import LeaderState
-    from scriba.wire.fetch import FetchPartition
+    from scriba.wire.messages.fetch import FetchPartition
 
 FIRST_WITH_ERROR: Final = 7
 """Before, an error of the whole is told of each partition that was asked for (`refuse`)."""

@@ -15,14 +15,14 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.offsets.fetch import check_asked_once
 from scriba.groups.refusals import refused
 from scriba.runtime.pace import Pace
-from scriba.wire import groups as wire
-from scriba.wire.schema import Message
-from scriba.wire.txn import (
+from scriba.wire.messages import groups as wire
+from scriba.wire.messages.txn import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponseTopic,
 )
+from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node

@@ -15,7 +15,7 @@ from scriba.broker.coordinators.coordination import serves_consumer_protocol
 from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.refusals import refused
-from scriba.wire import groups as wire
+from scriba.wire.messages import groups as wire
 from scriba.wire.schema import LATEST, Message
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
 from scriba.runtime.pace import Pace, in_slices
-from scriba.wire.metadata import (
+from scriba.wire.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -32,7 +32,7 @@ from scriba.wire.metadata import (
     MetadataResponseTopic,
     SupportedFeatureKey,
 )
-from scriba.wire.metadata import DescribeTopicPartitionsResponseCursor as Cursor
+from scriba.wire.messages.metadata import DescribeTopicPartitionsResponseCursor as Cursor
 from scriba.wire.packed import Packed
 from scriba.wire.uuids import ZERO
 

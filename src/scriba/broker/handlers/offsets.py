@@ -8,13 +8,13 @@ from scriba.broker.access import Operation, Resource
 from scriba.broker.handlers.isolation import READ_COMMITTED, check_isolation
 from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
-from scriba.wire.admin import (
+from scriba.wire.messages.admin import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsTopicResult,
 )
-from scriba.wire.fetch import (
+from scriba.wire.messages.fetch import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,

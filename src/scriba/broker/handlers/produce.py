@@ -45,7 +45,7 @@ from scriba.records.validate import (
 from scriba.runtime.budget import run_within
 from scriba.runtime.pace import Pace
 from scriba.runtime.watermark import Watermark
-from scriba.wire.produce import (
+from scriba.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
     PartitionProduceResponse,

@@ -13,7 +13,7 @@ from scriba.broker.net.context import Context
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.header import HEADER_SIZE, BatchHeader, read_header
 from scriba.storage.producers.state import Verification
-from scriba.wire.produce import ProduceRequest
+from scriba.wire.messages.produce import ProduceRequest
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node

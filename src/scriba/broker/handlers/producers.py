@@ -9,7 +9,7 @@ from scriba.broker.handlers.txn import fenced_as
 from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.txn.messages import InitProducerIdWith, ProducerIdNeeded
-from scriba.wire.txn import (
+from scriba.wire.messages.txn import (
     DescribeProducersRequest,
     DescribeProducersResponse,
     InitProducerIdRequest,

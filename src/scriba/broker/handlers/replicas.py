@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
-from scriba.wire.admin import (
+from scriba.wire.messages.admin import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     ElectLeadersRequest,

@@ -8,7 +8,7 @@ from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.coordinators.coordination import internal_topic
 from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError, error_code
-from scriba.wire.admin import (
+from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicResult,
     CreatePartitionsRequest,

@@ -18,8 +18,7 @@ from scriba.runtime.pace import Pace
 from scriba.txn.messages import EndTxnWith, ProducerIdNeeded, TopicPartition
 from scriba.txn.partitions import grouped, result_of
 from scriba.txn.states import BY_LABEL
-from scriba.wire.schema import Message
-from scriba.wire.txn import (
+from scriba.wire.messages.txn import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
@@ -41,6 +40,7 @@ from scriba.wire.txn import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
+from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node

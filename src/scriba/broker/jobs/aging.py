@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Final
 from scriba.controller.image import BROKER, ClusterImage
 from scriba.instant import OFF_MS, PAUSE_MS, ClockWatch, Instant
 from scriba.runtime.pace import Pace
-from scriba.wire.configs import (
+from scriba.wire.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsRequestAlterableConfig,
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
+from scriba.wire.messages.stored import ConfigRecord
 from scriba.wire.schema import Message
-from scriba.wire.stored import ConfigRecord
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node

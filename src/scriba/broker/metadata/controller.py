@@ -41,8 +41,8 @@ from scriba.runtime.tasks import Tasks
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings
 from scriba.storage.results import NoRoom
-from scriba.wire.admin import CreatePartitionsRequest, CreateTopicsRequest
-from scriba.wire.quorum import (
+from scriba.wire.messages.admin import CreatePartitionsRequest, CreateTopicsRequest
+from scriba.wire.messages.quorum import (
     DescribeQuorumRequest,
     DescribeQuorumResponse,
     DescribeQuorumResponseListener,

@@ -48,8 +48,7 @@ from scriba.settings import NodeSettings, TopicSettings
 from scriba.storage.log import Log, Slice
 from scriba.storage.results import NoRoom, as_no_room
 from scriba.storage.segments.not_resident import Cold
-from scriba.wire.schema import Message
-from scriba.wire.stored import (
+from scriba.wire.messages.stored import (
     Endpoint,
     KRaftVersionFeature,
     KRaftVersionRecord,
@@ -62,6 +61,7 @@ from scriba.wire.stored import (
     decode_quorum_state,
     encode_quorum_state,
 )
+from scriba.wire.schema import Message
 
 log = logging.getLogger(__name__)
 

@@ -28,14 +28,14 @@ from scriba.records.batch import (
     walk,
 )
 from scriba.runtime.ports import Disk
-from scriba.wire.schema import Message
-from scriba.wire.stored import (
+from scriba.wire.messages.stored import (
     KRaftVersionRecord,
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
     VotersRecord,
     decode_metadata_record,
 )
+from scriba.wire.schema import Message
 
 log = logging.getLogger(__name__)
 

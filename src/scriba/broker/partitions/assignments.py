@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.errors import KafkaError
 from scriba.storage.directory.names import PartitionName
-from scriba.wire.brokers import (
+from scriba.wire.messages.brokers import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsRequestDirectoryData,
     AssignReplicasToDirsRequestPartitionData,

@@ -22,7 +22,7 @@ from typing import Final
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
 from scriba.runtime.ports import Rng
-from scriba.wire.fetch import FetchPartition, FetchRequest
+from scriba.wire.messages.fetch import FetchPartition, FetchRequest
 
 EVICTION_MS: Final = 120_000
 LARGE: Final = 1_000

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from scriba.client.model import TopicPartition
-from scriba.wire.groups import ConsumerProtocolSubscription
+from scriba.wire.messages.groups import ConsumerProtocolSubscription
 
 Partitions = Mapping[str, int]
 """How many partitions each topic has; a topic that there is not is not in it."""

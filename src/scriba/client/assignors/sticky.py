@@ -30,7 +30,7 @@ from scriba.client.assignors.model import (
 )
 from scriba.client.model import TopicPartition
 from scriba.errors import ParseError
-from scriba.wire.groups import ConsumerProtocolSubscription
+from scriba.wire.messages.groups import ConsumerProtocolSubscription
 
 _INT: Final = Layout(">i")
 _SHORT: Final = Layout(">h")

@@ -37,7 +37,7 @@ from scriba.client.membership.payload import (
 )
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode, ParseError, error_code
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,

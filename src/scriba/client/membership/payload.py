@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from scriba.client.model import TopicPartition
 from scriba.errors import ParseError
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     ConsumerProtocolAssignment,
     ConsumerProtocolAssignmentTopicPartition,
     ConsumerProtocolSubscription,

@@ -23,7 +23,7 @@ from scriba.client.membership.model import Change, Identity, Wish
 from scriba.client.membership.payload import by_topic
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode, error_code
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,
     ConsumerGroupHeartbeatResponse,

@@ -10,7 +10,7 @@ from typing import TypeVar
 from scriba.errors import ParseError
 from scriba.groups.assignors import Assignment
 from scriba.groups.facts import Topics
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     ConsumerProtocolAssignment,
     ConsumerProtocolAssignmentTopicPartition,
     ConsumerProtocolSubscription,

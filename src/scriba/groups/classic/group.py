@@ -18,7 +18,7 @@ from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups.classic.embedded import read_topics
 from scriba.groups.store import CheckPlace, Committed
 from scriba.outcome import Change, Token
-from scriba.wire.stored_groups import GroupMetadataKey, GroupMetadataValue, MemberMetadata
+from scriba.wire.messages.stored_groups import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
 CONSUMER_PROTOCOL: Final = "consumer"
 

@@ -24,7 +24,7 @@ from scriba.groups.classic.rebalance import (
 from scriba.groups.state import State, Timer, client_host, fresh_uuid
 from scriba.instant import Instant
 from scriba.outcome import Caller, Outcome, Token
-from scriba.wire.groups import JoinGroupRequest
+from scriba.wire.messages.groups import JoinGroupRequest
 
 MEMBER_ID_REQUIRED_FROM = 4
 SKIP_ASSIGNMENT_FROM = 9

@@ -18,7 +18,7 @@ from scriba.groups.refusals import refused
 from scriba.groups.state import State, Timer
 from scriba.instant import Instant
 from scriba.outcome import Caller, Event, Origin, Outcome, Token
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     LeaveGroupRequest,
@@ -27,7 +27,7 @@ from scriba.wire.groups import (
     MemberResponse,
     SyncGroupRequest,
 )
-from scriba.wire.stored_groups import GroupMetadataKey, GroupMetadataValue
+from scriba.wire.messages.stored_groups import GroupMetadataKey, GroupMetadataValue
 
 MEMBERS_LEAVE_TOGETHER_FROM = 3
 PROTOCOL_NAMED_FROM = 5

@@ -21,7 +21,11 @@ from scriba.groups.classic.group import ClassicGroup, Member, Phase, Waiter
 from scriba.groups.state import State, Timer
 from scriba.instant import Instant
 from scriba.outcome import Event, Outcome
-from scriba.wire.groups import JoinGroupResponse, JoinGroupResponseMember, SyncGroupResponse
+from scriba.wire.messages.groups import (
+    JoinGroupResponse,
+    JoinGroupResponseMember,
+    SyncGroupResponse,
+)
 
 SESSION: Final = "classic-session"
 JOIN: Final = "classic-join"

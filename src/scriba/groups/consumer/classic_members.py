@@ -43,7 +43,7 @@ from scriba.groups.refusals import refused
 from scriba.groups.state import State, Timer, client_host, fresh_uuid
 from scriba.instant import Instant
 from scriba.outcome import Caller, Outcome, Token
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
     JoinGroupRequest,

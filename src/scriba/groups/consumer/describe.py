@@ -8,7 +8,7 @@ from scriba.groups.consumer.member import ConsumerMember
 from scriba.groups.state import State
 from scriba.instant import Instant
 from scriba.outcome import Caller, Origin, Outcome, Token
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
     ConsumerGroupDescribeResponseAssignment,
@@ -16,8 +16,8 @@ from scriba.wire.groups import (
     ConsumerGroupDescribeResponseTopicPartitions,
     Member,
 )
+from scriba.wire.messages.stored_groups import ConsumerGroupMetadataKey
 from scriba.wire.schema import Message
-from scriba.wire.stored_groups import ConsumerGroupMetadataKey
 
 CLASSIC_MEMBER = 0
 CONSUMER_MEMBER = 1

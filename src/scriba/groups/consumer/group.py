@@ -23,8 +23,7 @@ from scriba.groups.consumer.member import ConsumerMember
 from scriba.groups.facts import Topics
 from scriba.groups.store import CheckPlace, Committed
 from scriba.outcome import Change, Sees
-from scriba.wire.schema import Message
-from scriba.wire.stored_groups import (
+from scriba.wire.messages.stored_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
@@ -39,6 +38,7 @@ from scriba.wire.stored_groups import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
+from scriba.wire.schema import Message
 
 CONSUMER: Final = "consumer"
 MODERN_COMMIT_VERSION: Final = 9

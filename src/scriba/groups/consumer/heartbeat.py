@@ -31,7 +31,7 @@ from scriba.groups.consumer.reconcile import Owned, owned_by
 from scriba.groups.state import State, Timer, client_host
 from scriba.instant import Instant
 from scriba.outcome import Caller, Event, Outcome, Token
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     ConsumerGroupHeartbeatResponseAssignment,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from scriba.groups.assignors import Assignment
-from scriba.wire.stored_groups import (
+from scriba.wire.messages.stored_groups import (
     ClassicMemberMetadata,
     ClassicProtocol,
     ConsumerGroupCurrentMemberAssignmentValue,

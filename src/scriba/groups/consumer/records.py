@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from scriba.groups.assignors import Assignment
 from scriba.groups.consumer.member import ConsumerMember
 from scriba.outcome import Change
-from scriba.wire.stored_groups import (
+from scriba.wire.messages.stored_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMetadataKey,

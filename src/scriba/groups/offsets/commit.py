@@ -19,20 +19,20 @@ from scriba.groups.state import State
 from scriba.groups.store import CheckPlace, Committed
 from scriba.instant import Instant
 from scriba.outcome import Caller, Change, Origin, Outcome, Token, at_once, nothing
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
-from scriba.wire.stored_groups import (
+from scriba.wire.messages.stored_groups import (
     LegacyOffsetCommitKey,
     LegacyOffsetCommitValue,
     OffsetCommitKey,
     OffsetCommitValue,
 )
-from scriba.wire.txn import (
+from scriba.wire.messages.txn import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,

@@ -8,7 +8,7 @@ from scriba.groups.state import State
 from scriba.groups.store import Committed, Group, offset_tombstone
 from scriba.instant import Instant
 from scriba.outcome import Caller, Outcome, Token, nothing
-from scriba.wire.groups import (
+from scriba.wire.messages.groups import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetDeleteResponsePartition,

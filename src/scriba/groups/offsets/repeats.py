@@ -20,8 +20,8 @@ from scriba.groups.state import State
 from scriba.groups.store import Committed, Place
 from scriba.instant import Instant
 from scriba.outcome import Caller, Change
-from scriba.wire.groups import OffsetCommitRequest
-from scriba.wire.stored_groups import OffsetCommitKey, OffsetCommitValue
+from scriba.wire.messages.groups import OffsetCommitRequest
+from scriba.wire.messages.stored_groups import OffsetCommitKey, OffsetCommitValue
 
 _new = tuple.__new__  # makes a named tuple without a call of Python
 

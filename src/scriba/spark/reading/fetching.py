@@ -40,7 +40,7 @@ from scriba.records.compression import MAX_DECOMPRESSED_BYTES
 from scriba.spark.link import Link
 from scriba.spark.reading.lookup import TopicGone, ask
 from scriba.spark.reading.positions import Range
-from scriba.wire.fetch import (
+from scriba.wire.messages.fetch import (
     AbortedTransaction,
     FetchPartition,
     FetchRequest,

@@ -15,7 +15,7 @@ from scriba.client.offsets import look_up
 from scriba.errors import ErrorCode, error_code
 from scriba.spark.options import EARLIEST, LATEST, OptionError, Place, ReadOptions, Subscription
 from scriba.spark.reading.positions import Positions, Spot
-from scriba.wire.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from scriba.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from scriba.wire.uuids import to_text
 
 

@@ -27,14 +27,18 @@ from scriba.records.batch import HEADER_SIZE, Record, build_batch, decode_record
 from scriba.records.column import Given
 from scriba.records.compression import Codec, codec_named
 from scriba.spark.link import Link
-from scriba.wire.produce import (
+from scriba.wire.messages.produce import (
     PartitionProduceData,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
+from scriba.wire.messages.txn import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    TopicRequest,
+)
 from scriba.wire.schema import Records
-from scriba.wire.txn import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
 
 _ALL: Final = -1
 _EXPLICIT: Final = 11

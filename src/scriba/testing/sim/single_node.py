@@ -21,7 +21,7 @@ from scriba.testing.sim.synced import synced_records
 from scriba.testing.sim.volume import DiskFaults
 from scriba.testing.sim.workload import Client, consume, produce, produce_idempotently, read_all
 from scriba.testing.sim.world import ProcessWorld, SimWorld
-from scriba.wire.admin import (
+from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,

@@ -18,7 +18,7 @@ from scriba.runtime.ports import Clock, Net
 from scriba.runtime.rng import SeededRng
 from scriba.testing.history import History
 from scriba.testing.sim.peer import Peer
-from scriba.wire.fetch import (
+from scriba.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -29,14 +29,14 @@ from scriba.wire.fetch import (
     ListOffsetsTopic,
     PartitionData,
 )
-from scriba.wire.produce import (
+from scriba.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
     TopicProduceData,
 )
-from scriba.wire.txn import InitProducerIdRequest, InitProducerIdResponse
+from scriba.wire.messages.txn import InitProducerIdRequest, InitProducerIdResponse
 
 MAX_IN_FLIGHT: Final = 5
 LOST_STATE: Final = (

@@ -15,10 +15,10 @@ from typing import Any
 from brokers import KafkaBroker, running
 from tests.unit.groups.dialogue import Side, dialogue
 
-from scriba.wire import admin, metadata
-from scriba.wire import groups as wire
 from scriba.wire.apis import API
 from scriba.wire.frame import decode_response, encode_request
+from scriba.wire.messages import admin, metadata
+from scriba.wire.messages import groups as wire
 
 ANSWERS = Path(__file__).parent / "answers-4.3.0.json"
 RESPONSES = {api.request: api.response for api in API.values()}

@@ -12,9 +12,9 @@ from struct import error as StructError
 from typing import Final
 
 from scriba.errors import ParseError
-from scriba.wire import stored_groups as groups
+from scriba.wire.messages import stored_groups as groups
+from scriba.wire.messages.stored import TransactionLogKey, TransactionLogValue
 from scriba.wire.schema import Buffer, Message
-from scriba.wire.stored import TransactionLogKey, TransactionLogValue
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTIONS_TOPIC: Final = "__transaction_state"
