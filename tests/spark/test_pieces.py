@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scriba.client.errors import RecordError
 from scriba.client.model import Isolation, TopicPartition
-from scriba.client.partitioner import by_key
+from scriba.client.producing.partitioner import by_key
 from scriba.config import ConfigError
 from scriba.spark.options import EARLIEST, LATEST, OptionError, read_options, write_options
 from scriba.spark.progress import lag

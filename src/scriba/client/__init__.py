@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         TransactionListing,
         UpgradeType,
     )
-    from scriba.client.batches import Delivery
     from scriba.client.calls import PartlyFailed
     from scriba.client.cluster import Node
     from scriba.client.consumer import Consumer
@@ -67,7 +66,8 @@ if TYPE_CHECKING:
         TimestampType,
         TopicPartition,
     )
-    from scriba.client.producer import Producer
+    from scriba.client.producing.batches import Delivery
+    from scriba.client.producing.producer import Producer
     from scriba.client.record import ConsumerRecord
     from scriba.client.sync import (
         SyncAdmin,
@@ -177,7 +177,7 @@ _HOMES = {
         "TransactionListing",
         "UpgradeType",
     ),
-    "scriba.client.batches": ("Delivery",),
+    "scriba.client.producing.batches": ("Delivery",),
     "scriba.client.calls": ("PartlyFailed",),
     "scriba.client.cluster": ("Node",),
     "scriba.client.consumer": ("Consumer",),
@@ -211,7 +211,7 @@ _HOMES = {
         "TimestampType",
         "TopicPartition",
     ),
-    "scriba.client.producer": ("Producer",),
+    "scriba.client.producing.producer": ("Producer",),
     "scriba.client.record": ("ConsumerRecord",),
     "scriba.client.sync": (
         "SyncAdmin",

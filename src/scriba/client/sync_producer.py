@@ -16,11 +16,11 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, Unpack
 from weakref import WeakSet
 
-from scriba.client.batches import Batch, Fate
 from scriba.client.errors import BufferFull, ClientError, Closed, RecordError, TimedOut
 from scriba.client.keywords import ProducerKeywords
 from scriba.client.model import ConsumerGroupMetadata, HeadersLike, RecordMetadata, TopicPartition
-from scriba.client.producer import Producer, tell_unsent
+from scriba.client.producing.batches import Batch, Fate
+from scriba.client.producing.producer import Producer, tell_unsent
 from scriba.client.settings import ProducerSettings
 from scriba.client.sync_host import Sync, waits
 from scriba.client.transactions_run import OffsetsLike, Transaction

@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
-from scriba.client.accumulator import Accumulator
-from scriba.client.batches import settled
 from scriba.client.cluster import Cluster
 from scriba.client.errors import (
     AbortableTransactionError,
@@ -24,7 +22,9 @@ from scriba.client.errors import (
     TransactionError,
 )
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from scriba.client.sender import Sender
+from scriba.client.producing.accumulator import Accumulator
+from scriba.client.producing.batches import settled
+from scriba.client.producing.sender import Sender
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions import Identity, State, Transactions
 from scriba.client.transactions_ask import TransactionCalls

@@ -16,7 +16,7 @@ from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
 from scriba.client.chunk import Chunk, Reading
 from scriba.client.model import TopicPartition
-from scriba.client.partitioner import by_key
+from scriba.client.producing.partitioner import by_key
 from scriba.client.record import ConsumerRecord
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.batch import Record as Plain

@@ -17,7 +17,7 @@ from scriba.client.admin_model import NewTopic
 from scriba.client.consumer import Consumer
 from scriba.client.errors import ClientError
 from scriba.client.model import TopicPartition
-from scriba.client.producer import Producer
+from scriba.client.producing.producer import Producer
 from scriba.settings import NodeSettings
 from scriba.testing.sim.world import ProcessWorld, SimProcess, SimWorld
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scriba.client.accumulator import Queue
-from scriba.client.batches import Batch
 from scriba.client.model import TopicPartition
-from scriba.client.numbering import MAX_EPOCH, Numbering
+from scriba.client.producing.accumulator import Queue
+from scriba.client.producing.batches import Batch
+from scriba.client.producing.sequences import MAX_EPOCH, Numbering
 from scriba.records.batch import Record, next_sequence
 
 WHERE = TopicPartition("t", 0)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2  # type: ignore[import-untyped]
 
-from scriba.client.partitioner import RoundRobin, Sticky, by_key
+from scriba.client.producing.partitioner import RoundRobin, Sticky, by_key
 from scriba.runtime.rng import SeededRng
 
 

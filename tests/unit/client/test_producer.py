@@ -15,7 +15,7 @@ from scriba.client.errors import (
     RecordError,
     TimedOut,
 )
-from scriba.client.producer import Producer
+from scriba.client.producing.producer import Producer
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, decode_records
 from scriba.testing.sim.world import ProcessWorld

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from scriba.client import Admin, ClientError, TopicPartition
-from scriba.client.partitioner import by_key
+from scriba.client.producing.partitioner import by_key
 from scriba.pipelines.inventory.asking import NoAnswer, forward
 from scriba.pipelines.inventory.decide import Accepted, Decision
 from scriba.pipelines.inventory.follower import Faulty, Follower

@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from scriba.client.identity import ProducerIdentity
+from scriba.client.producing.producer_id import ProducerIdentity
 from scriba.client.settings import ProducerSettings
 from scriba.spark.link import Link, link
 from scriba.spark.options import WriteOptions

@@ -17,21 +17,21 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
-from scriba.client.accumulator import Accumulator, Queue
-from scriba.client.batches import Batch
 from scriba.client.cluster import NO_NODE, Cluster, Node
 from scriba.client.connection import Connection
 from scriba.client.errors import AbortableTransactionError, BrokerError, ClientError, TimedOut
-from scriba.client.identity import ProducerIdentity
-from scriba.client.numbering import Numbering
 from scriba.client.ports import Backoff, Signal
-from scriba.client.produce_request import (
+from scriba.client.producing.accumulator import Accumulator, Queue
+from scriba.client.producing.batches import Batch
+from scriba.client.producing.producer_id import ProducerIdentity
+from scriba.client.producing.request import (
     OUT_OF_STEP,
     WRITTEN_PERHAPS,
     WRONG_PICTURE,
     Awaited,
     produce_request,
 )
+from scriba.client.producing.sequences import Numbering
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions import State, Transactions
 from scriba.errors import ErrorCode, error_code

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Final, cast
 
-from scriba.client.accumulator import Queue
-from scriba.client.batches import Batch
 from scriba.client.cluster import Topic
 from scriba.client.connection import Connection, Payload
+from scriba.client.producing.accumulator import Queue
+from scriba.client.producing.batches import Batch
 from scriba.client.transactions import Transactions
 from scriba.errors import ErrorCode
 from scriba.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData

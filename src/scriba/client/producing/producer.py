@@ -15,8 +15,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
-from scriba.client.accumulator import Accumulator
-from scriba.client.batches import Delivery, Fate, settled
 from scriba.client.cluster import Cluster, Topic
 from scriba.client.errors import (
     BufferFull,
@@ -26,16 +24,18 @@ from scriba.client.errors import (
     TransactionStateError,
 )
 from scriba.client.keywords import ProducerKeywords
-from scriba.client.limbo import Limbo, Parked
 from scriba.client.model import (
     ConsumerGroupMetadata,
     Headers,
     HeadersLike,
     RecordMetadata,
 )
-from scriba.client.placer import Placer, no_partition
 from scriba.client.ports import Ports, real_ports
-from scriba.client.sender import Sender
+from scriba.client.producing.accumulator import Accumulator
+from scriba.client.producing.batches import Delivery, Fate, settled
+from scriba.client.producing.placer import Placer, no_partition
+from scriba.client.producing.sender import Sender
+from scriba.client.producing.unresolved import Limbo, Parked
 from scriba.client.serializers import read_headers
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions import Transactions

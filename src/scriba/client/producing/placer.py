@@ -8,13 +8,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from scriba.client.accumulator import Accumulator, Queue, TopicQueues
-from scriba.client.batches import Delivery
 from scriba.client.cluster import Cluster, Topic
 from scriba.client.errors import BufferFull, ClientError, RecordError
 from scriba.client.model import HeadersLike, TopicPartition
-from scriba.client.partitioner import Partitioner, RoundRobin, by_key
-from scriba.client.sender import Sender
+from scriba.client.producing.accumulator import Accumulator, Queue, TopicQueues
+from scriba.client.producing.batches import Delivery
+from scriba.client.producing.partitioner import Partitioner, RoundRobin, by_key
+from scriba.client.producing.sender import Sender
 from scriba.client.serializers import (
     Serializer,
     not_bytes,

@@ -15,11 +15,11 @@ from collections import deque
 from collections.abc import Container, Iterator
 from typing import Any, Final
 
-from scriba.client.batches import Batch, Delivery
 from scriba.client.errors import BufferFull, ClientError
 from scriba.client.model import TopicPartition
-from scriba.client.numbering import Numbering
-from scriba.client.partitioner import Sticky
+from scriba.client.producing.batches import Batch, Delivery
+from scriba.client.producing.partitioner import Sticky
+from scriba.client.producing.sequences import Numbering
 from scriba.client.settings import ProducerSettings
 from scriba.records import native
 from scriba.records.intake import Lock

@@ -23,7 +23,7 @@ What must never happen: the same record written twice, or two records in the oth
 from collections.abc import Iterable
 from typing import Final
 
-from scriba.client.batches import Batch
+from scriba.client.producing.batches import Batch
 from scriba.records.header import NO_SEQUENCE, next_sequence
 
 MAX_UNACKNOWLEDGED: Final = 5
