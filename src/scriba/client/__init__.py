@@ -76,7 +76,7 @@ if TYPE_CHECKING:
         SyncProducer,
         SyncTransaction,
     )
-    from scriba.client.transactions_run import Transaction
+    from scriba.client.transactions.transactions import Transaction
     from scriba.config import ConfigError
     from scriba.errors import ErrorCode
 
@@ -220,7 +220,7 @@ _HOMES = {
         "SyncProducer",
         "SyncTransaction",
     ),
-    "scriba.client.transactions_run": ("Transaction",),
+    "scriba.client.transactions.transactions": ("Transaction",),
     "scriba.config": ("ConfigError",),
     "scriba.errors": ("ErrorCode",),
 }

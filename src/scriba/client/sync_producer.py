@@ -23,7 +23,7 @@ from scriba.client.producing.batches import Batch, Fate
 from scriba.client.producing.producer import Producer, tell_unsent
 from scriba.client.settings import ProducerSettings
 from scriba.client.sync_host import Sync, waits
-from scriba.client.transactions_run import OffsetsLike, Transaction
+from scriba.client.transactions.transactions import OffsetsLike, Transaction
 from scriba.runtime.threads import new_lock
 
 _Record = tuple[str, Any, Any, int | None, int | None, HeadersLike]

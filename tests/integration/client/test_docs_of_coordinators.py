@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from scriba.client.transactions import VALID
+from scriba.client.transactions.machine import VALID
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 

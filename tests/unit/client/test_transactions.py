@@ -17,7 +17,7 @@ from scriba.client.errors import (
     TransactionStateError,
 )
 from scriba.client.model import TopicPartition
-from scriba.client.transactions import VALID, State, Transactions, judged, judged_batch
+from scriba.client.transactions.machine import VALID, State, Transactions, judged, judged_batch
 from scriba.errors import ErrorCode
 
 HERE = TopicPartition("t", 0)

@@ -38,8 +38,8 @@ from scriba.client.producing.sender import Sender
 from scriba.client.producing.unresolved import Limbo, Parked
 from scriba.client.serializers import read_headers
 from scriba.client.settings import ProducerSettings
-from scriba.client.transactions import Transactions
-from scriba.client.transactions_run import OffsetsLike, Transaction, TransactionRunner
+from scriba.client.transactions.machine import Transactions
+from scriba.client.transactions.transactions import OffsetsLike, Transaction, TransactionRunner
 from scriba.records.compression import Codec, codec_named
 
 _NO_HEADERS: Headers = ()

@@ -7,7 +7,7 @@ from scriba.client.cluster import Topic
 from scriba.client.connection import Connection, Payload
 from scriba.client.producing.accumulator import Queue
 from scriba.client.producing.batches import Batch
-from scriba.client.transactions import Transactions
+from scriba.client.transactions.machine import Transactions
 from scriba.errors import ErrorCode
 from scriba.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from scriba.wire.schema import Records

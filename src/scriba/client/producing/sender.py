@@ -33,7 +33,7 @@ from scriba.client.producing.request import (
 )
 from scriba.client.producing.sequences import Numbering
 from scriba.client.settings import ProducerSettings
-from scriba.client.transactions import State, Transactions
+from scriba.client.transactions.machine import State, Transactions
 from scriba.errors import ErrorCode, error_code
 from scriba.records.compression import Codec
 from scriba.wire.messages.produce import PartitionProduceResponse, ProduceResponse

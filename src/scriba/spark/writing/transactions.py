@@ -26,8 +26,8 @@ from scriba.client.commits import CommittedOffsets
 from scriba.client.coordinator import Coordinator, CoordinatorKind
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.client.settings import ProducerSettings
-from scriba.client.transactions import State, Transactions
-from scriba.client.transactions_ask import TransactionCalls
+from scriba.client.transactions.machine import State, Transactions
+from scriba.client.transactions.requests import TransactionCalls
 from scriba.spark.link import Link
 from scriba.spark.writing.task_writer import Identity
 

@@ -26,8 +26,8 @@ from scriba.client.producing.accumulator import Accumulator
 from scriba.client.producing.batches import settled
 from scriba.client.producing.sender import Sender
 from scriba.client.settings import ProducerSettings
-from scriba.client.transactions import Identity, State, Transactions
-from scriba.client.transactions_ask import TransactionCalls
+from scriba.client.transactions.machine import Identity, State, Transactions
+from scriba.client.transactions.requests import TransactionCalls
 
 log = logging.getLogger(__name__)
 

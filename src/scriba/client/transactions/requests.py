@@ -17,7 +17,7 @@ from scriba.client.errors import BrokerError, ClientError, TransactionError
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.client.ports import Backoff
 from scriba.client.settings import ProducerSettings
-from scriba.client.transactions import State, Transactions, judged
+from scriba.client.transactions.machine import State, Transactions, judged
 from scriba.errors import ErrorCode, error_code
 from scriba.wire.messages import txn as wire
 from scriba.wire.schema import Message
