@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     )
     from scriba.client.calls import PartlyFailed
     from scriba.client.cluster import Node
-    from scriba.client.consumer import Consumer
+    from scriba.client.consuming.consumer import Consumer
+    from scriba.client.consuming.record import ConsumerRecord
     from scriba.client.errors import (
         AbortableTransactionError,
         BrokerError,
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     )
     from scriba.client.producing.batches import Delivery
     from scriba.client.producing.producer import Producer
-    from scriba.client.record import ConsumerRecord
     from scriba.client.sync import (
         SyncAdmin,
         SyncConsumer,
@@ -180,7 +180,7 @@ _HOMES = {
     "scriba.client.producing.batches": ("Delivery",),
     "scriba.client.calls": ("PartlyFailed",),
     "scriba.client.cluster": ("Node",),
-    "scriba.client.consumer": ("Consumer",),
+    "scriba.client.consuming.consumer": ("Consumer",),
     "scriba.client.errors": (
         "AbortableTransactionError",
         "BrokerError",
@@ -212,7 +212,7 @@ _HOMES = {
         "TopicPartition",
     ),
     "scriba.client.producing.producer": ("Producer",),
-    "scriba.client.record": ("ConsumerRecord",),
+    "scriba.client.consuming.record": ("ConsumerRecord",),
     "scriba.client.sync": (
         "SyncAdmin",
         "SyncConsumer",

@@ -50,10 +50,10 @@ from scriba.client.admin_read import (
 from scriba.client.admin_transactions import TransactionAdmin
 from scriba.client.calls import Calls, outcome
 from scriba.client.cluster import Cluster
+from scriba.client.consuming.list_offsets import look_up
 from scriba.client.errors import BrokerError, ClientError, raise_for
 from scriba.client.keywords import AdminKeywords
 from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
-from scriba.client.offsets import look_up
 from scriba.client.ports import Ports, real_ports
 from scriba.client.settings import AdminSettings
 from scriba.wire.messages import admin as wire

@@ -22,7 +22,9 @@ from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack, overload
 
 from scriba.client.admin import Admin
-from scriba.client.consumer import Consumer
+from scriba.client.consuming.consumer import Consumer
+from scriba.client.consuming.record import ConsumerRecord
+from scriba.client.consuming.subscription import Told
 from scriba.client.errors import ClientError
 from scriba.client.group_offsets import Done, Offsets
 from scriba.client.keywords import AdminKeywords, ConsumerKeywords
@@ -32,9 +34,7 @@ from scriba.client.model import (
     TopicPartition,
     V,
 )
-from scriba.client.record import ConsumerRecord
 from scriba.client.settings import AdminSettings, ConsumerSettings
-from scriba.client.subscription import Told
 from scriba.client.sync_host import Sync, calls, waits
 from scriba.client.sync_producer import SyncDelivery, SyncProducer, SyncTransaction
 

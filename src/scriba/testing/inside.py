@@ -14,10 +14,10 @@ from scriba.broker.net.context import ANONYMOUS, Context, Later
 from scriba.broker.net.faults import Fault, Faults
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
-from scriba.client.chunk import Chunk, Reading
+from scriba.client.consuming.chunk import Chunk, Reading
+from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.model import TopicPartition
 from scriba.client.producing.partitioner import by_key
-from scriba.client.record import ConsumerRecord
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.batch import Record as Plain
 from scriba.records.batch import encode_batch

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from fake_cluster import HANG_UP, FakeCluster, Log
 
-from scriba.client.consumer import Consumer
+from scriba.client.consuming.consumer import Consumer
+from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.errors import (
     BrokerError,
     ClientError,
@@ -17,7 +18,6 @@ from scriba.client.errors import (
     TimedOut,
 )
 from scriba.client.model import TimestampType, TopicPartition
-from scriba.client.record import ConsumerRecord
 from scriba.errors import ErrorCode
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch
 from scriba.records.compression import Codec

@@ -9,8 +9,8 @@ from test_consumer import T0, consumer, fill, offsets
 
 from scriba.broker.node import Node
 from scriba.client import Admin, ClientError, Consumer, NewTopic, Producer
+from scriba.client.consuming.list_offsets import look_up
 from scriba.client.model import Isolation, OffsetSpec, TopicPartition
-from scriba.client.offsets import look_up
 from scriba.settings import NodeSettings
 from scriba.testing.sim.net import NetFaults
 from scriba.testing.sim.peer import Peer

@@ -8,7 +8,7 @@ import pytest
 from scriba.broker.node import Node
 from scriba.client.admin import Admin
 from scriba.client.admin_model import NewTopic
-from scriba.client.consumer import Consumer
+from scriba.client.consuming.consumer import Consumer
 from scriba.client.producing.producer import Producer
 from scriba.settings import NodeSettings
 from scriba.testing.sim.world import ProcessWorld, SimWorld

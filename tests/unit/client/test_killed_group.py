@@ -14,7 +14,7 @@ import pytest
 from scriba.broker.node import Node
 from scriba.client.admin import Admin
 from scriba.client.admin_model import NewTopic
-from scriba.client.consumer import Consumer
+from scriba.client.consuming.consumer import Consumer
 from scriba.client.errors import ClientError
 from scriba.client.model import TopicPartition
 from scriba.client.producing.producer import Producer

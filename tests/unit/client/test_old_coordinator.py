@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from fake_cluster import FakeCluster
 
-from scriba.client.consumer import Consumer
+from scriba.client.consuming.consumer import Consumer
 from scriba.client.errors import BrokerError
 from scriba.client.model import OffsetAndMetadata, TopicPartition
 from scriba.errors import ErrorCode

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from scriba.client.cluster import Cluster
+from scriba.client.consuming.list_offsets import list_offsets
 from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
-from scriba.client.offsets import list_offsets
 from scriba.spark.reading.positions import Positions, admit, ranges, total
 
 STEP_MS: Final = 1000

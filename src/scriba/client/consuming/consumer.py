@@ -15,10 +15,14 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
-from scriba.client.chunk import Reading
 from scriba.client.cluster import Cluster
+from scriba.client.consuming.chunk import Reading
+from scriba.client.consuming.fetcher import Fetcher
+from scriba.client.consuming.list_offsets import list_offsets, reset_target
+from scriba.client.consuming.positions import Assigned, Positions
+from scriba.client.consuming.record import ConsumerRecord
+from scriba.client.consuming.subscription import Listener, Subscription, Told
 from scriba.client.errors import ClientError, Closed, DecodeError, OffsetError
-from scriba.client.fetcher import Fetcher
 from scriba.client.group import Group
 from scriba.client.group_offsets import Done
 from scriba.client.keywords import ConsumerKeywords
@@ -32,13 +36,9 @@ from scriba.client.model import (
     TopicPartition,
     V,
 )
-from scriba.client.offsets import list_offsets, reset_target
 from scriba.client.ports import Ports, real_ports
-from scriba.client.positions import Assigned, Positions
-from scriba.client.record import ConsumerRecord
 from scriba.client.serializers import deserializer
 from scriba.client.settings import ConsumerSettings
-from scriba.client.subscription import Listener, Subscription, Told
 
 T = TypeVar("T")
 U = TypeVar("U")

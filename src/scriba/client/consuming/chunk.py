@@ -14,9 +14,9 @@ from itertools import islice
 from operator import length_hint
 from typing import Any
 
+from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.errors import DecodeError
 from scriba.client.model import TimestampType, TopicPartition
-from scriba.client.record import ConsumerRecord
 from scriba.client.serializers import Deserializer
 from scriba.errors import KafkaError, ParseError
 from scriba.records import native

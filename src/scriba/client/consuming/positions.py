@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from scriba.client.chunk import Chunk
 from scriba.client.cluster import NO_NODE, Cluster, Partition
+from scriba.client.consuming.chunk import Chunk
 from scriba.client.errors import ClientError
 from scriba.client.model import TopicPartition
 

@@ -14,17 +14,17 @@ from collections.abc import Iterator
 from operator import length_hint
 from typing import Any, Final
 
-from scriba.client.chunk import Chunk, Reading
 from scriba.client.cluster import HOPELESS, NO_NODE, Cluster, Node
 from scriba.client.connection import Connection
+from scriba.client.consuming.chunk import Chunk, Reading
+from scriba.client.consuming.fetch_request import fetch_request
+from scriba.client.consuming.fetch_session import FINAL_EPOCH, NO_SESSION, FetchSession, Wanted
+from scriba.client.consuming.list_offsets import EpochEnd, epoch_ends, look_up, reset_target
+from scriba.client.consuming.positions import Assigned, Positions
+from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.errors import BrokerError, ClientError, DecodeError, OffsetError
-from scriba.client.fetch_request import fetch_request
-from scriba.client.fetch_session import FINAL_EPOCH, NO_SESSION, FetchSession, Wanted
 from scriba.client.model import Isolation, OffsetSpec, TopicPartition
-from scriba.client.offsets import EpochEnd, epoch_ends, look_up, reset_target
 from scriba.client.ports import Backoff, Signal
-from scriba.client.positions import Assigned, Positions
-from scriba.client.record import ConsumerRecord
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode, error_code
 from scriba.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData

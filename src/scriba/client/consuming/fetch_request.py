@@ -1,6 +1,6 @@
 """The Fetch request for what a session wants to change."""
 
-from scriba.client.fetch_session import Plan
+from scriba.client.consuming.fetch_session import Plan
 from scriba.client.model import Isolation
 from scriba.client.settings import ConsumerSettings
 from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
