@@ -8,7 +8,7 @@ from scriba.client.calls import Calls, outcome
 from scriba.client.connection import Connection
 from scriba.client.coordinator import CoordinatorKind
 from scriba.client.errors import BrokerError, raise_for
-from scriba.client.membership.payload import decode_assignment
+from scriba.client.group.membership.payload import decode_assignment
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.errors import ErrorCode, ParseError
 from scriba.wire.messages import groups as wire

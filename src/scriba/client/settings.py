@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final, Self
 
-from scriba.client.group_keys import GroupKeys, settle_group
+from scriba.client.group.settings import GroupKeys, settle_group
 from scriba.client.serializers import DESERIALIZERS, SERIALIZERS, Deserializer, Serializer
 from scriba.config import ConfigError, Importance, Kind, Setting, Settings, did_you_mean, setting
 

@@ -26,7 +26,7 @@ from scriba.client.consuming.consumer import Consumer
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.consuming.subscription import Told
 from scriba.client.errors import ClientError
-from scriba.client.group_offsets import Done, Offsets
+from scriba.client.group.offsets import Done, Offsets
 from scriba.client.keywords import AdminKeywords, ConsumerKeywords
 from scriba.client.model import (
     K,

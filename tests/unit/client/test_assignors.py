@@ -19,9 +19,9 @@ from aiokafka.coordinator.protocol import (  # type: ignore[import-untyped]
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.client.assignors import ASSIGNORS
-from scriba.client.assignors.model import Held, Member, Partitions, Plan
-from scriba.client.assignors.sticky import decode_held, encode_generation, encode_held, owned
+from scriba.client.group.assignors import ASSIGNORS
+from scriba.client.group.assignors.model import Held, Member, Partitions, Plan
+from scriba.client.group.assignors.sticky import decode_held, encode_generation, encode_held, owned
 from scriba.client.model import TopicPartition
 from scriba.wire.messages.groups import (
     ConsumerProtocolSubscription,

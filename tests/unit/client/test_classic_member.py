@@ -7,10 +7,10 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scriba.client.assignors import ASSIGNORS
-from scriba.client.membership.classic import VALID, Classic, Phase
-from scriba.client.membership.model import Change, Identity, Wish
-from scriba.client.membership.payload import (
+from scriba.client.group.assignors import ASSIGNORS
+from scriba.client.group.membership.classic import VALID, Classic, Phase
+from scriba.client.group.membership.model import Change, Identity, Wish
+from scriba.client.group.membership.payload import (
     decode_assignment,
     decode_subscription,
     encode_assignment,

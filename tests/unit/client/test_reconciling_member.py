@@ -7,8 +7,8 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scriba.client.membership.model import Change, Identity, Wish
-from scriba.client.membership.reconciling import Phase, Reconciling
+from scriba.client.group.membership.model import Change, Identity, Wish
+from scriba.client.group.membership.reconciling import Phase, Reconciling
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
 from scriba.wire.messages.groups import (

@@ -23,8 +23,8 @@ from scriba.client.consuming.positions import Assigned, Positions
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.consuming.subscription import Listener, Subscription, Told
 from scriba.client.errors import ClientError, Closed, DecodeError, OffsetError
-from scriba.client.group import Group
-from scriba.client.group_offsets import Done
+from scriba.client.group.member import Group
+from scriba.client.group.offsets import Done
 from scriba.client.keywords import ConsumerKeywords
 from scriba.client.model import (
     ConsumerGroupMetadata,

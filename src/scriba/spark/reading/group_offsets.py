@@ -3,9 +3,9 @@
 import logging
 from typing import Final
 
-from scriba.client.commits import CommittedOffsets
 from scriba.client.coordinator import Coordinator, CoordinatorKind
 from scriba.client.errors import BrokerError, TimedOut
+from scriba.client.group.commits import CommittedOffsets
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.errors import ErrorCode
 from scriba.spark.link import Link

@@ -22,8 +22,8 @@ import logging
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from scriba.client.commits import CommittedOffsets
 from scriba.client.coordinator import Coordinator, CoordinatorKind
+from scriba.client.group.commits import CommittedOffsets
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions.machine import State, Transactions

@@ -24,12 +24,12 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
-from scriba.client.assignors import Assignor
-from scriba.client.assignors.model import Held, Member, Partitions
 from scriba.client.errors import BrokerError
-from scriba.client.membership.machine import Machine
-from scriba.client.membership.model import Change, Identity, Wish
-from scriba.client.membership.payload import (
+from scriba.client.group.assignors import Assignor
+from scriba.client.group.assignors.model import Held, Member, Partitions
+from scriba.client.group.membership.machine import Machine
+from scriba.client.group.membership.model import Change, Identity, Wish
+from scriba.client.group.membership.payload import (
     decode_assignment,
     decode_subscription,
     encode_assignment,

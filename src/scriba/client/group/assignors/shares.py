@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import Final
 
-from scriba.client.assignors.model import (
+from scriba.client.group.assignors.model import (
     Assignor,
     Member,
     Partitions,

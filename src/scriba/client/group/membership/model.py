@@ -12,7 +12,7 @@ application is alive. `leave` ends the membership with a last request, if there 
 
 from dataclasses import dataclass
 
-from scriba.client.assignors import Assignor
+from scriba.client.group.assignors import Assignor
 from scriba.client.model import TopicPartition
 
 

@@ -14,17 +14,17 @@ from collections.abc import Coroutine, Iterable
 from contextvars import ContextVar
 from typing import Any, Final
 
-from scriba.client.assignors import ASSIGNORS
 from scriba.client.cluster import Cluster
 from scriba.client.consuming.fetcher import Fetcher
 from scriba.client.consuming.positions import Positions
 from scriba.client.consuming.subscription import Subscription
 from scriba.client.coordinator import Coordinator, CoordinatorKind
 from scriba.client.errors import BrokerError, ClientError, Closed
-from scriba.client.group_offsets import GroupOffsets
-from scriba.client.membership.classic import NO_GENERATION, Classic, Phase
-from scriba.client.membership.model import Change, Identity, Wish
-from scriba.client.membership.reconciling import JOIN_EPOCH, Reconciling
+from scriba.client.group.assignors import ASSIGNORS
+from scriba.client.group.membership.classic import NO_GENERATION, Classic, Phase
+from scriba.client.group.membership.model import Change, Identity, Wish
+from scriba.client.group.membership.reconciling import JOIN_EPOCH, Reconciling
+from scriba.client.group.offsets import GroupOffsets
 from scriba.client.model import ConsumerGroupMetadata, TopicPartition
 from scriba.client.ports import Backoff
 from scriba.client.settings import ConsumerSettings

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from scriba.client.assignors import ASSIGNORS, JAVA_NAMES
+from scriba.client.group.assignors import ASSIGNORS, JAVA_NAMES
 from scriba.config import ConfigError, Importance, Kind, Settings, setting
 
 _MAX_INT: Final = 2**31 - 1

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from struct import Struct as Layout
 from typing import Final
 
-from scriba.client.assignors.model import (
+from scriba.client.group.assignors.model import (
     Assignor,
     Held,
     Member,

@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from scriba.client.assignors.model import Assignor
-from scriba.client.assignors.shares import RANGE, ROUND_ROBIN
-from scriba.client.assignors.sticky import COOPERATIVE_STICKY, STICKY
+from scriba.client.group.assignors.model import Assignor
+from scriba.client.group.assignors.shares import RANGE, ROUND_ROBIN
+from scriba.client.group.assignors.sticky import COOPERATIVE_STICKY, STICKY
 
 __all__ = ["ASSIGNORS", "JAVA_NAMES", "Assignor"]
 

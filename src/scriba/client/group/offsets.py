@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from scriba.client.cluster import Cluster
-from scriba.client.commits import CommittedOffsets
 from scriba.client.consuming.fetcher import Fetcher
 from scriba.client.consuming.list_offsets import reset_target
 from scriba.client.consuming.positions import Assigned, Positions
 from scriba.client.coordinator import Coordinator, CoordinatorKind
 from scriba.client.errors import BrokerError, ClientError, OffsetError
+from scriba.client.group.commits import CommittedOffsets
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.client.ports import Backoff
 from scriba.client.settings import ConsumerSettings

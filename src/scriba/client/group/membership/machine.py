@@ -5,7 +5,7 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from scriba.client.errors import ClientError
-from scriba.client.membership.model import Change, Identity, Wish
+from scriba.client.group.membership.model import Change, Identity, Wish
 from scriba.client.model import TopicPartition
 
 P = TypeVar("P", bound=Enum)

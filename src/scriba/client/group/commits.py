@@ -10,7 +10,7 @@ from typing import Final
 from scriba.client.cluster import Cluster
 from scriba.client.coordinator import Coordinator
 from scriba.client.errors import BrokerError, ClientError
-from scriba.client.membership.payload import by_topic
+from scriba.client.group.membership.payload import by_topic
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.errors import ErrorCode, error_code
 from scriba.wire.messages.groups import (
