@@ -7,7 +7,7 @@ from scriba.cli.output import note, print_json, print_table
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
 from scriba.client import Admin, ConfigResource
-from scriba.client.admin_model import ConfigEntry
+from scriba.client.admin.model import ConfigEntry
 from scriba.config import Source, did_you_mean
 
 _SOURCES: Final[dict[int, str]] = {

@@ -18,7 +18,7 @@ from scriba.cli.output import (
 from scriba.cli.problems import CommandError
 from scriba.cli.session import with_admin
 from scriba.client import Admin, OffsetAndMetadata, OffsetSpec, TopicPartition
-from scriba.client.admin_model import GroupDescription
+from scriba.client.admin.model import GroupDescription
 
 Offsets = dict[TopicPartition, int]
 

@@ -26,7 +26,7 @@ from scriba.client import (
     OffsetSpec,
     TopicPartition,
 )
-from scriba.client.admin_model import ConfigEntry, TopicDescription, TopicListing
+from scriba.client.admin.model import ConfigEntry, TopicDescription, TopicListing
 from scriba.config import Source
 from scriba.errors import ErrorCode
 

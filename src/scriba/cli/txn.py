@@ -8,7 +8,7 @@ from scriba.cli.output import note, print_json, print_lines, print_table
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
 from scriba.client import Admin, TopicPartition
-from scriba.client.admin_model import TransactionDescription
+from scriba.client.admin.model import TransactionDescription
 
 ONGOING = "Ongoing"
 

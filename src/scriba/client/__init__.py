@@ -7,8 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from scriba.client.admin import ALL_RECORDS, Admin
-    from scriba.client.admin_model import (
+    from scriba.client.admin.admin import ALL_RECORDS, Admin
+    from scriba.client.admin.calls import PartlyFailed
+    from scriba.client.admin.model import (
         ActiveProducer,
         ClusterDescription,
         ConfigEntry,
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
         TransactionListing,
         UpgradeType,
     )
-    from scriba.client.calls import PartlyFailed
     from scriba.client.cluster import Node
     from scriba.client.consuming.consumer import Consumer
     from scriba.client.consuming.record import ConsumerRecord
@@ -151,8 +151,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "scriba.client.admin": ("ALL_RECORDS", "Admin"),
-    "scriba.client.admin_model": (
+    "scriba.client.admin.admin": ("ALL_RECORDS", "Admin"),
+    "scriba.client.admin.model": (
         "ActiveProducer",
         "ClusterDescription",
         "ConfigEntry",
@@ -178,7 +178,7 @@ _HOMES = {
         "UpgradeType",
     ),
     "scriba.client.producing.batches": ("Delivery",),
-    "scriba.client.calls": ("PartlyFailed",),
+    "scriba.client.admin.calls": ("PartlyFailed",),
     "scriba.client.cluster": ("Node",),
     "scriba.client.consuming.consumer": ("Consumer",),
     "scriba.client.errors": (

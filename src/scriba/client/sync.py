@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, Unpack, overload
 
-from scriba.client.admin import Admin
+from scriba.client.admin.admin import Admin
 from scriba.client.consuming.consumer import Consumer
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.consuming.subscription import Told

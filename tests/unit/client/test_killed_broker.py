@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from scriba.broker.node import Node
-from scriba.client.admin import Admin
-from scriba.client.admin_model import NewTopic
+from scriba.client.admin.admin import Admin
+from scriba.client.admin.model import NewTopic
 from scriba.client.consuming.consumer import Consumer
 from scriba.client.producing.producer import Producer
 from scriba.settings import NodeSettings

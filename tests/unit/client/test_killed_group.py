@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from scriba.broker.node import Node
-from scriba.client.admin import Admin
-from scriba.client.admin_model import NewTopic
+from scriba.client.admin.admin import Admin
+from scriba.client.admin.model import NewTopic
 from scriba.client.consuming.consumer import Consumer
 from scriba.client.errors import ClientError
 from scriba.client.model import TopicPartition

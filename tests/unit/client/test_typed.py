@@ -90,7 +90,7 @@ def test_everything_the_package_names_is_there(name: str) -> None:
 
 
 def test_results_of_the_admin_are_exported() -> None:
-    from scriba.client import admin_model
+    from scriba.client.admin import model as admin_model
 
     public = {
         n

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scriba.client import Admin, BrokerError, ConfigResource, NewTopic
-from scriba.client.admin_model import TopicDescription
-from scriba.client.calls import PartlyFailed
+from scriba.client.admin.calls import PartlyFailed
+from scriba.client.admin.model import TopicDescription
 from scriba.errors import ErrorCode
 
 REPLICAS: Final = 3

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from scriba.client import Admin, ConfigOp, NewTopic, TopicPartition, UpgradeType
-from scriba.client.admin_model import ConfigResource, ResourceType
+from scriba.client.admin.model import ConfigResource, ResourceType
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import NodeSettings
 from scriba.testing.history import History

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scriba.client.admin_model import PartitionDescription, TopicDescription
+from scriba.client.admin.model import PartitionDescription, TopicDescription
 from scriba.pipelines.inventory.topics import (
     Names,
     WeakSettings,

@@ -23,7 +23,7 @@ from scriba.client import (
     OffsetSpec,
     TopicPartition,
 )
-from scriba.client.admin_model import TopicListing
+from scriba.client.admin.model import TopicListing
 from scriba.pipelines.shop import topics
 from scriba.pipelines.shop.dashboard.picture import READ, Picture, Reading
 from scriba.pipelines.shop.topics import Names

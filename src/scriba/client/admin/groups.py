@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from scriba.client.admin_model import GroupDescription, GroupListing, GroupMember
-from scriba.client.calls import Calls, outcome
+from scriba.client.admin.calls import Calls, outcome
+from scriba.client.admin.model import GroupDescription, GroupListing, GroupMember
 from scriba.client.connection import Connection
 from scriba.client.coordinator import CoordinatorKind
 from scriba.client.errors import BrokerError, raise_for

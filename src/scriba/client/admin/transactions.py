@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import Final
 
-from scriba.client.admin_ask import describe_producers
-from scriba.client.admin_model import ActiveProducer, TransactionDescription, TransactionListing
-from scriba.client.admin_read import read_active_producer
-from scriba.client.calls import Calls, outcome
+from scriba.client.admin.calls import Calls, outcome
+from scriba.client.admin.model import ActiveProducer, TransactionDescription, TransactionListing
+from scriba.client.admin.requests import describe_producers
+from scriba.client.admin.responses import read_active_producer
 from scriba.client.coordinator import CoordinatorKind
 from scriba.client.errors import BrokerError, raise_for
 from scriba.client.model import TopicPartition

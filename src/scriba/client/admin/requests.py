@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from scriba.client.admin_model import ConfigOp, ConfigResource, NewTopic, ResourceType
+from scriba.client.admin.model import ConfigOp, ConfigResource, NewTopic, ResourceType
 from scriba.client.model import TopicPartition
 from scriba.wire.messages import admin as wire
 from scriba.wire.messages import configs as config_wire

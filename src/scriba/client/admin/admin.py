@@ -13,17 +13,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
-from scriba.client.admin_ask import (
-    by_node,
-    change_configs,
-    creatable,
-    delete_records,
-    describe_configs,
-    more_partitions,
-    replace_configs,
-)
-from scriba.client.admin_groups import GroupAdmin
-from scriba.client.admin_model import (
+from scriba.client.admin.calls import Calls, outcome
+from scriba.client.admin.groups import GroupAdmin
+from scriba.client.admin.model import (
     ClusterDescription,
     ConfigEntry,
     ConfigOp,
@@ -38,7 +30,16 @@ from scriba.client.admin_model import (
     TopicListing,
     UpgradeType,
 )
-from scriba.client.admin_read import (
+from scriba.client.admin.requests import (
+    by_node,
+    change_configs,
+    creatable,
+    delete_records,
+    describe_configs,
+    more_partitions,
+    replace_configs,
+)
+from scriba.client.admin.responses import (
     read_cluster,
     read_config,
     read_created,
@@ -47,8 +48,7 @@ from scriba.client.admin_read import (
     read_partition,
     read_quorum,
 )
-from scriba.client.admin_transactions import TransactionAdmin
-from scriba.client.calls import Calls, outcome
+from scriba.client.admin.transactions import TransactionAdmin
 from scriba.client.cluster import Cluster
 from scriba.client.consuming.list_offsets import look_up
 from scriba.client.errors import BrokerError, ClientError, raise_for

@@ -1,6 +1,6 @@
 """From the answers of brokers to what `Admin` gives back."""
 
-from scriba.client.admin_model import (
+from scriba.client.admin.model import (
     ActiveProducer,
     ClusterDescription,
     ConfigEntry,
