@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     )
     from scriba.client.producing.batches import Delivery
     from scriba.client.producing.producer import Producer
-    from scriba.client.sync import (
+    from scriba.client.sync.clients import (
         SyncAdmin,
         SyncConsumer,
         SyncDelivery,
@@ -213,7 +213,7 @@ _HOMES = {
     ),
     "scriba.client.producing.producer": ("Producer",),
     "scriba.client.consuming.record": ("ConsumerRecord",),
-    "scriba.client.sync": (
+    "scriba.client.sync.clients": (
         "SyncAdmin",
         "SyncConsumer",
         "SyncDelivery",

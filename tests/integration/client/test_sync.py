@@ -21,7 +21,7 @@ from scriba.client import (
     SyncConsumer,
     SyncProducer,
 )
-from scriba.client.sync import SyncDelivery
+from scriba.client.sync.clients import SyncDelivery
 
 
 def test_calls_wait_for_their_results(broker: Broker, topic: str) -> None:

@@ -24,11 +24,11 @@ from scriba.client import (
     SyncConsumer,
     SyncProducer,
     TimedOut,
-    sync_host,
-    sync_producer,
 )
-from scriba.client.sync import SyncDelivery
-from scriba.client.sync_host import Host
+from scriba.client.sync import host as sync_host
+from scriba.client.sync import producer as sync_producer
+from scriba.client.sync.clients import SyncDelivery
+from scriba.client.sync.host import Host
 
 NOBODY = "127.0.0.1:1"
 """An address where nobody listens."""

@@ -35,8 +35,8 @@ from scriba.client.model import (
     V,
 )
 from scriba.client.settings import AdminSettings, ConsumerSettings
-from scriba.client.sync_host import Sync, calls, waits
-from scriba.client.sync_producer import SyncDelivery, SyncProducer, SyncTransaction
+from scriba.client.sync.host import Sync, calls, waits
+from scriba.client.sync.producer import SyncDelivery, SyncProducer, SyncTransaction
 
 __all__ = ["SyncAdmin", "SyncConsumer", "SyncDelivery", "SyncProducer", "SyncTransaction"]
 

@@ -22,7 +22,7 @@ from scriba.client.model import ConsumerGroupMetadata, HeadersLike, RecordMetada
 from scriba.client.producing.batches import Batch, Fate
 from scriba.client.producing.producer import Producer, tell_unsent
 from scriba.client.settings import ProducerSettings
-from scriba.client.sync_host import Sync, waits
+from scriba.client.sync.host import Sync, waits
 from scriba.client.transactions.transactions import OffsetsLike, Transaction
 from scriba.runtime.threads import new_lock
 
