@@ -28,9 +28,10 @@ ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(MACHINES, IDEAS),
     "runtime": {"instant"},
     "storage": IDEAS | {"runtime"},
-    "broker": IDEAS | MACHINES | {"runtime", "storage"},
-    "client": IDEAS | {"runtime"},
-    "testing": IDEAS | {"runtime", "storage", "broker", "client"},
+    "broker": IDEAS | MACHINES | {"runtime", "storage", "peers"},
+    "peers": IDEAS | {"runtime"},
+    "client": IDEAS | {"runtime", "peers"},
+    "testing": IDEAS | {"runtime", "storage", "broker", "client", "peers"},
     "cli": BASE | {"client", "runtime", "broker", "spark", "pipelines"},
     "console": BASE | {"client"},
     "spark": BASE | {"client"},
@@ -53,11 +54,11 @@ GUESTS = {
     "scriba.cli.log_dump": {"records", "storage"},
     "scriba.cli.log_repair": {"records", "storage"},
     "scriba.cli.version": {"records"},
-    "scriba.spark.link": {"runtime"},
+    "scriba.spark.link": {"runtime", "peers"},
     "scriba.spark.reading.lookup": {"wire"},
     "scriba.spark.writing.partitioning": {"records"},
-    "scriba.spark.reading.fetching": {"records", "wire"},
-    "scriba.spark.writing.task_writer": {"records", "wire"},
+    "scriba.spark.reading.fetching": {"records", "wire", "peers"},
+    "scriba.spark.writing.task_writer": {"records", "wire", "peers"},
 }
 """Single modules that may know more than their room: what reads the files of a stopped node has no
 broker to ask, and should not know the format a second time; tasks of Spark read and write batches
@@ -72,7 +73,7 @@ WORLD |= {"pathlib", "glob", "concurrent"}
 IMPURE = WORLD | {"os", "asyncio", "datetime", "io"}
 """What a machine must not import: it is given values and the time, and returns values."""
 
-PLANS = {("storage", "retention"), ("storage", "cleaning")}
+PLANS = {("storage", "retention"), ("storage", "choice")}
 PLANS |= {("client", name) for name in ("classic", "reconciling", "payload", "shares", "sticky")}
 PLANS |= {("client", "machine")}
 """Modules outside the machines' rooms that decide and therefore keep the machines' rules."""

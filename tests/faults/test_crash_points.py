@@ -17,7 +17,7 @@ import pytest
 from brokers import ScribaBroker, TraceableBroker
 
 from scriba.client import Admin, NewTopic
-from scriba.client.ports import Ports, real_ports
+from scriba.peers.ports import Ports, real_ports
 from scriba.runtime.rng import SeededRng
 from scriba.testing.history import History
 from scriba.testing.sim.cast import (

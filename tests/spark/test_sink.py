@@ -18,8 +18,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from scriba.client import SyncProducer, TopicPartition
-from scriba.client.errors import BrokerError, ProducerFenced
+from scriba.client.errors import ProducerFenced
 from scriba.client.settings import ProducerSettings
+from scriba.peers.errors import BrokerError
 from scriba.spark import ExactlyOnceSink, Figures, OptionError, figures
 from scriba.spark.link import Link
 from scriba.spark.options import write_options

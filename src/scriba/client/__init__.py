@@ -39,18 +39,12 @@ if TYPE_CHECKING:
     from scriba.client.consuming.record import ConsumerRecord
     from scriba.client.errors import (
         AbortableTransactionError,
-        BrokerError,
         BufferFull,
-        ClientError,
-        Closed,
         DecodeError,
         FatalTransactionError,
-        NetworkError,
-        NotKafka,
         OffsetError,
         ProducerFenced,
         RecordError,
-        TimedOut,
         TransactionError,
         TransactionStateError,
     )
@@ -79,6 +73,14 @@ if TYPE_CHECKING:
     from scriba.client.transactions.transactions import Transaction
     from scriba.config import ConfigError
     from scriba.errors import ErrorCode
+    from scriba.peers.errors import (
+        BrokerError,
+        ClientError,
+        Closed,
+        NetworkError,
+        NotKafka,
+        TimedOut,
+    )
 
 __all__ = [
     "ALL_RECORDS",
@@ -183,18 +185,12 @@ _HOMES = {
     "scriba.client.consuming.consumer": ("Consumer",),
     "scriba.client.errors": (
         "AbortableTransactionError",
-        "BrokerError",
         "BufferFull",
-        "ClientError",
-        "Closed",
         "DecodeError",
         "FatalTransactionError",
-        "NetworkError",
-        "NotKafka",
         "OffsetError",
         "ProducerFenced",
         "RecordError",
-        "TimedOut",
         "TransactionError",
         "TransactionStateError",
     ),
@@ -221,6 +217,14 @@ _HOMES = {
         "SyncTransaction",
     ),
     "scriba.client.transactions.transactions": ("Transaction",),
+    "scriba.peers.errors": (
+        "BrokerError",
+        "ClientError",
+        "Closed",
+        "NetworkError",
+        "NotKafka",
+        "TimedOut",
+    ),
     "scriba.config": ("ConfigError",),
     "scriba.errors": ("ErrorCode",),
 }

@@ -14,8 +14,11 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeVar
 
-from scriba.client.connection import Connection
-from scriba.client.errors import (
+from scriba.client.model import TopicPartition
+from scriba.client.settings import ClientSettings
+from scriba.errors import ErrorCode, error_code
+from scriba.peers.connection import Connection
+from scriba.peers.errors import (
     FIXES,
     BrokerError,
     ClientError,
@@ -24,11 +27,8 @@ from scriba.client.errors import (
     NotKafka,
     TimedOut,
 )
-from scriba.client.links import Links
-from scriba.client.model import TopicPartition
-from scriba.client.ports import Backoff, Ports
-from scriba.client.settings import ClientSettings
-from scriba.errors import ErrorCode, error_code
+from scriba.peers.links import Links
+from scriba.peers.ports import Backoff, Ports
 from scriba.runtime.tasks import Tasks
 from scriba.wire.messages.metadata import (
     MetadataRequest,

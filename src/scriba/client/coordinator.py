@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from scriba.client.cluster import Cluster
-from scriba.client.connection import Connection
-from scriba.client.errors import BrokerError, ClientError, NetworkError
 from scriba.errors import ErrorCode, error_code
+from scriba.peers.connection import Connection
+from scriba.peers.errors import BrokerError, ClientError, NetworkError
 from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 
 _SEVERAL_SINCE: Final = 4

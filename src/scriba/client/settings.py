@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 from scriba.client.group.settings import GroupKeys, settle_group
 from scriba.client.serializers import DESERIALIZERS, SERIALIZERS, Deserializer, Serializer
 from scriba.config import ConfigError, Importance, Kind, Setting, Settings, did_you_mean, setting
+from scriba.peers.addresses import parse_address
 
 _MAX_INT: Final = 2**31 - 1
 _SECURITY: Final = "TLS and SASL"
@@ -34,18 +35,6 @@ ELSEWHERE: Final[dict[str, str]] = {
     "partitioner.availability.timeout.ms": "a slow broker gets fewer records by itself",
 }
 """Names that Kafka's clients know and these do not, with what to do."""
-
-
-def parse_address(text: str) -> tuple[str, int] | None:
-    """`host:port` or `[v6]:port`; None when it is neither."""
-    host, _, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        return None
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        return None
-    return host, int(port)
 
 
 def _check_addresses(addresses: tuple[str, ...]) -> str | None:

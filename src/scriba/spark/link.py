@@ -20,8 +20,8 @@ from collections.abc import Coroutine, Mapping
 from typing import Any, Final, TypeVar
 
 from scriba.client.cluster import Cluster
-from scriba.client.ports import real_ports
 from scriba.client.settings import ClientSettings
+from scriba.peers.ports import real_ports
 from scriba.runtime.loop import loop_factory
 
 T = TypeVar("T")

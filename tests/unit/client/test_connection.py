@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from scriba.client.connection import SOFTWARE, Connection, Payload, encode_frame
-from scriba.client.errors import BrokerError, ClientError, NetworkError, TimedOut
-from scriba.client.ports import real_ports
 from scriba.client.settings import ClientSettings
 from scriba.errors import ErrorCode
+from scriba.peers.connection import SOFTWARE, Connection, Payload, encode_frame
+from scriba.peers.errors import BrokerError, ClientError, NetworkError, TimedOut
+from scriba.peers.ports import real_ports
 from scriba.runtime.loop import loop_factory
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.testing.sim.net import NetFaults

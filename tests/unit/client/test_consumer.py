@@ -9,16 +9,10 @@ from fake_cluster import HANG_UP, FakeCluster, Log
 
 from scriba.client.consuming.consumer import Consumer
 from scriba.client.consuming.record import ConsumerRecord
-from scriba.client.errors import (
-    BrokerError,
-    ClientError,
-    Closed,
-    DecodeError,
-    OffsetError,
-    TimedOut,
-)
+from scriba.client.errors import DecodeError, OffsetError
 from scriba.client.model import TimestampType, TopicPartition
 from scriba.errors import ErrorCode
+from scriba.peers.errors import BrokerError, ClientError, Closed, TimedOut
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch
 from scriba.records.compression import Codec
 from scriba.testing.sim.world import EPOCH_MS, ProcessWorld

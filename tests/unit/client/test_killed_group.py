@@ -15,9 +15,9 @@ from scriba.broker.node import Node
 from scriba.client.admin.admin import Admin
 from scriba.client.admin.model import NewTopic
 from scriba.client.consuming.consumer import Consumer
-from scriba.client.errors import ClientError
 from scriba.client.model import TopicPartition
 from scriba.client.producing.producer import Producer
+from scriba.peers.errors import ClientError
 from scriba.settings import NodeSettings
 from scriba.testing.sim.world import ProcessWorld, SimProcess, SimWorld
 

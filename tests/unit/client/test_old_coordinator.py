@@ -6,9 +6,9 @@ import pytest
 from fake_cluster import FakeCluster
 
 from scriba.client.consuming.consumer import Consumer
-from scriba.client.errors import BrokerError
 from scriba.client.model import OffsetAndMetadata, TopicPartition
 from scriba.errors import ErrorCode
+from scriba.peers.errors import BrokerError
 from scriba.records.batch import Record, encode_batch
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.apis import ApiKey

@@ -7,16 +7,10 @@ from typing import Any
 import pytest
 from fake_cluster import HANG_UP, PASS, SILENCE, FakeCluster, Log
 
-from scriba.client.errors import (
-    BrokerError,
-    BufferFull,
-    ClientError,
-    Closed,
-    RecordError,
-    TimedOut,
-)
+from scriba.client.errors import BufferFull, RecordError
 from scriba.client.producing.producer import Producer
 from scriba.errors import ErrorCode
+from scriba.peers.errors import BrokerError, ClientError, Closed, TimedOut
 from scriba.records.batch import Record, decode_records
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.apis import ApiKey

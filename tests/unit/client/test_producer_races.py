@@ -8,8 +8,9 @@ import pytest
 from fake_cluster import SILENCE, FakeCluster
 from test_producer import producer, values
 
-from scriba.client.errors import BufferFull, Closed, TimedOut
+from scriba.client.errors import BufferFull
 from scriba.client.model import TopicPartition
+from scriba.peers.errors import Closed, TimedOut
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 

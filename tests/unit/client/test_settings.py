@@ -12,10 +12,10 @@ from scriba.client.settings import (
     ClientSettings,
     ConsumerSettings,
     ProducerSettings,
-    parse_address,
     parse_duration_ms,
 )
 from scriba.config import ConfigError
+from scriba.peers.addresses import parse_address
 
 AT = {"bootstrap.servers": "localhost:9092"}
 
@@ -169,8 +169,8 @@ def test_durations_for_resetting_by_time() -> None:
 @pytest.mark.parametrize("cls", [ProducerSettings, ConsumerSettings, AdminSettings])
 def test_every_setting_that_is_taken_is_read_somewhere(cls: type[ClientSettings]) -> None:
     room = Path(scriba.client.settings.__file__).parent
-    declaring = ("settings.py", "group_keys.py")
-    sources = "".join(p.read_text() for p in room.glob("*.py") if p.name not in declaring)
+    modules = [*room.rglob("*.py"), *(room.parent / "peers").rglob("*.py")]
+    sources = "".join(p.read_text() for p in modules if p.name != "settings.py")
     for name, declared in cls.table.items():
         if not declared.feature:
             assert re.search(rf"\.{declared.attribute}\b", sources), f"{name} has no effect"

@@ -8,17 +8,15 @@ from hypothesis import strategies as st
 
 from scriba.client.errors import (
     AbortableTransactionError,
-    BrokerError,
-    ClientError,
     FatalTransactionError,
     ProducerFenced,
-    TimedOut,
     TransactionError,
     TransactionStateError,
 )
 from scriba.client.model import TopicPartition
 from scriba.client.transactions.machine import VALID, State, Transactions, judged, judged_batch
 from scriba.errors import ErrorCode
+from scriba.peers.errors import BrokerError, ClientError, TimedOut
 
 HERE = TopicPartition("t", 0)
 THERE = TopicPartition("t", 1)

@@ -23,7 +23,7 @@ def attributes_read() -> set[str]:
     read: set[str] = set()
     for path in SOURCE.rglob("*.py"):
         room = path.relative_to(SOURCE).parts[0]
-        if room == "client" or (room == "settings" and path.name in DECLARATIONS):
+        if room in ("client", "peers") or (room == "settings" and path.name in DECLARATIONS):
             continue
         tree = ast.parse(path.read_text("utf-8"))
         read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}

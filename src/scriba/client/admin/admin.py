@@ -51,11 +51,11 @@ from scriba.client.admin.responses import (
 from scriba.client.admin.transactions import TransactionAdmin
 from scriba.client.cluster import Cluster
 from scriba.client.consuming.list_offsets import look_up
-from scriba.client.errors import BrokerError, ClientError, raise_for
 from scriba.client.keywords import AdminKeywords
 from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
-from scriba.client.ports import Ports, real_ports
 from scriba.client.settings import AdminSettings
+from scriba.peers.errors import BrokerError, ClientError, raise_for
+from scriba.peers.ports import Ports, real_ports
 from scriba.wire.messages import admin as wire
 from scriba.wire.messages import configs as config_wire
 from scriba.wire.messages.metadata import (

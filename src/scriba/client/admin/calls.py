@@ -5,9 +5,9 @@ from typing import Final, Generic, TypeVar
 
 from scriba.client.cluster import NO_NODE, Cluster
 from scriba.client.coordinator import CoordinatorKind, find_coordinators
-from scriba.client.errors import BrokerError, ClientError
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode, error_code
+from scriba.peers.errors import BrokerError, ClientError
 from scriba.wire.schema import Message
 
 K = TypeVar("K")

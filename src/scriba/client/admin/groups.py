@@ -5,12 +5,12 @@ from typing import Final
 
 from scriba.client.admin.calls import Calls, outcome
 from scriba.client.admin.model import GroupDescription, GroupListing, GroupMember
-from scriba.client.connection import Connection
 from scriba.client.coordinator import CoordinatorKind
-from scriba.client.errors import BrokerError, raise_for
 from scriba.client.group.membership.payload import decode_assignment
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.errors import ErrorCode, ParseError
+from scriba.peers.connection import Connection
+from scriba.peers.errors import BrokerError, raise_for
 from scriba.wire.messages import groups as wire
 
 _OFFSETS_BY_NAME: Final = 9

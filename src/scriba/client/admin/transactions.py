@@ -8,9 +8,9 @@ from scriba.client.admin.model import ActiveProducer, TransactionDescription, Tr
 from scriba.client.admin.requests import describe_producers
 from scriba.client.admin.responses import read_active_producer
 from scriba.client.coordinator import CoordinatorKind
-from scriba.client.errors import BrokerError, raise_for
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
+from scriba.peers.errors import BrokerError, raise_for
 from scriba.wire.messages import txn as wire
 
 _BY_DURATION_SINCE: Final = 1

@@ -22,7 +22,7 @@ from scriba.client.consuming.list_offsets import list_offsets, reset_target
 from scriba.client.consuming.positions import Assigned, Positions
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.consuming.subscription import Listener, Subscription, Told
-from scriba.client.errors import ClientError, Closed, DecodeError, OffsetError
+from scriba.client.errors import DecodeError, OffsetError
 from scriba.client.group.member import Group
 from scriba.client.group.offsets import Done
 from scriba.client.keywords import ConsumerKeywords
@@ -36,9 +36,10 @@ from scriba.client.model import (
     TopicPartition,
     V,
 )
-from scriba.client.ports import Ports, real_ports
 from scriba.client.serializers import deserializer
 from scriba.client.settings import ConsumerSettings
+from scriba.peers.errors import ClientError, Closed
+from scriba.peers.ports import Ports, real_ports
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -15,18 +15,19 @@ from operator import length_hint
 from typing import Any, Final
 
 from scriba.client.cluster import HOPELESS, NO_NODE, Cluster, Node
-from scriba.client.connection import Connection
 from scriba.client.consuming.chunk import Chunk, Reading
 from scriba.client.consuming.fetch_request import fetch_request
 from scriba.client.consuming.fetch_session import FINAL_EPOCH, NO_SESSION, FetchSession, Wanted
 from scriba.client.consuming.list_offsets import EpochEnd, epoch_ends, look_up, reset_target
 from scriba.client.consuming.positions import Assigned, Positions
 from scriba.client.consuming.record import ConsumerRecord
-from scriba.client.errors import BrokerError, ClientError, DecodeError, OffsetError
+from scriba.client.errors import DecodeError, OffsetError
 from scriba.client.model import Isolation, OffsetSpec, TopicPartition
-from scriba.client.ports import Backoff, Signal
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode, error_code
+from scriba.peers.connection import Connection
+from scriba.peers.errors import BrokerError, ClientError
+from scriba.peers.ports import Backoff, Signal
 from scriba.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
 
 log = logging.getLogger(__name__)

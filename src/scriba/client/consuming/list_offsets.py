@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from scriba.client.cluster import NO_NODE, Cluster
-from scriba.client.errors import BrokerError, ClientError
 from scriba.client.model import Isolation, OffsetAndTimestamp, OffsetSpec, TopicPartition
 from scriba.client.settings import parse_duration_ms
 from scriba.errors import ErrorCode, error_code
+from scriba.peers.errors import BrokerError, ClientError
 from scriba.wire.messages.fetch import (
     ListOffsetsPartition,
     ListOffsetsRequest,

@@ -17,8 +17,8 @@ from typing import Final
 
 from scriba.client.cluster import NO_NODE, Cluster, Partition
 from scriba.client.consuming.chunk import Chunk
-from scriba.client.errors import ClientError
 from scriba.client.model import TopicPartition
+from scriba.peers.errors import ClientError
 
 AHEAD: Final = 2
 """Chunks of a partition that are kept: one that is being used up, one fetched ahead."""

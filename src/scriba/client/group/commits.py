@@ -9,10 +9,10 @@ from typing import Final
 
 from scriba.client.cluster import Cluster
 from scriba.client.coordinator import Coordinator
-from scriba.client.errors import BrokerError, ClientError
 from scriba.client.group.membership.payload import by_topic
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.errors import ErrorCode, error_code
+from scriba.peers.errors import BrokerError, ClientError
 from scriba.wire.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,

@@ -19,16 +19,16 @@ from scriba.client.consuming.fetcher import Fetcher
 from scriba.client.consuming.positions import Positions
 from scriba.client.consuming.subscription import Subscription
 from scriba.client.coordinator import Coordinator, CoordinatorKind
-from scriba.client.errors import BrokerError, ClientError, Closed
 from scriba.client.group.assignors import ASSIGNORS
 from scriba.client.group.membership.classic import NO_GENERATION, Classic, Phase
 from scriba.client.group.membership.model import Change, Identity, Wish
 from scriba.client.group.membership.reconciling import JOIN_EPOCH, Reconciling
 from scriba.client.group.offsets import GroupOffsets
 from scriba.client.model import ConsumerGroupMetadata, TopicPartition
-from scriba.client.ports import Backoff
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode, error_code
+from scriba.peers.errors import BrokerError, ClientError, Closed
+from scriba.peers.ports import Backoff
 from scriba.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,

@@ -16,12 +16,13 @@ from scriba.client.consuming.fetcher import Fetcher
 from scriba.client.consuming.list_offsets import reset_target
 from scriba.client.consuming.positions import Assigned, Positions
 from scriba.client.coordinator import Coordinator, CoordinatorKind
-from scriba.client.errors import BrokerError, ClientError, OffsetError
+from scriba.client.errors import OffsetError
 from scriba.client.group.commits import CommittedOffsets
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from scriba.client.ports import Backoff
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode
+from scriba.peers.errors import BrokerError, ClientError
+from scriba.peers.ports import Backoff
 
 log = logging.getLogger(__name__)
 

@@ -15,12 +15,13 @@ from collections import deque
 from collections.abc import Container, Iterator
 from typing import Any, Final
 
-from scriba.client.errors import BufferFull, ClientError
+from scriba.client.errors import BufferFull
 from scriba.client.model import TopicPartition
 from scriba.client.producing.batches import Batch, Delivery
 from scriba.client.producing.partitioner import Sticky
 from scriba.client.producing.sequences import Numbering
 from scriba.client.settings import ProducerSettings
+from scriba.peers.errors import ClientError
 from scriba.records import native
 from scriba.records.intake import Lock
 from scriba.records.record import Record

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
-from scriba.client.errors import BrokerError, ClientError
 from scriba.client.model import RecordMetadata, TopicPartition
 from scriba.errors import ErrorCode
+from scriba.peers.errors import BrokerError, ClientError
 from scriba.records import native
 from scriba.records.batch import (
     HEADER_SIZE,

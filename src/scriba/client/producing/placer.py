@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scriba.client.cluster import Cluster, Topic
-from scriba.client.errors import BufferFull, ClientError, RecordError
+from scriba.client.errors import BufferFull, RecordError
 from scriba.client.model import HeadersLike, TopicPartition
 from scriba.client.producing.accumulator import Accumulator, Queue, TopicQueues
 from scriba.client.producing.batches import Delivery
@@ -23,6 +23,7 @@ from scriba.client.serializers import (
     serializer,
 )
 from scriba.client.settings import ProducerSettings
+from scriba.peers.errors import ClientError
 from scriba.records.intake import RECORD_OVERHEAD
 from scriba.records.record import Record
 

@@ -16,13 +16,7 @@ from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 from scriba.client.cluster import Cluster, Topic
-from scriba.client.errors import (
-    BufferFull,
-    ClientError,
-    Closed,
-    TimedOut,
-    TransactionStateError,
-)
+from scriba.client.errors import BufferFull, TransactionStateError
 from scriba.client.keywords import ProducerKeywords
 from scriba.client.model import (
     ConsumerGroupMetadata,
@@ -30,7 +24,6 @@ from scriba.client.model import (
     HeadersLike,
     RecordMetadata,
 )
-from scriba.client.ports import Ports, real_ports
 from scriba.client.producing.accumulator import Accumulator
 from scriba.client.producing.batches import Delivery, Fate, settled
 from scriba.client.producing.placer import Placer, no_partition
@@ -40,6 +33,8 @@ from scriba.client.serializers import read_headers
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions.machine import Transactions
 from scriba.client.transactions.transactions import OffsetsLike, Transaction, TransactionRunner
+from scriba.peers.errors import ClientError, Closed, TimedOut
+from scriba.peers.ports import Ports, real_ports
 from scriba.records.compression import Codec, codec_named
 
 _NO_HEADERS: Headers = ()

@@ -3,7 +3,7 @@
 import asyncio
 
 from scriba.client.cluster import Cluster
-from scriba.client.errors import ClientError, raise_for
+from scriba.peers.errors import ClientError, raise_for
 from scriba.wire.messages.txn import InitProducerIdRequest, InitProducerIdResponse
 
 

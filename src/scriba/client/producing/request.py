@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from scriba.client.cluster import Topic
-from scriba.client.connection import Connection, Payload
 from scriba.client.producing.accumulator import Queue
 from scriba.client.producing.batches import Batch
 from scriba.client.transactions.machine import Transactions
 from scriba.errors import ErrorCode
+from scriba.peers.connection import Connection, Payload
 from scriba.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from scriba.wire.schema import Records
 from scriba.wire.uuids import ZERO

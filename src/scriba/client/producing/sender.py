@@ -18,9 +18,7 @@ from functools import partial
 from typing import Final
 
 from scriba.client.cluster import NO_NODE, Cluster, Node
-from scriba.client.connection import Connection
-from scriba.client.errors import AbortableTransactionError, BrokerError, ClientError, TimedOut
-from scriba.client.ports import Backoff, Signal
+from scriba.client.errors import AbortableTransactionError
 from scriba.client.producing.accumulator import Accumulator, Queue
 from scriba.client.producing.batches import Batch
 from scriba.client.producing.producer_id import ProducerIdentity
@@ -35,6 +33,9 @@ from scriba.client.producing.sequences import Numbering
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions.machine import State, Transactions
 from scriba.errors import ErrorCode, error_code
+from scriba.peers.connection import Connection
+from scriba.peers.errors import BrokerError, ClientError, TimedOut
+from scriba.peers.ports import Backoff, Signal
 from scriba.records.compression import Codec
 from scriba.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 

@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Sized
 from typing import Any, Protocol
 
 from scriba.client.cluster import Cluster, Topic
-from scriba.client.errors import BufferFull, ClientError, RecordError
+from scriba.client.errors import BufferFull, RecordError
 from scriba.client.model import HeadersLike, TopicPartition
 from scriba.client.producing.accumulator import Accumulator
 from scriba.client.producing.batches import Batch, Delivery, Fate
+from scriba.peers.errors import ClientError
 from scriba.records.intake import RECORD_OVERHEAD
 
 Parked = tuple[Any, Any, int | None, int, HeadersLike]

@@ -25,7 +25,6 @@ from scriba.client.admin.admin import Admin
 from scriba.client.consuming.consumer import Consumer
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.consuming.subscription import Told
-from scriba.client.errors import ClientError
 from scriba.client.group.offsets import Done, Offsets
 from scriba.client.keywords import AdminKeywords, ConsumerKeywords
 from scriba.client.model import (
@@ -37,6 +36,7 @@ from scriba.client.model import (
 from scriba.client.settings import AdminSettings, ConsumerSettings
 from scriba.client.sync.host import Sync, calls, waits
 from scriba.client.sync.producer import SyncDelivery, SyncProducer, SyncTransaction
+from scriba.peers.errors import ClientError
 
 __all__ = ["SyncAdmin", "SyncConsumer", "SyncDelivery", "SyncProducer", "SyncTransaction"]
 

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
-from scriba.client.errors import ClientError, Closed
+from scriba.peers.errors import ClientError, Closed
 from scriba.runtime.loop import run
 from scriba.runtime.threads import new_lock, start_daemon
 

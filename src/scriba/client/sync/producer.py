@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, Unpack
 from weakref import WeakSet
 
-from scriba.client.errors import BufferFull, ClientError, Closed, RecordError, TimedOut
+from scriba.client.errors import BufferFull, RecordError
 from scriba.client.keywords import ProducerKeywords
 from scriba.client.model import ConsumerGroupMetadata, HeadersLike, RecordMetadata, TopicPartition
 from scriba.client.producing.batches import Batch, Fate
@@ -24,6 +24,7 @@ from scriba.client.producing.producer import Producer, tell_unsent
 from scriba.client.settings import ProducerSettings
 from scriba.client.sync.host import Sync, waits
 from scriba.client.transactions.transactions import OffsetsLike, Transaction
+from scriba.peers.errors import ClientError, Closed, TimedOut
 from scriba.runtime.threads import new_lock
 
 _Record = tuple[str, Any, Any, int | None, int | None, HeadersLike]

@@ -30,8 +30,6 @@ from typing import Final
 
 from scriba.client.errors import (
     AbortableTransactionError,
-    BrokerError,
-    ClientError,
     FatalTransactionError,
     ProducerFenced,
     TransactionError,
@@ -39,6 +37,7 @@ from scriba.client.errors import (
 )
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
+from scriba.peers.errors import BrokerError, ClientError
 
 Identity = tuple[int, int]
 """Producer id and epoch."""

@@ -11,14 +11,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, TypeVar
 
 from scriba.client.cluster import Cluster
-from scriba.client.connection import Connection
 from scriba.client.coordinator import Coordinator, CoordinatorKind
-from scriba.client.errors import BrokerError, ClientError, TransactionError
+from scriba.client.errors import TransactionError
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
-from scriba.client.ports import Backoff
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions.machine import State, Transactions, judged
 from scriba.errors import ErrorCode, error_code
+from scriba.peers.connection import Connection
+from scriba.peers.errors import BrokerError, ClientError
+from scriba.peers.ports import Backoff
 from scriba.wire.messages import txn as wire
 from scriba.wire.schema import Message
 

@@ -15,12 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from scriba.client.cluster import Cluster
-from scriba.client.errors import (
-    AbortableTransactionError,
-    ClientError,
-    TimedOut,
-    TransactionError,
-)
+from scriba.client.errors import AbortableTransactionError, TransactionError
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.client.producing.accumulator import Accumulator
 from scriba.client.producing.batches import settled
@@ -28,6 +23,7 @@ from scriba.client.producing.sender import Sender
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions.machine import Identity, State, Transactions
 from scriba.client.transactions.requests import TransactionCalls
+from scriba.peers.errors import ClientError, TimedOut
 
 log = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from scriba.client.connection import Connection
-from scriba.client.errors import BrokerError, ClientError
+from scriba.client import BrokerError, ClientError
 from scriba.client.model import Isolation, OffsetSpec
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode, KafkaError, ParseError, error_code
+from scriba.peers.connection import Connection
 from scriba.records import native
 from scriba.records.batch import (
     BatchHeader,

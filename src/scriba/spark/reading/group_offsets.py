@@ -3,8 +3,8 @@
 import logging
 from typing import Final
 
+from scriba.client import BrokerError, TimedOut
 from scriba.client.coordinator import Coordinator, CoordinatorKind
-from scriba.client.errors import BrokerError, TimedOut
 from scriba.client.group.commits import CommittedOffsets
 from scriba.client.model import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from scriba.errors import ErrorCode

@@ -8,9 +8,9 @@ is gone, and waiting would be in vain.
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from scriba.client import BrokerError, ClientError
 from scriba.client.cluster import Cluster
 from scriba.client.consuming.list_offsets import look_up
-from scriba.client.errors import BrokerError, ClientError
 from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
 from scriba.errors import ErrorCode, error_code
 from scriba.spark.options import EARLIEST, LATEST, OptionError, Place, ReadOptions, Subscription

@@ -15,13 +15,13 @@ import time
 from collections import Counter, deque
 from typing import Any, Final, NamedTuple, cast
 
+from scriba.client import BrokerError, ClientError, TimedOut
 from scriba.client.cluster import NO_NODE
-from scriba.client.connection import Connection, Payload
-from scriba.client.errors import BrokerError, ClientError, TimedOut
 from scriba.client.model import TopicPartition
-from scriba.client.ports import Backoff
 from scriba.client.settings import ProducerSettings
 from scriba.errors import ErrorCode, error_code
+from scriba.peers.connection import Connection, Payload
+from scriba.peers.ports import Backoff
 from scriba.records import native
 from scriba.records.batch import HEADER_SIZE, Record, build_batch, decode_records, encode_batch
 from scriba.records.column import Given

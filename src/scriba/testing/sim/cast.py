@@ -28,7 +28,7 @@ from scriba.client import (
     TimedOut,
     TopicPartition,
 )
-from scriba.client.ports import Ports
+from scriba.peers.ports import Ports
 from scriba.runtime.rng import SeededRng
 from scriba.testing.history import Groups, History, Table, Transactions, Where
 from scriba.testing.history.groups import Commit

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scriba.client import Consumer, TopicPartition
-from scriba.client.ports import Ports
+from scriba.peers.ports import Ports
 from scriba.testing.history import Where, check_copied
 from scriba.testing.sim.cast import (
     AUDITORS,

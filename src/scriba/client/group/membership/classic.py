@@ -24,7 +24,6 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
-from scriba.client.errors import BrokerError
 from scriba.client.group.assignors import Assignor
 from scriba.client.group.assignors.model import Held, Member, Partitions
 from scriba.client.group.membership.machine import Machine
@@ -37,6 +36,7 @@ from scriba.client.group.membership.payload import (
 )
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode, ParseError, error_code
+from scriba.peers.errors import BrokerError
 from scriba.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Generic, TypeVar
 
-from scriba.client.errors import ClientError
 from scriba.client.group.membership.model import Change, Identity, Wish
 from scriba.client.model import TopicPartition
+from scriba.peers.errors import ClientError
 
 P = TypeVar("P", bound=Enum)
 

@@ -17,12 +17,12 @@ import enum
 from collections.abc import Mapping
 from typing import Final
 
-from scriba.client.errors import BrokerError
 from scriba.client.group.membership.machine import Machine
 from scriba.client.group.membership.model import Change, Identity, Wish
 from scriba.client.group.membership.payload import by_topic
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode, error_code
+from scriba.peers.errors import BrokerError
 from scriba.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatRequestTopicPartitions,

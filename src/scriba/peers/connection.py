@@ -18,17 +18,10 @@ from collections.abc import Callable
 from struct import Struct as Layout
 from typing import Any, Final, Protocol, TypeVar
 
-from scriba.client.errors import (
-    BrokerError,
-    ClientError,
-    Closed,
-    NetworkError,
-    NotKafka,
-    TimedOut,
-)
-from scriba.client.foreign import protocol_of
-from scriba.client.ports import Ports
 from scriba.errors import ErrorCode, ParseError
+from scriba.peers.errors import BrokerError, ClientError, Closed, NetworkError, NotKafka, TimedOut
+from scriba.peers.foreign import protocol_of
+from scriba.peers.ports import Ports
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Clock, Stream
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.frame import decode_response

@@ -2,14 +2,34 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
-from scriba.client.connection import Connection
-from scriba.client.errors import Closed, NetworkError
-from scriba.client.ports import Backoff, Ports
-from scriba.client.settings import ClientSettings, parse_address
+from scriba.peers.addresses import parse_address
+from scriba.peers.connection import Connection, Limits
+from scriba.peers.errors import Closed, NetworkError
+from scriba.peers.ports import Backoff, Ports
 
 Place = tuple[int, str, int]
 """Id, host and port. Bootstrap servers, whose ids nobody knows yet, count down from -1."""
+
+
+class LinkSettings(Limits, Protocol):
+    """The settings that the connections of one client share."""
+
+    @property
+    def bootstrap_servers(self) -> tuple[str, ...]: ...
+
+    @property
+    def reconnect_backoff_ms(self) -> int: ...
+
+    @property
+    def reconnect_backoff_max_ms(self) -> int: ...
+
+    @property
+    def socket_connection_setup_timeout_ms(self) -> int: ...
+
+    @property
+    def socket_connection_setup_timeout_max_ms(self) -> int: ...
 
 
 class _Link:
@@ -31,7 +51,7 @@ class _Link:
 
 
 class Links:
-    def __init__(self, ports: Ports, settings: ClientSettings) -> None:
+    def __init__(self, ports: Ports, settings: LinkSettings) -> None:
         self._ports = ports
         self._settings = settings
         self._links: dict[tuple[int, str], _Link] = {}
