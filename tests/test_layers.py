@@ -51,8 +51,8 @@ ENTRANCES = {
 """Rooms that may be entered only by the modules named here."""
 
 GUESTS = {
-    "scriba.cli.log_dump": {"records", "storage"},
-    "scriba.cli.log_repair": {"records", "storage"},
+    "scriba.cli.logs.dump": {"records", "storage"},
+    "scriba.cli.logs.repair": {"records", "storage"},
     "scriba.cli.version": {"records"},
     "scriba.spark.link": {"runtime", "peers"},
     "scriba.spark.reading.lookup": {"wire"},

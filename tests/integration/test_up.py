@@ -277,7 +277,7 @@ def test_an_address_of_another_machine_is_told_with_its_cure(tmp_path: Path) -> 
 
 STUBBORN = """
 import asyncio
-from scriba.cli.up import listen_to_signals
+from scriba.cli.node.up import listen_to_signals
 
 async def main():
     life = asyncio.get_running_loop().create_future()

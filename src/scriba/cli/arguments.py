@@ -8,15 +8,15 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from scriba.cli.coordinator_arguments import groups, transactions
 from scriba.cli.dashboard_arguments import demo
+from scriba.cli.groups.arguments import groups, transactions
 from scriba.cli.inventory_arguments import inventory
-from scriba.cli.log_arguments import repair, retention
+from scriba.cli.logs.arguments import repair, retention
 from scriba.cli.meta_arguments import Version, meta
-from scriba.cli.profile_arguments import profiles, settle
-from scriba.cli.record_arguments import consume, produce
+from scriba.cli.profiles.arguments import profiles, settle
+from scriba.cli.records.arguments import consume, produce
 from scriba.cli.shop_arguments import shop
-from scriba.cli.topic_arguments import topics
+from scriba.cli.topics.arguments import topics
 from scriba.cli.words import (
     Commands,
     Help,
@@ -77,7 +77,7 @@ def _up(commands: Commands) -> None:
     up = command(
         commands,
         "up",
-        "scriba.cli.up:run",
+        "scriba.cli.node.up:run",
         "start a node",
         "Starts one node, broker and controller at once, and runs it until Ctrl-C.",
         epilog="Settings are Kafka's. The stronger source wins, key by key: --set, then KAFKA_... "
@@ -180,7 +180,7 @@ def _log(commands: Commands) -> None:
     dump = command(
         commands,
         "dump",
-        "scriba.cli.log_dump:run",
+        "scriba.cli.logs.dump:run",
         "show and check segment files",
         "Shows the batches of segment files and checks them and their indexes. The exit code is 1 "
         "when something is wrong.",

@@ -32,7 +32,7 @@ def meta(commands: Commands) -> None:
     completion = command(
         commands,
         "completion",
-        "scriba.cli.completion:run",
+        "scriba.cli.completing.completion:run",
         "complete commands and options in a shell",
         "Writes a script that teaches a shell to complete commands, options and what they take.",
         epilog='bash: eval "$(scriba completion bash)" in ~/.bashrc. zsh: the same in ~/.zshrc, '

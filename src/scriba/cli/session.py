@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final
 
 from scriba.cli.problems import CommandError, Misuse
+from scriba.cli.records.waiting import watched
 from scriba.cli.stops import until_stopped
-from scriba.cli.waiting import watched
 from scriba.client import Admin, NetworkError, TimedOut
 from scriba.client.settings import (
     AdminSettings,

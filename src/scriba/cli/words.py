@@ -217,7 +217,7 @@ def place(text: str) -> "Place":
 
 def template(text: str) -> str:
     """Checked here, so that a wrong token is a misuse; compiled where it is used."""
-    from scriba.cli.template import compile_template
+    from scriba.cli.records.template import compile_template
 
     try:
         compile_template(text)

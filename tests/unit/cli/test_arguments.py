@@ -257,6 +257,6 @@ def test_a_mistake_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) 
     def broken(options: argparse.Namespace) -> int:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("scriba.cli.topic.list_all", broken)
+    monkeypatch.setattr("scriba.cli.topics.topic.list_all", broken)
     with pytest.raises(ZeroDivisionError):
         main(["topic", "list"])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.cli.envelope import EnvelopeError, Outgoing, from_line, to_line
+from scriba.cli.records.envelope import EnvelopeError, Outgoing, from_line, to_line
 from scriba.client import ConsumerRecord, TimestampType
 
 data = st.none() | st.binary(max_size=20) | st.text(max_size=10).map(str.encode)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scriba.cli.offset_plan import Move, moves
+from scriba.cli.groups.offset_plan import Move, moves
 from scriba.cli.places import BEGINNING, END, Place
 from scriba.client import TopicPartition
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.cli.plan import propose
+from scriba.cli.topics.plan import propose
 
 
 def test_the_slower_side_decides() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scriba.cli.arguments import parser
 from scriba.cli.main import main
 from scriba.cli.problems import CommandError, Misuse
-from scriba.cli.profiles import Book, Profile, load, read, render
+from scriba.cli.profiles.store import Book, Profile, load, read, render
 
 VARIABLES = ("SCRIBA_PROFILE", "SCRIBA_BOOTSTRAP")
 

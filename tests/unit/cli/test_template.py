@@ -1,6 +1,6 @@
 import pytest
 
-from scriba.cli.template import compile_template
+from scriba.cli.records.template import compile_template
 from scriba.client import ConsumerRecord, TimestampType
 
 FULL = ConsumerRecord(

@@ -3,7 +3,7 @@
 import pytest
 
 from scriba.cli.places import END, Place
-from scriba.cli.trim import cuts
+from scriba.cli.topics.trim import cuts
 from scriba.client import TopicPartition
 
 FULL, SHORT = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -1,6 +1,6 @@
 """When a command says what it waits for."""
 
-from scriba.cli.waiting import AGAIN_SECONDS, Watch
+from scriba.cli.records.waiting import AGAIN_SECONDS, Watch
 from scriba.client import BrokerError, NetworkError
 from scriba.errors import ErrorCode
 

@@ -7,7 +7,7 @@ def _create(commands: Commands) -> None:
     create = command(
         commands,
         "create",
-        "scriba.cli.topic:create",
+        "scriba.cli.topics.topic:create",
         "create a topic",
         "Creates a topic. Numbers that are not given are left to the broker.",
     )
@@ -56,7 +56,7 @@ def topics(commands: Commands) -> None:
     listing = command(
         commands,
         "list",
-        "scriba.cli.topic:list_all",
+        "scriba.cli.topics.topic:list_all",
         "list topics",
         "Lists topics with their partitions, records and bytes.",
     )
@@ -69,7 +69,7 @@ def topics(commands: Commands) -> None:
     describe = command(
         commands,
         "describe",
-        "scriba.cli.topic:describe",
+        "scriba.cli.topics.topic:describe",
         "show a topic's partitions and settings",
         "Shows partitions with leader, replicas, offsets and size, and the settings of the topic.",
     )
@@ -79,7 +79,7 @@ def topics(commands: Commands) -> None:
     alter = command(
         commands,
         "alter",
-        "scriba.cli.topic:alter",
+        "scriba.cli.topics.topic:alter",
         "add partitions to a topic",
         "Adds partitions. Records with a key then go to other partitions than before, so a key's "
         "order ends there. There is no way back: a topic cannot have fewer partitions.",
@@ -94,7 +94,7 @@ def topics(commands: Commands) -> None:
     delete = command(
         commands,
         "delete",
-        "scriba.cli.topic:delete",
+        "scriba.cli.topics.topic:delete",
         "delete topics with all their records",
         "Deletes topics with all their records. It does not ask.",
     )
@@ -109,7 +109,7 @@ def _trim(commands: Commands) -> None:
     trim = command(
         commands,
         "trim",
-        "scriba.cli.trim:run",
+        "scriba.cli.topics.trim:run",
         "delete a topic's oldest records",
         "Shows which records before a place would be deleted; with --apply they are. There is no "
         "way back. Consumers that stand before the place go on where auto.offset.reset says.",

@@ -7,7 +7,7 @@ def produce(commands: Commands) -> None:
     made = command(
         commands,
         "produce",
-        "scriba.cli.produce:run",
+        "scriba.cli.records.produce:run",
         "write records, one for each line",
         "Writes one record for each line of a file or of standard input.",
         epilog='Lines of --json are objects such as {"key": "k", "value": "v", "headers": '
@@ -56,7 +56,7 @@ def consume(commands: Commands) -> None:
     made = command(
         commands,
         "consume",
-        "scriba.cli.consume:run",
+        "scriba.cli.records.consume:run",
         "read records",
         "Reads records from the beginning, or where --from says, and goes on until Ctrl-C.",
         epilog="Tokens of --format, as in kcat: %t topic, %p partition, %o offset, %T time in "

@@ -45,7 +45,7 @@ def run(options: argparse.Namespace, environment: Mapping[str, str] = os.environ
     options.parent = os.getppid()
     with contextlib.ExitStack() as left_behind:
         if options.ephemeral:
-            from scriba.cli.ephemeral import data_directory
+            from scriba.cli.node.ephemeral import data_directory
 
             if options.data is not None:
                 raise StartError("--ephemeral: its data is removed at the end; drop --data")
@@ -73,7 +73,7 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
     else:
         given = {name: Given(text, "no --config") for name, text in QUICK_START.items()}
     if options.ephemeral:
-        from scriba.cli.ephemeral import FEW_FILES
+        from scriba.cli.node.ephemeral import FEW_FILES
 
         given |= {name: Given(text, "--ephemeral") for name, text in FEW_FILES.items()}
     variables, strangers = parse_environment(environment)
@@ -135,7 +135,7 @@ async def serve(node: "Node", world: "RealWorld", options: argparse.Namespace) -
 
 
 async def end_with(parent: int, life: "asyncio.Future[None]") -> None:
-    from scriba.cli.ephemeral import abandoned
+    from scriba.cli.node.ephemeral import abandoned
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, life.cancel)
     await abandoned(parent)

@@ -11,7 +11,7 @@ def profiles(commands: Commands) -> None:
     add = command(
         commands,
         "add",
-        "scriba.cli.profile:add",
+        "scriba.cli.profiles.profile:add",
         "name a cluster",
         "Keeps the address of a cluster, and settings for clients there, under a name.",
     )
@@ -36,7 +36,7 @@ def profiles(commands: Commands) -> None:
     listing = command(
         commands,
         "list",
-        "scriba.cli.profile:list_all",
+        "scriba.cli.profiles.profile:list_all",
         "list profiles",
         "Lists profiles; the one in use has a star.",
     )
@@ -46,7 +46,7 @@ def profiles(commands: Commands) -> None:
     use = command(
         commands,
         "use",
-        "scriba.cli.profile:use",
+        "scriba.cli.profiles.profile:use",
         "have commands talk to this cluster",
         "Has commands talk to this cluster from now on, unless something else is named.",
     )
@@ -57,7 +57,7 @@ def profiles(commands: Commands) -> None:
     show = command(
         commands,
         "show",
-        "scriba.cli.profile:show",
+        "scriba.cli.profiles.profile:show",
         "show a profile",
         "Shows a profile with its settings.",
     )
@@ -67,7 +67,7 @@ def profiles(commands: Commands) -> None:
     remove = command(
         commands,
         "remove",
-        "scriba.cli.profile:remove",
+        "scriba.cli.profiles.profile:remove",
         "remove profiles",
         "Removes profiles. Clusters notice nothing of it.",
     )
@@ -98,7 +98,7 @@ def settle(options: argparse.Namespace, environment: Mapping[str, str] = os.envi
 
 
 def _take_profile(options: argparse.Namespace, named: str, environment: Mapping[str, str]) -> None:
-    from scriba.cli import profiles as store
+    from scriba.cli.profiles import store
 
     options.profile_address = ""
     path = store.where(environment)

@@ -10,14 +10,14 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from scriba.cli.envelope import to_line
 from scriba.cli.output import note, warn
 from scriba.cli.places import BEGINNING, Place
 from scriba.cli.problems import CommandError, Misuse
+from scriba.cli.records.envelope import to_line
+from scriba.cli.records.template import Render, compile_template, key_and_value
+from scriba.cli.records.waiting import watched
 from scriba.cli.session import client_settings, open_admin, run_session, timeout_ms
 from scriba.cli.stops import until_stopped
-from scriba.cli.template import Render, compile_template, key_and_value
-from scriba.cli.waiting import watched
 from scriba.client import (
     Admin,
     ClientError,

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from scriba.cli.chosen import offsets_at, partitions_named
-from scriba.cli.offset_plan import Move, moves
+from scriba.cli.groups.offset_plan import Move, moves
 from scriba.cli.output import (
     counted,
     note,

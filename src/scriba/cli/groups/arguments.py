@@ -5,7 +5,11 @@ from scriba.cli.words import Commands, asks, at_least, command, duration_ms, pla
 
 def groups(commands: Commands) -> None:
     listing = command(
-        commands, "list", "scriba.cli.group:list_all", "list groups", "Lists consumer groups."
+        commands,
+        "list",
+        "scriba.cli.groups.group:list_all",
+        "list groups",
+        "Lists consumer groups.",
     )
     listing.add_argument(
         "--state",
@@ -27,7 +31,7 @@ def groups(commands: Commands) -> None:
     describe = command(
         commands,
         "describe",
-        "scriba.cli.group:describe",
+        "scriba.cli.groups.group:describe",
         "show a group's members, offsets and lag",
         "Shows the state and the members of groups, and for each partition what is committed, "
         "where it ends, how far behind the group is, and who reads it.",
@@ -40,7 +44,7 @@ def groups(commands: Commands) -> None:
     delete = command(
         commands,
         "delete",
-        "scriba.cli.group:delete",
+        "scriba.cli.groups.group:delete",
         "delete groups, or their offsets of a topic",
         "Deletes groups that have no members, with all their offsets. It does not ask.",
     )
@@ -59,7 +63,7 @@ def _reset(commands: Commands) -> None:
     reset = command(
         commands,
         "reset",
-        "scriba.cli.group:reset",
+        "scriba.cli.groups.group:reset",
         "move the offsets of a group",
         "Shows where a group would go on; with --apply it does from then on. The group must have "
         "no members. An offset that is not in a log becomes the nearest that is.",
@@ -91,7 +95,7 @@ def transactions(commands: Commands) -> None:
     listing = command(
         commands,
         "list",
-        "scriba.cli.txn:list_all",
+        "scriba.cli.groups.txn:list_all",
         "list transactional ids",
         "Lists the transactional ids that coordinators know, each with the state of its last "
         "transaction.",
@@ -117,7 +121,7 @@ def transactions(commands: Commands) -> None:
     describe = command(
         commands,
         "describe",
-        "scriba.cli.txn:describe",
+        "scriba.cli.groups.txn:describe",
         "show a transaction and its partitions",
         "Shows the last transaction of transactional ids: state, producer, age and partitions.",
     )
@@ -127,7 +131,7 @@ def transactions(commands: Commands) -> None:
     abort = command(
         commands,
         "abort",
-        "scriba.cli.txn:abort",
+        "scriba.cli.groups.txn:abort",
         "abort a transaction",
         "Aborts the open transaction of a transactional id: its producer is fenced, as if a new "
         "one had taken over. One that hangs in a partition though no coordinator knows it is named "

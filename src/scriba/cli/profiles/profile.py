@@ -4,10 +4,10 @@ import argparse
 import os
 from typing import Any
 
-from scriba.cli import profiles
 from scriba.cli.output import note, print_json, print_names, print_table
 from scriba.cli.problems import CommandError, Misuse
-from scriba.cli.profiles import NAME, Book, Profile
+from scriba.cli.profiles import store as profiles
+from scriba.cli.profiles.store import NAME, Book, Profile
 
 
 def add(options: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ def repair(commands: Commands) -> None:
     made = command(
         commands,
         "repair",
-        "scriba.cli.log_repair:run",
+        "scriba.cli.logs.repair:run",
         "keep of damaged partitions what can be kept",
         "Looks through the partitions of a stopped node and tells what is damaged: what can be "
         "mended, what has to be dropped, what stays. Nothing is changed without --yes. The exit "
@@ -40,7 +40,7 @@ def retention(commands: Commands) -> None:
             "clock makes old that is wrong is gone for good.",
         ),
     ):
-        made = command(commands, name, f"scriba.cli.log_retention:{name}", summary, description)
+        made = command(commands, name, f"scriba.cli.logs.retention:{name}", summary, description)
         made.add_argument(
             "--node", type=at_least(int, 0), metavar="ID", help="this node only (default: all)"
         )

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from scriba.cli.envelope import to_json
 from scriba.cli.output import counted, size
 from scriba.cli.problems import CommandError
+from scriba.cli.records.envelope import to_json
 from scriba.errors import KafkaError, ParseError
 from scriba.records.batch import control_type, decode_records
 from scriba.records.header import (

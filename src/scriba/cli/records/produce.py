@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from scriba.cli.envelope import Outgoing, from_line
 from scriba.cli.output import counted, note, print_event, size, warn
 from scriba.cli.problems import CommandError, Misuse
-from scriba.cli.reading import Input
+from scriba.cli.records.envelope import Outgoing, from_line
+from scriba.cli.records.reading import Input
+from scriba.cli.records.waiting import watched
 from scriba.cli.session import client_settings, run_session, timeout_ms
 from scriba.cli.stops import until_stopped
-from scriba.cli.waiting import watched
 from scriba.client import BufferFull, ClientError, Delivery, Producer, TimedOut
 
 LONGEST_LINE: Final = 64 << 20

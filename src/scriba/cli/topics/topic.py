@@ -14,9 +14,9 @@ from scriba.cli.output import (
     table,
     warn,
 )
-from scriba.cli.plan import CONSUMER_MBPS, PARTITION_MBPS, Proposal, propose
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
+from scriba.cli.topics.plan import CONSUMER_MBPS, PARTITION_MBPS, Proposal, propose
 from scriba.client import (
     Admin,
     BrokerError,
