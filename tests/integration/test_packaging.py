@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.pages import Block, Reader
 
-from scriba.cli.arguments import parser
+from scriba.cli.parsing.arguments import parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGING = ROOT / "packaging"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scriba.cli.arguments import parser
+from scriba.cli.parsing.arguments import parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(

@@ -1,7 +1,7 @@
 """The words of `scriba shop dashboard` and `scriba demo`."""
 
+from scriba.cli.parsing.options import Commands, at_least, command, connects, port, positive
 from scriba.cli.pipeline_words import listens, prefixed
-from scriba.cli.words import Commands, at_least, command, connects, port, positive
 
 DASHBOARD_PORT = 8080
 

@@ -2,8 +2,8 @@
 
 import argparse
 
-from scriba.cli.arguments import parser
-from scriba.cli.commands import inner
+from scriba.cli.parsing.arguments import parser
+from scriba.cli.parsing.commands import inner
 
 
 def run(options: argparse.Namespace) -> int:

@@ -3,8 +3,8 @@
 import argparse
 import os
 
+from scriba.cli.parsing.options import Commands, asks, command, duration_ms, positive
 from scriba.cli.pipeline_words import listens, partitioned, uses_spark
-from scriba.cli.words import Commands, asks, command, duration_ms, positive
 
 URL = "http://127.0.0.1:8090"
 URL_VARIABLE = "SCRIBA_INVENTORY"

@@ -12,8 +12,8 @@ PIPE_CLOSED = 141
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 0 when all went well, 1 when it did not, 2 for wrong arguments."""
-    from scriba.cli.arguments import parser
     from scriba.cli.output import Style, print_event
+    from scriba.cli.parsing.arguments import parser
 
     words = list(sys.argv[1:] if arguments is None else arguments)
     Style.json = "--json" in (words[: words.index("--")] if "--" in words else words)

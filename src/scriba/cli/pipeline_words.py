@@ -2,7 +2,7 @@
 
 import argparse
 
-from scriba.cli.words import at_least, pair, port
+from scriba.cli.parsing.options import at_least, pair, port
 
 
 def listens(made: argparse.ArgumentParser, number: int) -> None:

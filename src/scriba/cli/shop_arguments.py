@@ -3,8 +3,8 @@
 import argparse
 
 from scriba.cli.dashboard_arguments import dashboard
+from scriba.cli.parsing.options import Commands, at_least, command, connects, duration_ms, positive
 from scriba.cli.pipeline_words import listens, partitioned, prefixed, uses_spark
-from scriba.cli.words import Commands, at_least, command, connects, duration_ms, positive
 
 HOME = "scriba-shop"
 COLLECT_PORT = 8081

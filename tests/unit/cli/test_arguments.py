@@ -11,11 +11,11 @@ import sys
 import pytest
 
 from scriba import __version__
-from scriba.cli.arguments import parser
-from scriba.cli.commands import below, inner
-from scriba.cli.examples import EXAMPLES
 from scriba.cli.main import main
-from scriba.cli.places import Place
+from scriba.cli.parsing.arguments import parser
+from scriba.cli.parsing.commands import below, inner
+from scriba.cli.parsing.examples import EXAMPLES
+from scriba.cli.parsing.positions import Place
 
 EVERY = [found for _, found in below(parser())]
 LEAVES = [found for found in EVERY if not inner(found)]
@@ -122,7 +122,7 @@ def test_help_loads_neither_clients_nor_settings() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     loaded = set(done.stderr.split())
-    assert "scriba.cli.arguments" in loaded
+    assert "scriba.cli.parsing.arguments" in loaded
     assert not loaded & {"asyncio", "logging", "dataclasses", "scriba.client", "scriba.config"}
 
 

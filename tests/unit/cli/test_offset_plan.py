@@ -3,7 +3,7 @@
 import pytest
 
 from scriba.cli.groups.offset_plan import Move, moves
-from scriba.cli.places import BEGINNING, END, Place
+from scriba.cli.parsing.positions import BEGINNING, END, Place
 from scriba.client import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -2,7 +2,7 @@ from datetime import datetime
 
 import pytest
 
-from scriba.cli.places import BEGINNING, END, Place, parse_place
+from scriba.cli.parsing.positions import BEGINNING, END, Place, parse_place
 
 NOW = 1_767_225_600_000
 HOUR = 3_600_000

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.cli.arguments import parser
 from scriba.cli.main import main
+from scriba.cli.parsing.arguments import parser
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.profiles.store import Book, Profile, load, read, render
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scriba.cli.places import END, Place
+from scriba.cli.parsing.positions import END, Place
 from scriba.cli.topics.trim import cuts
 from scriba.client import TopicPartition
 

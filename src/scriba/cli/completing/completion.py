@@ -3,8 +3,8 @@
 import argparse
 import importlib
 
-from scriba.cli.arguments import parser
 from scriba.cli.completing.table import places
+from scriba.cli.parsing.arguments import parser
 
 
 def run(options: argparse.Namespace) -> int:

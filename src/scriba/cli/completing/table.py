@@ -4,7 +4,7 @@ import argparse
 import enum
 from typing import NamedTuple
 
-from scriba.cli.commands import below, inner
+from scriba.cli.parsing.commands import below, inner
 
 
 class Source(enum.Enum):
@@ -72,7 +72,7 @@ def _place(path: str, parser: argparse.ArgumentParser) -> Place:
 
 
 def _top() -> argparse.ArgumentParser:
-    from scriba.cli.arguments import parser
+    from scriba.cli.parsing.arguments import parser
 
     return parser()
 

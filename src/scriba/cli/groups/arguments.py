@@ -1,6 +1,6 @@
 """The words of `scriba group` and `scriba txn`."""
 
-from scriba.cli.words import Commands, asks, at_least, command, duration_ms, place
+from scriba.cli.parsing.options import Commands, asks, at_least, command, duration_ms, place
 
 
 def groups(commands: Commands) -> None:

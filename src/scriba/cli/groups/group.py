@@ -4,7 +4,6 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
-from scriba.cli.chosen import offsets_at, partitions_named
 from scriba.cli.groups.offset_plan import Move, moves
 from scriba.cli.output import (
     counted,
@@ -15,6 +14,7 @@ from scriba.cli.output import (
     print_table,
     table,
 )
+from scriba.cli.parsing.partitions import offsets_at, partitions_named
 from scriba.cli.problems import CommandError
 from scriba.cli.session import with_admin
 from scriba.client import Admin, OffsetAndMetadata, OffsetSpec, TopicPartition

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from scriba.cli.places import Place
+from scriba.cli.parsing.positions import Place
 from scriba.client import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]

@@ -1,6 +1,6 @@
 """The words of `scriba log retention` and `scriba log repair`."""
 
-from scriba.cli.words import Commands, asks, at_least, command
+from scriba.cli.parsing.options import Commands, asks, at_least, command
 
 
 def repair(commands: Commands) -> None:

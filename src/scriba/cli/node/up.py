@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from scriba import __version__
+from scriba.cli.parsing.options import BOOTSTRAP
 from scriba.cli.problems import Misuse
-from scriba.cli.words import BOOTSTRAP
 from scriba.config import ConfigError, StartError
 from scriba.errors import ErrorCode
 from scriba.settings import NodeSettings

@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Mapping
 
-from scriba.cli.words import BOOTSTRAP, BOOTSTRAP_VARIABLE, Commands, command, pair
+from scriba.cli.parsing.options import BOOTSTRAP, BOOTSTRAP_VARIABLE, Commands, command, pair
 
 
 def profiles(commands: Commands) -> None:

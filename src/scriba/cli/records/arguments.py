@@ -1,6 +1,15 @@
 """The words of `scriba produce` and `scriba consume`."""
 
-from scriba.cli.words import Commands, asks, at_least, command, pair, pattern, place, template
+from scriba.cli.parsing.options import (
+    Commands,
+    asks,
+    at_least,
+    command,
+    pair,
+    pattern,
+    place,
+    template,
+)
 
 
 def produce(commands: Commands) -> None:

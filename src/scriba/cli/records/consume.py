@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from scriba.cli.output import note, warn
-from scriba.cli.places import BEGINNING, Place
+from scriba.cli.parsing.positions import BEGINNING, Place
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.records.envelope import to_line
 from scriba.cli.records.template import Render, compile_template, key_and_value

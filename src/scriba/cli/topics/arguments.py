@@ -1,6 +1,6 @@
 """The words of `scriba topic`."""
 
-from scriba.cli.words import Commands, asks, at_least, command, pair, place, positive
+from scriba.cli.parsing.options import Commands, asks, at_least, command, pair, place, positive
 
 
 def _create(commands: Commands) -> None:

@@ -4,9 +4,9 @@ import argparse
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from scriba.cli.chosen import offsets_at, partitions_named
 from scriba.cli.output import counted, print_json, print_table
-from scriba.cli.places import Place
+from scriba.cli.parsing.partitions import offsets_at, partitions_named
+from scriba.cli.parsing.positions import Place
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
 from scriba.client import Admin, ConfigResource, OffsetSpec, TopicPartition

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any, Final
 
-from scriba.cli.words import Commands, command
+from scriba.cli.parsing.options import Commands, command
 
 SHELLS: Final = ("bash", "zsh", "fish")
 

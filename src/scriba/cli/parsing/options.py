@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
-    from scriba.cli.places import Place
+    from scriba.cli.parsing.positions import Place
 
 BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE = "SCRIBA_BOOTSTRAP"
@@ -48,7 +48,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """With examples that can be typed, which stand in a table of their own."""
-        from scriba.cli.examples import EXAMPLES
+        from scriba.cli.parsing.examples import EXAMPLES
 
         text = super().format_help()
         lines = EXAMPLES.get(self.prog, ())
@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if message.endswith("required: COMMAND"):
-            from scriba.cli.commands import inner
+            from scriba.cli.parsing.commands import inner
 
             message = f"a command is missing; there are {', '.join(inner(self))}"
         from scriba.cli.output import print_event
@@ -207,7 +207,7 @@ def pattern(text: str) -> str:
 
 
 def place(text: str) -> "Place":
-    from scriba.cli.places import parse_place
+    from scriba.cli.parsing.positions import parse_place
 
     try:
         return parse_place(text, time.time_ns() // 1_000_000)
@@ -227,7 +227,7 @@ def template(text: str) -> str:
 
 
 def duration_ms(text: str) -> int:
-    from scriba.cli.places import parse_duration
+    from scriba.cli.parsing.positions import parse_duration
 
     seconds = parse_duration(text)
     if seconds is None:

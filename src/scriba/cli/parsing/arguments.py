@@ -12,12 +12,8 @@ from scriba.cli.dashboard_arguments import demo
 from scriba.cli.groups.arguments import groups, transactions
 from scriba.cli.inventory_arguments import inventory
 from scriba.cli.logs.arguments import repair, retention
-from scriba.cli.meta_arguments import Version, meta
-from scriba.cli.profiles.arguments import profiles, settle
-from scriba.cli.records.arguments import consume, produce
-from scriba.cli.shop_arguments import shop
-from scriba.cli.topics.arguments import topics
-from scriba.cli.words import (
+from scriba.cli.parsing.meta import Version, meta
+from scriba.cli.parsing.options import (
     Commands,
     Help,
     Parser,
@@ -28,6 +24,10 @@ from scriba.cli.words import (
     pair,
     port,
 )
+from scriba.cli.profiles.arguments import profiles, settle
+from scriba.cli.records.arguments import consume, produce
+from scriba.cli.shop_arguments import shop
+from scriba.cli.topics.arguments import topics
 
 
 class Top(Parser):
