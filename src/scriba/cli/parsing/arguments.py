@@ -8,9 +8,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from scriba.cli.dashboard_arguments import demo
 from scriba.cli.groups.arguments import groups, transactions
-from scriba.cli.inventory_arguments import inventory
 from scriba.cli.logs.arguments import repair, retention
 from scriba.cli.parsing.meta import Version, meta
 from scriba.cli.parsing.options import (
@@ -26,8 +24,10 @@ from scriba.cli.parsing.options import (
 )
 from scriba.cli.profiles.arguments import profiles, settle
 from scriba.cli.records.arguments import consume, produce
-from scriba.cli.shop_arguments import shop
 from scriba.cli.topics.arguments import topics
+from scriba.pipelines.inventory.commands.arguments import inventory
+from scriba.pipelines.shop.commands.arguments import shop
+from scriba.pipelines.shop.commands.dashboard_arguments import demo
 
 
 class Top(Parser):

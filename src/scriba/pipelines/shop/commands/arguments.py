@@ -2,9 +2,9 @@
 
 import argparse
 
-from scriba.cli.dashboard_arguments import dashboard
 from scriba.cli.parsing.options import Commands, at_least, command, connects, duration_ms, positive
-from scriba.cli.pipeline_words import listens, partitioned, prefixed, uses_spark
+from scriba.pipelines.commands.options import listens, partitioned, prefixed, uses_spark
+from scriba.pipelines.shop.commands.dashboard_arguments import dashboard
 
 HOME = "scriba-shop"
 COLLECT_PORT = 8081
@@ -23,7 +23,7 @@ def _generate(commands: Commands) -> None:
     made = command(
         commands,
         "generate",
-        "scriba.cli.shop:generate",
+        "scriba.pipelines.shop.commands.shop:generate",
         "send believable events",
         "Sends events as a shop's clients would: people who browse and buy, bots, late, repeated "
         "and broken events. One seed always gives the same stream. Runs until Ctrl-C, or for "
@@ -61,7 +61,7 @@ def _collect(commands: Commands) -> None:
     made = command(
         commands,
         "collect",
-        "scriba.cli.shop:collect",
+        "scriba.pipelines.shop.commands.shop:collect",
         "take events from web and mobile clients",
         "Serves an HTTP endpoint that takes events as JSON, checks them and writes them to their "
         "topics. Runs until Ctrl-C.",
@@ -91,7 +91,7 @@ def _run(commands: Commands) -> None:
     made = command(
         commands,
         "run",
-        "scriba.cli.shop:run",
+        "scriba.pipelines.shop.commands.shop:run",
         "compute the figures, live",
         "Runs the streaming queries on Spark that turn events into figures: sales, views, funnel, "
         "sessions, purchases with the views before. Runs until Ctrl-C.",
@@ -129,7 +129,7 @@ def _archive(commands: Commands) -> None:
     made = command(
         commands,
         "archive",
-        "scriba.cli.shop:archive",
+        "scriba.pipelines.shop.commands.shop:archive",
         "keep all events in a data lake",
         "Writes every event as it came to files by topic, day and hour, each exactly once. Runs "
         "until Ctrl-C; with --compact it makes few files of many instead.",
@@ -165,7 +165,7 @@ def _query(commands: Commands) -> None:
     made = command(
         commands,
         "query",
-        "scriba.cli.shop:query",
+        "scriba.pipelines.shop.commands.shop:query",
         "ask the data lake",
         "Answers a question over everything that was archived: the ten most viewed products of "
         "each day, how many sessions ended with a purchase, revenue by the hour.",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from scriba.cli.output import print_json, print_table
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import client_settings, open_admin, run_session
-from scriba.cli.sparks import running_spark
+from scriba.pipelines.commands.sessions import running_spark
 from scriba.pipelines.shop.topics import Names, create
 
 if TYPE_CHECKING:

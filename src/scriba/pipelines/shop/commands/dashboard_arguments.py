@@ -1,7 +1,7 @@
 """The words of `scriba shop dashboard` and `scriba demo`."""
 
 from scriba.cli.parsing.options import Commands, at_least, command, connects, port, positive
-from scriba.cli.pipeline_words import listens, prefixed
+from scriba.pipelines.commands.options import listens, prefixed
 
 DASHBOARD_PORT = 8080
 
@@ -10,7 +10,7 @@ def dashboard(commands: Commands) -> None:
     made = command(
         commands,
         "dashboard",
-        "scriba.cli.shop_dashboard:run",
+        "scriba.pipelines.shop.commands.dashboard:run",
         "serve a live page of the shop's figures",
         "Serves a web page that shows the shop's figures as they come: sales, top products, "
         "funnel, sessions, what was left out, and how the pipeline does. Runs until Ctrl-C.",
@@ -34,7 +34,7 @@ def demo(commands: Commands) -> None:
     made = command(
         commands,
         "demo",
-        "scriba.cli.demo:run",
+        "scriba.pipelines.shop.commands.demo:run",
         "start a shop in real time: broker, events, pipeline, live page",
         "Starts a broker, a stream of a shop's events, a pipeline on Spark that turns them into "
         "figures, and a page that shows these live. Ctrl-C ends all of it. What was written stays, "

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from scriba.cli.output import note, print_json, print_table
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import client_settings, run_session
-from scriba.cli.sparks import running_spark
+from scriba.pipelines.commands.sessions import running_spark
 from scriba.pipelines.inventory.asking import NoAnswer, call
 from scriba.pipelines.inventory.topics import Names, WeakSettings
 

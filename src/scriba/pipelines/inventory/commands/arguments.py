@@ -4,7 +4,7 @@ import argparse
 import os
 
 from scriba.cli.parsing.options import Commands, asks, command, duration_ms, positive
-from scriba.cli.pipeline_words import listens, partitioned, uses_spark
+from scriba.pipelines.commands.options import listens, partitioned, uses_spark
 
 URL = "http://127.0.0.1:8090"
 URL_VARIABLE = "SCRIBA_INVENTORY"
@@ -40,7 +40,7 @@ def inventory(commands: Commands) -> None:
     stock = command(
         commands,
         "stock",
-        "scriba.cli.inventory:stock",
+        "scriba.pipelines.inventory.commands.inventory:stock",
         "what is there",
         "Shows the stock of an item, or of all.",
     )
@@ -49,7 +49,7 @@ def inventory(commands: Commands) -> None:
     history = command(
         commands,
         "history",
-        "scriba.cli.inventory:history",
+        "scriba.pipelines.inventory.commands.inventory:history",
         "what happened to an item",
         "Shows every event of an item, the oldest first.",
     )
@@ -62,7 +62,7 @@ def _serve(commands: Commands) -> None:
     serve = command(
         commands,
         "serve",
-        "scriba.cli.inventory:serve",
+        "scriba.pipelines.inventory.commands.inventory:serve",
         "run a service",
         "Runs a service of the inventory until Ctrl-C. Any number may run: one of them decides, "
         "the others forward to it, and one takes over when it dies.",
@@ -113,7 +113,13 @@ def _serve(commands: Commands) -> None:
 def _change(
     commands: Commands, name: str, summary: str, description: str, lines: str
 ) -> argparse.ArgumentParser:
-    made = command(commands, name, f"scriba.cli.inventory:{name}", summary, description)
+    made = command(
+        commands,
+        name,
+        f"scriba.pipelines.inventory.commands.inventory:{name}",
+        summary,
+        description,
+    )
     made.add_argument("lines", nargs="+", metavar="ITEM=N", help=lines)
     made.add_argument(
         "--id",
@@ -129,7 +135,7 @@ def _spark_jobs(commands: Commands) -> None:
     view = command(
         commands,
         "view",
-        "scriba.cli.inventory:view",
+        "scriba.pipelines.inventory.commands.inventory:view",
         "the current stock as a table, kept by Spark",
         "Runs a streaming query that keeps the stock of every item and publishes it, exactly once, "
         "to a compacted topic.",
@@ -147,7 +153,7 @@ def _spark_jobs(commands: Commands) -> None:
     archive = command(
         commands,
         "archive",
-        "scriba.cli.inventory:archive",
+        "scriba.pipelines.inventory.commands.inventory:archive",
         "the audit log as Parquet files",
         "Copies the audit log to files, exactly once, up to the present end.",
     )
@@ -158,7 +164,7 @@ def _spark_jobs(commands: Commands) -> None:
     reconcile = command(
         commands,
         "reconcile",
-        "scriba.cli.inventory:reconcile",
+        "scriba.pipelines.inventory.commands.inventory:reconcile",
         "recount everything",
         "Recounts the audit log on Spark and compares it with the compacted topic, the view and "
         "the lake. The exit code is 1 when something differs.",
