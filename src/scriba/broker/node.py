@@ -132,8 +132,9 @@ class Node:
         self.controller_listeners: list[Bound] = []
         self.cluster_id = ""
         self.broker_epoch = -1
-        self.no_lanes = False
-        """Whether every request has to pass its handler: a rate is limited, or a fault is armed."""
+        self.fast_paths = settings.scriba_fast_paths
+        """Whether a request that repeats an earlier one may be answered without its handler."""
+        self._handlers_asked = False
         self.topology = 0
         """Counts changes of topics, partitions and brokers: what Metadata tells."""
         self.cleaning = Cleaning(self)
@@ -436,9 +437,18 @@ class Node:
     def throttle(self, ctx: Context, response: Any) -> None:
         """The one place that fills `throttle_time_ms`; without quotas it stays at zero.
 
-        Answers that are repeated (lanes, Metadata that is kept) do not come by: so they are not
-        while `no_lanes` is set.
+        Answers of fast paths do not pass here, so whoever limits a rate turns these off
+        (`ask_handlers`).
         """
+
+    def ask_handlers(self, always: bool) -> None:
+        """Has every request pass its handler, whatever `scriba.fast.paths` says, until told
+        otherwise."""
+        self._handlers_asked = always
+        self._set_fast_paths()
+
+    def _set_fast_paths(self) -> None:
+        self.fast_paths = self.settings.scriba_fast_paths and not self._handlers_asked
 
     def note(self, kind: str, about: str, text: str) -> None:
         self.events.note(self.world.clock.wall_ms(), kind, about, text)
@@ -532,6 +542,7 @@ class Node:
     def _refresh_settings(self) -> None:
         self.settings = effective_settings(self.static_settings, self.image, self.id)
         self.server.limits = _limits(self.settings)
+        self._set_fast_paths()
         self.settings_changed.set()
         self.settings_changed = asyncio.Event()
 

@@ -129,6 +129,15 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         doc="Whether a listener without authentication may be bound to an address that other "
         "machines reach.",
     )
+    scriba_fast_paths: bool = setting(
+        Kind.BOOLEAN,
+        default=True,
+        scope=CLUSTER_WIDE,
+        importance=LOW,
+        doc="Whether a Produce, Fetch, OffsetCommit or Metadata request that repeats an earlier "
+        "one is answered without being decoded again. Answers and logs are the same either way; "
+        "false costs more CPU time, and tells whether a fast path is to blame for what you see.",
+    )
     scriba_retention_paused_at_ms: int = setting(
         Kind.LONG,
         default=-1,

@@ -32,12 +32,16 @@ class Committer(Writer):
 
     async def ready(self, partitions: int = 1) -> "Committer":
         await self.open(partitions=partitions)
+        await self.coordinator()
+        return self
+
+    async def coordinator(self) -> None:
+        """Waits until a commit of the topic is accepted."""
         codes = {-1}
         while codes != {0}:
             await self.peer.call(FindCoordinatorRequest(key="g"), 2, FindCoordinatorResponse)
             codes = set(await self.commit(0))
             await asyncio.sleep(0.01)
-        return self
 
     async def commit(
         self,

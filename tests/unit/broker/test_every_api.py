@@ -468,9 +468,9 @@ def test_an_answer_that_is_kept_does_not_get_past_a_quota(in_a_node: InANode) ->
         client = await with_a_topic(node, world)
         question = metadata.MetadataRequest(topics=None)
         told = []
-        for no_lanes in (False, True, True, False):
-            node.no_lanes = no_lanes
-            node.__class__ = Strict if no_lanes else Node
+        for limited in (False, True, True, False):
+            node.ask_handlers(limited)
+            node.__class__ = Strict if limited else Node
             told.append(
                 (await client.send(question, 9, metadata.MetadataResponse)).throttle_time_ms
             )

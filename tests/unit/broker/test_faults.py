@@ -71,7 +71,7 @@ def test_every_version_of_every_api_tells_the_error(key: int, version: int) -> N
         assert node.replicas.find(TOPIC, 0).log.end_offset == end
         assert node.image.end_offset == metadata_end
         assert not list(faults.armed())
-        assert not node.no_lanes
+        assert node.fast_paths
 
     in_a_node(play)
 
@@ -175,7 +175,7 @@ def test_only_the_client_that_is_named_has_the_fault() -> None:
         assert await produced(client) == 0
         assert len(list(faults.armed())) == 1
         faults.clear()
-        assert not node.no_lanes
+        assert node.fast_paths
 
     in_a_node(play)
 

@@ -182,7 +182,7 @@ def test_a_lane_is_not_taken_while_rates_are_limited(in_a_node: InANode):
         writer = await Writer(node, world).open()
         await writer.send(writer.batch())
         assert await writer.took_the_short_way(writer.batch())
-        node.no_lanes = True
+        node.fast_paths = False
         assert not await writer.took_the_short_way(writer.batch())
 
     in_a_node(script)

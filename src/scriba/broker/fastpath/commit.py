@@ -119,7 +119,7 @@ class CommitLane:
         if (
             leader is None
             or node.topology != self._topology
-            or node.no_lanes
+            or not node.fast_paths
             or not node.access.open
             or shard.state is not State.ACTIVE
             or leader.leader_epoch != shard.epoch

@@ -255,7 +255,7 @@ class FetchLanes:
         node = self.node
         if layout is None or self._topology != node.topology or not node.access.open:
             return None
-        if node.no_lanes:
+        if not node.fast_paths:
             return None
         start, correlation_id, before, epoch, between, offset, after = layout.unpack(frame)
         lane = self._lanes.get((start, before, between, after))
@@ -279,7 +279,7 @@ class FetchLanes:
     def again(self, lane: FetchLane, offset: int, least: int) -> Slice | int | None:
         """What a request that waited finds."""
         node = self.node
-        if self._topology != node.topology or not node.access.open or node.no_lanes:
+        if self._topology != node.topology or not node.access.open or not node.fast_paths:
             return None
         return lane.read(offset, node.settings.fetch_max_bytes, least)
 

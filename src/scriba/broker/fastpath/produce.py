@@ -118,7 +118,7 @@ class Lane:
         if (
             leader is None
             or node.topology != self._topology
-            or node.no_lanes
+            or not node.fast_paths
             or not node.access.open
             or partition.settings is not self.settings
             or partition.syncs

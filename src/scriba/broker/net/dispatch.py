@@ -161,7 +161,7 @@ class Dispatch:
                     f"(advertised are {served.low} to {served.high})"
                 )
             return self._refuse_api_versions(served, correlation_id)
-        lanes = self._lanes.get(key)
+        lanes = self._lanes.get(key) if self._node.fast_paths else None
         if lanes is not None:
             answer = lanes.enter(connection, frame, version)
             if answer is not None:
@@ -184,7 +184,7 @@ class Dispatch:
         served.count += 1
         if lanes is not None:
             lanes.learn(connection, frame, request)  # type: ignore[arg-type]
-        if key == METADATA and self._node.access.open and not self._node.no_lanes:
+        if key == METADATA and self._node.access.open and self._node.fast_paths:
             return self._answer_from_cache(served, connection, frame[start:], request, header)
         return self._answer(served, connection, request, header)
 

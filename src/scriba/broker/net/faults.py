@@ -2,7 +2,7 @@
 
 A node that is given `Faults` has its handlers wrapped in the table that dispatch reads; one that is
 given none has the bare handlers, and pays nothing. What answers requests without asking a handler
-(lanes, Metadata that is kept) is passed by while anything is armed (`node.no_lanes`), so every
+(fast paths, cached Metadata) is not used while anything is armed (`node.fast_paths`), so every
 request meets its fault.
 
 An error is answered as the API answers it: for each partition, topic or group that was asked for,
@@ -74,7 +74,7 @@ class Faults:
 
     def _told(self) -> None:
         if self._node is not None:
-            self._node.no_lanes = bool(self._armed)
+            self._node.ask_handlers(bool(self._armed))
 
     def _handle(
         self, served: Served, handler: Handler, node: Node, ctx: Context, request: Message
