@@ -95,7 +95,7 @@ $(PROGRAMS): tools/setup.sh
 	@tools/setup.sh programs
 	@mkdir -p $(@D) && touch $@
 
-$(READY): pyproject.toml constraints.txt $(wildcard setup.py src/scriba/*.c src/scriba/*.h)
+$(READY): pyproject.toml constraints.txt $(wildcard setup.py src/native/*.c src/native/*.h)
 	@tools/setup.sh python
 	@touch $@
 

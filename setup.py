@@ -1,7 +1,7 @@
 """What pyproject.toml cannot declare: the optional extension, and README's links elsewhere.
 
 Where no compiler is there, or SCRIBA_PURE=1 asks for it, the package is built without the extension
-and `scriba.records.pure` does its work; such a wheel is tagged py3-none-any. One build with it
+and `scriba.native.fallback` does its work; such a wheel is tagged py3-none-any. One build with it
 serves every CPython from 3.11 on (the stable ABI).
 """
 
@@ -16,9 +16,8 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-FOLDER = Path("src/scriba")
-SOURCES = sorted(FOLDER.glob("_native*.c"))
-HEADERS = sorted(FOLDER.glob("_native*.h"))
+SOURCES = sorted(Path("src/native").glob("*.c"))
+HEADERS = sorted(Path("src/native").glob("*.h"))
 PURE = os.environ.get("SCRIBA_PURE") == "1"
 
 
@@ -33,7 +32,8 @@ def fingerprint() -> str:
 def readme() -> str:
     """README.md for a package index, where a path of this folder leads nowhere."""
     home = tomllib.loads(Path("pyproject.toml").read_text())["project"]["urls"]["Repository"]
-    (version,) = re.findall(r"^__version__ = (.+)$", (FOLDER / "__init__.py").read_text(), re.M)
+    source = Path("src/scriba/__init__.py").read_text()
+    (version,) = re.findall(r"^__version__ = (.+)$", source, re.M)
     tag = f"v{ast.literal_eval(version)}"
     text = Path("README.md").read_text()
     text = re.sub(r"\]\((?![a-z]+:|#)", f"]({home}/blob/{tag}/", text)
@@ -44,7 +44,7 @@ class BuildAside(build_ext):
     """Gives a new extension a new file: a node that runs keeps the one it has in memory."""
 
     def copy_extensions_to_source(self) -> None:
-        for built in FOLDER.glob("_native*.so"):
+        for built in Path("src/scriba/native").glob("_native*.so"):
             built.unlink()
         super().copy_extensions_to_source()
 
@@ -54,7 +54,8 @@ class Wheel(bdist_wheel):
 
     def run(self) -> None:
         self.run_command("build")
-        if not any(Path(self.get_finalized_command("build").build_lib).glob("scriba/_native*.so")):
+        folder = Path(self.get_finalized_command("build").build_lib, "scriba", "native")
+        if not any(folder.glob("_native*.so")):
             self.distribution.ext_modules = []
             self.root_is_pure = True
             self.py_limited_api = False
@@ -63,7 +64,7 @@ class Wheel(bdist_wheel):
 
 if __name__ == "__main__":
     extension = Extension(
-        "scriba._native",
+        "scriba.native._native",
         sources=[str(path) for path in SOURCES],
         depends=[str(path) for path in HEADERS],
         define_macros=[
@@ -77,7 +78,6 @@ if __name__ == "__main__":
     setup(
         cmdclass={"build_ext": BuildAside, "bdist_wheel": Wheel},
         ext_modules=[] if PURE else [extension],
-        exclude_package_data={"scriba": ["*.c", "*.h"]},
         long_description=readme(),
         long_description_content_type="text/markdown",
         options={} if PURE else {"bdist_wheel": {"py_limited_api": "cp311"}},

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from aiokafka.record import default_records as aiokafka_codec
 from kafka.record import default_records as kafka_python_codec
 
-from scriba.records import native
+from scriba.native import implementation as native
 from scriba.records.batch import HEADER_SIZE, Record, build_batch, decode_records, encode_batch
 from scriba.records.compression import Codec
 from scriba.records.header import read_header

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "scriba"
 
 BASE = {"errors", "config", "settings", "instant"}
 MACHINES = {"raft", "controller", "replication", "groups", "txn"}
-IDEAS = {"wire", "records", "outcome", *BASE}
+IDEAS = {"wire", "records", "native", "outcome", *BASE}
 
 ALLOWED: dict[str, set[str]] = {
     "instant": set(),
@@ -24,7 +24,8 @@ ALLOWED: dict[str, set[str]] = {
     "settings": {"errors", "config"},
     "wire": {"errors"},
     "outcome": {"instant", "wire"},
-    "records": BASE | {"_native"},
+    "records": BASE | {"native"},
+    "native": {"errors", "records"},
     **dict.fromkeys(MACHINES, IDEAS),
     "runtime": {"instant"},
     "storage": IDEAS | {"runtime"},
@@ -47,21 +48,24 @@ The command line starts the node, so it may name `broker.node` (see ENTRANCES) a
 ENTRANCES = {
     ("cli", "broker"): {"scriba.broker.node"},
     ("cli", "spark"): {"scriba.spark.classes", "scriba.spark.doctor"},
+    ("native", "records"): {
+        f"scriba.records.{name}" for name in ("compression", "crc", "header", "numbers", "record")
+    },
 }
 """Rooms that may be entered only by the modules named here."""
 
 GUESTS = {
     "scriba.cli.logs.dump": {"records", "storage"},
     "scriba.cli.logs.repair": {"records", "storage"},
-    "scriba.cli.version": {"records"},
+    "scriba.cli.version": {"native"},
     "scriba.pipelines.commands": {"cli"},
     "scriba.pipelines.shop.commands": {"cli", "runtime"},
     "scriba.pipelines.inventory.commands": {"cli"},
     "scriba.spark.link": {"runtime", "peers"},
     "scriba.spark.reading.lookup": {"wire"},
-    "scriba.spark.writing.partitioning": {"records"},
-    "scriba.spark.reading.fetching": {"records", "wire", "peers"},
-    "scriba.spark.writing.task_writer": {"records", "wire", "peers"},
+    "scriba.spark.writing.partitioning": {"native"},
+    "scriba.spark.reading.fetching": {"native", "records", "wire", "peers"},
+    "scriba.spark.writing.task_writer": {"native", "records", "wire", "peers"},
 }
 """Modules and packages that may know more than their room: a pipeline's commands are made of the
 command line's parts; what reads the files of a stopped node has no
@@ -82,8 +86,8 @@ PLANS |= {("client", name) for name in ("classic", "reconciling", "payload", "sh
 PLANS |= {("client", "machine")}
 """Modules outside the machines' rooms that decide and therefore keep the machines' rules."""
 
-SWITCHES = {"scriba.records.native"}
-"""Modules that ask the environment, once, which of two twins to use."""
+SWITCHES = {"scriba.native.implementation"}
+"""Modules that ask the environment, once, which of two implementations to use."""
 
 OPENERS = {"open", "input"}
 CLOCKS = {("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today"), ("date", "today")}

@@ -63,7 +63,7 @@ def unpacked(sdist: Path, place: Path) -> Path:
 
 def native(wheel: Path) -> bool:
     with zipfile.ZipFile(wheel) as archive:
-        return any(name.startswith("scriba/_native") for name in archive.namelist())
+        return any(name.startswith("scriba/native/_native") for name in archive.namelist())
 
 
 def repaired(wheel: Path, place: Path) -> Path:

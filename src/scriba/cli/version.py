@@ -28,6 +28,6 @@ def line() -> str:
 
 def mode() -> str:
     """Who works on single records, decided where that is decided for clients and broker."""
-    from scriba.records import native
+    from scriba.native import implementation as native
 
     return "native" if native.kit.native else "pure Python"

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from scriba.errors import ParseError
-from scriba.records import native
+from scriba.native import implementation as native
+from scriba.native.fallback import Builder
 from scriba.records.compression import (
     MAX_DECOMPRESSED_BYTES,
     Codec,
@@ -47,7 +48,6 @@ from scriba.records.header import (
     walk,
 )
 from scriba.records.numbers import write_varint
-from scriba.records.pure import Builder
 from scriba.records.record import Headers, Record
 
 __all__ = [

@@ -9,7 +9,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Record(NamedTuple):
-    """A plain tuple underneath: `scriba._native` makes them without a call of Python."""
+    """A plain tuple underneath: `scriba.native._native` makes them without a call of Python."""
 
     offset: int = 0
     timestamp: int = NO_TIMESTAMP

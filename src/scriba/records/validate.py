@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
-from scriba.records import native
+from scriba.native import implementation as native
 from scriba.records.batch import ANY_TIME, Buffer, seal
 from scriba.records.compression import (
     MAX_DECOMPRESSED_BYTES,

@@ -119,7 +119,7 @@ def check_java() -> Iterator[Finding]:
 def check_records() -> Iterator[Finding]:
     from importlib.util import find_spec
 
-    if find_spec("scriba._native") is None:
+    if find_spec("scriba.native._native") is None:
         fix = "install a C compiler, then: pip install --force-reinstall --no-deps scriba"
         yield Finding("records", "decoded in Python, several times slower", fix, optional=True)
     else:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from scriba.records import native
+from scriba.native import implementation as native
 
 # A busy machine is no fault of the code.
 hypothesis.settings.register_profile(
@@ -18,7 +18,7 @@ hypothesis.settings.load_profile("untimed")
 COMPILER = shutil.which((sysconfig.get_config_var("CC") or "cc").split()[0])
 
 
-NOT_BUILT = "scriba._native is not built: pip install -e . --no-deps --no-build-isolation"
+NOT_BUILT = "scriba.native._native is not built: pip install -e . --no-deps --no-build-isolation"
 
 
 def twins() -> list[str]:

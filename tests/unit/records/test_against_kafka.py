@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.records import native
+from scriba.native import implementation as native
 from scriba.records.batch import LOG_APPEND_TIME, decode_records, read_header
 from scriba.records.validate import MOST_NAMED, BadRecord, prepare
 from scriba.settings import TopicSettings

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scriba.errors import ParseError
-from scriba.records import native
-from scriba.records.column import Given, field
+from scriba.native import implementation as native
+from scriba.native.arrow import Given, field
 from scriba.records.numbers import wrapped
 from scriba.records.record import Record
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scriba.client import ConsumerRecord, TimestampType
 from scriba.errors import ParseError
-from scriba.records import native
+from scriba.native import implementation as native
 from scriba.records.record import Record
 
 pytestmark = pytest.mark.usefixtures("kit")

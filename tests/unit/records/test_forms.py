@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.records import native
+from scriba.native import implementation as native
 from scriba.records.batch import encode_batch
 from scriba.records.compression import Codec
 from scriba.records.crc import crc32c

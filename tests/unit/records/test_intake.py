@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.records import native
+from scriba.native import implementation as native
 from scriba.records.record import Record
 from scriba.runtime.clock import SystemClock
 

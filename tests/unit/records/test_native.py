@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scriba.records import native
+from scriba.native import implementation as native
 
 ROOT = Path(__file__).parents[3]
 SEED = bytes(range(16))
@@ -34,15 +34,16 @@ def build(folder: Path, **environment: str) -> list[Path]:
 
 @pytest.mark.parametrize("value", ["0", "1", ""])
 def test_the_environment_switches_the_extension_off(value):
-    code = "from scriba.records import native; print(native.kit.native)"
+    code = "from scriba.native import implementation as native; print(native.kit.native)"
     printed = run("-c", code, SCRIBA_NATIVE=value)
     assert printed.strip() == str(value != "0" and native.NATIVE is not None)
 
 
 def test_the_package_works_where_the_extension_is_missing():
     code = (
-        "import sys; sys.modules['scriba._native'] = None\n"
-        "from scriba.records import batch, native\n"
+        "import sys; sys.modules['scriba.native._native'] = None\n"
+        "from scriba.native import implementation as native\n"
+        "from scriba.records import batch\n"
         "made = batch.encode_batch([batch.Record(value=b'v')])\n"
         "print(native.kit.native, batch.decode_records(made)[0].value)"
     )
@@ -62,7 +63,7 @@ class TestExtension:
         assert build(tmp_path, CFLAGS="-O2 -Wall -Wextra -Werror")
 
     def test_the_one_in_use_was_built_from_these_sources(self):
-        from scriba import _native
+        from scriba.native import _native
 
         current = run("-c", "import setup; print(setup.fingerprint())").strip()
         assert current == _native.SOURCES, "run: pip install -e . --no-deps --no-build-isolation"
@@ -76,6 +77,6 @@ class TestExtension:
         ],
     )
     def test_its_hash_is_siphash(self, length, digest):
-        from scriba import _native
+        from scriba.native import _native
 
         assert _native.siphash(SEED, bytes(range(length))).hex() == digest

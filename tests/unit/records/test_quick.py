@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scriba.errors import ParseError
-from scriba.records import native
+from scriba.native import implementation as native
 from scriba.records.record import Record
 
 pytestmark = pytest.mark.usefixtures("kit")

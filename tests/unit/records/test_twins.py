@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from scriba.errors import ParseError
-from scriba.records import native
+from scriba.native import implementation as native
 from scriba.records.numbers import read_varint, read_varlong, write_varint
 from scriba.records.record import Record
 

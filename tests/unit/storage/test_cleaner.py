@@ -2,7 +2,7 @@
 
 import pytest
 
-from scriba.records import native
+from scriba.native import implementation as native
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header, walk
 from scriba.records.compression import Codec
 from scriba.records.header import DELETE_HORIZON

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scriba.instant import Instant
-from scriba.records import native
+from scriba.native import implementation as native
 from scriba.records.batch import (
     EndTxnMarker,
     Record,

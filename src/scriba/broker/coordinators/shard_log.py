@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
+from scriba.native import implementation as native
 from scriba.outcome import Change, Machine, Origin, Outcome
-from scriba.records import native
 from scriba.records.batch import (
     HEADER_SIZE,
     NO_SEQUENCE,
@@ -25,7 +25,7 @@ from scriba.storage.log import Cold, Slice
 from scriba.wire.messages.coordinators import decode_change, encode_change
 
 if TYPE_CHECKING:
-    from scriba.records.pure import Builder
+    from scriba.native.fallback import Builder
     from scriba.runtime.pace import Pace
     from scriba.storage.log import Log
 

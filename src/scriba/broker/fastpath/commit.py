@@ -26,8 +26,8 @@ from scriba.groups.machine import Groups
 from scriba.groups.offsets.repeats import Repeat, may_repeat, repeat_of, store
 from scriba.groups.refusals import refused
 from scriba.instant import Instant
+from scriba.native import implementation as native
 from scriba.outcome import Caller, Outcome
-from scriba.records import native
 from scriba.records.batch import HEADER_SIZE
 from scriba.records.compression import Codec
 from scriba.records.header import BatchHeader

@@ -22,7 +22,7 @@ from scriba.broker.handlers import produce
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.connection import Connection
 from scriba.errors import KafkaError
-from scriba.records import native
+from scriba.native import implementation as native
 from scriba.records.validate import LOOP_PLAIN_BYTES, takes_plain
 from scriba.wire.messages.produce import (
     PartitionProduceResponse,

@@ -19,7 +19,7 @@ from scriba.client.errors import DecodeError
 from scriba.client.model import TimestampType, TopicPartition
 from scriba.client.serializers import Deserializer
 from scriba.errors import KafkaError, ParseError
-from scriba.records import native
+from scriba.native import implementation as native
 from scriba.records.batch import (
     BatchHeader,
     ControlType,

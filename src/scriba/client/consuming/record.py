@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
 from scriba.client.model import Headers, K, TimestampType, V
-from scriba.records import native
-from scriba.records.fetched import RecordFields
+from scriba.native import implementation as native
+from scriba.native.consumer_records import RecordFields
 
 if not TYPE_CHECKING:
     RecordFields = native.kit.RecordFields

@@ -21,9 +21,9 @@ from scriba.client.producing.batches import Batch, Delivery
 from scriba.client.producing.partitioner import Sticky
 from scriba.client.producing.sequences import Numbering
 from scriba.client.settings import ProducerSettings
+from scriba.native import implementation as native
+from scriba.native.intake import Lock
 from scriba.peers.errors import ClientError
-from scriba.records import native
-from scriba.records.intake import Lock
 from scriba.records.record import Record
 from scriba.runtime.clock import SystemClock
 from scriba.runtime.ports import Clock, Rng

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from scriba.client.model import RecordMetadata, TopicPartition
 from scriba.errors import ErrorCode
+from scriba.native import implementation as native
+from scriba.native.intake import Ticket
 from scriba.peers.errors import BrokerError, ClientError
-from scriba.records import native
 from scriba.records.batch import (
     HEADER_SIZE,
     NO_PRODUCER_EPOCH,
@@ -27,7 +28,6 @@ from scriba.records.batch import (
     read_header,
 )
 from scriba.records.compression import Codec
-from scriba.records.intake import Ticket
 
 if not TYPE_CHECKING:
     Ticket = native.kit.Ticket

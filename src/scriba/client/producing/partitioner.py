@@ -9,7 +9,7 @@ drawn by chance, those with shorter queues more often, so that a slow broker get
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from scriba.records import native
+from scriba.native import implementation as native
 from scriba.runtime.ports import Rng
 
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]

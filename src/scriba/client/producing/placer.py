@@ -23,8 +23,8 @@ from scriba.client.serializers import (
     serializer,
 )
 from scriba.client.settings import ProducerSettings
+from scriba.native.intake import RECORD_OVERHEAD
 from scriba.peers.errors import ClientError
-from scriba.records.intake import RECORD_OVERHEAD
 from scriba.records.record import Record
 
 

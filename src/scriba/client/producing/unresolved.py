@@ -15,8 +15,8 @@ from scriba.client.errors import BufferFull, RecordError
 from scriba.client.model import HeadersLike, TopicPartition
 from scriba.client.producing.accumulator import Accumulator
 from scriba.client.producing.batches import Batch, Delivery, Fate
+from scriba.native.intake import RECORD_OVERHEAD
 from scriba.peers.errors import ClientError
-from scriba.records.intake import RECORD_OVERHEAD
 
 Parked = tuple[Any, Any, int | None, int, HeadersLike]
 """Value, key, partition, timestamp and headers of a record."""

@@ -24,8 +24,9 @@ from scriba.client import BrokerError, ClientError
 from scriba.client.model import Isolation, OffsetSpec
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode, KafkaError, ParseError, error_code
+from scriba.native import implementation as native
+from scriba.native.columns import Column
 from scriba.peers.connection import Connection
-from scriba.records import native
 from scriba.records.batch import (
     BatchHeader,
     ControlType,
@@ -35,7 +36,6 @@ from scriba.records.batch import (
     records_bytes,
     walk,
 )
-from scriba.records.columns import Column
 from scriba.records.compression import MAX_DECOMPRESSED_BYTES
 from scriba.spark.link import Link
 from scriba.spark.reading.lookup import TopicGone, ask

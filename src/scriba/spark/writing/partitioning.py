@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from scriba.client.errors import RecordError
 from scriba.client.model import TopicPartition
-from scriba.records import native
-from scriba.records.column import Given
+from scriba.native import implementation as native
+from scriba.native.arrow import Given
 from scriba.spark.writing.task_writer import TaskWriter
 
 

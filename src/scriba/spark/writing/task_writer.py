@@ -20,11 +20,11 @@ from scriba.client.cluster import NO_NODE
 from scriba.client.model import TopicPartition
 from scriba.client.settings import ProducerSettings
 from scriba.errors import ErrorCode, error_code
+from scriba.native import implementation as native
+from scriba.native.arrow import Given
 from scriba.peers.connection import Connection, Payload
 from scriba.peers.ports import Backoff
-from scriba.records import native
 from scriba.records.batch import HEADER_SIZE, Record, build_batch, decode_records, encode_batch
-from scriba.records.column import Given
 from scriba.records.compression import Codec, codec_named
 from scriba.spark.link import Link
 from scriba.wire.messages.produce import (

@@ -27,7 +27,8 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from scriba.errors import KafkaError, ParseError
-from scriba.records import native
+from scriba.native import implementation as native
+from scriba.native.fallback import OffsetMap, Walk, rebase
 from scriba.records.batch import (
     ANY_TIME,
     EndTxnMarker,
@@ -49,7 +50,6 @@ from scriba.records.header import (
     BatchHeader,
     Buffer,
 )
-from scriba.records.pure import OffsetMap, Walk, rebase
 from scriba.runtime.ports import Disk
 from scriba.storage.compaction.choice import GroupLimits, SealedSegment, groups
 from scriba.storage.compaction.output import Output

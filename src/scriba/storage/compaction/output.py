@@ -1,7 +1,7 @@
 """A compacted segment in the making: its files, under names that no start takes for a segment."""
 
+from scriba.native.fallback import Walk
 from scriba.records.header import NO_TIMESTAMP, Buffer
-from scriba.records.pure import Walk
 from scriba.runtime.ports import Disk, File
 from scriba.storage.directory.names import CLEANED, INDEX, LOG, TIME_INDEX, TXN_INDEX, file_name
 from scriba.storage.producers.state import AbortedTxn

@@ -4,7 +4,7 @@
  * are encoded into a buffer of their own first, because a record begins with its length. Reading
  * an argument may run Python code that calls the same builder again: `busy` refuses that.
  */
-#include "_native.h"
+#include "native.h"
 
 #include <string.h>
 
@@ -471,7 +471,7 @@ static PyType_Slot builder_slots[] = {
 };
 
 PyType_Spec builder_spec = {
-    .name = "scriba._native.Builder",
+    .name = "scriba.native._native.Builder",
     .basicsize = sizeof(Builder),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = builder_slots,

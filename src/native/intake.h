@@ -2,7 +2,7 @@
 #ifndef SCRIBA_NATIVE_INTAKE_H
 #define SCRIBA_NATIVE_INTAKE_H
 
-#include "_native.h"
+#include "native.h"
 
 /* Which record of which batch. */
 typedef struct {

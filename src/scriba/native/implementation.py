@@ -1,4 +1,4 @@
-"""Chooses who works on single records: the extension `scriba._native`, or its twin in Python.
+"""Chooses who works on single records: the extension `_native`, or its twin in Python.
 
 The extension is used where it was built, unless SCRIBA_NATIVE=0 is in the environment. Callers take
 `native.kit` at the time of the call, so that a test can run them with either.
@@ -8,14 +8,18 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from scriba.records import columns, fetched, forms, intake, pure, quick
-from scriba.records.column import Given
-from scriba.records.fetched import Make
+from scriba.native import columns, intake
+from scriba.native import consumer_records as fetched
+from scriba.native import fallback as pure
+from scriba.native import lz4 as quick
+from scriba.native import templates as forms
+from scriba.native.arrow import Given
+from scriba.native.consumer_records import Make
 from scriba.records.header import Buffer
 from scriba.records.record import Record
 
 try:
-    from scriba import _native
+    from scriba.native import _native
 except ImportError:
     built = False
 else:

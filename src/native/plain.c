@@ -4,7 +4,7 @@
  * transaction, and sound. A walk ends at the first batch that is anything else, and at one of
  * which nothing stays but its header; the caller looks at that one itself.
  */
-#include "_native_map.h"
+#include "map.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  * Objects made here hold strings and bytes, which make no cycle, so the collector does not look at
  * them; from the first assignment to one of its fields on it does.
  */
-#include "_native.h"
+#include "native.h"
 
 #include <stddef.h>
 #include <structmember.h>
@@ -86,7 +86,7 @@ static PyType_Slot fields_slots[] = {
 };
 
 PyType_Spec record_fields_spec = {
-    .name = "scriba._native.RecordFields",
+    .name = "scriba.native._native.RecordFields",
     .basicsize = sizeof(RecordFields),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
     .slots = fields_slots,

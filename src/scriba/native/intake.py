@@ -1,4 +1,4 @@
-"""A producer's records on the way into their batches, in Python; `scriba._native` does the same.
+"""A producer's records on the way into their batches, in Python; `_native` does the same.
 
 An `Intake` takes the plain case only: a record of bytes for a topic that is known, into a batch
 that is open and has room for it, within the memory that there is. Everything else `put` leaves to
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from scriba.records.pure import Builder, murmur2
+from scriba.native.fallback import Builder, murmur2
 from scriba.records.record import Headers
 
 RECORD_OVERHEAD: Final = 10

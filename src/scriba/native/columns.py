@@ -1,15 +1,15 @@
 """Records by column, in the layout of Arrow's arrays of bytes, in Python.
 
-`scriba._native` does the same in C where it was built. What a column is, is told in `column`.
+`_native` does the same in C where it was built. What a column is, is told in `arrow`.
 """
 
 from array import array
 from typing import NamedTuple
 
-from scriba.records.column import Given, field, rows_of
+from scriba.native.arrow import Given, field, rows_of
+from scriba.native.fallback import Builder, decode_records, murmur2
 from scriba.records.header import Buffer
 from scriba.records.numbers import wrapped
-from scriba.records.pure import Builder, decode_records, murmur2
 
 _MAX_BYTES = 0x7FFF_FFFF
 

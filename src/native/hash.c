@@ -1,5 +1,5 @@
 /* Hashes of keys: SipHash for the map of offsets, murmur2 for the choice of a partition. */
-#include "_native.h"
+#include "native.h"
 
 /* ---- SipHash-2-4 with 128 bits, by Aumasson and Bernstein ---- */
 

@@ -5,7 +5,7 @@
  * grows to. Records that lie whole in a piece are read there; one that crosses into the next is
  * pulled through byte by byte, which is as strict.
  */
-#include "_native.h"
+#include "native.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
 #ifndef SCRIBA_NATIVE_MAP_H
 #define SCRIBA_NATIVE_MAP_H
 
-#include "_native.h"
+#include "native.h"
 
 typedef struct {
     Hash hash;

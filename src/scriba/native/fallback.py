@@ -1,4 +1,4 @@
-"""Work on single records, in Python: what `scriba._native` does where it could not be built.
+"""Work on single records, in Python: what `scriba.native._native` does where it could not be built.
 
 A record is a length and that many bytes: attributes (1, unused), timestamp delta, offset delta,
 key, value and headers, all numbers zigzag varints, a length below zero meaning null. Both twins

@@ -1,10 +1,10 @@
 /* Records at native speed: the module, and reading the records of a batch.
  *
- * `scriba.records.pure` does the same in Python and says what each function means; this module is
- * chosen over it in `scriba.records.native`. It is written against the stable interface of
- * CPython 3.11, so that one build serves every later release.
+ * `scriba.native.fallback` does the same in Python and says what each function means; this module
+ * is chosen over it in `scriba.native.implementation`. It is written against the stable interface
+ * of CPython 3.11, so that one build serves every later release.
  */
-#include "_native.h"
+#include "native.h"
 
 #include <stdlib.h>
 
@@ -339,8 +339,8 @@ static PyModuleDef_Slot slots[] = {
 
 static PyModuleDef definition = {
     .m_base = PyModuleDef_HEAD_INIT,
-    .m_name = "scriba._native",
-    .m_doc = "The functions of scriba.records.pure in C.",
+    .m_name = "scriba.native._native",
+    .m_doc = "The functions of scriba.native.fallback in C.",
     .m_size = sizeof(State),
     .m_methods = functions,
     .m_slots = slots,

@@ -1,4 +1,4 @@
-"""Requests that say what an earlier one said, taken apart in one call: twins of `scriba._native`.
+"""Requests that say what an earlier one said, taken apart in one call: twins of `_native`.
 
 A form knows the good case alone and answers None for everything else: what is special, or what is
 wrong, is found out at leisure by whoever called. Where the extension was built a `Form` looks at

@@ -1,10 +1,10 @@
-"""One function that knows the good case alone, in Python: the twin of what `scriba._native` has.
+"""One function that knows the good case alone, in Python: the twin of what `_native` has.
 
 It answers None for everything else: what is wrong is found out at leisure by whoever called.
 """
 
 from scriba.errors import KafkaError, ParseError
-from scriba.records import pure
+from scriba.native import fallback as pure
 from scriba.records.compression import Codec, decompress
 from scriba.records.header import Buffer
 

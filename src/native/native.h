@@ -1,5 +1,5 @@
-/* What the files of `scriba._native` share: reading numbers and records from bytes that nobody has
- * checked.
+/* What the files of `scriba.native._native` share: reading numbers and records from bytes that nobody
+ * has checked.
  *
  * Every reader moves a cursor, never past its end, and believes nothing that it read before, so
  * that even bytes that change meanwhile cannot lead it outside. Whatever is wrong with a record is

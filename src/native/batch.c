@@ -4,7 +4,7 @@
  * It knows the good case alone. For everything else the answer is None, and what is wrong, or
  * special, is found out at leisure by `scriba.records.validate`.
  */
-#include "_native.h"
+#include "native.h"
 
 #include <string.h>
 
@@ -276,7 +276,7 @@ static PyType_Slot form_slots[] = {
 };
 
 PyType_Spec form_spec = {
-    .name = "scriba._native.Form",
+    .name = "scriba.native._native.Form",
     .basicsize = sizeof(Form),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = form_slots,

@@ -9,7 +9,7 @@
  * the caller asks the library that reads all of them. A checksum of the content is stepped over, as
  * Kafka does: the batch has one that covers these bytes.
  */
-#include "_native.h"
+#include "native.h"
 
 #include <stdlib.h>
 #include <string.h>

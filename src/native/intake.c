@@ -9,13 +9,13 @@
  * or buffer, a value that is not bytes) is left to the caller: `put` returns None and has changed
  * nothing.
  */
-#include "_native_intake.h"
+#include "intake.h"
 
 #include <stddef.h>
 #include <structmember.h>
 #include <time.h>
 
-/* As `records.intake` has them. */
+/* As `native.intake` has them. */
 #define RECORD_OVERHEAD 10
 #define HEADER_OVERHEAD 4
 #define MAX_NUMBERS 24 /* what the numbers of a record may take beyond the usual overhead */
@@ -337,7 +337,7 @@ static PyType_Slot intake_slots[] = {
 };
 
 PyType_Spec intake_spec = {
-    .name = "scriba._native.Intake",
+    .name = "scriba.native._native.Intake",
     .basicsize = sizeof(Intake),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = intake_slots,

@@ -1,5 +1,5 @@
 /* CRC-32C, by the processor where it can, else by a table. */
-#include "_native_map.h"
+#include "map.h"
 
 #include <string.h>
 

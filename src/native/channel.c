@@ -1,5 +1,5 @@
 /* Tickets and channels: what the intake gives for a record, and where it finds the open batches. */
-#include "_native_intake.h"
+#include "intake.h"
 
 #include <stddef.h>
 #include <structmember.h>
@@ -45,7 +45,7 @@ static PyType_Slot ticket_slots[] = {
 };
 
 PyType_Spec ticket_spec = {
-    .name = "scriba._native.Ticket",
+    .name = "scriba.native._native.Ticket",
     .basicsize = sizeof(Ticket),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE,
     .slots = ticket_slots,
@@ -183,7 +183,7 @@ static PyType_Slot channel_slots[] = {
 };
 
 PyType_Spec channel_spec = {
-    .name = "scriba._native.Channel",
+    .name = "scriba.native._native.Channel",
     .basicsize = sizeof(Channel),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = channel_slots,

@@ -6,7 +6,7 @@
  * writer of keys does not know. Slots are probed one after the other, and some always stay empty:
  * an empty one ends the search.
  */
-#include "_native_map.h"
+#include "map.h"
 
 #include <string.h>
 
@@ -261,7 +261,7 @@ static PyType_Slot map_slots[] = {
 };
 
 PyType_Spec offset_map_spec = {
-    .name = "scriba._native.OffsetMap",
+    .name = "scriba.native._native.OffsetMap",
     .basicsize = sizeof(OffsetMap),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = map_slots,

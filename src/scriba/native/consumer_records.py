@@ -1,6 +1,6 @@
 """The records of a fetched batch as a consumer hands them out, in Python.
 
-`scriba._native` does the same in C where it was built. `RecordFields` carries the fields of the
+`_native` does the same in C where it was built. `RecordFields` carries the fields of the
 class that an application sees, which inherits it and adds no field of its own, so that the
 extension can make its objects without calling it.
 """
@@ -8,8 +8,8 @@ extension can make its objects without calling it.
 from collections.abc import Callable
 from typing import TypeVar
 
+from scriba.native.fallback import decode_records
 from scriba.records.header import Buffer
-from scriba.records.pure import decode_records
 
 R = TypeVar("R")
 

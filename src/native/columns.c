@@ -5,7 +5,7 @@
  * every row that is not null. Rows are added or not at all: a batch that turns out to be malformed
  * leaves the columns as they were.
  */
-#include "_native.h"
+#include "native.h"
 
 #include <string.h>
 
@@ -309,7 +309,7 @@ static PyType_Slot columns_slots[] = {
 };
 
 PyType_Spec columns_spec = {
-    .name = "scriba._native.Columns",
+    .name = "scriba.native._native.Columns",
     .basicsize = sizeof(Columns),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = columns_slots,

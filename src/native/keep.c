@@ -1,5 +1,5 @@
 /* OffsetMap.retain: what compaction leaves of one batch. */
-#include "_native_map.h"
+#include "map.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  * what the bytes mean: frame and batch were compared with what they would be for other offsets, and
  * where they differ are the holes.
  */
-#include "_native.h"
+#include "native.h"
 
 #include <string.h>
 
@@ -188,7 +188,7 @@ static PyType_Slot commit_slots[] = {
 };
 
 PyType_Spec commit_form_spec = {
-    .name = "scriba._native.CommitForm",
+    .name = "scriba.native._native.CommitForm",
     .basicsize = sizeof(CommitForm),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = commit_slots,
