@@ -50,7 +50,7 @@ class Stopwatch:
 
 
 def with_loop(work: Awaitable[tuple[float, float]]) -> tuple[float, float]:
-    from scriba.runtime.loop import run
+    from scriba.runtime.loop.loop import run
 
     async def main() -> tuple[float, float]:
         return await work

@@ -24,7 +24,7 @@ from brokers import ScribaBroker, TraceableBroker, running
 from rawkafka import Connection, batch, create_topic, encode, fetch, produce
 
 from scriba.broker.node import Node
-from scriba.runtime.loop import loop_factory
+from scriba.runtime.loop.loop import loop_factory
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
 

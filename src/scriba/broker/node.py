@@ -47,8 +47,8 @@ from scriba.controller.image import BrokerImage, ClusterImage, Delta
 from scriba.controller.machine import effective_settings
 from scriba.controller.topics import check_name
 from scriba.errors import ErrorCode, KafkaError, error_code
+from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
-from scriba.runtime.tasks import Tasks
 from scriba.settings import NodeSettings
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName

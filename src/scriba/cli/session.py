@@ -17,7 +17,7 @@ from scriba.client.settings import (
     ProducerSettings,
 )
 from scriba.config import ConfigError, did_you_mean
-from scriba.runtime.loop import run as run_loop
+from scriba.runtime.loop.loop import run as run_loop
 
 CLIENT_ID = "scriba-cli"
 

@@ -29,7 +29,7 @@ from scriba.peers.errors import (
 )
 from scriba.peers.links import Links
 from scriba.peers.ports import Backoff, Ports
-from scriba.runtime.tasks import Tasks
+from scriba.runtime.loop.tasks import Tasks
 from scriba.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,

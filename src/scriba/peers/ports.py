@@ -39,8 +39,8 @@ _THREADS = 2
 def real_ports() -> Ports:
     from scriba.runtime.clock import SystemClock
     from scriba.runtime.net import SocketNet
-    from scriba.runtime.offload import ThreadOffload
     from scriba.runtime.rng import SystemRng
+    from scriba.runtime.work.offload import ThreadOffload
 
     return _RealPorts(SystemClock(), SystemRng(), ThreadOffload(_THREADS), SocketNet())
 

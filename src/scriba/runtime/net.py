@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from scriba.runtime.disk import PosixFile
+from scriba.runtime.files.disk import PosixFile
 from scriba.runtime.ports import WOULD_BLOCK, Buffer, File, Stream
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from scriba.instant import Instant
-from scriba.runtime.budget import Budget
-from scriba.runtime.lag import LagHistogram
+from scriba.runtime.loop.lag import LagHistogram
+from scriba.runtime.work.budget import Budget
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 
 from scriba.runtime.clock import SystemClock
-from scriba.runtime.disk import PosixDisk
-from scriba.runtime.lag import LagHistogram, LagMonitor
+from scriba.runtime.files.disk import PosixDisk
+from scriba.runtime.files.unsynced import UnsyncedDisk
+from scriba.runtime.loop.lag import LagHistogram, LagMonitor
 from scriba.runtime.net import SocketNet
-from scriba.runtime.offload import DEFAULT_THREADS, ThreadOffload
 from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Workers
 from scriba.runtime.rng import SystemRng
-from scriba.runtime.unsynced import UnsyncedDisk
-from scriba.runtime.workers import ChildWorkers
+from scriba.runtime.work.offload import DEFAULT_THREADS, ThreadOffload
+from scriba.runtime.work.workers import ChildWorkers
 
 
 class RealWorld:

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 from scriba.client.cluster import Cluster
 from scriba.client.settings import ClientSettings
 from scriba.peers.ports import real_ports
-from scriba.runtime.loop import loop_factory
+from scriba.runtime.loop.loop import loop_factory
 
 T = TypeVar("T")
 

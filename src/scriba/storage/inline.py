@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from scriba.runtime.budget import Budget
+from scriba.runtime.work.budget import Budget
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,8 +8,8 @@ import asyncio
 import sys
 from typing import Any
 
-from scriba.runtime.hosting import serve_calls
-from scriba.runtime.lapse import LapseLoop
+from scriba.runtime.loop.hosting import serve_calls
+from scriba.runtime.loop.lapse import LapseLoop
 from scriba.testing.inside import Inside
 
 

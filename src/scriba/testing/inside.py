@@ -21,7 +21,7 @@ from scriba.client.producing.partitioner import by_key
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.batch import Record as Plain
 from scriba.records.batch import encode_batch
-from scriba.runtime.lapse import LapseLoop, LapseWorld
+from scriba.runtime.loop.lapse import LapseLoop, LapseWorld
 from scriba.settings import NodeSettings
 from scriba.storage.results import Slice
 from scriba.storage.segments.not_resident import settled

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from scriba.config import ConfigError
 from scriba.errors import ErrorCode
-from scriba.runtime.hosting import in_a_thread, temporary_directory, until
+from scriba.runtime.loop.hosting import in_a_thread, temporary_directory, until
 from scriba.settings import NodeSettings
 from scriba.settings.listeners import WILDCARDS
 from scriba.testing.carried import api_named, error_named

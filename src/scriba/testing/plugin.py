@@ -65,7 +65,7 @@ def scriba_broker(pytestconfig: pytest.Config) -> "Iterator[Broker]":
 @pytest.fixture
 def scriba_prefix(request: pytest.FixtureRequest) -> str:
     """A text for names of topics and groups that no other test has."""
-    from scriba.runtime.hosting import unique
+    from scriba.runtime.loop.hosting import unique
 
     name = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name).strip("-.")
     return f"{name[:_LONGEST]}-{unique()}"

@@ -13,7 +13,7 @@ from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.groups.machine import Groups
 from scriba.groups.store import Store
-from scriba.runtime.pace import Pace
+from scriba.runtime.loop.pace import Pace
 from scriba.testing.sim.disk import SimDisk
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.messages import groups

@@ -12,7 +12,7 @@ from scriba.broker.node import Node
 from scriba.cli.main import main
 from scriba.client import Admin, ClientError, NewTopic, TopicPartition
 from scriba.records.header import HEADER_SIZE, walk
-from scriba.runtime.loop import run
+from scriba.runtime.loop.loop import run
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
 

@@ -12,7 +12,7 @@ from scriba.config import StartError
 from scriba.controller.image import DIRECTORY_UNASSIGNED
 from scriba.records.batch import decode_records
 from scriba.records.header import walk
-from scriba.runtime.loop import run
+from scriba.runtime.loop.loop import run
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
 from scriba.storage.directory.meta_properties import MetaProperties

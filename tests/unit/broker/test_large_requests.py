@@ -18,7 +18,7 @@ from scriba.broker.net.dispatch import LARGE_AT_A_TIME
 from scriba.broker.net.large_requests import DEFAULT, LIMITS, MAX_REPEATS
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
-from scriba.runtime import pace
+from scriba.runtime.loop import pace
 from scriba.runtime.ports import Stream
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld

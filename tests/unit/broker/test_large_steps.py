@@ -12,7 +12,7 @@ from scriba.broker.net.context import ANONYMOUS, Context
 from scriba.broker.node import Node
 from scriba.errors import KafkaError
 from scriba.records.batch import EndTxnMarker
-from scriba.runtime import pace
+from scriba.runtime.loop import pace
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.messages import groups as wire

@@ -17,8 +17,8 @@ from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.raft.machine import Raft
 from scriba.raft.messages import Position
 from scriba.records.batch import HEADER_SIZE, control_type, decode_records, walk
+from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.rng import SeededRng
-from scriba.runtime.tasks import Tasks
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings, TopicSettings
 from scriba.storage.log import Log

@@ -26,7 +26,7 @@ from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
 from scriba.records.compression import Codec
-from scriba.runtime.pace import Pace
+from scriba.runtime.loop.pace import Pace
 from scriba.settings import NodeSettings
 from scriba.storage.log import Slice
 from scriba.testing.sim.world import ProcessWorld, SimWorld

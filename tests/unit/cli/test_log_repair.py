@@ -9,8 +9,8 @@ from scriba.cli.main import main
 from scriba.instant import Instant
 from scriba.records.batch import Record, decode_records, encode_batch, read_header
 from scriba.records.header import CRC_OFFSET, HEADER_SIZE, walk
-from scriba.runtime.disk import PosixDisk
-from scriba.runtime.offload import ThreadOffload
+from scriba.runtime.files.disk import PosixDisk
+from scriba.runtime.work.offload import ThreadOffload
 from scriba.settings import TopicSettings
 from scriba.storage.log import Log
 

@@ -14,7 +14,7 @@ from scriba.errors import ErrorCode
 from scriba.peers.connection import SOFTWARE, Connection, Payload, encode_frame
 from scriba.peers.errors import BrokerError, ClientError, NetworkError, TimedOut
 from scriba.peers.ports import real_ports
-from scriba.runtime.loop import loop_factory
+from scriba.runtime.loop.loop import loop_factory
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.testing.sim.net import NetFaults
 from scriba.testing.sim.world import ProcessWorld, SimWorld

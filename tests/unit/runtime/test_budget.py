@@ -3,8 +3,8 @@
 import asyncio
 import threading
 
-from scriba.runtime.budget import WORK_BYTES, Budget, run_within
-from scriba.runtime.offload import ThreadOffload
+from scriba.runtime.work.budget import WORK_BYTES, Budget, run_within
+from scriba.runtime.work.offload import ThreadOffload
 
 
 def test_work_waits_for_its_share_and_large_work_is_not_passed_by():

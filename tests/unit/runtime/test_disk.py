@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from scriba.runtime.disk import PosixDisk, PosixFile
-from scriba.runtime.offload import ThreadOffload
+from scriba.runtime.files.disk import PosixDisk, PosixFile
+from scriba.runtime.files.residency import Residency
 from scriba.runtime.ports import WOULD_BLOCK
-from scriba.runtime.residency import Residency
+from scriba.runtime.work.offload import ThreadOffload
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="asks the Linux page cache")
 

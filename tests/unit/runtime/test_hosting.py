@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from scriba.runtime.hosting import LoopThread, in_a_thread, unique, until
+from scriba.runtime.loop.hosting import LoopThread, in_a_thread, unique, until
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scriba.runtime.lapse import MOST_STEPS, LapseLoop, LapseWorld
+from scriba.runtime.loop.lapse import MOST_STEPS, LapseLoop, LapseWorld
 
 HOUR_MS = 3_600_000
 

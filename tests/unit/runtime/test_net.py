@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scriba.runtime import loop as loop_module
+from scriba.runtime.loop import loop as loop_module
 from scriba.runtime.net import SocketNet, SocketStream
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Listener, Stream
 from scriba.runtime.world import RealWorld

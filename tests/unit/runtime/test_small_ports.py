@@ -10,13 +10,13 @@ from types import FrameType
 
 import pytest
 
-from scriba.runtime import lag
-from scriba.runtime import loop as loop_module
 from scriba.runtime.clock import SystemClock
-from scriba.runtime.lag import LagHistogram, LagMonitor, Spent, judge
-from scriba.runtime.offload import ThreadOffload
+from scriba.runtime.loop import lag
+from scriba.runtime.loop import loop as loop_module
+from scriba.runtime.loop.lag import LagHistogram, LagMonitor, Spent, judge
 from scriba.runtime.ports import World
 from scriba.runtime.rng import SystemRng, shape_uuid
+from scriba.runtime.work.offload import ThreadOffload
 from scriba.runtime.world import RealWorld
 
 
@@ -81,7 +81,7 @@ async def test_a_slice_that_holds_the_loop_is_logged_with_the_name_of_who_ran(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(lag, "TOLD_EVERY_S", 0.0)
-    with caplog.at_level(logging.INFO, "scriba.runtime.lag"):
+    with caplog.at_level(logging.INFO, "scriba.runtime.loop.lag"):
         async with RealWorld() as world:
             # Where other programs leave the watching thread no time, it misses one or the other.
             while "hold_the_loop" not in caplog.text:
@@ -128,7 +128,7 @@ async def test_late_beats_are_told_once_a_minute_and_only_the_long_ones_as_warni
         assert monitor._beat_handle is not None
         monitor._beat_handle.cancel()
 
-    with caplog.at_level(logging.INFO, "scriba.runtime.lag"):
+    with caplog.at_level(logging.INFO, "scriba.runtime.loop.lag"):
         beat(0.2)
         for _ in range(126):
             beat(0.1)

@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from scriba.runtime.tasks import Tasks
+from scriba.runtime.loop.tasks import Tasks
 
 
 async def test_an_unexpected_failure_reaches_the_one_who_watches(

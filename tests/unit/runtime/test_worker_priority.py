@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from scriba.runtime.workers import NICENESS, ChildWorker, ChildWorkers
+from scriba.runtime.work.workers import NICENESS, ChildWorker, ChildWorkers
 
 TASKS = "scriba.testing.sim.tasks"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scriba.runtime.workers import AHEAD, ChildWorker, ChildWorkers
+from scriba.runtime.work.workers import AHEAD, ChildWorker, ChildWorkers
 
 TASKS = "scriba.testing.sim.tasks"
 PATIENCE_S = 300
@@ -85,7 +85,7 @@ def test_no_child_outlives_its_parent() -> None:
             sys.executable,
             "-c",
             "import asyncio\n"
-            "from scriba.runtime.workers import ChildWorker\n"
+            "from scriba.runtime.work.workers import ChildWorker\n"
             "async def main():\n"
             f"    async for item in ChildWorker().run('{TASKS}:for_ever'):\n"
             "        print(item, flush=True)\n"

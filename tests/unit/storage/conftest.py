@@ -13,9 +13,9 @@ import pytest
 from scriba.instant import Instant
 from scriba.records.batch import Record, decode_records, encode_batch, read_header, walk
 from scriba.records.header import BatchHeader
-from scriba.runtime.disk import PosixDisk, PosixFile
-from scriba.runtime.offload import ThreadOffload
+from scriba.runtime.files.disk import PosixDisk, PosixFile
 from scriba.runtime.ports import WOULD_BLOCK, Buffer
+from scriba.runtime.work.offload import ThreadOffload
 from scriba.settings import TopicSettings
 from scriba.storage.log import EMPTY, Appended, Cold, Log, Slice
 

@@ -20,8 +20,8 @@ from scriba.records.batch import (
     walk,
 )
 from scriba.records.compression import Codec
-from scriba.runtime.disk import PosixDisk
-from scriba.runtime.offload import ThreadOffload
+from scriba.runtime.files.disk import PosixDisk
+from scriba.runtime.work.offload import ThreadOffload
 from scriba.settings import TopicSettings
 from scriba.storage.log import Cold, Log, Slice
 from scriba.testing.sim.compacting import MEANS, append, compact

@@ -25,7 +25,7 @@ from scriba.groups.regex.search import Search
 from scriba.groups.regex.syntax import Expression
 from scriba.outcome import Sees
 from scriba.records.compression import Codec
-from scriba.runtime.pace import Pace
+from scriba.runtime.loop.pace import Pace
 from scriba.settings import GroupConfigs, NodeSettings
 from scriba.storage.results import NoRoom
 from scriba.txn.facts import TxnSettings

@@ -26,7 +26,7 @@ from scriba.wire.messages.coordinators import decode_change, encode_change
 
 if TYPE_CHECKING:
     from scriba.native.fallback import Builder
-    from scriba.runtime.pace import Pace
+    from scriba.runtime.loop.pace import Pace
     from scriba.storage.log import Log
 
 NO_PRODUCER: Final = (-1, -1)

@@ -44,7 +44,7 @@ from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
 from scriba.outcome import Caller, Change, Machine, Origin, Outcome, Token
 from scriba.records.compression import Codec
-from scriba.runtime.pace import Pace
+from scriba.runtime.loop.pace import Pace
 from scriba.settings import NodeSettings
 from scriba.wire.schema import Message
 

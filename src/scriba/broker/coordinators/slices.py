@@ -19,7 +19,7 @@ from scriba.broker.coordinators.shard import Shard, State
 from scriba.errors import KafkaError
 from scriba.instant import Instant
 from scriba.outcome import Outcome
-from scriba.runtime.pace import Pace
+from scriba.runtime.loop.pace import Pace
 
 if TYPE_CHECKING:
     from scriba.broker.coordinators.shards import Shards

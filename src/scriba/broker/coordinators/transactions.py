@@ -22,7 +22,7 @@ from scriba.broker.net.context import ANONYMOUS, Context
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
 from scriba.records.header import set_log_append_time
-from scriba.runtime.pace import Pace
+from scriba.runtime.loop.pace import Pace
 from scriba.runtime.watermark import Watermark
 from scriba.txn.messages import MarkersWritten, TopicPartition, WriteMarkers
 from scriba.txn.states import by_topic

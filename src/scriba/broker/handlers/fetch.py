@@ -21,7 +21,7 @@ from scriba.broker.net.large_requests import AT_ONCE
 from scriba.broker.partitions.fetch_sessions import Plan, Watched
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
-from scriba.runtime.pace import Pace, in_slices
+from scriba.runtime.loop.pace import Pace, in_slices
 from scriba.storage.log import EMPTY, Cold, Slice
 from scriba.wire.messages.fetch import (
     AbortedTransaction,

@@ -14,7 +14,7 @@ from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.offsets.fetch import check_asked_once
 from scriba.groups.refusals import refused
-from scriba.runtime.pace import Pace
+from scriba.runtime.loop.pace import Pace
 from scriba.wire.messages import groups as wire
 from scriba.wire.messages.txn import (
     TxnOffsetCommitRequest,

@@ -11,7 +11,7 @@ from scriba.broker.handlers.topics import auto_create
 from scriba.broker.net.context import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
-from scriba.runtime.pace import Pace, in_slices
+from scriba.runtime.loop.pace import Pace, in_slices
 from scriba.wire.messages.metadata import (
     ApiVersion,
     ApiVersionsRequest,

@@ -42,9 +42,9 @@ from scriba.records.validate import (
     peek,
     prepare,
 )
-from scriba.runtime.budget import run_within
-from scriba.runtime.pace import Pace
+from scriba.runtime.loop.pace import Pace
 from scriba.runtime.watermark import Watermark
+from scriba.runtime.work.budget import run_within
 from scriba.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,

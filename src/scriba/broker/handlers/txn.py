@@ -14,7 +14,7 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.regex.search import matching
 from scriba.groups.regex.syntax import Expression
 from scriba.records.batch import EndTxnMarker
-from scriba.runtime.pace import Pace
+from scriba.runtime.loop.pace import Pace
 from scriba.txn.messages import EndTxnWith, ProducerIdNeeded, TopicPartition
 from scriba.txn.partitions import grouped, result_of
 from scriba.txn.states import BY_LABEL

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.controller.image import BROKER, ClusterImage
 from scriba.instant import OFF_MS, PAUSE_MS, ClockWatch, Instant
-from scriba.runtime.pace import Pace
+from scriba.runtime.loop.pace import Pace
 from scriba.wire.messages.configs import (
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsRequestAlterableConfig,

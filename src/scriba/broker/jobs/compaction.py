@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scriba.errors import KafkaError
 from scriba.instant import Instant
-from scriba.runtime.pace import Pace
+from scriba.runtime.loop.pace import Pace
 from scriba.runtime.ports import Clock, Worker
 from scriba.settings import NodeSettings
 from scriba.storage.compaction.choice import Dirt, dirtiest

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.errors import KafkaError
 from scriba.instant import Instant
-from scriba.runtime.pace import Pace
+from scriba.runtime.loop.pace import Pace
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node

@@ -36,8 +36,8 @@ from scriba.instant import Instant
 from scriba.raft.messages import Position, Voter
 from scriba.raft.progress import Replica
 from scriba.records.batch import HEADER_SIZE
+from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
-from scriba.runtime.tasks import Tasks
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings
 from scriba.storage.results import NoRoom

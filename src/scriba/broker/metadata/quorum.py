@@ -41,8 +41,8 @@ from scriba.records.batch import (
     walk,
     write_varint,
 )
+from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
-from scriba.runtime.tasks import Tasks
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings, TopicSettings
 from scriba.storage.log import Log, Slice

@@ -40,9 +40,9 @@ from scriba.broker.net.answers import (
     Slot,
 )
 from scriba.broker.net.buffers import ALONE, ReceiveBuffer
-from scriba.runtime.pace import call_in_turn
+from scriba.runtime.loop.pace import call_in_turn
+from scriba.runtime.loop.tasks import cancel_begun
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Stream
-from scriba.runtime.tasks import cancel_begun
 
 if TYPE_CHECKING:
     from scriba.broker.fastpath.commit import Commits

@@ -43,7 +43,7 @@ from scriba.broker.net.large_requests import (
 )
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups.refusals import refused, refuses
-from scriba.runtime.pace import BETWEEN_LOOKS, Pace, in_slices, next_turn
+from scriba.runtime.loop.pace import BETWEEN_LOOKS, Pace, in_slices, next_turn
 from scriba.wire.frame import RequestHeader, decode_request_header
 from scriba.wire.schema import Hole, Message, TooMany
 from scriba.wire.views import Revoke, revoker

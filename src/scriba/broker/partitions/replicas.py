@@ -19,7 +19,7 @@ from scriba.broker.partitions.assignments import Assignments
 from scriba.broker.partitions.partition import Partition
 from scriba.controller.image import BROKER, TOPIC, ClusterImage, Delta, PartitionImage
 from scriba.errors import ErrorCode, KafkaError
-from scriba.runtime.pace import Pace
+from scriba.runtime.loop.pace import Pace
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.log import FOR_EVER_MS
 from scriba.storage.directory.logdir import LogDir

@@ -16,8 +16,8 @@ from typing import Any, Final, NamedTuple
 from scriba.cli.output import counted, print_json, size
 from scriba.cli.problems import CommandError
 from scriba.records.header import HEADER
-from scriba.runtime.disk import PosixDisk
-from scriba.runtime.offload import ThreadOffload
+from scriba.runtime.files.disk import PosixDisk
+from scriba.runtime.work.offload import ThreadOffload
 from scriba.storage.directory.checkpoints import RECOVERY_POINTS, read_offsets
 from scriba.storage.directory.names import (
     INDEX,

@@ -56,8 +56,8 @@ def run(options: argparse.Namespace, environment: Mapping[str, str] = os.environ
 def start(options: argparse.Namespace, settings: NodeSettings) -> int:
     # After the settings, so that a wrong word is told at once.
     from scriba.broker.node import Node
-    from scriba.runtime.loop import hold_collector, raise_file_limit
-    from scriba.runtime.loop import run as run_loop
+    from scriba.runtime.loop.loop import hold_collector, raise_file_limit
+    from scriba.runtime.loop.loop import run as run_loop
     from scriba.runtime.world import RealWorld
 
     hold_collector()
@@ -143,7 +143,7 @@ async def end_with(parent: int, life: "asyncio.Future[None]") -> None:
 
 
 async def live(node: "Node", world: "RealWorld", options: argparse.Namespace) -> None:
-    from scriba.runtime.loop import freeze
+    from scriba.runtime.loop.loop import freeze
     from scriba.runtime.supervisor import READY, STOPPING, tell
 
     await node.start()

@@ -26,8 +26,8 @@ from scriba.native.intake import Lock
 from scriba.peers.errors import ClientError
 from scriba.records.record import Record
 from scriba.runtime.clock import SystemClock
+from scriba.runtime.loop.threads import new_lock
 from scriba.runtime.ports import Clock, Rng
-from scriba.runtime.threads import new_lock
 
 _RATIO_UP: Final = 0.05
 _RATIO_DOWN: Final = 0.005

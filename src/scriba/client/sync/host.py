@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 
 from scriba.peers.errors import ClientError, Closed
-from scriba.runtime.loop import run
-from scriba.runtime.threads import new_lock, start_daemon
+from scriba.runtime.loop.loop import run
+from scriba.runtime.loop.threads import new_lock, start_daemon
 
 
 class Client(Protocol):

@@ -25,7 +25,7 @@ from scriba.client.settings import ProducerSettings
 from scriba.client.sync.host import Sync, waits
 from scriba.client.transactions.transactions import OffsetsLike, Transaction
 from scriba.peers.errors import ClientError, Closed, TimedOut
-from scriba.runtime.threads import new_lock
+from scriba.runtime.loop.threads import new_lock
 
 _Record = tuple[str, Any, Any, int | None, int | None, HeadersLike]
 

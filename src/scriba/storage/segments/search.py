@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 from scriba.records.batch import find_record
 from scriba.records.compression import memory_for
 from scriba.records.header import HEADER, HEADER_SIZE, LOG_OVERHEAD, BatchHeader
-from scriba.runtime.budget import run_within
 from scriba.runtime.ports import Offload
+from scriba.runtime.work.budget import run_within
 from scriba.storage.segments.not_resident import settled
 from scriba.storage.segments.scan import read_batch
 from scriba.storage.segments.segment import Damaged, Segment

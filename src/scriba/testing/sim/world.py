@@ -24,11 +24,11 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Final, ParamSpec, TypeVar
 
 from scriba.instant import Instant
-from scriba.runtime.budget import Budget
-from scriba.runtime.lag import LagHistogram
+from scriba.runtime.loop.lag import LagHistogram
 from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Workers
 from scriba.runtime.rng import SeededRng
-from scriba.runtime.worker_process import find_task
+from scriba.runtime.work.budget import Budget
+from scriba.runtime.work.worker_process import find_task
 from scriba.testing.sim.disk import SimDisk
 from scriba.testing.sim.loop import Life, SimLoop
 from scriba.testing.sim.net import NetFaults, Network, SimNet

@@ -26,7 +26,7 @@ from typing import Any, Final
 from scriba.cli.problems import CommandError
 from scriba.pipelines.shop import topics
 from scriba.pipelines.shop.topics import RUNNING
-from scriba.runtime.loop import run as run_loop
+from scriba.runtime.loop.loop import run as run_loop
 from scriba.spark import classes
 from scriba.spark.doctor import examine
 

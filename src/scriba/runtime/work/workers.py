@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any, Final
 
-from scriba.runtime.worker_process import END, ERROR, GO, LENGTH
+from scriba.runtime.work.worker_process import END, ERROR, GO, LENGTH
 
 AHEAD: Final = 2
 """Items that a task may make before the last one was taken."""
@@ -26,7 +26,9 @@ AHEAD: Final = 2
 NICENESS: Final = 5
 """Added to the parent's, for a child that may take time from others."""
 
-CHILD: Final = "import os; os.setpgid(0, 0); from scriba.runtime.worker_process import main; main()"
+CHILD: Final = (
+    "import os; os.setpgid(0, 0); from scriba.runtime.work.worker_process import main; main()"
+)
 
 
 class ChildWorker:

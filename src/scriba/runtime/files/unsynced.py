@@ -6,7 +6,7 @@ What was written is in the page cache, so it outlives a killed process; a power 
 import os
 import weakref
 
-from scriba.runtime.disk import PosixDisk, PosixFile
+from scriba.runtime.files.disk import PosixDisk, PosixFile
 from scriba.runtime.ports import Offload
 
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from importlib import import_module
 from typing import Any, BinaryIO, Final
 
-from scriba.runtime.disk import PosixDisk
-from scriba.runtime.offload import ThreadOffload
+from scriba.runtime.files.disk import PosixDisk
+from scriba.runtime.work.offload import ThreadOffload
 
 LENGTH: Final = struct.Struct(">I")
 ITEM, END, ERROR = range(3)

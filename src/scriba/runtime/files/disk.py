@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Concatenate, Final, ParamSpec
 
+from scriba.runtime.files.residency import RWF_NOWAIT, Residency
 from scriba.runtime.ports import WOULD_BLOCK, Buffer, Offload
-from scriba.runtime.residency import RWF_NOWAIT, Residency
 
 P = ParamSpec("P")
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
-from scriba.runtime.budget import Budget
+from scriba.runtime.work.budget import Budget
 
 P = ParamSpec("P")
 T = TypeVar("T")

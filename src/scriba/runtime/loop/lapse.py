@@ -19,13 +19,13 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final, ParamSpec, TypeVar
 
 from scriba.runtime.clock import AdjustableClock
-from scriba.runtime.lag import LagHistogram
+from scriba.runtime.files.unsynced import UnsyncedDisk
+from scriba.runtime.loop.lag import LagHistogram
 from scriba.runtime.net import SocketNet
-from scriba.runtime.offload import ThreadOffload
 from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Worker, Workers
 from scriba.runtime.rng import SystemRng
-from scriba.runtime.unsynced import UnsyncedDisk
-from scriba.runtime.workers import ChildWorkers
+from scriba.runtime.work.offload import ThreadOffload
+from scriba.runtime.work.workers import ChildWorkers
 
 P = ParamSpec("P")
 T = TypeVar("T")
