@@ -44,7 +44,7 @@ from shop_parts import Part, ends_with_its_parts  # noqa: E402
 
 from scriba.client import SyncConsumer  # noqa: E402
 from scriba.pipelines.shop import topics  # noqa: E402
-from scriba.pipelines.shop.generator import Generator, Shape  # noqa: E402
+from scriba.pipelines.shop.simulation.generator import Generator, Shape  # noqa: E402
 
 CLIENTS = 16
 PARTITIONS = 8

@@ -37,7 +37,7 @@ from shop_parts import Part, ends_with_its_parts, quick_java, shop_broker  # noq
 
 from scriba.client import SyncProducer  # noqa: E402
 from scriba.pipelines.shop import topics  # noqa: E402
-from scriba.pipelines.shop.rules import time_name  # noqa: E402
+from scriba.pipelines.shop.events.rules import time_name  # noqa: E402
 
 PRODUCTS, USERS = 200, 500
 PATIENCE = 600.0

@@ -36,7 +36,7 @@ from scriba.client import (  # noqa: E402
     SyncConsumer,
 )
 from scriba.pipelines.shop import topics  # noqa: E402
-from scriba.pipelines.shop.rules import (  # noqa: E402
+from scriba.pipelines.shop.events.rules import (  # noqa: E402
     LOOKED_BEFORE,
     MINUTE_MS,
     SESSION_GAP,

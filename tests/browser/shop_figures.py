@@ -8,7 +8,7 @@ from typing import Any
 
 from scriba.client import SyncProducer
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.catalogue import name_of, product_id
+from scriba.pipelines.shop.simulation.catalogue import name_of, product_id
 from scriba.pipelines.shop.topics import Names
 
 MINUTE = 60

@@ -12,7 +12,7 @@ from webdriver import Browser
 
 from scriba.client import SyncAdmin
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.rules import WATERMARK
+from scriba.pipelines.shop.events.rules import WATERMARK
 
 Start = Callable[..., Dashboard]
 

@@ -4,12 +4,13 @@ import json
 from collections.abc import Iterable
 
 from scriba.client import SyncConsumer, SyncProducer
-from scriba.pipelines.shop import clocks, topics
-from scriba.pipelines.shop.generator import Delivery
-from scriba.pipelines.shop.queries import Settings, Shop
-from scriba.pipelines.shop.runner import Runner
+from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.events import clocks
+from scriba.pipelines.shop.simulation.generator import Delivery
+from scriba.pipelines.shop.simulation.truth import Table, Truth
+from scriba.pipelines.shop.streaming.queries import Settings, Shop
+from scriba.pipelines.shop.streaming.runner import Runner
 from scriba.pipelines.shop.topics import Names
-from scriba.pipelines.shop.truth import Table, Truth
 
 from .conftest import Desk
 

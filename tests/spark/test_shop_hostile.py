@@ -10,12 +10,12 @@ import pytest
 
 from scriba.client import ConsumerRecord, SyncConsumer, SyncProducer
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.checks import ACCEPTED, DEAD_LETTER, LATE, Verdict, judge
-from scriba.pipelines.shop.lake import open_lake, stream
-from scriba.pipelines.shop.queries import Settings
-from scriba.pipelines.shop.rules import MINUTE_MS, minute_name, time_name
-from scriba.pipelines.shop.runner import Runner
-from scriba.pipelines.shop.truth import STEPS
+from scriba.pipelines.shop.events.checks import ACCEPTED, DEAD_LETTER, LATE, Verdict, judge
+from scriba.pipelines.shop.events.rules import MINUTE_MS, minute_name, time_name
+from scriba.pipelines.shop.lake.lake import open_lake, stream
+from scriba.pipelines.shop.simulation.truth import STEPS
+from scriba.pipelines.shop.streaming.queries import Settings
+from scriba.pipelines.shop.streaming.runner import Runner
 
 from .conftest import Desk
 from .shop_nasty import Nasty

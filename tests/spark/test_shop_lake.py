@@ -10,13 +10,13 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.generator import Delivery, Generator, Shape
-from scriba.pipelines.shop.lake import NAME, Archive, Lake, open_lake, placed, stream
-from scriba.pipelines.shop.questions import QUESTIONS, NoRecords, NotAnswered, answer, ask
-from scriba.pipelines.shop.rules import HOUR_MS
-from scriba.pipelines.shop.runner import Runner
+from scriba.pipelines.shop.events.rules import HOUR_MS
+from scriba.pipelines.shop.lake.lake import NAME, Archive, Lake, open_lake, placed, stream
+from scriba.pipelines.shop.lake.questions import QUESTIONS, NoRecords, NotAnswered, answer, ask
+from scriba.pipelines.shop.simulation.generator import Delivery, Generator, Shape
+from scriba.pipelines.shop.simulation.truth import Truth
+from scriba.pipelines.shop.streaming.runner import Runner
 from scriba.pipelines.shop.topics import Names
-from scriba.pipelines.shop.truth import Truth
 from scriba.spark.origin import QUERY
 
 from .conftest import Desk

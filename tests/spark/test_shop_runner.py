@@ -8,9 +8,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from scriba.pipelines.attempts import FAILURES, MACHINE_IS_BUSY
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.generator import Generator, Shape
-from scriba.pipelines.shop.queries import Shop
-from scriba.pipelines.shop.runner import GivenUp, Runner
+from scriba.pipelines.shop.simulation.generator import Generator, Shape
+from scriba.pipelines.shop.streaming.queries import Shop
+from scriba.pipelines.shop.streaming.runner import GivenUp, Runner
 
 from .conftest import Desk
 from .shop_store import Store

@@ -9,9 +9,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.checks import DEAD_LETTER, LATE, OUTCOMES, judge
-from scriba.pipelines.shop.events import accepted, judged
-from scriba.pipelines.shop.figures import (
+from scriba.pipelines.shop.events.checks import DEAD_LETTER, LATE, OUTCOMES, judge
+from scriba.pipelines.shop.events.events import accepted, judged
+from scriba.pipelines.shop.streaming.figures import (
     LARGEST,
     OUTCOME,
     by_minute,

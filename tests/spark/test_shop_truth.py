@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.generator import Delivery, Event, Generator, Shape, encode
-from scriba.pipelines.shop.rules import HOUR_MS
-from scriba.pipelines.shop.truth import Table, Truth
+from scriba.pipelines.shop.events.rules import HOUR_MS
+from scriba.pipelines.shop.simulation.generator import Delivery, Event, Generator, Shape, encode
+from scriba.pipelines.shop.simulation.truth import Table, Truth
 
 from .conftest import Desk
 from .shop_store import Store

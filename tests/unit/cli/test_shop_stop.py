@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from scriba.pipelines.shop import runner as running
 from scriba.pipelines.shop.commands.shop import keep_running
+from scriba.pipelines.shop.streaming import runner as running
 
 NOT_USED: Any = None
 

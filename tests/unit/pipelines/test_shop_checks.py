@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.checks import (
+from scriba.pipelines.shop.events.checks import (
     ACCEPTED,
     BOT,
     DEAD_LETTER,
@@ -25,8 +25,8 @@ from scriba.pipelines.shop.checks import (
     take,
     time_us,
 )
-from scriba.pipelines.shop.events import COLUMNS, EVENT, judged_batch
-from scriba.pipelines.shop.rules import time_ms
+from scriba.pipelines.shop.events.events import COLUMNS, EVENT, judged_batch
+from scriba.pipelines.shop.events.rules import time_ms
 
 VIEW, CART, BUY = topics.INPUTS
 NOW = time_ms("2026-11-15T12:35:00Z")

@@ -7,10 +7,10 @@ from itertools import islice, pairwise
 import pytest
 
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.catalogue import name_of
-from scriba.pipelines.shop.generator import Delivery, Event, Generator, Shape, encode
-from scriba.pipelines.shop.rules import HOUR_MS, MINUTE_MS, time_ms, time_name
-from scriba.pipelines.shop.truth import Truth, sessions
+from scriba.pipelines.shop.events.rules import HOUR_MS, MINUTE_MS, time_ms, time_name
+from scriba.pipelines.shop.simulation.catalogue import name_of
+from scriba.pipelines.shop.simulation.generator import Delivery, Event, Generator, Shape, encode
+from scriba.pipelines.shop.simulation.truth import Truth, sessions
 
 START = 1_793_000_000_000
 

@@ -2,8 +2,8 @@
 
 import json
 
-from scriba.pipelines.shop.progress import NOTHING, Sums, progress
-from scriba.pipelines.shop.rules import time_ms
+from scriba.pipelines.shop.events.rules import time_ms
+from scriba.pipelines.shop.streaming.progress import NOTHING, Sums, progress
 from scriba.pipelines.shop.topics import CONTRACTS, PROGRESS
 from scriba.spark.progress import Figures, Outcome
 

@@ -2,9 +2,9 @@
 
 from random import Random
 
-from scriba.pipelines.shop.ranking import Ranking
-from scriba.pipelines.shop.rules import HOUR_MS, MINUTE_MS, minute_name
-from scriba.pipelines.shop.tally import Tally
+from scriba.pipelines.shop.events.rules import HOUR_MS, MINUTE_MS, minute_name
+from scriba.pipelines.shop.streaming.ranking import Ranking
+from scriba.pipelines.shop.streaming.tally import Tally
 from scriba.pipelines.shop.topics import LATEST
 
 HOUR = 498_000 * HOUR_MS

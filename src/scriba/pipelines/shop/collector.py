@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from scriba.client import ClientError, Producer
-from scriba.pipelines.shop.checks import LONGEST_AGENT, Refused, Taken, read, take
+from scriba.pipelines.shop.events.checks import LONGEST_AGENT, Refused, Taken, read, take
 from scriba.pipelines.shop.topics import INPUTS, Names
 
 LARGEST_BODY: Final = 1024 * 1024

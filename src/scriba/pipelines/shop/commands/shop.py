@@ -21,18 +21,18 @@ from scriba.pipelines.shop.topics import Names, create
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from scriba.pipelines.shop.feed import Sent
-    from scriba.pipelines.shop.lake import Lake
-    from scriba.pipelines.shop.queries import Settings, Start
+    from scriba.pipelines.shop.lake.lake import Lake
+    from scriba.pipelines.shop.simulation.feed import Sent
+    from scriba.pipelines.shop.streaming.queries import Settings, Start
 
 REACH_SECONDS = 10.0
 
 
 def generate(options: argparse.Namespace) -> int:
     from scriba.client import Producer
-    from scriba.pipelines.shop.feed import Feed, publish_catalogue
-    from scriba.pipelines.shop.generator import Generator, Shape
-    from scriba.pipelines.shop.truth import Truth
+    from scriba.pipelines.shop.simulation.feed import Feed, publish_catalogue
+    from scriba.pipelines.shop.simulation.generator import Generator, Shape
+    from scriba.pipelines.shop.simulation.truth import Truth
 
     names = prepare(options)
     _make_up_arrivals(options, names)
@@ -63,7 +63,7 @@ def generate(options: argparse.Namespace) -> int:
 
 
 def _make_up_arrivals(options: argparse.Namespace, names: Names) -> None:
-    from scriba.pipelines.shop.clocks import NoMadeUpPast, make_up_arrivals
+    from scriba.pipelines.shop.events.clocks import NoMadeUpPast, make_up_arrivals
 
     try:
         make_up_arrivals(options.bootstrap, names)
@@ -130,8 +130,8 @@ def collect(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     names = prepare(options)
     with running_spark(options, "scriba-shop") as spark:
-        from scriba.pipelines.shop import clocks
-        from scriba.pipelines.shop.queries import Settings, Shop
+        from scriba.pipelines.shop.events import clocks
+        from scriba.pipelines.shop.streaming.queries import Settings, Shop
 
         settings = Settings(
             options.bootstrap,
@@ -157,8 +157,8 @@ def archive(options: argparse.Namespace) -> int:
         )
     names = None if options.compact else prepare(options)
     with running_spark(options, "scriba-shop-archive") as spark:
-        from scriba.pipelines.shop import lake
-        from scriba.pipelines.shop.queries import Settings
+        from scriba.pipelines.shop.lake import lake
+        from scriba.pipelines.shop.streaming.queries import Settings
 
         kept = open_lake(options, spark)
         if names is None:
@@ -183,7 +183,13 @@ def query(options: argparse.Namespace) -> int:
     if (options.question is None) == (options.sql is None):
         raise Misuse("ask one question, by its name or with --sql")
     with running_spark(options, "scriba-shop-query") as spark:
-        from scriba.pipelines.shop.questions import QUESTIONS, NoRecords, NotAnswered, answer, ask
+        from scriba.pipelines.shop.lake.questions import (
+            QUESTIONS,
+            NoRecords,
+            NotAnswered,
+            answer,
+            ask,
+        )
 
         sql = options.sql or QUESTIONS[options.question]
         lake = open_lake(options, spark)
@@ -224,7 +230,7 @@ def keep_running(
     spark: "SparkSession", settings: "Settings", queries: "Mapping[str, Start]"
 ) -> None:
     """Until Ctrl-C or SIGTERM, or the end of the topics if that was asked for."""
-    from scriba.pipelines.shop.runner import GivenUp, Runner
+    from scriba.pipelines.shop.streaming.runner import GivenUp, Runner
 
     runner = Runner(spark, settings, queries, lambda line: print(line, flush=True))
     interrupted = False
@@ -250,7 +256,7 @@ def keep_running(
 
 
 def open_lake(options: argparse.Namespace, spark: "SparkSession") -> "Lake":
-    from scriba.pipelines.shop.lake import open_lake
+    from scriba.pipelines.shop.lake.lake import open_lake
 
     try:
         return open_lake(spark, location(options.lake), options.format)

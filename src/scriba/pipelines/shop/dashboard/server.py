@@ -26,7 +26,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Message, Receive, Scope, Send
 
 from scriba.pipelines.shop.dashboard.follower import Follower
-from scriba.pipelines.shop.rules import WATERMARK
+from scriba.pipelines.shop.events.rules import WATERMARK
 
 STATIC: Final = Path(__file__).parent / "static"
 GAP_SECONDS: Final = 0.25

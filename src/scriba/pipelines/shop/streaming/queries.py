@@ -23,12 +23,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from scriba.pipelines.shop import events, figures, topics
-from scriba.pipelines.shop.ranking import KEEP_MS as RANKED_MS
-from scriba.pipelines.shop.ranking import Ranking
-from scriba.pipelines.shop.rules import time_ms
-from scriba.pipelines.shop.tally import KEEP_MS as COUNTED_MS
-from scriba.pipelines.shop.tally import Counts, Tally
+from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.events import events
+from scriba.pipelines.shop.events.rules import time_ms
+from scriba.pipelines.shop.streaming import figures
+from scriba.pipelines.shop.streaming.ranking import KEEP_MS as RANKED_MS
+from scriba.pipelines.shop.streaming.ranking import Ranking
+from scriba.pipelines.shop.streaming.tally import KEEP_MS as COUNTED_MS
+from scriba.pipelines.shop.streaming.tally import Counts, Tally
 from scriba.pipelines.shop.topics import Names
 from scriba.pipelines.sparks import STATE
 from scriba.spark.origin import QUERY

@@ -19,9 +19,9 @@ from itertools import accumulate
 from random import Random
 from typing import Final, NamedTuple
 
-from scriba.pipelines.shop.catalogue import product_id
-from scriba.pipelines.shop.checks import NO_TIME
-from scriba.pipelines.shop.rules import MINUTE_MS, time_name
+from scriba.pipelines.shop.events.checks import NO_TIME
+from scriba.pipelines.shop.events.rules import MINUTE_MS, time_name
+from scriba.pipelines.shop.simulation.catalogue import product_id
 from scriba.pipelines.shop.topics import ADD_TO_CART, PRODUCT_VIEWED, PURCHASE_COMPLETED
 
 HUMAN_EVENTS: Final = 8.0

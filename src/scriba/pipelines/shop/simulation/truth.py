@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.generator import Delivery, Event
-from scriba.pipelines.shop.rules import (
+from scriba.pipelines.shop.events.rules import (
     ALLOWED_LATENESS,
     HOUR_MS,
     LOOKED_BEFORE,
@@ -21,6 +20,7 @@ from scriba.pipelines.shop.rules import (
     minute_name,
     time_name,
 )
+from scriba.pipelines.shop.simulation.generator import Delivery, Event
 
 Table = dict[str, dict[str, Any]]
 

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from scriba.pipelines.shop.rules import time_ms, time_name
+from scriba.pipelines.shop.events.rules import time_ms, time_name
 from scriba.pipelines.shop.topics import RUNNING, STARTING, Progress
 from scriba.spark.progress import Figures, Outcome, figures
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from scriba.client import ClientError, Delivery, Producer
-from scriba.pipelines.shop import catalogue, generator, topics, truth
+from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.simulation import catalogue, generator, truth
 from scriba.pipelines.shop.topics import Names
 
 TICK_SECONDS = 0.05

@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from scriba.pipelines.attempts import reason
-from scriba.pipelines.shop.checks import ACCEPTED, LATE
-from scriba.pipelines.shop.events import judged
-from scriba.pipelines.shop.lake import Lake
+from scriba.pipelines.shop.events.checks import ACCEPTED, LATE
+from scriba.pipelines.shop.events.events import judged
+from scriba.pipelines.shop.lake.lake import Lake
 from scriba.pipelines.shop.topics import Names
 
 QUESTIONS: Final[Mapping[str, str]] = {

@@ -29,9 +29,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from scriba.client import SyncProducer
 from scriba.pipelines.attempts import Attempts, reason
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.progress import Listener, unheard
-from scriba.pipelines.shop.queries import Settings, Start
-from scriba.pipelines.shop.rules import time_name
+from scriba.pipelines.shop.events.rules import time_name
+from scriba.pipelines.shop.streaming.progress import Listener, unheard
+from scriba.pipelines.shop.streaming.queries import Settings, Start
 from scriba.pipelines.shop.topics import RESTARTING, RUNNING, STARTING, Progress
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple, NoReturn
 
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.rules import ALLOWED_LATENESS, BOTS, FROM_THE_FUTURE
+from scriba.pipelines.shop.events.rules import ALLOWED_LATENESS, BOTS, FROM_THE_FUTURE
 
 KIND: Final = "event"
 """The field that says what happened: the name of a topic."""

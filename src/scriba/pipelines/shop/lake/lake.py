@@ -38,7 +38,7 @@ from pyspark.sql.types import (
 )
 
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.queries import Settings, Shop, query_id
+from scriba.pipelines.shop.streaming.queries import Settings, Shop, query_id
 from scriba.pipelines.shop.topics import Names
 
 NAME: Final = ["topic", "partition", "offset"]

@@ -18,8 +18,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.checks import DEAD_LETTER, LATE
-from scriba.pipelines.shop.rules import (
+from scriba.pipelines.shop.events.checks import DEAD_LETTER, LATE
+from scriba.pipelines.shop.events.rules import (
     LOOKED_BEFORE,
     MINUTE_MS,
     SESSION_GAP,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
-from scriba.pipelines.shop.rules import HOUR_MS, MINUTE_MS, TOP, minute_name
+from scriba.pipelines.shop.events.rules import HOUR_MS, MINUTE_MS, TOP, minute_name
 from scriba.pipelines.shop.topics import LATEST, TopProducts
 
 KEEP_MS: Final = 3 * HOUR_MS

@@ -8,7 +8,7 @@ repeated is counted once.
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from scriba.pipelines.shop.rules import HOUR_MS, minute_name, time_ms
+from scriba.pipelines.shop.events.rules import HOUR_MS, minute_name, time_ms
 from scriba.pipelines.shop.topics import Health
 
 KEEP_MS = 2 * 24 * HOUR_MS

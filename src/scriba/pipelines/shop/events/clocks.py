@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from scriba.pipelines.shop import topics
-from scriba.pipelines.shop.rules import FROM_THE_FUTURE, milliseconds
+from scriba.pipelines.shop.events.rules import FROM_THE_FUTURE, milliseconds
 from scriba.pipelines.shop.topics import Names
 
 if TYPE_CHECKING:

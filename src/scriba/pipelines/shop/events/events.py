@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from scriba.pipelines.shop.checks import ACCEPTED, DEAD_LETTER, LATE, Verdict, judge
+from scriba.pipelines.shop.events.checks import ACCEPTED, DEAD_LETTER, LATE, Verdict, judge
 from scriba.pipelines.shop.topics import Names
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
