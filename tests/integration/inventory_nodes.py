@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from scriba.pipelines.inventory.asking import NoAnswer, call
+from scriba.pipelines.inventory.http.asking import NoAnswer, call
 from scriba.pipelines.inventory.model import Event, decode_event
 
 SESSION_MS = 3000
@@ -198,7 +198,7 @@ def main(
 ) -> None:
     import asyncio
 
-    from scriba.pipelines.inventory import web
+    from scriba.pipelines.inventory.http import web
     from scriba.pipelines.inventory.service import Service, ServiceSettings
     from scriba.pipelines.inventory.topics import Names
 

@@ -28,7 +28,7 @@ from inventory_nodes import (
 
 from scriba.cli.main import main
 from scriba.client import NewTopic, SyncAdmin, SyncProducer
-from scriba.pipelines.inventory.asking import call
+from scriba.pipelines.inventory.http.asking import call
 
 
 @pytest.fixture(scope="module", params=TARGETS)

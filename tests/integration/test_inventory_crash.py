@@ -32,7 +32,7 @@ from inventory_nodes import (
     recounted,
 )
 
-from scriba.pipelines.inventory.asking import NoAnswer
+from scriba.pipelines.inventory.http.asking import NoAnswer
 
 CHAOS = bool(os.environ.get("SCRIBA_CHAOS"))
 KILLS = 40 if CHAOS else 2

@@ -13,8 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from scriba.client import SyncProducer
 from scriba.pipelines.inventory.decide import Accepted, Books, Level, decide
-from scriba.pipelines.inventory.model import Command, Event, EventType, Kind, Line
-from scriba.pipelines.inventory.reconcile import (
+from scriba.pipelines.inventory.jobs.reconcile import (
     broken_commands,
     chain_breaks,
     differing,
@@ -22,8 +21,9 @@ from scriba.pipelines.inventory.reconcile import (
     miscounted,
     reconcile,
 )
+from scriba.pipelines.inventory.jobs.view import EVENT, ROW, archive, prepare_topic, start
+from scriba.pipelines.inventory.model import Command, Event, EventType, Kind, Line
 from scriba.pipelines.inventory.topics import Names
-from scriba.pipelines.inventory.view import EVENT, ROW, archive, prepare_topic, start
 
 from .conftest import Desk, to_the_end
 

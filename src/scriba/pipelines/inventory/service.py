@@ -14,9 +14,9 @@ from typing import Any, Final, Self
 
 from scriba.client import Admin, ClientError, TopicPartition
 from scriba.client.producing.partitioner import by_key
-from scriba.pipelines.inventory.asking import NoAnswer, forward
 from scriba.pipelines.inventory.decide import Accepted, Decision
 from scriba.pipelines.inventory.follower import Faulty, Follower
+from scriba.pipelines.inventory.http.asking import NoAnswer, forward
 from scriba.pipelines.inventory.lead import Directory, Lead
 from scriba.pipelines.inventory.model import Command, Event, Kind
 from scriba.pipelines.inventory.store import Store

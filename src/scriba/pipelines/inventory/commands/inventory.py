@@ -16,7 +16,7 @@ from scriba.cli.output import note, print_json, print_table
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import client_settings, run_session
 from scriba.pipelines.commands.sessions import running_spark
-from scriba.pipelines.inventory.asking import NoAnswer, call
+from scriba.pipelines.inventory.http.asking import NoAnswer, call
 from scriba.pipelines.inventory.topics import Names, WeakSettings
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ PAGE = 1000
 
 def serve(options: argparse.Namespace) -> int:
     try:
-        from scriba.pipelines.inventory import web
+        from scriba.pipelines.inventory.http import web
     except ModuleNotFoundError as missing:
         raise CommandError(
             f"the service needs {missing.name}", "pip install 'scriba[console]'"
@@ -217,7 +217,7 @@ def _when(at_ms: int) -> str:
 def view(options: argparse.Namespace) -> int:
     names, client = Names(options.name), client_settings(options)
     with _spark(options) as spark:
-        from scriba.pipelines.inventory.view import keep, prepare_topic, start
+        from scriba.pipelines.inventory.jobs.view import keep, prepare_topic, start
 
         async def create() -> int:
             await prepare_topic(client, names, options.allow_single_node)
@@ -236,8 +236,8 @@ def view(options: argparse.Namespace) -> int:
 def archive(options: argparse.Namespace) -> int:
     names, client = Names(options.name), client_settings(options)
     with _spark(options) as spark:
-        from scriba.pipelines.inventory.view import archive as copy
-        from scriba.pipelines.inventory.view import keep
+        from scriba.pipelines.inventory.jobs.view import archive as copy
+        from scriba.pipelines.inventory.jobs.view import keep
 
         keep(lambda: copy(spark, client, names, options.to, options.checkpoint), note)
     return 0
@@ -246,7 +246,7 @@ def archive(options: argparse.Namespace) -> int:
 def reconcile(options: argparse.Namespace) -> int:
     names, client = Names(options.name), client_settings(options)
     with _spark(options) as spark:
-        from scriba.pipelines.inventory.reconcile import reconcile as recount
+        from scriba.pipelines.inventory.jobs.reconcile import reconcile as recount
 
         report = recount(
             spark,

@@ -23,11 +23,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from scriba.client import ClientError
-from scriba.pipelines.inventory.asking import FORWARDED, NoAnswer
 from scriba.pipelines.inventory.decide import Accepted
+from scriba.pipelines.inventory.http.asking import FORWARDED, NoAnswer
+from scriba.pipelines.inventory.http.openapi import document
 from scriba.pipelines.inventory.metrics import render
 from scriba.pipelines.inventory.model import Command, Kind, Malformed, read_command
-from scriba.pipelines.inventory.openapi import document
 from scriba.pipelines.inventory.service import NotCaughtUp, Service, outcome_of, told
 from scriba.pipelines.inventory.store import Told
 from scriba.pipelines.inventory.writer import Unavailable, Unsettled

@@ -26,8 +26,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from scriba.client import Admin, ClientError, Isolation, OffsetSpec, TimedOut, TopicPartition
+from scriba.pipelines.inventory.jobs.view import EVENT, ROW, events, latest, parsed, reading
 from scriba.pipelines.inventory.topics import Names, described
-from scriba.pipelines.inventory.view import EVENT, ROW, events, latest, parsed, reading
 
 TOLD: Final = 1000
 """Most differences that are named; more are not counted."""
