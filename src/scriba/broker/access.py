@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, Protocol
 
-from scriba.broker.net.context import Context
+from scriba.broker.request import Context
 
 
 class Operation(IntEnum):

@@ -33,7 +33,6 @@ from scriba.broker.metrics import MetricsServer
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.api_table import served
 from scriba.broker.net.connection import Connection
-from scriba.broker.net.context import Context
 from scriba.broker.net.dispatch import Dispatch, Served
 from scriba.broker.net.faults import Faults
 from scriba.broker.net.server import Limits, Server
@@ -41,6 +40,7 @@ from scriba.broker.observe import Counters, Events
 from scriba.broker.partitions.fetch_sessions import FetchSessions
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replicas import Replicas
+from scriba.broker.request import Context
 from scriba.config import StartError, StorageLost
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import BrokerImage, ClusterImage, Delta

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, Final
 
 from scriba.broker.net.api_table import served
-from scriba.broker.net.context import ANONYMOUS, Context, Later
 from scriba.broker.net.faults import Fault, Faults
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
+from scriba.broker.request import ANONYMOUS, Context, Later
 from scriba.client.consuming.chunk import Chunk, Reading
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.model import TopicPartition

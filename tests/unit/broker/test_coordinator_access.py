@@ -17,8 +17,8 @@ from tests.unit.broker.test_every_api import (
 )
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.net.context import Context
 from scriba.broker.node import Node
+from scriba.broker.request import Context
 from scriba.errors import ErrorCode
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.apis import API, ApiKey

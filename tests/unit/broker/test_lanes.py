@@ -7,8 +7,8 @@ import pytest
 
 from scriba.broker.access import Operation, Resource
 from scriba.broker.fastpath import produce as lanes
-from scriba.broker.net.context import Context
 from scriba.broker.node import Node
+from scriba.broker.request import Context
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
 from scriba.records.compression import Codec

@@ -13,10 +13,10 @@ import pytest
 
 from scriba.broker.net import connection as connections
 from scriba.broker.net.api_table import served
-from scriba.broker.net.context import Later
 from scriba.broker.net.dispatch import LARGE_AT_A_TIME
 from scriba.broker.net.large_requests import DEFAULT, LIMITS, MAX_REPEATS
 from scriba.broker.node import Node
+from scriba.broker.request import Later
 from scriba.errors import ErrorCode
 from scriba.runtime.loop import pace
 from scriba.runtime.ports import Stream

@@ -8,8 +8,8 @@ import pytest
 from tests.unit.broker.test_commit_lanes import Committer
 
 from scriba.broker.coordinators.transactions import append_marker
-from scriba.broker.net.context import ANONYMOUS, Context
 from scriba.broker.node import Node
+from scriba.broker.request import ANONYMOUS, Context
 from scriba.errors import KafkaError
 from scriba.records.batch import EndTxnMarker
 from scriba.runtime.loop import pace

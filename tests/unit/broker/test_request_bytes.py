@@ -10,8 +10,8 @@ import pytest
 from scriba.broker.handlers.produce import produce as handler
 from scriba.broker.net.buffers import BufferPool
 from scriba.broker.net.connection import Connection
-from scriba.broker.net.context import ANONYMOUS, Context, Later
 from scriba.broker.node import Node
+from scriba.broker.request import ANONYMOUS, Context, Later
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.records.batch import Record, decode_records, encode_batch, walk

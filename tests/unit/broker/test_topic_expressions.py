@@ -8,8 +8,8 @@ from tests.unit.broker.test_lanes import Writer
 
 from scriba.broker.access import Operation, Resource
 from scriba.broker.coordinators import coordination
-from scriba.broker.net.context import Context
 from scriba.broker.node import Node
+from scriba.broker.request import Context
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.messages import groups
 from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse

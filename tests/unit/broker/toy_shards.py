@@ -13,8 +13,8 @@ import pytest
 
 from scriba.broker.coordinators.coordination import make_internal_topic
 from scriba.broker.coordinators.shards import Kind, Shards
-from scriba.broker.net.context import Context
 from scriba.broker.node import Node
+from scriba.broker.request import Context
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.outcome import Caller, Change, Event, Origin, Outcome, Token

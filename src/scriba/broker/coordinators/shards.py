@@ -49,9 +49,9 @@ from scriba.settings import NodeSettings
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
-    from scriba.broker.net.context import Context
     from scriba.broker.node import Node
     from scriba.broker.partitions.partition import Partition
+    from scriba.broker.request import Context
 
 log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.net.context import ANONYMOUS, Context
+from scriba.broker.request import ANONYMOUS, Context
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
 from scriba.records.header import set_log_append_time

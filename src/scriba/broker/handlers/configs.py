@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.net.context import Context, Later
+from scriba.broker.request import Context, Later
 from scriba.config import ConfigError, ConfigRow
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import describe_broker, describe_cluster, describe_group, describe_topic

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from scriba.broker.access import Operation, Resource
 from scriba.broker.coordinators.coordination import make_internal_topic
 from scriba.broker.coordinators.shards import Shards
-from scriba.broker.net.context import Context, Later
+from scriba.broker.request import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.metadata import (
     Coordinator,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from scriba.broker.access import Operation, Resource
 from scriba.broker.handlers.groups import Answer, to_coordinator
-from scriba.broker.net.context import Context, Later
+from scriba.broker.request import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.offsets.fetch import check_asked_once
 from scriba.groups.refusals import refused

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource, allowed_operations
 from scriba.broker.coordinators.coordination import serves_consumer_protocol
-from scriba.broker.net.context import Context, Later
+from scriba.broker.request import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.refusals import refused
 from scriba.wire.messages import groups as wire

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource, allowed_operations
 from scriba.broker.handlers.topics import auto_create
-from scriba.broker.net.context import Context, Later
+from scriba.broker.request import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
 from scriba.runtime.loop.pace import Pace, in_slices

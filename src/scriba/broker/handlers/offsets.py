@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
 from scriba.broker.handlers.isolation import READ_COMMITTED, check_isolation
-from scriba.broker.net.context import Context, Later
+from scriba.broker.request import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.admin import (
     DeleteRecordsPartitionResult,

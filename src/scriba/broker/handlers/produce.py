@@ -27,7 +27,7 @@ from scriba.broker.handlers.produce_txn import (
     verify,
 )
 from scriba.broker.net.answers import HangUp
-from scriba.broker.net.context import Context, Later
+from scriba.broker.request import Context, Later
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.compression import Codec
 from scriba.records.header import CODEC_MASK, TRANSACTIONAL, BatchHeader, Buffer

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from scriba.broker.net.context import Context
+from scriba.broker.request import Context
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.header import HEADER_SIZE, BatchHeader, read_header
 from scriba.storage.producers.state import Verification

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.handlers.txn import fenced_as
-from scriba.broker.net.context import Context, Later
+from scriba.broker.request import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.txn.messages import InitProducerIdWith, ProducerIdNeeded
 from scriba.wire.messages.txn import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.net.context import Context, Later
+from scriba.broker.request import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.admin import (
     AlterPartitionReassignmentsRequest,

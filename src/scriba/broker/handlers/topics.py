@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.coordinators.coordination import internal_topic
-from scriba.broker.net.context import Context, Later
+from scriba.broker.request import Context, Later
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.wire.messages.admin import (
     CreatableTopic,

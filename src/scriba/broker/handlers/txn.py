@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.coordinators.shard import partition_for
 from scriba.broker.coordinators.transactions import NOBODYS_MARKER, Covered, append_marker
-from scriba.broker.net.context import Context, Later
+from scriba.broker.request import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.regex.search import matching
 from scriba.groups.regex.syntax import Expression

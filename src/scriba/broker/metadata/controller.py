@@ -54,7 +54,7 @@ from scriba.wire.messages.quorum import (
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
-    from scriba.broker.net.context import Context
+    from scriba.broker.request import Context
 
 log = logging.getLogger(__name__)
 

@@ -30,7 +30,6 @@ from scriba.broker.fastpath.fetch import FetchLanes
 from scriba.broker.fastpath.produce import ProduceLanes
 from scriba.broker.net.answers import HangUp, Kept, LargeAnswer, Parked, Parts, Unsent
 from scriba.broker.net.connection import Connection
-from scriba.broker.net.context import Context, Later
 from scriba.broker.net.large_requests import (
     DEFAULT,
     QUESTIONS,
@@ -41,6 +40,7 @@ from scriba.broker.net.large_requests import (
     merge,
     parts,
 )
+from scriba.broker.request import Context, Later
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups.refusals import refused, refuses
 from scriba.runtime.loop.pace import BETWEEN_LOOKS, Pace, in_slices, next_turn

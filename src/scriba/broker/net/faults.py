@@ -20,8 +20,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scriba.broker.net.answers import HangUp
-from scriba.broker.net.context import Context, Later
 from scriba.broker.net.dispatch import refusal
+from scriba.broker.request import Context, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.schema import Message, Struct
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.buffers import BufferPool, ReceiveBuffer, Spoil
 from scriba.broker.net.connection import MAX_UNSENT, Connection
-from scriba.broker.net.context import ANONYMOUS
+from scriba.broker.request import ANONYMOUS
 from scriba.runtime.ports import Clock, Listener, Net, Stream
 
 log = logging.getLogger(__name__)
