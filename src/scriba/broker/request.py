@@ -37,26 +37,26 @@ class Context:
         self.received = received
 
 
-class Later(Generic[T]):
+class Deferred(Generic[T]):
     """What a handler returns when its response must wait.
 
-    `open` lets the connection's next request start meanwhile: right for a Produce whose append is
-    done, wrong for everything that later requests may depend on. The awaitable may end in another
-    `Later`.
+    `pipelined` lets the connection's next request start meanwhile: right for a Produce whose append
+    is done, wrong for everything that later requests may depend on. The awaitable may end in
+    another `Deferred`.
 
-    What `keeps` takes its request's bytes with it: the views stay good, and their buffer is not
+    With `keeps_frame` the request keeps its bytes: the views stay good, and their buffer is not
     used again. That is for requests too large for the buffer that all connections share, and spares
     them the copy.
     """
 
-    __slots__ = ("awaitable", "keeps", "open")
+    __slots__ = ("awaitable", "keeps_frame", "pipelined")
 
     def __init__(
         self,
-        awaitable: Awaitable[T | Later[T] | None],
-        open: bool = False,
-        keeps: bool = False,
+        awaitable: Awaitable[T | Deferred[T] | None],
+        pipelined: bool = False,
+        keeps_frame: bool = False,
     ) -> None:
         self.awaitable = awaitable
-        self.open = open
-        self.keeps = keeps
+        self.pipelined = pipelined
+        self.keeps_frame = keeps_frame

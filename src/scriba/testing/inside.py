@@ -13,7 +13,7 @@ from scriba.broker.net.api_table import served
 from scriba.broker.net.faults import Fault, Faults
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
-from scriba.broker.request import ANONYMOUS, Context, Later
+from scriba.broker.request import ANONYMOUS, Context, Deferred
 from scriba.client.consuming.chunk import Chunk, Reading
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.model import TopicPartition
@@ -260,7 +260,7 @@ class Inside:
             self._loop.clock.mono_ms(),
         )
         answer = self._handlers[request.KEY](self._node, ctx, request)
-        while isinstance(answer, Later):
+        while isinstance(answer, Deferred):
             answer = await answer.awaitable
         return answer
 

@@ -16,7 +16,7 @@ from scriba.broker.net.api_table import served
 from scriba.broker.net.dispatch import LARGE_AT_A_TIME
 from scriba.broker.net.large_requests import DEFAULT, LIMITS, MAX_REPEATS
 from scriba.broker.node import Node
-from scriba.broker.request import Later
+from scriba.broker.request import Deferred
 from scriba.errors import ErrorCode
 from scriba.runtime.loop import pace
 from scriba.runtime.ports import Stream
@@ -435,7 +435,7 @@ def test_hundreds_do_not_wait_for_hundreds_of_thousands(in_a_node: InANode) -> N
                 await held.wait()
             return await answer.awaitable
 
-        entry.handler = lambda node, ctx, request: Later(
+        entry.handler = lambda node, ctx, request: Deferred(
             slow(request, ordinary(node, ctx, request))
         )
         many = groups.DescribeGroupsRequest(groups=[f"g{n}" for n in range(100, 20_000)])

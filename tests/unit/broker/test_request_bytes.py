@@ -11,7 +11,7 @@ from scriba.broker.handlers.produce import produce as handler
 from scriba.broker.net.buffers import BufferPool
 from scriba.broker.net.connection import Connection
 from scriba.broker.node import Node
-from scriba.broker.request import ANONYMOUS, Context, Later
+from scriba.broker.request import ANONYMOUS, Context, Deferred
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.records.batch import Record, decode_records, encode_batch, walk
@@ -88,8 +88,8 @@ async def handled(node: Node, request: ProduceRequest, version: int) -> ProduceR
     assert revoke is not None
     revoke(request)
     buffer[:] = b"\xff" * len(buffer)
-    assert isinstance(answer, Later), "it did not have to wait"
-    while isinstance(answer, Later):
+    assert isinstance(answer, Deferred), "it did not have to wait"
+    while isinstance(answer, Deferred):
         answer = await answer.awaitable
     assert isinstance(answer, ProduceResponse)
     return answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.admin import (
     DescribeLogDirsPartition,
@@ -78,9 +78,9 @@ def refuse_log_dirs(
 
 def describe_quorum(
     node: Node, ctx: Context, request: DescribeQuorumRequest
-) -> Later[DescribeQuorumResponse]:
+) -> Deferred[DescribeQuorumResponse]:
     _require(node, ctx, Operation.DESCRIBE)
-    return Later(_describe_quorum(node, ctx, request))
+    return Deferred(_describe_quorum(node, ctx, request))
 
 
 async def _describe_quorum(
@@ -98,6 +98,6 @@ async def _describe_quorum(
 
 def update_features(
     node: Node, ctx: Context, request: UpdateFeaturesRequest
-) -> Later[UpdateFeaturesResponse]:
+) -> Deferred[UpdateFeaturesResponse]:
     _require(node, ctx, Operation.ALTER)
-    return Later(node.controller.call(request, ctx.version))
+    return Deferred(node.controller.call(request, ctx.version))

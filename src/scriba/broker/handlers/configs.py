@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.config import ConfigError, ConfigRow
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import describe_broker, describe_cluster, describe_group, describe_topic
@@ -171,14 +171,14 @@ def list_config_resources(
 
 def alter_configs(
     node: Node, ctx: Context, request: AlterConfigsRequest
-) -> Later[AlterConfigsResponse]:
-    return Later(_alter(node, ctx, request, AlterConfigsResponse(), _refused_alter))
+) -> Deferred[AlterConfigsResponse]:
+    return Deferred(_alter(node, ctx, request, AlterConfigsResponse(), _refused_alter))
 
 
 def incremental_alter_configs(
     node: Node, ctx: Context, request: IncrementalAlterConfigsRequest
-) -> Later[IncrementalAlterConfigsResponse]:
-    return Later(
+) -> Deferred[IncrementalAlterConfigsResponse]:
+    return Deferred(
         _alter(node, ctx, request, IncrementalAlterConfigsResponse(), _refused_incremental)
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from scriba.broker.access import Operation, Resource
 from scriba.broker.coordinators.coordination import make_internal_topic
 from scriba.broker.coordinators.shards import Shards
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.metadata import (
     Coordinator,
@@ -37,11 +37,11 @@ class Found(NamedTuple):
 
 def find_coordinator(
     node: Node, ctx: Context, request: FindCoordinatorRequest
-) -> FindCoordinatorResponse | Later[FindCoordinatorResponse]:
+) -> FindCoordinatorResponse | Deferred[FindCoordinatorResponse]:
     shards = _shards(node, request.key_type)
     if shards is None or shards.topic in node.image.topics_by_name:
         return _answer(node, ctx, request, shards)
-    return Later(_make_and_answer(node, ctx, request, shards))
+    return Deferred(_make_and_answer(node, ctx, request, shards))
 
 
 def _shards(node: Node, key_type: int) -> Shards | None:

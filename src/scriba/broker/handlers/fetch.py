@@ -18,7 +18,7 @@ from scriba.broker.net.answers import COPIED_BELOW, Parts, Region
 from scriba.broker.net.dispatch import set_length
 from scriba.broker.net.large_requests import AT_ONCE
 from scriba.broker.partitions.fetch_sessions import Plan, Watched
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
 from scriba.runtime.loop.pace import Pace, in_slices
@@ -65,7 +65,9 @@ class _Round:
         """Where to wait: a partition and the offset that would be news."""
 
 
-def fetch(node: Node, ctx: Context, request: FetchRequest) -> FetchResponse | Later[FetchResponse]:
+def fetch(
+    node: Node, ctx: Context, request: FetchRequest
+) -> FetchResponse | Deferred[FetchResponse]:
     replica = request.replica_id if ctx.version < 15 else request.replica_state.replica_id
     if replica >= 0 and not node.access.allowed(
         ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
@@ -75,16 +77,16 @@ def fetch(node: Node, ctx: Context, request: FetchRequest) -> FetchResponse | La
     if len(request.topics) + len(request.forgotten_topics_data) > AT_ONCE or (
         sum(len(topic.partitions) for topic in request.topics) > AT_ONCE
     ):
-        return Later(_fetch_many(node, ctx, request, replica))
+        return Deferred(_fetch_many(node, ctx, request, replica))
     try:
         plan = node.sessions.plan(request, ctx.version >= FIRST_BY_ID, ctx.received)
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     if len(plan.watched) > AT_ONCE:
-        return Later(_wait(node, ctx, request, plan, replica, None))
+        return Deferred(_wait(node, ctx, request, plan, replica, None))
     result = at_once(_read(node, ctx, request, plan, replica))
     if result.cold or not _enough(result, request):
-        return Later(_wait(node, ctx, request, plan, replica, result))
+        return Deferred(_wait(node, ctx, request, plan, replica, result))
     return at_once(_respond(plan, result))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from scriba.broker.access import Operation, Resource
 from scriba.broker.handlers.groups import Answer, to_coordinator
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.offsets.fetch import check_asked_once
 from scriba.groups.refusals import refused
@@ -95,12 +95,12 @@ def txn_offset_commit(node: Node, ctx: Context, request: TxnOffsetCommitRequest)
         return refused(request, code, ctx.version)
     if not _group_allows(node, ctx, Operation.READ, request.group_id):
         return refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, ctx.version)
-    return Later(_txn_offset_commit(node, ctx, request))
+    return Deferred(_txn_offset_commit(node, ctx, request))
 
 
 async def _txn_offset_commit(
     node: Node, ctx: Context, request: TxnOffsetCommitRequest
-) -> Message | Later[Message]:
+) -> Message | Deferred[Message]:
     """What does not exist is answered before anybody asks whose transaction it is."""
     request.topics, denied = _sorted_out(node, ctx, Operation.READ, request.topics, by_id=False)
     request.topics, absent = _existing(node, request.topics)
@@ -198,7 +198,7 @@ async def _verify(node: Node, ctx: Context, request: TxnOffsetCommitRequest) -> 
 def offset_fetch(node: Node, ctx: Context, request: wire.OffsetFetchRequest) -> Answer:
     if ctx.version >= SEVERAL_GROUPS_FROM:
         if len(request.groups) != 1:
-            return Later(_fetch_several(node, ctx, request))
+            return Deferred(_fetch_several(node, ctx, request))
         return _fetch_group(node, ctx, request, request.groups[0])
     if not _group_allows(node, ctx, Operation.DESCRIBE, request.group_id):
         return refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, ctx.version)
@@ -272,7 +272,7 @@ async def _fetch_several(
         await pace()
         # One at a time: an answer that was begun and is never awaited would be left behind.
         answer = _fetch_group(node, ctx, request, group)
-        found = await answer.awaitable if isinstance(answer, Later) else answer
+        found = await answer.awaitable if isinstance(answer, Deferred) else answer
         assert isinstance(found, wire.OffsetFetchResponse)
         response.groups += found.groups
     return response

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource, allowed_operations
 from scriba.broker.coordinators.coordination import serves_consumer_protocol
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.refusals import refused
 from scriba.wire.messages import groups as wire
@@ -21,7 +21,7 @@ from scriba.wire.schema import LATEST, Message
 if TYPE_CHECKING:
     from scriba.broker.node import Node
 
-Answer = Message | Later[Message]
+Answer = Message | Deferred[Message]
 M = TypeVar("M", bound=Message)
 
 UNKNOWN_OPERATIONS: Final = -(1 << 31)
@@ -49,7 +49,7 @@ def to_coordinator(
         return finish(refused(request, error.code, ctx.version))
     if isinstance(answer, Message):
         return finish(answer)
-    return Later(_later(request, ctx, answer, finish))
+    return Deferred(_later(request, ctx, answer, finish))
 
 
 async def _later(
@@ -122,8 +122,8 @@ def _may(
 
 def describe_groups(
     node: Node, ctx: Context, request: wire.DescribeGroupsRequest
-) -> Later[wire.DescribeGroupsResponse]:
-    return Later(_describe_groups(node, ctx, request))
+) -> Deferred[wire.DescribeGroupsResponse]:
+    return Deferred(_describe_groups(node, ctx, request))
 
 
 async def _describe_groups(
@@ -159,7 +159,7 @@ def consumer_group_describe(
 ) -> Answer:
     if not serves_consumer_protocol(node):
         return refused(request, ErrorCode.UNSUPPORTED_VERSION, ctx.version)
-    return Later(_consumer_group_describe(node, ctx, request))
+    return Deferred(_consumer_group_describe(node, ctx, request))
 
 
 async def _consumer_group_describe(
@@ -214,8 +214,8 @@ def _hide_topics(
 
 def list_groups(
     node: Node, ctx: Context, request: wire.ListGroupsRequest
-) -> Later[wire.ListGroupsResponse]:
-    return Later(_list_groups(node, ctx, request))
+) -> Deferred[wire.ListGroupsResponse]:
+    return Deferred(_list_groups(node, ctx, request))
 
 
 async def _list_groups(
@@ -240,8 +240,8 @@ async def _list_groups(
 
 def delete_groups(
     node: Node, ctx: Context, request: wire.DeleteGroupsRequest
-) -> Later[wire.DeleteGroupsResponse]:
-    return Later(_delete_groups(node, ctx, request))
+) -> Deferred[wire.DeleteGroupsResponse]:
+    return Deferred(_delete_groups(node, ctx, request))
 
 
 async def _delete_groups(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource, allowed_operations
 from scriba.broker.handlers.topics import auto_create
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
 from scriba.runtime.loop.pace import Pace, in_slices
@@ -110,13 +110,13 @@ def refuse_api_versions(
 
 def metadata(
     node: Node, ctx: Context, request: MetadataRequest
-) -> MetadataResponse | Later[MetadataResponse]:
+) -> MetadataResponse | Deferred[MetadataResponse]:
     if _is_long(node, ctx, request):
-        return Later(_list_slowly(node, ctx, request))
+        return Deferred(_list_slowly(node, ctx, request))
     asked = at_once(_asked_once(ctx, request))
     missing = [t.name or "" for t in asked if _may_be_made(node, ctx, request, t)]
     if missing:
-        return Later(_create_then_answer(node, ctx, request, asked, missing))
+        return Deferred(_create_then_answer(node, ctx, request, asked, missing))
     return _metadata(node, ctx, request, asked, {})
 
 
@@ -363,11 +363,11 @@ def _leader(partition: PartitionImage, alive: frozenset[int]) -> tuple[int, Erro
 
 def describe_topic_partitions(
     node: Node, ctx: Context, request: DescribeTopicPartitionsRequest
-) -> DescribeTopicPartitionsResponse | Later[DescribeTopicPartitionsResponse]:
+) -> DescribeTopicPartitionsResponse | Deferred[DescribeTopicPartitionsResponse]:
     """Pages through topics in the order of their names, as a cursor needs (KIP-966)."""
     work = _describe_page(node, ctx, request)
     if len(request.topics or node.image.topics_by_name) > SHORT:
-        return Later(in_slices(work, Pace(node.world.clock)))
+        return Deferred(in_slices(work, Pace(node.world.clock)))
     return at_once(work)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
 from scriba.broker.handlers.isolation import READ_COMMITTED, check_isolation
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.admin import (
     DeleteRecordsPartitionResult,
@@ -54,8 +54,8 @@ NOWHERE: Final = (-1, -1, -1)
 
 def list_offsets(
     node: Node, ctx: Context, request: ListOffsetsRequest
-) -> Later[ListOffsetsResponse]:
-    return Later(_list_offsets(node, ctx, request))
+) -> Deferred[ListOffsetsResponse]:
+    return Deferred(_list_offsets(node, ctx, request))
 
 
 async def _list_offsets(
@@ -163,8 +163,8 @@ def offset_for_leader_epoch(
 
 def delete_records(
     node: Node, ctx: Context, request: DeleteRecordsRequest
-) -> Later[DeleteRecordsResponse]:
-    return Later(_delete_records(node, ctx, request))
+) -> Deferred[DeleteRecordsResponse]:
+    return Deferred(_delete_records(node, ctx, request))
 
 
 async def _delete_records(

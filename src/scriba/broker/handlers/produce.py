@@ -27,7 +27,7 @@ from scriba.broker.handlers.produce_txn import (
     verify,
 )
 from scriba.broker.net.answers import HangUp
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.compression import Codec
 from scriba.records.header import CODEC_MASK, TRANSACTIONAL, BatchHeader, Buffer
@@ -107,7 +107,7 @@ class Wait:
 
 def produce(
     node: Node, ctx: Context, request: ProduceRequest, verified: Verified | None = None
-) -> ProduceResponse | Later[ProduceResponse] | None:
+) -> ProduceResponse | Deferred[ProduceResponse] | None:
     if verified is None:
         _keep_last(request)
     refusal = _refuse_request(node, ctx, request)
@@ -115,7 +115,7 @@ def produce(
         opening = unverified(node, ctx, request)
         if opening is not None and opening.entries:
             _keep_records(request)
-            return Later(_produce_verified(node, ctx, request, opening))
+            return Deferred(_produce_verified(node, ctx, request, opening))
         verified = opening.verified if opening is not None else None
     prepared: Ready = {}
     batches = [data.records for topic in request.topic_data for data in topic.partition_data]
@@ -126,7 +126,7 @@ def produce(
             if not large:
                 _keep_ready(prepared)
             work = _produce_heavy(node, ctx, request, refusal, prepared, heavy, verified)
-            return Later(work, keeps=large)
+            return Deferred(work, keeps_frame=large)
     elif ctx.version < FIRST_WITH_ZSTD:
         prepared = _too_new(request)
     appending = Appending(node, ctx, request, refusal, prepared, verified)
@@ -173,11 +173,11 @@ def _keep_ready(prepared: Ready) -> None:
 
 async def _produce_verified(
     node: Node, ctx: Context, request: ProduceRequest, opening: Open
-) -> ProduceResponse | Later[ProduceResponse] | None:
+) -> ProduceResponse | Deferred[ProduceResponse] | None:
     assert request.transactional_id is not None
     verified = await verify(node, ctx, request.transactional_id, opening)
     answer = produce(node, ctx, request, verified)
-    if not isinstance(answer, Later) or answer.open:
+    if not isinstance(answer, Deferred) or answer.pipelined:
         _drop_records(request)
     return answer
 
@@ -191,7 +191,7 @@ def _drop_records(request: ProduceRequest) -> None:
 
 def _conclude(
     request: ProduceRequest, appending: Appending
-) -> ProduceResponse | Later[ProduceResponse] | None:
+) -> ProduceResponse | Deferred[ProduceResponse] | None:
     response, waits = appending.response, appending.waits
     if request.acks == 0:
         # Nobody reads an answer; a closed connection is the only way to tell of a failure.
@@ -200,7 +200,7 @@ def _conclude(
                 raise HangUp(f"produce with acks=0 failed: {error_code(answer.error_code).name}")
         return None
     if waits:
-        return Later(_answer_later(request, response, waits), open=True)
+        return Deferred(_answer_later(request, response, waits), pipelined=True)
     return response
 
 
@@ -298,7 +298,7 @@ async def _produce_heavy(
     prepared: Ready,
     heavy: list[tuple[int, memoryview, Partition]],
     verified: Verified | None,
-) -> ProduceResponse | Later[ProduceResponse] | None:
+) -> ProduceResponse | Deferred[ProduceResponse] | None:
     for entry, records, partition in heavy:
         try:
             settings = partition.settings

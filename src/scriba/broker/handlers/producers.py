@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.handlers.txn import fenced_as
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.txn.messages import InitProducerIdWith, ProducerIdNeeded
 from scriba.wire.messages.txn import (
@@ -29,13 +29,13 @@ FIRST_WITH_FENCED: Final = 4
 
 def init_producer_id(
     node: Node, ctx: Context, request: InitProducerIdRequest
-) -> InitProducerIdResponse | Later[InitProducerIdResponse]:
+) -> InitProducerIdResponse | Deferred[InitProducerIdResponse]:
     code = _refuse_id(node, ctx, request)
     if code is not None:
         return InitProducerIdResponse(error_code=code, producer_epoch=NO_PRODUCER)
     if request.transactional_id is None:
-        return Later(_new_id(node))
-    return Later(_new_epoch(node, ctx, request, request.transactional_id))
+        return Deferred(_new_id(node))
+    return Deferred(_new_epoch(node, ctx, request, request.transactional_id))
 
 
 def _refuse_id(node: Node, ctx: Context, request: InitProducerIdRequest) -> ErrorCode | None:

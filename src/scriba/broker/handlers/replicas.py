@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.admin import (
     AlterPartitionReassignmentsRequest,
@@ -31,9 +31,9 @@ def _require(node: Node, ctx: Context, operation: Operation) -> None:
 
 def elect_leaders(
     node: Node, ctx: Context, request: ElectLeadersRequest
-) -> Later[ElectLeadersResponse]:
+) -> Deferred[ElectLeadersResponse]:
     _require(node, ctx, Operation.ALTER)
-    return Later(node.controller.call(request, ctx.version))
+    return Deferred(node.controller.call(request, ctx.version))
 
 
 def refuse_elect_leaders(
@@ -57,9 +57,9 @@ def refuse_elect_leaders(
 
 def alter_partition_reassignments(
     node: Node, ctx: Context, request: AlterPartitionReassignmentsRequest
-) -> Later[AlterPartitionReassignmentsResponse]:
+) -> Deferred[AlterPartitionReassignmentsResponse]:
     _require(node, ctx, Operation.ALTER)
-    return Later(node.controller.call(request, ctx.version))
+    return Deferred(node.controller.call(request, ctx.version))
 
 
 def refuse_alter_partition_reassignments(
@@ -85,6 +85,6 @@ def refuse_alter_partition_reassignments(
 
 def list_partition_reassignments(
     node: Node, ctx: Context, request: ListPartitionReassignmentsRequest
-) -> Later[ListPartitionReassignmentsResponse]:
+) -> Deferred[ListPartitionReassignmentsResponse]:
     _require(node, ctx, Operation.DESCRIBE)
-    return Later(node.controller.call(request, ctx.version))
+    return Deferred(node.controller.call(request, ctx.version))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.coordinators.coordination import internal_topic
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.wire.messages.admin import (
     CreatableTopic,
@@ -34,8 +34,8 @@ USE_DEFAULT: Final = -1
 
 def create_topics(
     node: Node, ctx: Context, request: CreateTopicsRequest
-) -> Later[CreateTopicsResponse]:
-    return Later(_create_topics(node, ctx, request))
+) -> Deferred[CreateTopicsResponse]:
+    return Deferred(_create_topics(node, ctx, request))
 
 
 async def _create_topics(
@@ -124,8 +124,8 @@ def refuse_create_topics(
 
 def create_partitions(
     node: Node, ctx: Context, request: CreatePartitionsRequest
-) -> Later[CreatePartitionsResponse]:
-    return Later(_create_partitions(node, ctx, request))
+) -> Deferred[CreatePartitionsResponse]:
+    return Deferred(_create_partitions(node, ctx, request))
 
 
 async def _create_partitions(
@@ -164,8 +164,8 @@ def refuse_create_partitions(
 
 def delete_topics(
     node: Node, ctx: Context, request: DeleteTopicsRequest
-) -> Later[DeleteTopicsResponse]:
-    return Later(_delete_topics(node, ctx, request))
+) -> Deferred[DeleteTopicsResponse]:
+    return Deferred(_delete_topics(node, ctx, request))
 
 
 async def _delete_topics(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.coordinators.shard import partition_for
 from scriba.broker.coordinators.transactions import NOBODYS_MARKER, Covered, append_marker
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.regex.search import matching
 from scriba.groups.regex.syntax import Expression
@@ -63,11 +63,11 @@ def fenced_as(code: int, known: bool) -> int:
 
 def add_partitions_to_txn(
     node: Node, ctx: Context, request: AddPartitionsToTxnRequest
-) -> AddPartitionsToTxnResponse | Later[AddPartitionsToTxnResponse]:
+) -> AddPartitionsToTxnResponse | Deferred[AddPartitionsToTxnResponse]:
     if ctx.version >= FIRST_FROM_BROKERS:
         if not node.access.allowed(ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME):
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-        return Later(_add_to_several(node, ctx, request.transactions))
+        return Deferred(_add_to_several(node, ctx, request.transactions))
     asked = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,
         producer_id=request.v3_and_below_producer_id,
@@ -77,7 +77,7 @@ def add_partitions_to_txn(
     result = _add_to_one(node, ctx, asked)
     if isinstance(result, AddPartitionsToTxnResult):
         return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=result.topic_results)
-    return Later(_add_later(result))
+    return Deferred(_add_later(result))
 
 
 async def _add_later(adding: Awaitable[AddPartitionsToTxnResult]) -> AddPartitionsToTxnResponse:
@@ -177,7 +177,7 @@ def refuse_add_partitions(
 
 def add_offsets_to_txn(
     node: Node, ctx: Context, request: AddOffsetsToTxnRequest
-) -> AddOffsetsToTxnResponse | Later[AddOffsetsToTxnResponse]:
+) -> AddOffsetsToTxnResponse | Deferred[AddOffsetsToTxnResponse]:
     access = node.access
     tid, group = request.transactional_id, request.group_id
     if not access.allowed(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, tid):
@@ -185,7 +185,7 @@ def add_offsets_to_txn(
         return AddOffsetsToTxnResponse(error_code=code)
     if not access.allowed(ctx, Operation.READ, Resource.GROUP, group):
         return AddOffsetsToTxnResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED)
-    return Later(_add_offsets(node, ctx, request))
+    return Deferred(_add_offsets(node, ctx, request))
 
 
 async def _add_offsets(
@@ -223,7 +223,7 @@ async def _add_offsets(
 
 def end_txn(
     node: Node, ctx: Context, request: EndTxnRequest
-) -> EndTxnResponse | Later[EndTxnResponse]:
+) -> EndTxnResponse | Deferred[EndTxnResponse]:
     tid = request.transactional_id
     if not node.access.allowed(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, tid):
         return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -231,10 +231,10 @@ def end_txn(
     try:
         answer = node.txns.begin(index, request, ctx)
     except ProducerIdNeeded:
-        return Later(_end_with_id(node, ctx, request, index))
+        return Deferred(_end_with_id(node, ctx, request, index))
     if isinstance(answer, Message):
         return _ended(ctx, answer)
-    return Later(_end_later(node, ctx, request, index, answer))
+    return Deferred(_end_later(node, ctx, request, index, answer))
 
 
 async def _end_later(
@@ -264,7 +264,7 @@ def _ended(ctx: Context, answer: Message) -> EndTxnResponse:
 
 def write_txn_markers(
     node: Node, ctx: Context, request: WriteTxnMarkersRequest
-) -> Later[WriteTxnMarkersResponse]:
+) -> Deferred[WriteTxnMarkersResponse]:
     """From coordinators on other brokers, and from operators who end a hanging transaction."""
     if not any(
         node.access.allowed(ctx, operation, Resource.CLUSTER, CLUSTER_NAME)
@@ -276,7 +276,7 @@ def write_txn_markers(
         written = [w for w in _places(marker) if w[0] != offsets and node.replicas.get(*w)]
         if written and min(marker.producer_id, marker.producer_epoch) < 0:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, NOBODYS_MARKER)
-    return Later(_write_markers(node, request.markers))
+    return Deferred(_write_markers(node, request.markers))
 
 
 async def _write_markers(node: Node, markers: list[WritableTxnMarker]) -> WriteTxnMarkersResponse:
@@ -367,8 +367,8 @@ def refuse_write_txn_markers(
 
 def describe_transactions(
     node: Node, ctx: Context, request: DescribeTransactionsRequest
-) -> Later[DescribeTransactionsResponse]:
-    return Later(_describe(node, ctx, request))
+) -> Deferred[DescribeTransactionsResponse]:
+    return Deferred(_describe(node, ctx, request))
 
 
 async def _describe(
@@ -414,8 +414,8 @@ def refuse_describe_transactions(
 
 def list_transactions(
     node: Node, ctx: Context, request: ListTransactionsRequest
-) -> Later[ListTransactionsResponse]:
-    return Later(_list(node, ctx, request))
+) -> Deferred[ListTransactionsResponse]:
+    return Deferred(_list(node, ctx, request))
 
 
 async def _list(

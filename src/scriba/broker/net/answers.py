@@ -34,13 +34,13 @@ Parts = Sequence[Part]
 
 
 class Parked:
-    """An answer that is not there yet; `open` lets the connection's next request start."""
+    """An answer that is not there yet; `pipelined` lets the connection's next request start."""
 
-    __slots__ = ("awaitable", "open")
+    __slots__ = ("awaitable", "pipelined")
 
-    def __init__(self, awaitable: Awaitable[Parts | None], open: bool = False) -> None:
+    def __init__(self, awaitable: Awaitable[Parts | None], pipelined: bool = False) -> None:
         self.awaitable = awaitable
-        self.open = open
+        self.pipelined = pipelined
 
 
 class Promise(Parked, ABC):
@@ -56,7 +56,7 @@ class Promise(Parked, ABC):
     slot: Slot
 
     def __init__(self) -> None:
-        self.open = False
+        self.pipelined = False
 
     @abstractmethod
     def begin(self) -> None:

@@ -14,7 +14,8 @@ Answers wait in `_slots` until all before them have left. While more than `MAX_U
 for the peer, or a closed parking is on, nothing is read: the peer's own window pushes back.
 
 A view of request bytes is valid until the handler returns, never beyond: what it returns to be
-awaited (`Later`) begins to run after that. Frames are released then, and read no more (`buffers`).
+awaited (`Deferred`) begins to run after that. Frames are released then, and read no more
+(`buffers`).
 """
 
 from __future__ import annotations
@@ -284,7 +285,7 @@ class Connection:
         return Kept(frame[:], partial(self._server.pool.give, lent))
 
     def leave_frame(self) -> None:
-        """Leaves the buffer of the frame that is being handled to its request (`Later.keeps`)."""
+        """Leaves the frame and its buffer to the request (`Deferred.keeps_frame`)."""
         self._lent = None
 
     def _handle(self, frame: memoryview) -> None:
@@ -319,7 +320,7 @@ class Connection:
     def _park(self, parked: Parked) -> None:
         slot = Slot()
         self._slots.append(slot)
-        if not parked.open:
+        if not parked.pipelined:
             self._closed_parking = True
         self._update_pause()
         if isinstance(parked, Promise):
@@ -336,7 +337,7 @@ class Connection:
 
     async def _finish(self, slot: Slot, parked: Parked) -> None:
         try:
-            self._deliver(slot, await parked.awaitable or (), parked.open)
+            self._deliver(slot, await parked.awaitable or (), parked.pipelined)
         except HangUp as reason:
             self._server.hung_up(self, str(reason))
             self._flush_then_close()
@@ -353,7 +354,7 @@ class Connection:
             self._spawn(self._finish(promise.slot, answer))
             return
         try:
-            self._deliver(promise.slot, answer or (), promise.open)
+            self._deliver(promise.slot, answer or (), promise.pipelined)
         except OSError:
             self.close()
 

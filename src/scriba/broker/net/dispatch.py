@@ -2,7 +2,7 @@
 
 `served.py` names every API this broker serves with the versions it advertises; what is not in it
 is answered by closing the connection, as Kafka does. A handler is a plain function
-`(node, ctx, request)` that returns its response, `Later` for one that must wait, or None for no
+`(node, ctx, request)` that returns its response, `Deferred` for one that must wait, or None for no
 answer at all. A KafkaError that escapes it becomes the API's own shape of that error.
 
 Requests and answers of many elements take their time, in slices (`large`): their connection reads
@@ -40,7 +40,7 @@ from scriba.broker.net.large_requests import (
     merge,
     parts,
 )
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups.refusals import refused, refuses
 from scriba.runtime.loop.pace import BETWEEN_LOOKS, Pace, in_slices, next_turn
@@ -196,13 +196,13 @@ class Dispatch:
             answer = served.handler(self._node, ctx, request)
         except Exception as error:
             answer = self._failed(served, ctx, request, error)
-        if type(answer) is Later and answer.keeps:
+        if type(answer) is Deferred and answer.keeps_frame:
             connection.leave_frame()
         elif served.revoke is not None:
             served.revoke(request)
-        if type(answer) is Later:
+        if type(answer) is Deferred:
             work = self._finish(served, ctx, request, answer, header.correlation_id)
-            return Parked(work, answer.open)
+            return Parked(work, answer.pipelined)
         if answer is None:
             return None
         return self._encode(served, ctx, answer, header.correlation_id)
@@ -248,10 +248,10 @@ class Dispatch:
         answer: Any
         try:
             answer = served.handler(self._node, ctx, request)
-            keeps = type(answer) is Later and answer.keeps
+            keeps = type(answer) is Deferred and answer.keeps_frame
             if served.revoke is not None and not keeps:
                 served.revoke(request)
-            while isinstance(answer, Later):
+            while isinstance(answer, Deferred):
                 answer = await answer.awaitable
         except Exception as error:
             answer = self._failed(served, ctx, request, error)
@@ -329,7 +329,7 @@ class Dispatch:
             if isinstance(answer, tuple):
                 self._keep(question, answer)
             elif isinstance(answer, Parked) and request.topics is None:
-                return Parked(self._keep_later(question, answer.awaitable), answer.open)
+                return Parked(self._keep_later(question, answer.awaitable), answer.pipelined)
             return answer
         out = bytearray(_HEAD.pack(len(known) + 4, header.correlation_id))
         out += known
@@ -390,12 +390,12 @@ class Dispatch:
         served: Served,
         ctx: Context,
         request: Message,
-        answer: Later[Any],
+        answer: Deferred[Any],
         correlation_id: int,
     ) -> Parts | None:
         result: Any = answer
         try:
-            while isinstance(result, Later):
+            while isinstance(result, Deferred):
                 result = await result.awaitable
         except Exception as error:
             result = self._failed(served, ctx, request, error)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from scriba.broker.net.answers import HangUp
 from scriba.broker.net.dispatch import refusal
-from scriba.broker.request import Context, Later
+from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.schema import Message, Struct
 
@@ -120,7 +120,7 @@ def _altered(fault: Fault, served: Served, handle: partial[Any]) -> Any:
 
     async def finish() -> Any:
         found = answer
-        while isinstance(found, Later):
+        while isinstance(found, Deferred):
             found = await found.awaitable
         if fault.delay_ms:
             await asyncio.sleep(fault.delay_ms / 1000)
@@ -130,9 +130,9 @@ def _altered(fault: Fault, served: Served, handle: partial[Any]) -> Any:
             raise failure
         return found
 
-    if isinstance(answer, Later):
-        return Later(finish(), answer.open, answer.keeps)
-    return Later(finish())
+    if isinstance(answer, Deferred):
+        return Deferred(finish(), answer.pipelined, answer.keeps_frame)
+    return Deferred(finish())
 
 
 def _error(served: Served, ctx: Context, request: Message, code: ErrorCode) -> Message | None:
