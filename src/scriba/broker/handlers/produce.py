@@ -26,7 +26,7 @@ from scriba.broker.handlers.produce_txn import (
     unverified,
     verify,
 )
-from scriba.broker.net.answers import HangUp
+from scriba.broker.net.answers import CloseConnection
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.compression import Codec
@@ -197,7 +197,9 @@ def _conclude(
         # Nobody reads an answer; a closed connection is the only way to tell of a failure.
         for _, answer in _answers(response):
             if answer.error_code:
-                raise HangUp(f"produce with acks=0 failed: {error_code(answer.error_code).name}")
+                raise CloseConnection(
+                    f"produce with acks=0 failed: {error_code(answer.error_code).name}"
+                )
         return None
     if waits:
         return Deferred(_answer_later(request, response, waits), pipelined=True)
@@ -534,7 +536,7 @@ async def watermarks(request: ProduceRequest, waits: list[Wait]) -> None:
 
 def refuse(request: ProduceRequest, code: ErrorCode, text: str) -> ProduceResponse | None:
     if request.acks == 0:
-        raise HangUp(f"produce with acks=0 failed: {code.name}")
+        raise CloseConnection(f"produce with acks=0 failed: {code.name}")
     return ProduceResponse(
         responses=[
             TopicProduceResponse(

@@ -132,7 +132,7 @@ class LargeAnswer(bytearray):
             self._unsent.took(self._counted)
 
 
-class HangUp(Exception):
+class CloseConnection(Exception):
     """The peer broke the protocol, or asked for something that is answered by closing."""
 
 

@@ -30,7 +30,7 @@ from sys import getrefcount
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.net.answers import (
-    HangUp,
+    CloseConnection,
     Kept,
     Parked,
     Part,
@@ -193,7 +193,7 @@ class Connection:
                     self._run_frame(frame)
             if self._out and not self._writing:
                 self._flush()
-        except HangUp as reason:
+        except CloseConnection as reason:
             server.hung_up(self, str(reason))
             self._flush_then_close()
         except OSError:
@@ -256,7 +256,7 @@ class Connection:
 
     def _check_length(self, length: int) -> None:
         if not 0 < length <= self._server.max_request_bytes:
-            raise HangUp(
+            raise CloseConnection(
                 f"a frame of {length} bytes was announced; allowed are 1 to "
                 f"{self._server.max_request_bytes} (socket.request.max.bytes)"
             )
@@ -338,7 +338,7 @@ class Connection:
     async def _finish(self, slot: Slot, parked: Parked) -> None:
         try:
             self._deliver(slot, await parked.awaitable or (), parked.pipelined)
-        except HangUp as reason:
+        except CloseConnection as reason:
             self._server.hung_up(self, str(reason))
             self._flush_then_close()
         except OSError:
@@ -403,7 +403,7 @@ class Connection:
             if self._out and not self._writing:
                 self._flush()
             self._set_interest()
-        except HangUp as reason:
+        except CloseConnection as reason:
             self._server.hung_up(self, str(reason))
             self._flush_then_close()
         except OSError:

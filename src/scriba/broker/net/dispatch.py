@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scriba.broker.fastpath.commit import CommitLanes
 from scriba.broker.fastpath.fetch import FetchLanes
 from scriba.broker.fastpath.produce import ProduceLanes
-from scriba.broker.net.answers import HangUp, Kept, LargeAnswer, Parked, Parts, Unsent
+from scriba.broker.net.answers import CloseConnection, Kept, LargeAnswer, Parked, Parts, Unsent
 from scriba.broker.net.connection import Connection
 from scriba.broker.net.large_requests import (
     DEFAULT,
@@ -146,17 +146,17 @@ class Dispatch:
             self._lanes[OFFSET_COMMIT] = CommitLanes(node, table[OFFSET_COMMIT])
 
     def handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
-        """Starts one request; raises HangUp where only closing the connection is right."""
+        """Starts one request; raises CloseConnection where only closing the connection is right."""
         try:
             key, version, correlation_id = _START.unpack_from(frame)
         except struct.error:
-            raise HangUp("a frame too short for a request header") from None
+            raise CloseConnection("a frame too short for a request header") from None
         served = self.table.get(key)
         if served is None:
-            raise HangUp(f"API key {key} is not served")
+            raise CloseConnection(f"API key {key} is not served")
         if not served.oldest <= version <= served.high:
             if key != API_VERSIONS:
-                raise HangUp(
+                raise CloseConnection(
                     f"{served.name} version {version} is not served "
                     f"(advertised are {served.low} to {served.high})"
                 )
@@ -169,7 +169,7 @@ class Dispatch:
         limits = served.limits
         size = len(frame)
         if size > limits.bytes:
-            raise HangUp(f"{served.name} of {size} bytes; {limits.bytes} are taken")
+            raise CloseConnection(f"{served.name} of {size} bytes; {limits.bytes} are taken")
         try:
             header, start = decode_request_header(frame)
             if size > limits.bytes_at_once:
@@ -177,7 +177,9 @@ class Dispatch:
             # Bytes after the request are overlooked, as Kafka does: librdkafka sends some.
             request, _ = served.request.decode_from(frame, start, version, limits.at_once)
         except ParseError as error:
-            raise HangUp(f"{served.name} version {version} cannot be read: {error}") from None
+            raise CloseConnection(
+                f"{served.name} version {version} cannot be read: {error}"
+            ) from None
         except TooMany:
             kept = connection.keep_frame(frame)
             return Parked(self._handle_large(served, connection, kept, start, header))
@@ -265,9 +267,13 @@ class Dispatch:
             work = served.request.decode_in_slices(kept.view, start, version, limit)
             request, _ = await in_slices(work, pace)
         except ParseError as error:
-            raise HangUp(f"{served.name} version {version} cannot be read: {error}") from None
+            raise CloseConnection(
+                f"{served.name} version {version} cannot be read: {error}"
+            ) from None
         except TooMany as error:
-            raise HangUp(f"{served.name} version {version}: {error}, which are {limit}") from None
+            raise CloseConnection(
+                f"{served.name} version {version}: {error}, which are {limit}"
+            ) from None
         return request
 
     async def _handle_parts(
@@ -379,11 +385,11 @@ class Dispatch:
         out.wait_in(self._unsent)
         return served.finish(self._node, out, holes)
 
-    def _cannot_tell(self, served: Served, ctx: Context, error: ValueError) -> HangUp:
+    def _cannot_tell(self, served: Served, ctx: Context, error: ValueError) -> CloseConnection:
         # A bug of the handler; without an answer the client would wait for ever.
         served.errors += 1
         log.error("%s %d: no such answer: %s", served.name, ctx.version, error)
-        return HangUp(f"the answer to {served.name} cannot be told")
+        return CloseConnection(f"the answer to {served.name} cannot be told")
 
     async def _finish(
         self,
@@ -408,7 +414,7 @@ class Dispatch:
     ) -> Message | None:
         """The API's error response; what nobody expected is logged with its trace."""
         served.errors += 1
-        if isinstance(error, HangUp):
+        if isinstance(error, CloseConnection):
             raise error
         if isinstance(error, KafkaError):
             return refusal(served, request, error.code, error.message, ctx.version)
@@ -433,7 +439,7 @@ async def _settled(answer: Parts | Parked | None) -> Parts | None:
 def _check_peer(served: Served, connection: Connection) -> None:
     """Ends a question that nobody waits for any more. What changes something is carried out."""
     if served.key in QUESTIONS and connection.stream.ended():
-        raise HangUp(f"the peer has gone before {served.name} was answered")
+        raise CloseConnection(f"the peer has gone before {served.name} was answered")
 
 
 def _context(connection: Connection, header: RequestHeader) -> Context:

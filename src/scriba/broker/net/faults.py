@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from scriba.broker.net.answers import HangUp
+from scriba.broker.net.answers import CloseConnection
 from scriba.broker.net.dispatch import refusal
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
@@ -91,7 +91,7 @@ class Faults:
             return answer
         self._use(fault)
         if fault.drop and not fault.carried_out:
-            raise HangUp(f"a test drops {served.name}")
+            raise CloseConnection(f"a test drops {served.name}")
         return _altered(fault, served, partial(handler, node, ctx, request))
 
     def _find(self, api: int, ctx: Context) -> Fault | None:
@@ -125,7 +125,7 @@ def _altered(fault: Fault, served: Served, handle: partial[Any]) -> Any:
         if fault.delay_ms:
             await asyncio.sleep(fault.delay_ms / 1000)
         if fault.drop:
-            raise HangUp(f"a test drops the answer to {served.name}")
+            raise CloseConnection(f"a test drops the answer to {served.name}")
         if failure is not None:
             raise failure
         return found

@@ -24,7 +24,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Any, Final, TypeVar
 
-from scriba.broker.net.answers import HangUp
+from scriba.broker.net.answers import CloseConnection
 from scriba.controller.topics import check_created
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.offsets.fetch import check_asked_once
@@ -335,7 +335,9 @@ def _together(
             _, same = home.setdefault(name(element, owner), (owners, []))
             same.append(element)
             if len(same) > MAX_REPEATS:
-                raise HangUp(f"one thing is named more than {MAX_REPEATS} times in a request")
+                raise CloseConnection(
+                    f"one thing is named more than {MAX_REPEATS} times in a request"
+                )
             yield None
     for home in found.values():
         yield from home.values()
@@ -404,7 +406,9 @@ def merge(whole: Message | None, told: Message, part: Part, path: Path, version:
                 setattr(whole, name, getattr(told, name))
     _add(whole, told, path, part.joined)
     if len(path) == 1 and getattr(whole, path[0]).size > MAX_ANSWER:
-        raise HangUp(f"the answer would have more than {MAX_ANSWER} bytes; ask for less at a time")
+        raise CloseConnection(
+            f"the answer would have more than {MAX_ANSWER} bytes; ask for less at a time"
+        )
     return whole
 
 
