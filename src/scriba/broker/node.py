@@ -16,6 +16,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from scriba.broker.access import Access, Open, Operation, Resource
+from scriba.broker.api.dispatch import Dispatch, Served
+from scriba.broker.api.faults import Faults
+from scriba.broker.api.table import served
 from scriba.broker.coordinators.coordination import (
     INTERNAL_TOPICS,
     configure,
@@ -31,10 +34,7 @@ from scriba.broker.jobs.schedule import JOBS, run_forever
 from scriba.broker.metadata.controller import ControllerNode
 from scriba.broker.metrics import MetricsServer
 from scriba.broker.net.answers import Parked, Parts
-from scriba.broker.net.api_table import served
 from scriba.broker.net.connection import Connection
-from scriba.broker.net.dispatch import Dispatch, Served
-from scriba.broker.net.faults import Faults
 from scriba.broker.net.server import Limits, Server
 from scriba.broker.observe import Counters, Events
 from scriba.broker.partitions.fetch_sessions import FetchSessions

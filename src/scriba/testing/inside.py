@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import Any, Final
 
-from scriba.broker.net.api_table import served
-from scriba.broker.net.faults import Fault, Faults
+from scriba.broker.api.faults import Fault, Faults
+from scriba.broker.api.table import served
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.request import ANONYMOUS, Context, Deferred

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scriba.broker.access import Operation, Resource
-from scriba.broker.net.api_table import served
+from scriba.broker.api.table import served
 from scriba.broker.node import Node
 from scriba.broker.request import Context
 from scriba.errors import ErrorCode

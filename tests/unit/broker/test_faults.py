@@ -15,7 +15,7 @@ from tests.unit.broker.test_every_api import (
     with_a_topic,
 )
 
-from scriba.broker.net.faults import Fault, Faults
+from scriba.broker.api.faults import Fault, Faults
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from scriba.broker.api.dispatch import LARGE_AT_A_TIME
+from scriba.broker.api.table import served
 from scriba.broker.net import connection as connections
-from scriba.broker.net.api_table import served
-from scriba.broker.net.dispatch import LARGE_AT_A_TIME
 from scriba.broker.net.large_requests import DEFAULT, LIMITS, MAX_REPEATS
 from scriba.broker.node import Node
 from scriba.broker.request import Deferred

@@ -41,7 +41,7 @@ from scriba.wire.messages.groups import (
 )
 
 if TYPE_CHECKING:
-    from scriba.broker.net.dispatch import Served
+    from scriba.broker.api.dispatch import Served
     from scriba.broker.node import Node
 
 MOST_BYTES: Final = 4096

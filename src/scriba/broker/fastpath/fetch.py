@@ -38,8 +38,8 @@ from scriba.wire.schema import Struct
 from scriba.wire.varint import write_uvarint
 
 if TYPE_CHECKING:
+    from scriba.broker.api.dispatch import Served
     from scriba.broker.net.connection import Connection
-    from scriba.broker.net.dispatch import Served
     from scriba.broker.node import Node
     from scriba.broker.partitions.fetch_sessions import Watched
     from scriba.broker.partitions.partition import Partition

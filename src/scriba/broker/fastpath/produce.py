@@ -33,7 +33,7 @@ from scriba.wire.messages.produce import (
 from scriba.wire.varint import read_uvarint
 
 if TYPE_CHECKING:
-    from scriba.broker.net.dispatch import Served
+    from scriba.broker.api.dispatch import Served
     from scriba.broker.node import Node
     from scriba.broker.partitions.partition import Partition
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from scriba.broker.api.dispatch import Handler, Refuse, Served, refuse_at_top
 from scriba.broker.handlers import (
     acls,
     cluster,
@@ -20,7 +21,6 @@ from scriba.broker.handlers import (
     topics,
     txn,
 )
-from scriba.broker.net.dispatch import Handler, Refuse, Served, refuse_at_top
 from scriba.broker.net.large_requests import DEFAULT, LIMITS
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.schema import LATEST

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from scriba.broker.api.dispatch import refusal
 from scriba.broker.net.answers import CloseConnection
-from scriba.broker.net.dispatch import refusal
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.schema import Message, Struct
 
 if TYPE_CHECKING:
-    from scriba.broker.net.dispatch import Handler, Served
+    from scriba.broker.api.dispatch import Handler, Served
     from scriba.broker.node import Node
 
 
