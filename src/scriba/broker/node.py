@@ -16,9 +16,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from scriba.broker.access import Access, Open, Operation, Resource
-from scriba.broker.api.dispatch import Dispatch, Served
+from scriba.broker.api.dispatch import Dispatch
 from scriba.broker.api.faults import Faults
-from scriba.broker.api.table import served
+from scriba.broker.api.table import api_table
 from scriba.broker.coordinators.coordination import (
     INTERNAL_TOPICS,
     configure,
@@ -34,6 +34,7 @@ from scriba.broker.jobs.schedule import JOBS, run_forever
 from scriba.broker.metadata.controller import ControllerNode
 from scriba.broker.metrics import MetricsServer
 from scriba.broker.net.answers import Parked, Parts
+from scriba.broker.net.api_entry import ApiEntry
 from scriba.broker.net.connection import Connection
 from scriba.broker.net.server import Limits, Server
 from scriba.broker.observe import Counters, Events
@@ -124,9 +125,9 @@ class Node:
         self.txns = txn_shards(self)
         self.transactions = TransactionRunner(self)
         self.supported_features = SUPPORTED
-        table = served()
+        table = api_table()
         self.dispatch = Dispatch(self, faults.install(self, table) if faults else table)
-        self._controller_dispatch = Dispatch(self, served(on_controller=True))
+        self._controller_dispatch = Dispatch(self, api_table(on_controller=True))
         self.server = Server(world.net, world.clock, _limits(settings), self._handle, world.spoil)
         self.listeners: list[Bound] = []
         self.controller_listeners: list[Bound] = []
@@ -393,8 +394,8 @@ class Node:
     def is_controller_listener(self, name: str) -> bool:
         return name in self.settings.controller_names
 
-    def table_of(self, listener: str) -> dict[int, Served]:
-        """What is served on a listener."""
+    def api_table(self, listener: str) -> dict[int, ApiEntry]:
+        """The APIs that a listener serves."""
         if self.is_controller_listener(listener):
             return self._controller_dispatch.table
         return self.dispatch.table

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from scriba.broker.api.faults import Fault, Faults
-from scriba.broker.api.table import served
+from scriba.broker.api.table import api_table
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.request import ANONYMOUS, Context, Deferred
@@ -50,7 +50,7 @@ class Inside:
         self._world = LapseWorld(loop)
         self._faults = Faults()
         self._node = Node(NodeSettings.parse(settings), self._world, faults=self._faults)
-        self._handlers = {key: entry.handler for key, entry in served().items()}
+        self._handlers = {key: entry.handler for key, entry in api_table().items()}
         self._failed: asyncio.Task[None] | None = None
 
     # ---- life ----

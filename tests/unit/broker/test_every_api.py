@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scriba.broker.access import Operation, Resource
-from scriba.broker.api.table import served
+from scriba.broker.api.table import api_table
 from scriba.broker.node import Node
 from scriba.broker.request import Context
 from scriba.errors import ErrorCode
@@ -32,7 +32,7 @@ InANode = Callable[..., None]
 TOPIC = "there"
 GROUP = "group"
 TXN = "transaction"
-TABLE = served()
+TABLE = api_table()
 EVERY_VERSION = [
     (key, version)
     for key, entry in TABLE.items()

@@ -126,7 +126,7 @@ def test_sessions_of_many_partitions_have_a_bound_together(monkeypatch: pytest.M
     cache = sessions()
     first = cache.plan(asking(*range(40)), False, 0)
     second = cache.plan(asking(*range(20)), False, 0)
-    # Served all the same, but not remembered; small ones are.
+    # ApiEntry all the same, but not remembered; small ones are.
     assert (second.session, len(second.watched)) == (None, 20)
     assert cache.plan(asking(*range(5)), False, 0).session is not None
     growing = asking(*range(40, 50), session=first.session_id, epoch=1)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from scriba.broker.api.dispatch import LARGE_AT_A_TIME
-from scriba.broker.api.table import served
+from scriba.broker.api.table import api_table
 from scriba.broker.net import connection as connections
 from scriba.broker.net.large_requests import DEFAULT, LIMITS, MAX_REPEATS
 from scriba.broker.node import Node
@@ -64,7 +64,7 @@ async def begin(world: ProcessWorld) -> Peer:
 CUT = [
     (key, version)
     for key, limits in LIMITS.items()
-    if limits.cuts and key in served()
+    if limits.cuts and key in api_table()
     for version in sorted({API[key].min_version, API[key].max_version})
 ]
 
@@ -212,7 +212,7 @@ def cheapest(cls: type[Message], version: int) -> tuple[str, ...] | None:
 
 EVERY = [
     (key, version)
-    for key in served()
+    for key in api_table()
     for version in sorted({API[key].min_version, API[key].max_version})
     if cheapest(API[key].request, version)
 ]
@@ -244,7 +244,7 @@ def test_more_elements_than_an_api_takes_end_the_connection_and_no_other(
 
 
 def test_every_api_has_a_limit_of_what_it_takes() -> None:
-    for key, entry in served().items():
+    for key, entry in api_table().items():
         assert entry.limits.at_once <= entry.limits.elements <= 300_000, API[key].name
 
 

@@ -1,6 +1,6 @@
 """From a frame to its handler and back: versions, errors, throttling and counting in one place.
 
-`served.py` names every API this broker serves with the versions it advertises; what is not in it
+`api/table` names every API this broker serves with the versions it advertises; what is not in it
 is answered by closing the connection, as Kafka does. A handler is a plain function
 `(node, ctx, request)` that returns its response, `Deferred` for one that must wait, or None for no
 answer at all. A KafkaError that escapes it becomes the API's own shape of that error.
@@ -17,11 +17,9 @@ gone meanwhile are not answered.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import struct
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,24 +27,21 @@ from scriba.broker.fastpath.commit import CommitLanes
 from scriba.broker.fastpath.fetch import FetchLanes
 from scriba.broker.fastpath.produce import ProduceLanes
 from scriba.broker.net.answers import CloseConnection, Kept, LargeAnswer, Parked, Parts, Unsent
+from scriba.broker.net.api_entry import ApiEntry, refusal
 from scriba.broker.net.connection import Connection
 from scriba.broker.net.large_requests import (
-    DEFAULT,
     QUESTIONS,
     TOLD_AT_ONCE,
     Cut,
-    Limits,
     cut_of,
     merge,
     parts,
 )
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError, ParseError
-from scriba.groups.refusals import refused, refuses
 from scriba.runtime.loop.pace import BETWEEN_LOOKS, Pace, in_slices, next_turn
 from scriba.wire.frame import RequestHeader, decode_request_header
 from scriba.wire.schema import Hole, Message, TooMany
-from scriba.wire.views import Revoke, revoker
 
 if TYPE_CHECKING:
     from scriba.broker.node import Node
@@ -68,70 +63,13 @@ LARGE_UNSENT: Final = 1 << 29
 """Bytes of large answers that wait for their peers, before the next large request is begun."""
 
 _START: Final = struct.Struct(">hhi")
-_LENGTH: Final = struct.Struct(">i")
 _HEAD: Final = struct.Struct(">ii")
 
 Question = tuple[str, int, bytes]
-Handler = Callable[["Node", Context, Any], Any]
-Refuse = Callable[[Any, ErrorCode, str], Message | None]
-Finish = Callable[["Node", bytearray, list[tuple[int, Hole]]], Parts]
-
-
-def finish_plain(node: Node, out: bytearray, holes: list[tuple[int, Hole]]) -> Parts:
-    """Fills in the length before a response that was encoded behind its header: one piece."""
-    set_length(out, len(out))
-    return (out,)
-
-
-def set_length(out: bytearray, total: int) -> None:
-    """Fills in the length of a frame of `total` bytes, which does not count itself."""
-    _LENGTH.pack_into(out, 0, total - 4)
-
-
-def refuse_at_top(response: type[Message]) -> Refuse:
-    """For responses with one error code of their own."""
-
-    def refuse(request: Message, code: ErrorCode, text: str) -> Message:
-        answer: Any = response()
-        answer.error_code = code
-        if hasattr(answer, "error_message"):
-            answer.error_message = text
-        return answer  # type: ignore[no-any-return]
-
-    return refuse
-
-
-@dataclass(slots=True)
-class Served:
-    """One API as this broker offers it."""
-
-    key: int
-    name: str
-    request: type[Message]
-    low: int
-    high: int
-    oldest: int
-    """The first version that can be read. Produce 0 to 2 is only advertised (KIP-896)."""
-    tagged_from: int
-    """The first version whose response header ends in tagged fields."""
-    handler: Handler
-    refuse: Refuse
-    finish: Finish = finish_plain
-    """Makes of an encoded response, and of what it left holes for, what is sent."""
-    limits: Limits = DEFAULT
-    count: int = 0
-    errors: int = 0
-    large: int = 0
-    """Requests that were too large to be handled at once."""
-    revoke: Revoke | None = dataclasses.field(init=False)
-    """Ends the request's views of its frame as soon as the handler has returned."""
-
-    def __post_init__(self) -> None:
-        self.revoke = revoker(self.request)
 
 
 class Dispatch:
-    def __init__(self, node: Node, table: dict[int, Served]) -> None:
+    def __init__(self, node: Node, table: dict[int, ApiEntry]) -> None:
         self._node = node
         self.table = table
         self._cached: dict[Question, bytes] = {}
@@ -151,69 +89,67 @@ class Dispatch:
             key, version, correlation_id = _START.unpack_from(frame)
         except struct.error:
             raise CloseConnection("a frame too short for a request header") from None
-        served = self.table.get(key)
-        if served is None:
+        api = self.table.get(key)
+        if api is None:
             raise CloseConnection(f"API key {key} is not served")
-        if not served.oldest <= version <= served.high:
+        if not api.oldest <= version <= api.high:
             if key != API_VERSIONS:
                 raise CloseConnection(
-                    f"{served.name} version {version} is not served "
-                    f"(advertised are {served.low} to {served.high})"
+                    f"{api.name} version {version} is not served "
+                    f"(advertised are {api.low} to {api.high})"
                 )
-            return self._refuse_api_versions(served, correlation_id)
+            return self._refuse_api_versions(api, correlation_id)
         lanes = self._lanes.get(key) if self._node.fast_paths else None
         if lanes is not None:
             answer = lanes.enter(connection, frame, version)
             if answer is not None:
                 return answer
-        limits = served.limits
+        limits = api.limits
         size = len(frame)
         if size > limits.bytes:
-            raise CloseConnection(f"{served.name} of {size} bytes; {limits.bytes} are taken")
+            raise CloseConnection(f"{api.name} of {size} bytes; {limits.bytes} are taken")
         try:
             header, start = decode_request_header(frame)
             if size > limits.bytes_at_once:
                 raise TooMany
             # Bytes after the request are overlooked, as Kafka does: librdkafka sends some.
-            request, _ = served.request.decode_from(frame, start, version, limits.at_once)
+            request, _ = api.request.decode_from(frame, start, version, limits.at_once)
         except ParseError as error:
-            raise CloseConnection(
-                f"{served.name} version {version} cannot be read: {error}"
-            ) from None
+            raise CloseConnection(f"{api.name} version {version} cannot be read: {error}") from None
         except TooMany:
             kept = connection.keep_frame(frame)
-            return Parked(self._handle_large(served, connection, kept, start, header))
-        served.count += 1
+            return Parked(self._handle_large(api, connection, kept, start, header))
+        api.count += 1
         if lanes is not None:
             lanes.learn(connection, frame, request)  # type: ignore[arg-type]
         if key == METADATA and self._node.access.open and self._node.fast_paths:
-            return self._answer_from_cache(served, connection, frame[start:], request, header)
-        return self._answer(served, connection, request, header)
+            return self._answer_from_cache(api, connection, frame[start:], request, header)
+        return self._answer(api, connection, request, header)
 
     def _answer(
-        self, served: Served, connection: Connection, request: Message, header: RequestHeader
+        self, api: ApiEntry, connection: Connection, request: Message, header: RequestHeader
     ) -> Parts | Parked | None:
         ctx = _context(connection, header)
         try:
-            answer = served.handler(self._node, ctx, request)
+            answer = api.handler(self._node, ctx, request)
         except Exception as error:
-            answer = self._failed(served, ctx, request, error)
+            answer = self._failed(api, ctx, request, error)
         if type(answer) is Deferred and answer.keeps_frame:
             connection.leave_frame()
-        elif served.revoke is not None:
-            served.revoke(request)
+        elif api.revoke is not None:
+            api.revoke(request)
         if type(answer) is Deferred:
-            work = self._finish(served, ctx, request, answer, header.correlation_id)
+            work = self._finish(api, ctx, request, answer, header.correlation_id)
             return Parked(work, answer.pipelined)
         if answer is None:
             return None
-        return self._encode(served, ctx, answer, header.correlation_id)
+        return self._encode(api, ctx, answer, header.correlation_id)
 
     # ---- large requests ----
 
     async def _handle_large(
         self,
-        served: Served,
+        api: ApiEntry,
         connection: Connection,
         kept: Kept,
         start: int,
@@ -225,60 +161,58 @@ class Dispatch:
         async with self._large[len(kept.view).bit_length() // 2]:
             await self._unsent.room(self._node.server.shed)
             await next_turn()
-            _check_peer(served, connection)
+            _check_peer(api, connection)
             pace = Pace(self._node.world.clock)
-            request = await self._decode_large(served, kept, start, version, pace)
-            if served.revoke is None:
+            request = await self._decode_large(api, kept, start, version, pace)
+            if api.revoke is None:
                 kept.give_back()  # it has no views, and may wait for long
-            served.count += 1
-            served.large += 1
-            cut = cut_of(served.limits, request)
+            api.count += 1
+            api.large += 1
+            cut = cut_of(api.limits, request)
             if cut is not None:
-                response = await self._handle_parts(served, connection, ctx, request, cut, pace)
+                response = await self._handle_parts(api, connection, ctx, request, cut, pace)
         if cut is None:
             # Not while others wait for it: a fetch may wait for records.
-            response = await self._handled(served, ctx, request)
-        if served.revoke is not None:
+            response = await self._handled(api, ctx, request)
+        if api.revoke is not None:
             # Not after an exception, whose traceback still has views.
             kept.give_back()
         if response is None:
             return None
         self._node.throttle(ctx, response)
-        return await self._encode_large(served, ctx, response, header.correlation_id)
+        return await self._encode_large(api, ctx, response, header.correlation_id)
 
-    async def _handled(self, served: Served, ctx: Context, request: Message) -> Message | None:
+    async def _handled(self, api: ApiEntry, ctx: Context, request: Message) -> Message | None:
         answer: Any
         try:
-            answer = served.handler(self._node, ctx, request)
+            answer = api.handler(self._node, ctx, request)
             keeps = type(answer) is Deferred and answer.keeps_frame
-            if served.revoke is not None and not keeps:
-                served.revoke(request)
+            if api.revoke is not None and not keeps:
+                api.revoke(request)
             while isinstance(answer, Deferred):
                 answer = await answer.awaitable
         except Exception as error:
-            answer = self._failed(served, ctx, request, error)
+            answer = self._failed(api, ctx, request, error)
         return answer  # type: ignore[no-any-return]
 
     async def _decode_large(
-        self, served: Served, kept: Kept, start: int, version: int, pace: Pace
+        self, api: ApiEntry, kept: Kept, start: int, version: int, pace: Pace
     ) -> Message:
-        limit = served.limits.elements
+        limit = api.limits.elements
         try:
-            work = served.request.decode_in_slices(kept.view, start, version, limit)
+            work = api.request.decode_in_slices(kept.view, start, version, limit)
             request, _ = await in_slices(work, pace)
         except ParseError as error:
-            raise CloseConnection(
-                f"{served.name} version {version} cannot be read: {error}"
-            ) from None
+            raise CloseConnection(f"{api.name} version {version} cannot be read: {error}") from None
         except TooMany as error:
             raise CloseConnection(
-                f"{served.name} version {version}: {error}, which are {limit}"
+                f"{api.name} version {version}: {error}, which are {limit}"
             ) from None
         return request
 
     async def _handle_parts(
         self,
-        served: Served,
+        api: ApiEntry,
         connection: Connection,
         ctx: Context,
         request: Message,
@@ -286,23 +220,23 @@ class Dispatch:
         pace: Pace,
     ) -> Message | None:
         refused: KafkaError | None = None
-        if served.limits.check is not None:
+        if api.limits.check is not None:
             try:
-                served.limits.check(self._node.settings, request)
+                api.limits.check(self._node.settings, request)
             except KafkaError as error:
                 refused = error
         whole: Message | None = None
-        for step, part in enumerate(parts(request, served.limits, cut)):
+        for step, part in enumerate(parts(request, api.limits, cut)):
             if part is None:
                 if step % BETWEEN_LOOKS == 0:
                     await pace()
                 continue
             await pace()
-            _check_peer(served, connection)
+            _check_peer(api, connection)
             if refused is not None:
-                told = self._failed(served, ctx, part.request, refused)
+                told = self._failed(api, ctx, part.request, refused)
             else:
-                told = await self._handled(served, ctx, part.request)
+                told = await self._handled(api, ctx, part.request)
             if told is not None:
                 whole = merge(whole, told, part, cut.told, ctx.version)
         return whole
@@ -311,7 +245,7 @@ class Dispatch:
 
     def _answer_from_cache(
         self,
-        served: Served,
+        api: ApiEntry,
         connection: Connection,
         body: memoryview,
         request: Any,
@@ -327,11 +261,11 @@ class Dispatch:
             self._cached.clear()
             self._cached_at = self._node.topology
         if len(body) > LARGEST_KEPT:
-            return self._answer(served, connection, request, header)
+            return self._answer(api, connection, request, header)
         question = (connection.listener, header.api_version, bytes(body))
         known = self._cached.get(question)
         if known is None:
-            answer = self._answer(served, connection, request, header)
+            answer = self._answer(api, connection, request, header)
             if isinstance(answer, tuple):
                 self._keep(question, answer)
             elif isinstance(answer, Parked) and request.topics is None:
@@ -358,42 +292,42 @@ class Dispatch:
     # ---- answers ----
 
     def _encode(
-        self, served: Served, ctx: Context, answer: Message, correlation_id: int
+        self, api: ApiEntry, ctx: Context, answer: Message, correlation_id: int
     ) -> Parts | Parked:
         self._node.throttle(ctx, answer)
-        out = _head(served, ctx.version, correlation_id)
+        out = _head(api, ctx.version, correlation_id)
         holes: list[tuple[int, Hole]] = []
         try:
             answer.encode_into(out, ctx.version, holes, TOLD_AT_ONCE)
         except TooMany:
-            return Parked(self._encode_large(served, ctx, answer, correlation_id))
+            return Parked(self._encode_large(api, ctx, answer, correlation_id))
         except ValueError as error:
-            raise self._cannot_tell(served, ctx, error) from error
-        return served.finish(self._node, out, holes)
+            raise self._cannot_tell(api, ctx, error) from error
+        return api.finish(self._node, out, holes)
 
     async def _encode_large(
-        self, served: Served, ctx: Context, answer: Message, correlation_id: int
+        self, api: ApiEntry, ctx: Context, answer: Message, correlation_id: int
     ) -> Parts:
         await next_turn()
-        out = LargeAnswer(_head(served, ctx.version, correlation_id))
+        out = LargeAnswer(_head(api, ctx.version, correlation_id))
         holes: list[tuple[int, Hole]] = []
         pace = Pace(self._node.world.clock)
         try:
             await in_slices(answer.encode_in_slices(out, ctx.version, holes), pace)
         except ValueError as error:
-            raise self._cannot_tell(served, ctx, error) from error
+            raise self._cannot_tell(api, ctx, error) from error
         out.wait_in(self._unsent)
-        return served.finish(self._node, out, holes)
+        return api.finish(self._node, out, holes)
 
-    def _cannot_tell(self, served: Served, ctx: Context, error: ValueError) -> CloseConnection:
+    def _cannot_tell(self, api: ApiEntry, ctx: Context, error: ValueError) -> CloseConnection:
         # A bug of the handler; without an answer the client would wait for ever.
-        served.errors += 1
-        log.error("%s %d: no such answer: %s", served.name, ctx.version, error)
-        return CloseConnection(f"the answer to {served.name} cannot be told")
+        api.errors += 1
+        log.error("%s %d: no such answer: %s", api.name, ctx.version, error)
+        return CloseConnection(f"the answer to {api.name} cannot be told")
 
     async def _finish(
         self,
-        served: Served,
+        api: ApiEntry,
         ctx: Context,
         request: Message,
         answer: Deferred[Any],
@@ -404,42 +338,42 @@ class Dispatch:
             while isinstance(result, Deferred):
                 result = await result.awaitable
         except Exception as error:
-            result = self._failed(served, ctx, request, error)
+            result = self._failed(api, ctx, request, error)
         if result is None:
             return None
-        return await _settled(self._encode(served, ctx, result, correlation_id))
+        return await _settled(self._encode(api, ctx, result, correlation_id))
 
     def _failed(
-        self, served: Served, ctx: Context, request: Message, error: BaseException
+        self, api: ApiEntry, ctx: Context, request: Message, error: BaseException
     ) -> Message | None:
         """The API's error response; what nobody expected is logged with its trace."""
-        served.errors += 1
+        api.errors += 1
         if isinstance(error, CloseConnection):
             raise error
         if isinstance(error, KafkaError):
-            return refusal(served, request, error.code, error.message, ctx.version)
-        log.error("%s failed", served.name, exc_info=error)
+            return refusal(api, request, error.code, error.message, ctx.version)
+        log.error("%s failed", api.name, exc_info=error)
         code = ErrorCode.UNKNOWN_SERVER_ERROR
-        return refusal(served, request, code, code.text, ctx.version)
+        return refusal(api, request, code, code.text, ctx.version)
 
-    def _refuse_api_versions(self, served: Served, correlation_id: int) -> Parts:
+    def _refuse_api_versions(self, api: ApiEntry, correlation_id: int) -> Parts:
         # A client newer than we are asks again with a version from this answer (KIP-511).
         code = ErrorCode.UNSUPPORTED_VERSION
-        answer = served.refuse(None, code, code.text)
+        answer = api.refuse(None, code, code.text)
         assert answer is not None
-        out = _head(served, 0, correlation_id)
+        out = _head(api, 0, correlation_id)
         answer.encode_into(out, 0)
-        return served.finish(self._node, out, [])
+        return api.finish(self._node, out, [])
 
 
 async def _settled(answer: Parts | Parked | None) -> Parts | None:
     return await answer.awaitable if isinstance(answer, Parked) else answer
 
 
-def _check_peer(served: Served, connection: Connection) -> None:
+def _check_peer(api: ApiEntry, connection: Connection) -> None:
     """Ends a question that nobody waits for any more. What changes something is carried out."""
-    if served.key in QUESTIONS and connection.stream.ended():
-        raise CloseConnection(f"the peer has gone before {served.name} was answered")
+    if api.key in QUESTIONS and connection.stream.ended():
+        raise CloseConnection(f"the peer has gone before {api.name} was answered")
 
 
 def _context(connection: Connection, header: RequestHeader) -> Context:
@@ -454,26 +388,9 @@ def _context(connection: Connection, header: RequestHeader) -> Context:
     )
 
 
-def refusal(
-    served: Served, request: Message, code: ErrorCode, text: str, version: int
-) -> Message | None:
-    """The API's error response, in what the version has of it.
-
-    ElectLeaders has an error of its own from version 1 on, JoinGroup a null from version 7 on.
-    """
-    if refuses(request):
-        return refused(request, code, version)
-    answer = served.refuse(request, code, text)
-    if answer is not None:
-        for field in answer.FIELDS:
-            if version not in field.within and not field.ignorable:
-                setattr(answer, field.name, field.default())
-    return answer
-
-
-def _head(served: Served, version: int, correlation_id: int) -> bytearray:
+def _head(api: ApiEntry, version: int, correlation_id: int) -> bytearray:
     """The start of a response: room for its length, and its header."""
     out = bytearray(_HEAD.pack(0, correlation_id))
-    if version >= served.tagged_from:
+    if version >= api.tagged_from:
         out.append(0)
     return out

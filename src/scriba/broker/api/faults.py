@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from scriba.broker.api.dispatch import refusal
 from scriba.broker.net.answers import CloseConnection
+from scriba.broker.net.api_entry import refusal
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.schema import Message, Struct
 
 if TYPE_CHECKING:
-    from scriba.broker.api.dispatch import Handler, Served
+    from scriba.broker.net.api_entry import ApiEntry, Handler
     from scriba.broker.node import Node
 
 
@@ -52,11 +52,11 @@ class Faults:
         self._node: Node | None = None
         self._armed: dict[int, deque[Fault]] = {}
 
-    def install(self, node: Node, table: dict[int, Served]) -> dict[int, Served]:
+    def install(self, node: Node, table: dict[int, ApiEntry]) -> dict[int, ApiEntry]:
         """Wraps every handler of a node's table; called before any request is served."""
         self._node = node
-        for served in table.values():
-            served.handler = partial(self._handle, served, served.handler)
+        for api in table.values():
+            api.handler = partial(self._handle, api, api.handler)
         return table
 
     def arm(self, fault: Fault) -> None:
@@ -77,22 +77,22 @@ class Faults:
             self._node.ask_handlers(bool(self._armed))
 
     def _handle(
-        self, served: Served, handler: Handler, node: Node, ctx: Context, request: Message
+        self, api: ApiEntry, handler: Handler, node: Node, ctx: Context, request: Message
     ) -> Any:
-        fault = self._find(served.key, ctx)
+        fault = self._find(api.key, ctx)
         if fault is None:
             return handler(node, ctx, request)
         if fault.error is not None:
-            answer = _error(served, ctx, request, fault.error)
+            answer = _error(api, ctx, request, fault.error)
             if answer is None:
                 return handler(node, ctx, request)
             self._use(fault)
-            served.errors += 1
+            api.errors += 1
             return answer
         self._use(fault)
         if fault.drop and not fault.carried_out:
-            raise CloseConnection(f"a test drops {served.name}")
-        return _altered(fault, served, partial(handler, node, ctx, request))
+            raise CloseConnection(f"a test drops {api.name}")
+        return _altered(fault, api, partial(handler, node, ctx, request))
 
     def _find(self, api: int, ctx: Context) -> Fault | None:
         for fault in self._armed.get(api, ()):
@@ -109,7 +109,7 @@ class Faults:
             self._told()
 
 
-def _altered(fault: Fault, served: Served, handle: partial[Any]) -> Any:
+def _altered(fault: Fault, api: ApiEntry, handle: partial[Any]) -> Any:
     """Has a request carried out; its answer comes late, or never."""
     answer: Any
     failure: KafkaError | None = None
@@ -125,7 +125,7 @@ def _altered(fault: Fault, served: Served, handle: partial[Any]) -> Any:
         if fault.delay_ms:
             await asyncio.sleep(fault.delay_ms / 1000)
         if fault.drop:
-            raise CloseConnection(f"a test drops the answer to {served.name}")
+            raise CloseConnection(f"a test drops the answer to {api.name}")
         if failure is not None:
             raise failure
         return found
@@ -135,9 +135,9 @@ def _altered(fault: Fault, served: Served, handle: partial[Any]) -> Any:
     return Deferred(finish())
 
 
-def _error(served: Served, ctx: Context, request: Message, code: ErrorCode) -> Message | None:
+def _error(api: ApiEntry, ctx: Context, request: Message, code: ErrorCode) -> Message | None:
     """The API's refusal of the whole request; None where that says nothing of the error."""
-    answer = refusal(served, request, code, code.text, ctx.version)
+    answer = refusal(api, request, code, code.text, ctx.version)
     if answer is None:
         return None
     # What a version has no field for is not sent: only what can be read back was said.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from scriba.broker.api.dispatch import Handler, Refuse, Served, refuse_at_top
 from scriba.broker.handlers import (
     acls,
     cluster,
@@ -21,6 +20,7 @@ from scriba.broker.handlers import (
     topics,
     txn,
 )
+from scriba.broker.net.api_entry import ApiEntry, Handler, Refuse, refuse_at_top
 from scriba.broker.net.large_requests import DEFAULT, LIMITS
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.schema import LATEST
@@ -106,15 +106,15 @@ _ON_CONTROLLER: Final = frozenset(
 """What a controller's listener offers: not Fetch, which there would read the metadata log."""
 
 
-def served(on_controller: bool = False) -> dict[int, Served]:
+def api_table(on_controller: bool = False) -> dict[int, ApiEntry]:
     """A table of its own for each node and kind of listener: it also counts."""
-    table: dict[int, Served] = {}
+    table: dict[int, ApiEntry] = {}
     for key, (handler, refuse) in sorted(_HANDLERS.items()):
         if on_controller and key not in _ON_CONTROLLER:
             continue
         api = API[key]
         extra: dict[str, Any] = {"finish": fetch.finish} if key is ApiKey.FETCH else {}
-        table[int(key)] = Served(
+        table[int(key)] = ApiEntry(
             key=int(key),
             name=api.name,
             request=api.request,

@@ -41,7 +41,7 @@ from scriba.wire.messages.groups import (
 )
 
 if TYPE_CHECKING:
-    from scriba.broker.api.dispatch import Served
+    from scriba.broker.net.api_entry import ApiEntry
     from scriba.broker.node import Node
 
 MOST_BYTES: Final = 4096
@@ -61,13 +61,13 @@ _ONES: Final = b"\xff" * 8
 
 class CommitLane:
     __slots__ = (
+        "_api",
         "_form",
         "_group_settings",
         "_machine",
         "_min_isr",
         "_node",
         "_repeat",
-        "_served",
         "_settings",
         "_shard",
         "_topology",
@@ -78,7 +78,7 @@ class CommitLane:
     def __init__(
         self,
         node: Node,
-        served: Served,
+        api: ApiEntry,
         shard: Shard,
         machine: Groups,
         repeat: Repeat,
@@ -88,7 +88,7 @@ class CommitLane:
         version = repeat.caller.version
         self.used = False
         self._node = node
-        self._served = served
+        self._api = api
         self._topology = node.topology
         self._shard = shard
         self._machine = machine
@@ -134,7 +134,7 @@ class CommitLane:
         if not self._commit(offsets, header, now):
             return None
         self.used = True
-        self._served.count += 1
+        self._api.count += 1
         node.counters.short_commits += 1
         out = self._form.answer(frame)
         end_offset = partition.log.end_offset
@@ -197,9 +197,9 @@ class Commits:
 
 
 class CommitLanes:
-    def __init__(self, node: Node, served: Served) -> None:
+    def __init__(self, node: Node, api: ApiEntry) -> None:
         self._node = node
-        self._served = served
+        self._api = api
 
     def learn(
         self, connection: Connection, frame: memoryview, request: OffsetCommitRequest
@@ -233,7 +233,7 @@ class CommitLanes:
         if holes is None or repeat is None:
             return None
         try:
-            return CommitLane(node, self._served, shard, machine, repeat, holes, frame)
+            return CommitLane(node, self._api, shard, machine, repeat, holes, frame)
         except (KafkaError, ParseError, ValueError):
             return None  # the ordinary way says why
 

@@ -38,7 +38,7 @@ from scriba.wire.schema import Struct
 from scriba.wire.varint import write_uvarint
 
 if TYPE_CHECKING:
-    from scriba.broker.api.dispatch import Served
+    from scriba.broker.net.api_entry import ApiEntry
     from scriba.broker.net.connection import Connection
     from scriba.broker.node import Node
     from scriba.broker.partitions.fetch_sessions import Watched
@@ -205,10 +205,10 @@ class FetchLane:
 
 
 class FetchLanes:
-    def __init__(self, node: Node, served: Served, ordinary: Ordinary) -> None:
+    def __init__(self, node: Node, api: ApiEntry, ordinary: Ordinary) -> None:
         self.node = node
         self.ordinary = ordinary
-        self._served = served
+        self._api = api
         self._lanes: dict[Key, FetchLane] = {}
         self._topology = -1
 
@@ -270,7 +270,7 @@ class FetchLanes:
             if session is None:
                 return None
             item = node.sessions.follow(session, lane.asked(offset), connection.last_active)
-        self._served.count += 1
+        self._api.count += 1
         node.counters.short_fetches += 1
         if type(found) is int and lane.least > 0:
             return _Waiting(self, lane, item, epoch, offset, correlation_id, found)

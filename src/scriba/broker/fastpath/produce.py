@@ -33,7 +33,7 @@ from scriba.wire.messages.produce import (
 from scriba.wire.varint import read_uvarint
 
 if TYPE_CHECKING:
-    from scriba.broker.api.dispatch import Served
+    from scriba.broker.net.api_entry import ApiEntry
     from scriba.broker.node import Node
     from scriba.broker.partitions.partition import Partition
 
@@ -57,12 +57,12 @@ _HEAD: Final = struct.Struct(">ii")
 class Lane:
     __slots__ = (
         "_acks_all",
+        "_api",
         "_form",
         "_min_isr",
         "_node",
         "_partition",
         "_request",
-        "_served",
         "_topology",
         "_version",
         "end",
@@ -72,7 +72,7 @@ class Lane:
     def __init__(
         self,
         node: Node,
-        served: Served,
+        api: ApiEntry,
         partition: Partition,
         request: ProduceRequest,
         version: int,
@@ -84,7 +84,7 @@ class Lane:
         self.end = _BODY + len(body)
         """How far in a frame the bytes go that repeat."""
         self._node = node
-        self._served = served
+        self._api = api
         self._topology = node.topology
         self._partition = partition
         self._request = ProduceRequest(acks=request.acks, timeout_ms=request.timeout_ms)
@@ -130,7 +130,7 @@ class Lane:
         ):
             return None
         view, header = found
-        self._served.count += 1
+        self._api.count += 1
         try:
             appended = partition.append(view, header, now)
         except KafkaError as error:
@@ -170,9 +170,9 @@ class Lane:
 
 
 class ProduceLanes:
-    def __init__(self, node: Node, served: Served) -> None:
+    def __init__(self, node: Node, api: ApiEntry) -> None:
         self._node = node
-        self._served = served
+        self._api = api
         self._lanes: dict[int, dict[bytes, Lane]] = {}
         self._count = 0
         self._topology = -1
@@ -201,7 +201,7 @@ class ProduceLanes:
         if known is not None and known.settings is partition.settings:
             return  # only this batch was not for it
         start = bytes(frame[:_START])
-        lanes[body] = Lane(node, self._served, partition, request, version, start, body)
+        lanes[body] = Lane(node, self._api, partition, request, version, start, body)
         self._count += known is None
 
     def enter(

@@ -13,9 +13,9 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.api.dispatch import set_length
 from scriba.broker.handlers.isolation import READ_COMMITTED, check_isolation
 from scriba.broker.net.answers import COPIED_BELOW, Parts, Region
+from scriba.broker.net.api_entry import set_length
 from scriba.broker.net.large_requests import AT_ONCE
 from scriba.broker.partitions.fetch_sessions import Plan, Watched
 from scriba.broker.request import Context, Deferred

@@ -67,8 +67,8 @@ def api_versions(node: Node, ctx: Context, request: ApiVersionsRequest) -> ApiVe
     image = node.image
     response = ApiVersionsResponse(
         api_keys=[
-            ApiVersion(api_key=served.key, min_version=served.low, max_version=served.high)
-            for served in node.table_of(ctx.listener).values()
+            ApiVersion(api_key=api.key, min_version=api.low, max_version=api.high)
+            for api in node.api_table(ctx.listener).values()
         ],
     )
     if ctx.version >= 3:
