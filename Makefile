@@ -32,10 +32,10 @@ dist: ## an sdist and a manylinux wheel, in dist; PURE=1 for one without the ext
 	@tools/setup.sh dist
 
 test: setup ## lint, types and all tests; the bar for a change
-	@$(PY) tools/check.py
+	@$(PY) -m tools.check
 
 lint: $(READY) ## ruff and mypy
-	@$(PY) tools/check.py lint
+	@$(PY) -m tools.check lint
 
 format: $(READY) ## let ruff put the code in order
 	@.venv/bin/ruff check --fix $(CHECKED)
@@ -69,24 +69,24 @@ browser: setup ## the shop's page in headless Chromium
 	@$(PY) -m pytest tests/browser
 
 bench: setup ## side by side with Apache Kafka, into bench/RESULTS.md; ARGS=--quick
-	@$(PY) bench/run.py $(ARGS)
+	@$(PY) -m bench.run $(ARGS)
 
 clients: setup ## client libraries beside each other, into bench/CLIENTS.md; ARGS=--quick
-	@$(PY) bench/clients.py $(ARGS)
+	@$(PY) -m bench.clients $(ARGS)
 
 page: $(READY) ## from an event to the shop's page, in seconds; ARGS='--probes 60'
-	@$(PY) bench/event_to_page.py $(ARGS)
+	@$(PY) -m bench.event_to_page $(ARGS)
 
 soak: $(READY) ## a node under mixed work, flat in memory and descriptors; MINUTES=20
-	@$(PY) bench/soak.py --minutes $(or $(MINUTES),20)
+	@$(PY) -m bench.soak --minutes $(or $(MINUTES),20)
 
 golden: setup ## record again what Apache Kafka's jars encode and declare
 	@tests/golden/make.sh
 	@java -cp '.cache/kafka/lib/*' tools/settings/DumpSettings.java > tests/unit/settings/kafka-4.3.0.tsv
 
 docs: $(READY) ## write the reference page and the clients' typed settings from the declarations
-	@$(PY) tools/reference.py
-	@$(PY) tools/keywords.py
+	@$(PY) -m tools.reference
+	@$(PY) -m tools.keywords
 
 clean: ## remove what was built and cached, not the data
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

@@ -1,6 +1,6 @@
 """Our producer and consumer beside confluent-kafka, aiokafka and kafka-python, on one broker.
 
-    python bench/clients.py [--quick] [--rounds N] [--out FOLDER]
+    python -m bench.clients [--quick] [--rounds N] [--out FOLDER]
 
 Each client does the same work in a process of its own: a number of records of one size into one
 partition (acks=all, 64 KB batches, 5 ms linger, no compression), or out of it again by assignment.
@@ -19,11 +19,10 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tools" / "kafka")]
+from bench import report
+from tools.kafka.brokers import ScribaBroker, running
 
-import report  # noqa: E402
-from brokers import ScribaBroker, running  # noqa: E402
+HERE = Path(__file__).resolve().parent
 
 SIZES = {100: 300_000, 1000: 120_000}
 """Bytes of a record's value, and how many records a round moves."""
@@ -289,9 +288,14 @@ Samples = dict[str, dict[str, list[tuple[float, float]]]]
 
 def measured(work: str, client: str, bootstrap: str, topic: str, size: int, count: int) -> str:
     """Runs one client in a process of its own."""
-    command = [sys.executable, __file__, "--worker", work, client, bootstrap, topic]
+    command = [sys.executable, "-m", "bench.clients", "--worker", work, client, bootstrap, topic]
     done = subprocess.run(
-        [*command, str(size), str(count)], capture_output=True, text=True, timeout=300, check=False
+        [*command, str(size), str(count)],
+        cwd=HERE.parent,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
     )
     if done.returncode:
         raise RuntimeError(f"{client} failed to {work}:\n{done.stderr[-2000:]}")

@@ -1,6 +1,6 @@
 """`shop collect` measured: what each setting of --acks and --partition-by gives and costs.
 
-    python bench/collect.py [--rounds 3] [--deaths 3]
+    python -m bench.collect [--rounds 3] [--deaths 3]
 
 Every row of the table is made of the same events in the same numbers, and the rows take turns.
 
@@ -24,7 +24,6 @@ import contextlib
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -36,15 +35,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tools" / "kafka")]
-
-from brokers import Broker, ScribaBroker  # noqa: E402
-from shop_parts import Part, ends_with_its_parts  # noqa: E402
-
-from scriba.client import SyncConsumer  # noqa: E402
-from scriba.pipelines.shop import topics  # noqa: E402
-from scriba.pipelines.shop.simulation.generator import Generator, Shape  # noqa: E402
+from bench.shop_parts import Part, ends_with_its_parts
+from scriba.client import SyncConsumer
+from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.simulation.generator import Generator, Shape
+from tools.kafka.brokers import Broker, ScribaBroker
 
 CLIENTS = 16
 PARTITIONS = 8

@@ -12,14 +12,12 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
 
-import frames
-import rawkafka
-from generator import Load, Outcome
 from kafka.protocol.consumer import OffsetCommitRequest  # type: ignore[import-untyped]
-from members import LeanGroup
-from rawkafka import Connection
-from rows import BATCH, GB, Bench, Figures, Metric, Row, small_producer
 
+from bench import frames
+from bench.generator import Load, Outcome
+from bench.members import LeanGroup
+from bench.rows import BATCH, GB, Bench, Figures, Metric, Row, small_producer
 from scriba.client import (
     Admin,
     ConfigResource,
@@ -29,6 +27,8 @@ from scriba.client import (
     ResourceType,
     TopicPartition,
 )
+from tools.kafka import rawkafka
+from tools.kafka.rawkafka import Connection
 
 PARTITIONS = 60
 GROUP_SIZES = (2, 10, 50)

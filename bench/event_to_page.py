@@ -1,6 +1,6 @@
 """`make page`: how long it takes from an event until the page's stream shows it.
 
-    python bench/event_to_page.py [--probes 60] [--rate 50] [--warm 60] [--only figures]
+    python -m bench.event_to_page [--probes 60] [--rate 50] [--warm 60] [--only figures]
 
 Broker, pipeline with a trigger of one second and page run as for everyone else. This process is the
 clients and a browser: it writes views at a steady rate and, now and then, one purchase, and listens
@@ -20,7 +20,6 @@ import json
 import os
 import random
 import statistics
-import sys
 import threading
 import time
 import urllib.request
@@ -28,16 +27,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parent)]
-
-from shop_parts import Part, ends_with_its_parts, quick_java, shop_broker  # noqa: E402
-
-from scriba.client import SyncProducer  # noqa: E402
-from scriba.pipelines.shop import topics  # noqa: E402
-from scriba.pipelines.shop.events.rules import time_name  # noqa: E402
+from bench.shop_parts import Part, ends_with_its_parts, quick_java, shop_broker
+from scriba.client import SyncProducer
+from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.events.rules import time_name
 
 PRODUCTS, USERS = 200, 500
 PATIENCE = 600.0

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from uuid import UUID
 
-import rawkafka
-from rawkafka import Batch, Codec
+from tools.kafka import rawkafka
+from tools.kafka.rawkafka import Batch, Codec
 
 PRODUCE_VERSION, FETCH_VERSION = 13, 17
 """The newest that both brokers and the encoder know: by topic id, as Java's clients do."""

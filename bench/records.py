@@ -1,6 +1,6 @@
 """CPU per record of reading, writing and checking records, both twins beside other people's codecs.
 
-    python bench/records.py
+    python -m bench.records
 
 Prints a table. Times are of this thread's processor time, the best of several rounds. Reading is
 timed to the last field of every record; writing gives a whole batch with its checksum. librdkafka

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rows import Metric, Row
+from bench.rows import Metric, Row
 
 Samples = Mapping[str, Mapping[str, Sequence[float]]]
 """Of one row: metric to broker to the figure of each round."""

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
-import frames
-import rawkafka
-from brokers import Broker
-from frames import EMPTY_FETCH, FETCH_ERROR_AT, PRODUCE_ERROR_AT
-from generator import Load
 from kafka.protocol.admin import DeleteTopicsRequest  # type: ignore[import-untyped]
-from rawkafka import Batch, Connection
+
+from bench import frames
+from bench.frames import EMPTY_FETCH, FETCH_ERROR_AT, PRODUCE_ERROR_AT
+from bench.generator import Load
+from tools.kafka import rawkafka
+from tools.kafka.brokers import Broker
+from tools.kafka.rawkafka import Batch, Connection
 
 GB = 1_000_000_000
 BATCH = 1 << 20

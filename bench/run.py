@@ -1,6 +1,6 @@
 """`make bench`: Scriba and Apache Kafka under the same load, in turn, several times over.
 
-    python bench/run.py [--rows KEY,...] [--pairs N] [--quick] [--targets scriba,kafka]
+    python -m bench.run [--rows KEY,...] [--pairs N] [--quick] [--targets scriba,kafka]
 
 Writes `RESULTS.md` and the raw figures in `results.json` beside this file; why a goal is missed is
 told in `explained.md`, a line for each row. `--keep` joins new figures to those of earlier runs;
@@ -19,18 +19,16 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from bench import report
+from bench.coordination import COORDINATED
+from bench.report import KAFKA, SCRIBA
+from bench.rows import ALONE, SERVED, Bench, Row
+from bench.scale import SCALE
+from bench.spark import SPARK
+from bench.wide import WIDE
+from tools.kafka.brokers import KINDS, Broker, running
+
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tools" / "kafka")]
-
-import report  # noqa: E402
-from brokers import KINDS, Broker, running  # noqa: E402
-from coordination import COORDINATED  # noqa: E402
-from report import KAFKA, SCRIBA  # noqa: E402
-from rows import ALONE, SERVED, Bench, Row  # noqa: E402
-from scale import SCALE  # noqa: E402
-from wide import WIDE  # noqa: E402
-
-from spark import SPARK  # noqa: E402
 
 BOTH_UP = (*SERVED, *WIDE, *COORDINATED, *SPARK)
 """Rows on brokers that stay up from the warm-up to the last round."""

@@ -12,15 +12,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import kafka_jars
-from brokers import Broker, KafkaBroker
 from kafka.protocol.admin import CreateTopicsRequest  # type: ignore[import-untyped]
 from kafka.protocol.metadata import (  # type: ignore[import-untyped]
     ApiVersionsRequest,
     MetadataRequest,
 )
-from rawkafka import Closed, Connection, encode
-from rows import Bench, Figures, Metric, Row, acknowledge_one
+
+from bench.rows import Bench, Figures, Metric, Row, acknowledge_one
+from tools.kafka import kafka_jars
+from tools.kafka.brokers import Broker, KafkaBroker
+from tools.kafka.rawkafka import Closed, Connection, encode
 
 TOPICS = 1000
 WIDE_TOPICS, WIDE = 10, 999

@@ -1,7 +1,7 @@
 """`shop run` as a service: minutes of events, one blow after the other, every figure against the
 truth.
 
-    python bench/shop_service.py [--minutes 6] [--rate 12] [--blows 3]
+    python -m bench.shop_service [--minutes 6] [--rate 12] [--blows 3]
 
 All four queries run while the generator writes, and the page is open. At even distances the
 pipeline is killed with everything it started, is asked to end, or the broker is killed; each time
@@ -25,18 +25,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-sys.path[:0] = [str(Path(__file__).resolve().parent)]
-
-from shop_parts import Part, broker_on, ends_with_its_parts, quick_java  # noqa: E402
-
-from scriba.client import (  # noqa: E402
+from bench.shop_parts import Part, broker_on, ends_with_its_parts, quick_java
+from scriba.client import (
     OffsetAndTimestamp,
     OffsetSpec,
     SyncAdmin,
     SyncConsumer,
 )
-from scriba.pipelines.shop import topics  # noqa: E402
-from scriba.pipelines.shop.events.rules import (  # noqa: E402
+from scriba.pipelines.shop import topics
+from scriba.pipelines.shop.events.rules import (
     LOOKED_BEFORE,
     MINUTE_MS,
     SESSION_GAP,

@@ -1,6 +1,6 @@
 """`make soak`: a node under mixed work for twenty minutes; its memory and descriptors stay flat.
 
-    python bench/soak.py [--minutes 20] [--data FOLDER]
+    python -m bench.soak [--minutes 20] [--data FOLDER]
 
 The work: a steady stream with short retention and a group that reads it, transactions on a
 compacted topic and a reader of what is committed, topics that come and go, members that join and
@@ -19,12 +19,8 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tools" / "kafka")]
-
-from brokers import Broker, ScribaBroker, running  # noqa: E402
-
-from scriba.client import Admin, Consumer, NewTopic, Producer  # noqa: E402
+from scriba.client import Admin, Consumer, NewTopic, Producer
+from tools.kafka.brokers import Broker, ScribaBroker, running
 
 SAMPLE_SECONDS = 10.0
 MEMORY_ALLOWED = 0.05

@@ -26,11 +26,10 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import brokers
-from brokers import KafkaBroker
-from rows import Bench, Figures, Metric, Row
-
+from bench.rows import Bench, Figures, Metric, Row
 from scriba.client import NewTopic, SyncAdmin, SyncProducer
+from tools.kafka import brokers
+from tools.kafka.brokers import KafkaBroker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,8 +46,8 @@ WARM_RUNS = 3
 _filled: set[int] = set()
 """Brokers that have the input, by process."""
 
-COLD = Path(__file__).with_name("spark_cold.py")
-JARS = Path(__file__).resolve().parents[1] / ".cache" / "spark" / "lib"
+ROOT = Path(__file__).resolve().parents[1]
+JARS = ROOT / ".cache" / "spark" / "lib"
 
 
 @cache
@@ -166,8 +165,10 @@ def moved_first(work: str, only: bool, bench: Bench) -> Figures:
     """The same in a process of its own, which has a session of its own."""
     side = "kafka" if isinstance(bench.broker, KafkaBroker) else "scriba"
     words = (work, only, side, bench.broker.port, bench.scale)
-    command = [sys.executable, str(COLD), *map(str, words)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
+    command = [sys.executable, "-m", "bench.spark_cold", *map(str, words)]
+    done = subprocess.run(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
+    )
     figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return figures
 

@@ -1,6 +1,6 @@
 """The first query of a Spark session, measured: for the rows of `spark.py` that are cold.
 
-python bench/spark_cold.py WORK ONLY-OFFICIAL KIND PORT SCALE
+python -m bench.spark_cold WORK ONLY-OFFICIAL KIND PORT SCALE
 """
 
 import json
@@ -8,13 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "tools" / "kafka")]
-
-from brokers import KINDS  # noqa: E402
-from rows import Bench  # noqa: E402
-
-import spark  # noqa: E402
+from bench import spark
+from bench.rows import Bench
+from tools.kafka.brokers import KINDS
 
 
 def main(work: str, only: str, kind: str, port: str, scale: str) -> None:

@@ -12,16 +12,16 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from uuid import UUID
 
-import frames
-import kafka_jars
-import rawkafka
-from frames import FETCH_ERROR_AT, FETCH_VERSION, PRODUCE_ERROR_AT, PRODUCE_VERSION
-from generator import Load
 from kafka.protocol.admin import CreateTopicsRequest  # type: ignore[import-untyped]
 from kafka.protocol.consumer import OffsetCommitRequest  # type: ignore[import-untyped]
 from kafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
-from rawkafka import Batch, Connection
-from rows import Bench, Figures, Metric, Row
+
+from bench import frames
+from bench.frames import FETCH_ERROR_AT, FETCH_VERSION, PRODUCE_ERROR_AT, PRODUCE_VERSION
+from bench.generator import Load
+from bench.rows import Bench, Figures, Metric, Row
+from tools.kafka import kafka_jars, rawkafka
+from tools.kafka.rawkafka import Batch, Connection
 
 CONNECTIONS = 16
 GOAL = 0.6

@@ -39,9 +39,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from tools.kafka import kafka_jars
+
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
-TOOLS = ROOT / "tools" / "kafka"
 
 PAGES = sorted(
     str(page.relative_to(ROOT))
@@ -377,14 +378,10 @@ def environment(place: Path) -> dict[str, str]:
     """A person's: this package, Kafka's commands, and nothing of the test's own."""
     programs = place / "bin"
     programs.mkdir()
-    sys.path.insert(0, str(TOOLS))
-    import kafka_jars
-
+    kafka = f"env PYTHONPATH={ROOT} {sys.executable} -m tools.kafka"
     written = {"pip": f"{sys.executable} -m pip"}
     for tool in kafka_jars.TOOLS:
-        written |= dict.fromkeys(
-            (f"kafka-{tool}", f"kafka-{tool}.sh"), f"{sys.executable} {TOOLS} {tool}"
-        )
+        written |= dict.fromkeys((f"kafka-{tool}", f"kafka-{tool}.sh"), f"{kafka} {tool}")
     for name, line in written.items():
         (programs / name).write_text(f'#!/bin/sh\nexec {line} "$@"\n')
         (programs / name).chmod(0o755)

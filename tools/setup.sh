@@ -98,7 +98,7 @@ dist() {
 }
 
 jars() {
-    .venv/bin/python tools/kafka jars >/dev/null
+    .venv/bin/python -m tools.kafka jars >/dev/null
     if ! cmp -s tools/spark/pom.xml .cache/spark/lib.pom; then
         say "bringing Spark's connector to Kafka"
         rm -rf .cache/spark/lib

@@ -2,20 +2,15 @@
 
 import contextlib
 import itertools
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "kafka"))
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from broker_fixtures import cluster, own_cluster
-from brokers import Broker
-from dashboards import Dashboard
-from shop_figures import Figures
-from webdriver import Browser, browser
+from tests.browser.dashboards import Dashboard
+from tests.browser.shop_figures import Figures
+from tests.browser.webdriver import Browser, browser
+from tools.kafka.broker_fixtures import cluster, own_cluster
+from tools.kafka.brokers import Broker
 
 __all__ = ["cluster", "own_cluster"]
 

@@ -1,6 +1,6 @@
 """Makes the pictures of the shop's page in docs/images: a broker, an hour of figures, a browser.
 
-python tests/browser/pictures.py [FOLDER]
+python -m tests.browser.pictures [FOLDER]
 """
 
 import sys
@@ -8,13 +8,12 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tools" / "kafka"))
+from tests.browser.dashboards import Dashboard
+from tests.browser.shop_figures import Figures
+from tests.browser.webdriver import browser
+from tools.kafka.brokers import ScribaBroker, running
 
-from brokers import ScribaBroker, running  # noqa: E402
-from dashboards import Dashboard  # noqa: E402
-from shop_figures import Figures  # noqa: E402
-from webdriver import browser  # noqa: E402
+ROOT = Path(__file__).resolve().parents[2]
 
 SIZE = 1320, 1300
 NAMES = {"light": "dashboard.png", "dark": "dashboard-dark.png"}

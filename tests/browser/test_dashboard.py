@@ -5,14 +5,14 @@ import urllib.request
 from collections.abc import Callable
 
 import pytest
-from brokers import Broker, free_port
-from dashboards import Dashboard
-from shop_figures import MINUTE, Figures, this_minute
-from webdriver import Browser
 
 from scriba.client import SyncAdmin
 from scriba.pipelines.shop import topics
 from scriba.pipelines.shop.events.rules import WATERMARK
+from tests.browser.dashboards import Dashboard
+from tests.browser.shop_figures import MINUTE, Figures, this_minute
+from tests.browser.webdriver import Browser
+from tools.kafka.brokers import Broker, free_port
 
 Start = Callable[..., Dashboard]
 

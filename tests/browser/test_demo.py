@@ -14,7 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from webdriver import Browser
+
+from tests.browser.webdriver import Browser
 
 PATIENCE = 300
 DEMO = [sys.executable, "-m", "scriba", "demo", "--port", "0", "--page-port", "0"]

@@ -1,17 +1,12 @@
 """Live brokers, shared with the benchmarks: see tools/kafka."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "kafka"))
-
-from broker_fixtures import SWIFT, TARGETS, cluster, new_topic, own_cluster, topic
-from brokers import KINDS, Broker, running
-from kafka_jars import Tools
+from tools.kafka.broker_fixtures import SWIFT, TARGETS, cluster, new_topic, own_cluster, topic
+from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.kafka_jars import Tools
 
 __all__ = ["cluster", "new_topic", "own_cluster", "swift", "tools", "topic"]
 

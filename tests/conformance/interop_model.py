@@ -5,7 +5,7 @@ import random
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from rawkafka import T0
+from tools.kafka.rawkafka import T0
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
 from aiokafka import TopicPartition as AIOTopicPartition
-from brokers import Broker
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-from interop_model import Headers, Seen, seen
 from kafka import KafkaConsumer  # type: ignore[import-untyped]
 from kafka import TopicPartition as PythonTopicPartition
-from kafka_jars import command
 
 from scriba.client import SyncConsumer
+from tests.conformance.interop_model import Headers, Seen, seen
+from tools.kafka.brokers import Broker
+from tools.kafka.kafka_jars import command
 
 Reader = Callable[[Broker, str, int], list[Seen]]
 

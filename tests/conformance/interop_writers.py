@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
-from brokers import Broker
 from confluent_kafka import Producer
-from interop_model import CODECS, EVERYTHING, LINES, NO_NULL_HEADER, Record
 from kafka import KafkaProducer  # type: ignore[import-untyped]
-from kafka_jars import Tools
-from kafkajs import kafkajs, message, send
 
 from scriba.client import SyncProducer
+from tests.conformance.interop_model import CODECS, EVERYTHING, LINES, NO_NULL_HEADER, Record
+from tests.conformance.kafkajs import kafkajs, message, send
+from tools.kafka.brokers import Broker
+from tools.kafka.kafka_jars import Tools
 
 Writer = Callable[[Broker, Tools, str, str], Sequence[Record]]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from brokers import Broker
+from tools.kafka.brokers import Broker
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = HERE.parents[1] / ".cache" / "node" / "node_modules"

@@ -1,6 +1,6 @@
 """Makes `data/kafka-wrote`: a partition directory written by Apache Kafka, and what is in it.
 
-Run by hand: `python tests/conformance/make_kafka_wrote.py`. The directory holds every codec, an
+Run by hand: `python -m tests.conformance.make_kafka_wrote`. The directory holds every codec, an
 idempotent producer, a compacted-looking mix of keys and null values, headers, two committed and
 two aborted transactions and several segments. `expected.json` says what a reader at either
 isolation level must see: offset, timestamp, key, value and headers of each record.
@@ -8,17 +8,16 @@ isolation level must see: offset, timestamp, key, value and headers of each reco
 
 import json
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parents[1] / "tools" / "kafka"))
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
-from brokers import Broker, KafkaBroker, running  # noqa: E402
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition  # noqa: E402
-from rawkafka import Connection, create_topic  # noqa: E402
+from tools.kafka.brokers import Broker, KafkaBroker, running
+from tools.kafka.rawkafka import Connection, create_topic
+
+HERE = Path(__file__).resolve().parent
 
 TARGET = HERE / "data" / "kafka-wrote"
 TOPIC = "wrote"

@@ -11,14 +11,13 @@ import struct
 from dataclasses import dataclass
 from typing import Any
 
-from brokers import HOST, Broker
-from rawkafka import batch
-
 from scriba.errors import ErrorCode
 from scriba.wire.apis import API
 from scriba.wire.frame import encode_request
 from scriba.wire.messages import admin, groups, metadata, produce, security, txn
 from scriba.wire.schema import Message, Struct
+from tools.kafka.brokers import HOST, Broker
+from tools.kafka.rawkafka import batch
 
 PATIENCE_S = 20
 ANSWERS: dict[type[Message], type[Message]] = {

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition  # type: ignore[import-untyped]
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic  # type: ignore[import-untyped]
-from brokers import Broker
-from rawkafka import T0
+
+from tools.kafka.brokers import Broker
+from tools.kafka.rawkafka import T0
 
 
 async def read(cluster: Broker, topic: str, count: int, offset: int = 0) -> list[Any]:

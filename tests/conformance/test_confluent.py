@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from broker_fixtures import eventually
-from brokers import PATIENCE, Broker
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -37,7 +35,10 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from rawkafka import T0
+
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import PATIENCE, Broker
+from tools.kafka.rawkafka import T0
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 

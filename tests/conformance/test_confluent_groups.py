@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from broker_fixtures import eventually
-from brokers import Broker
 from confluent_kafka import (
     Consumer,
     ConsumerGroupType,
@@ -20,6 +18,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewPartitions,
     NewTopic,
 )
+
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import Broker
 
 PATIENCE = 300.0
 PROTOCOLS: dict[str, dict[str, Any]] = {

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 
-from broker_fixtures import eventually
-from brokers import PATIENCE, Broker, free_port
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-from kafka_jars import STREAMS, TOOL_JVM, Tools, classpath, logging_option
+
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import PATIENCE, Broker, free_port
+from tools.kafka.kafka_jars import STREAMS, TOOL_JVM, Tools, classpath, logging_option
 
 WORKER = "org.apache.kafka.connect.cli.ConnectDistributed"
 FILE = "org.apache.kafka.connect.file.FileStream"

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from broker_fixtures import TARGETS
-from brokers import KINDS, Broker, running
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
-from kafka_jars import Tools
+
+from tools.kafka.broker_fixtures import TARGETS
+from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.kafka_jars import Tools
 
 TOPIC = "read"
 SETTINGS = {"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "3"}

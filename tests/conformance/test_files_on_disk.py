@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_fixtures import TARGETS, eventually
-from brokers import KINDS, Broker, running
-from kafka_jars import Tools
-from rawkafka import (
+
+from tools.kafka.broker_fixtures import TARGETS, eventually
+from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.kafka_jars import Tools
+from tools.kafka.rawkafka import (
     T0,
     Codec,
     Connection,

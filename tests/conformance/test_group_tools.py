@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_fixtures import eventually
-from brokers import PATIENCE, Broker
 from confluent_kafka import Consumer, Producer, TopicPartition
-from kafka_jars import Outcome, Tools
-from rawkafka import T0, Connection, create_topic
+
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import PATIENCE, Broker
+from tools.kafka.kafka_jars import Outcome, Tools
+from tools.kafka.rawkafka import T0, Connection, create_topic
 
 Tool = Callable[..., Outcome]
 Row = dict[str, str]

@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_fixtures import SWIFT, TARGETS
-from brokers import KINDS, Broker, running
-from kafka_jars import Tools
-from rawkafka import Connection, batch, create_topic, fetch, produce, produced
+
+from tools.kafka.broker_fixtures import SWIFT, TARGETS
+from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.kafka_jars import Tools
+from tools.kafka.rawkafka import Connection, batch, create_topic, fetch, produce, produced
 
 TRANSACTIONAL = 0x10
 GHOST = 4242

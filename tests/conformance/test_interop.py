@@ -6,12 +6,13 @@ that codec.
 """
 
 import pytest
-from brokers import Broker
-from interop_model import CODECS, Record, Seen, seen
-from interop_readers import READERS, WITHOUT_SNAPPY
-from interop_writers import WRITERS
-from kafka_jars import Tools
-from rawkafka import Codec, Connection, create_topic, fetch, fetched, walk
+
+from tests.conformance.interop_model import CODECS, Record, Seen, seen
+from tests.conformance.interop_readers import READERS, WITHOUT_SNAPPY
+from tests.conformance.interop_writers import WRITERS
+from tools.kafka.brokers import Broker
+from tools.kafka.kafka_jars import Tools
+from tools.kafka.rawkafka import Codec, Connection, create_topic, fetch, fetched, walk
 
 TOPICS = {codec: "interop-snappy" if codec == "snappy" else "interop" for codec in CODECS}
 

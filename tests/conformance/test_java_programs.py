@@ -3,11 +3,12 @@
 import json
 from typing import Any
 
-from brokers import Broker
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from kafka.protocol.metadata import ApiVersionsRequest  # type: ignore[import-untyped]
-from kafka_jars import Tools
-from rawkafka import Connection, create_topic
+
+from tools.kafka.brokers import Broker
+from tools.kafka.kafka_jars import Tools
+from tools.kafka.rawkafka import Connection, create_topic
 
 RECORDS = 400
 DESCRIBE_ACLS = 29

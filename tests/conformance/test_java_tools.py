@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker_fixtures import eventually
-from brokers import Broker
 from kafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
-from kafka_jars import Outcome, Tools
-from rawkafka import Connection, batch, create_topic, produce, produced
+
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import Broker
+from tools.kafka.kafka_jars import Outcome, Tools
+from tools.kafka.rawkafka import Connection, batch, create_topic, produce, produced
 
 Tool = Callable[..., Outcome]
 

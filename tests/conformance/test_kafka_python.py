@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from broker_fixtures import eventually
-from brokers import Broker
 from kafka import (  # type: ignore[import-untyped]
     KafkaAdminClient,
     KafkaConsumer,
@@ -26,7 +24,10 @@ from kafka.errors import (  # type: ignore[import-untyped]
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from rawkafka import T0
+
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import Broker
+from tools.kafka.rawkafka import T0
 
 
 @pytest.fixture

@@ -10,10 +10,11 @@ import re
 import shutil
 
 import pytest
-from brokers import Broker
-from kafka_jars import Tools
-from make_kafka_wrote import SEGMENT_MS, SETTINGS, T0, TARGET, TOPIC, seen
-from rawkafka import (
+
+from tests.conformance.make_kafka_wrote import SEGMENT_MS, SETTINGS, T0, TARGET, TOPIC, seen
+from tools.kafka.brokers import Broker
+from tools.kafka.kafka_jars import Tools
+from tools.kafka.rawkafka import (
     EARLIEST,
     LATEST,
     Connection,

@@ -7,9 +7,10 @@ import subprocess
 from typing import Any
 
 import pytest
-from brokers import Broker
-from kafkajs import Step, kafkajs, message, send
-from rawkafka import T0, Connection, create_topic
+
+from tests.conformance.kafkajs import Step, kafkajs, message, send
+from tools.kafka.brokers import Broker
+from tools.kafka.rawkafka import T0, Connection, create_topic
 
 TOPIC_RESOURCE, SET_ON_TOPIC = 2, 1
 

@@ -4,8 +4,9 @@ import json
 import subprocess
 
 import pytest
-from brokers import Broker
-from rawkafka import T0, Connection, create_topic
+
+from tools.kafka.brokers import Broker
+from tools.kafka.rawkafka import T0, Connection, create_topic
 
 
 def kcat(cluster: Broker, *args: str, stdin: str = "") -> str:

@@ -11,16 +11,16 @@ import pytest
 from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
 from aiokafka import TopicPartition as AIOTopicPartition
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
-from brokers import Broker
 from confluent_kafka import Consumer, TopicPartition
 from kafka import KafkaConsumer  # type: ignore[import-untyped]
 from kafka import TopicPartition as PythonTopicPartition
 from kafka.structs import OffsetAndMetadata as PythonOffset  # type: ignore[import-untyped]
-from kafka_jars import Tools
-from kafkajs import kafkajs
-from rawkafka import Connection, batch, create_topic, produce, produced
 
 from scriba.client import OffsetAndMetadata, SyncConsumer
+from tests.conformance.kafkajs import kafkajs
+from tools.kafka.brokers import Broker
+from tools.kafka.kafka_jars import Tools
+from tools.kafka.rawkafka import Connection, batch, create_topic, produce, produced
 
 TOPIC = "matrix"
 RECORDS = 20

@@ -11,8 +11,6 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-u
 from aiokafka import TopicPartition as AIOTopicPartition
 from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
 from aiokafka.errors import ProducerFenced  # type: ignore[import-untyped]
-from broker_fixtures import eventually
-from brokers import Broker
 from kafka import (  # type: ignore[import-untyped]
     KafkaAdminClient,
     KafkaConsumer,
@@ -33,7 +31,10 @@ from kafka.errors import (  # type: ignore[import-untyped]
     UnknownMemberIdError,
 )
 from kafka.structs import OffsetAndMetadata  # type: ignore[import-untyped]
-from rawkafka import Connection, batch, create_topic, produce, produced
+
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import Broker
+from tools.kafka.rawkafka import Connection, batch, create_topic, produce, produced
 
 PATIENCE = 300.0
 ASSIGNORS = {

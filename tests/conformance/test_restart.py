@@ -4,13 +4,14 @@ import threading
 from uuid import UUID
 
 import pytest
-from brokers import Broker
 from kafka.protocol.admin import (  # type: ignore[import-untyped]
     DeleteRecordsRequest,
     DeleteTopicsRequest,
 )
 from kafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
-from rawkafka import (
+
+from tools.kafka.brokers import Broker
+from tools.kafka.rawkafka import (
     EARLIEST,
     LATEST,
     Batch,

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from brokers import KafkaBroker, ScribaBroker, running
-from random_requests import Requests
-from side_by_side import Name, Side
 
 from scriba.errors import ErrorCode
 from scriba.wire.messages import admin, groups, metadata, produce, security, txn
 from scriba.wire.schema import Message
+from tests.conformance.random_requests import Requests
+from tests.conformance.side_by_side import Name, Side
+from tools.kafka.brokers import KafkaBroker, ScribaBroker, running
 
 SEEDS = int(os.environ.get("SEEDS", "1"))
 REQUESTS = 250

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_fixtures import SWIFT, TARGETS, eventually
-from brokers import KINDS, Broker, running
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from kafka_jars import STREAMS, TOOL_JVM, Tools, classpath, compiled, logging_option
-from rawkafka import Connection, create_topic
+
+from tools.kafka.broker_fixtures import SWIFT, TARGETS, eventually
+from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.kafka_jars import STREAMS, TOOL_JVM, Tools, classpath, compiled, logging_option
+from tools.kafka.rawkafka import Connection, create_topic
 
 SOURCE = Path(__file__).parent / "java" / "Counting.java"
 WORDS = ("log", "topic", "offset", "group", "epoch")

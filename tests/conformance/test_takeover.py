@@ -7,10 +7,11 @@ killed: metadata log, groups, an open transaction and compacted segments include
 from pathlib import Path
 from typing import Any
 
-from broker_fixtures import eventually
-from brokers import Broker, KafkaBroker, ScribaBroker, running
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
-from rawkafka import Connection, create_topic
+
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import Broker, KafkaBroker, ScribaBroker, running
+from tools.kafka.rawkafka import Connection, create_topic
 
 RECORDS = "records"
 TABLE = "table"

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_fixtures import eventually
-from brokers import Broker
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from kafka_jars import TOOL_JVM, Tools, classpath, command, logging_option
-from rawkafka import Connection, create_topic
+
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import Broker
+from tools.kafka.kafka_jars import TOOL_JVM, Tools, classpath, command, logging_option
+from tools.kafka.rawkafka import Connection, create_topic
 
 TOOL = "org.apache.kafka.tools.VerifiableProducer"
 PARTITIONS = 3

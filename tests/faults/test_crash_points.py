@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from brokers import ScribaBroker, TraceableBroker
 
 from scriba.client import Admin, NewTopic
 from scriba.peers.ports import Ports, real_ports
@@ -37,6 +36,7 @@ from scriba.testing.sim.cast import (
     SlowKeeper,
 )
 from scriba.testing.sim.verdict import Verdict
+from tools.kafka.brokers import ScribaBroker, TraceableBroker
 
 WRITES = "pwritev,pwritev2,pwrite64"
 RENAMES = "rename,renameat,renameat2"

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from brokers import ScribaBroker, TraceableBroker
 
 from scriba.client import Admin, BrokerError, Consumer, NewTopic, Producer, TopicPartition
 from scriba.errors import ErrorCode
+from tools.kafka.brokers import ScribaBroker, TraceableBroker
 
 MOUNT = """
 import os, subprocess, sys

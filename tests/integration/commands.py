@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from brokers import Broker
 
 from scriba.cli.main import main
+from tools.kafka.brokers import Broker
 
 
 class Done(NamedTuple):

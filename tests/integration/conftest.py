@@ -1,16 +1,13 @@
 """Live brokers, shared with the benchmarks (see tools/kafka), and a watchful bystander."""
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "kafka"))
-
-from broker_fixtures import cluster, new_topic, own_cluster, topic
-from brokers import Broker, KafkaBroker
-from rawkafka import (
+from tests.integration.commands import scriba
+from tools.kafka.broker_fixtures import cluster, new_topic, own_cluster, topic
+from tools.kafka.brokers import Broker, KafkaBroker
+from tools.kafka.rawkafka import (
     Connection,
     batch,
     create_topic,
@@ -19,7 +16,6 @@ from rawkafka import (
     produce,
     produced,
 )
-from tests.integration.commands import scriba
 
 __all__ = ["cluster", "new_topic", "own_cluster", "scriba", "topic"]
 

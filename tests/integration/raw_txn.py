@@ -3,7 +3,6 @@
 import time
 from typing import Any, Self
 
-from brokers import PATIENCE
 from kafka.protocol.admin import DescribeTransactionsRequest, ListTransactionsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 from kafka.protocol.producer import (
@@ -15,7 +14,9 @@ from kafka.protocol.producer import (
     TxnOffsetCommitRequest,
     WriteTxnMarkersRequest,
 )
-from rawkafka import Connection, batch, fetch, fetched, produced
+
+from tools.kafka.brokers import PATIENCE
+from tools.kafka.rawkafka import Connection, batch, fetch, fetched, produced
 
 Producer = tuple[int, int]
 

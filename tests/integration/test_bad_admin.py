@@ -4,7 +4,6 @@ import uuid
 from typing import Any
 
 import pytest
-from brokers import Broker
 from kafka.protocol.admin import (  # type: ignore[import-untyped]
     CreatePartitionsRequest,
     CreateTopicsRequest,
@@ -14,7 +13,9 @@ from kafka.protocol.admin import (  # type: ignore[import-untyped]
     IncrementalAlterConfigsRequest,
 )
 from kafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
-from rawkafka import LATEST, Closed, Connection, Message, fetch, fetched, list_offset
+
+from tools.kafka.brokers import Broker
+from tools.kafka.rawkafka import LATEST, Closed, Connection, Message, fetch, fetched, list_offset
 
 OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC, INVALID_TOPIC = 1, 3, 17
 UNSUPPORTED_VERSION, EXISTS, PARTITIONS, REPLICATION, ASSIGNMENT = 35, 36, 37, 38, 39

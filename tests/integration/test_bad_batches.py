@@ -4,8 +4,9 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-from brokers import Broker, KafkaBroker
-from rawkafka import (
+
+from tools.kafka.brokers import Broker, KafkaBroker
+from tools.kafka.rawkafka import (
     T0,
     Batch,
     Codec,

@@ -3,9 +3,10 @@
 import struct
 
 import pytest
-from brokers import Broker, KafkaBroker
 from kafka.protocol.metadata import ApiVersionsRequest  # type: ignore[import-untyped]
-from rawkafka import Connection, frame
+
+from tools.kafka.brokers import Broker, KafkaBroker
+from tools.kafka.rawkafka import Connection, frame
 
 pytestmark = pytest.mark.usefixtures("bystander")
 

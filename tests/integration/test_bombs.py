@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from brokers import Broker, ScribaBroker, running
-from rawkafka import (
+
+from tools.kafka.brokers import Broker, ScribaBroker, running
+from tools.kafka.rawkafka import (
     MAX_TIMESTAMP,
     T0,
     Batch,

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_fixtures import eventually
-from brokers import Broker
-from tests.integration.commands import PATIENCE, Done, Scriba, piped, start
 
 from scriba.cli.main import main
+from tests.integration.commands import PATIENCE, Done, Scriba, piped, start
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import Broker
 
 
 def kcat(cluster: Broker, *words: str, stdin: bytes = b"") -> bytes:

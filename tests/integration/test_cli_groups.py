@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from broker_fixtures import eventually
-from brokers import Broker
-from tests.integration.commands import PATIENCE, Scriba, piped, start
 
 from scriba.cli.main import main
 from scriba.client import BrokerError, SyncAdmin, SyncProducer
+from tests.integration.commands import PATIENCE, Scriba, piped, start
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import Broker
 
 
 @pytest.fixture

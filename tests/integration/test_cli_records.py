@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from brokers import Broker
+
 from tests.integration.commands import PATIENCE, Scriba, piped, start
+from tools.kafka.brokers import Broker
 
 
 def test_keys_and_tombstones_are_written_and_read_without_json(

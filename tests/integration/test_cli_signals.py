@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from broker_fixtures import eventually
-from brokers import Broker
-from tests.integration.commands import PATIENCE, Scriba, begin, start
 
 import scriba.testing
+from tests.integration.commands import PATIENCE, Scriba, begin, start
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import Broker
 
 STOPS = [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129)]
 

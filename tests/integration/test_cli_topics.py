@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from brokers import Broker
 from tests.integration.commands import Scriba, piped
+from tools.kafka.brokers import Broker
 
 
 def test_topics_are_listed_with_records_and_sizes(

@@ -3,9 +3,8 @@
 import socket
 import subprocess
 
-from tests.integration.commands import PATIENCE, begin
-
 import scriba.testing
+from tests.integration.commands import PATIENCE, begin
 
 
 def test_produce_says_what_it_waits_for_and_that_it_goes_on() -> None:

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from kafka.protocol.consumer import OffsetCommitRequest  # type: ignore[import-untyped]
 from kafka.protocol.metadata import FindCoordinatorRequest  # type: ignore[import-untyped]
-from rawkafka import Connection, create_topic, encode
+
 from tests.integration.test_hot_path_cost import REQUESTS, Counting
+from tools.kafka.rawkafka import Connection, create_topic, encode
 
 PYTHON_CALLS, C_CALLS = 25, 31
 """Of the whole way from the socket and back; two of the C calls see to it that nobody keeps the

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from brokers import Broker, ScribaBroker, running
 from confluent_kafka import (
     OFFSET_BEGINNING,
     Consumer,
@@ -15,7 +14,9 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient, NewTopic
-from kafka_jars import tool
+
+from tools.kafka.brokers import Broker, ScribaBroker, running
+from tools.kafka.kafka_jars import tool
 
 PATIENCE_S = 300
 EAGER = {

@@ -4,9 +4,10 @@ import shutil
 import time
 from pathlib import Path
 
-from brokers import Broker, KafkaBroker, ScribaBroker, running
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from tools.kafka.brokers import Broker, KafkaBroker, ScribaBroker, running
 
 PATIENCE_S = 300
 TOPIC = "carried"

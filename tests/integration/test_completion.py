@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from brokers import Broker
+
 from tests.integration.commands import PATIENCE, Scriba
+from tools.kafka.brokers import Broker
 
 READY = "ready-to-type"
 SHELLS = {

@@ -10,9 +10,17 @@ from random import Random
 from typing import Any
 
 import confluent_kafka
-from brokers import Broker
-from rawkafka import Codec as RawCodec
-from rawkafka import Connection, batch, create_topic, init_producer_id, produce, produced
+
+from tools.kafka.brokers import Broker
+from tools.kafka.rawkafka import Codec as RawCodec
+from tools.kafka.rawkafka import (
+    Connection,
+    batch,
+    create_topic,
+    init_producer_id,
+    produce,
+    produced,
+)
 
 CODECS = ("gzip", "zstd", "snappy", "gzip", "zstd", "lz4")
 MESSAGES = 1500

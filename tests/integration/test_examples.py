@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from broker_fixtures import eventually
-from brokers import Broker
 
 from scriba.client import NewTopic, SyncAdmin, SyncConsumer, SyncProducer
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import Broker
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PATIENCE = 300

@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
-from brokers import Broker
 from kafka.protocol.consumer import FetchRequest  # type: ignore[import-untyped]
 from kafka.protocol.metadata import ApiVersionsRequest  # type: ignore[import-untyped]
-from rawkafka import (
+
+from tools.kafka.brokers import Broker
+from tools.kafka.rawkafka import (
     Codec,
     Connection,
     Message,

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
-from broker_fixtures import TARGETS, eventually
-from brokers import KINDS, Broker, running
 from confluent_kafka import (
     Consumer,
     ConsumerGroupState,
@@ -30,6 +28,9 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     NewTopic,
 )
 from kafka import KafkaConsumer  # type: ignore[import-untyped]
+
+from tools.kafka.broker_fixtures import TARGETS, eventually
+from tools.kafka.brokers import KINDS, Broker, running
 
 PATIENCE = 300.0
 PROTOCOLS = ["classic", "cooperative", "consumer"]

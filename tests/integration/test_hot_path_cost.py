@@ -20,13 +20,13 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from brokers import ScribaBroker, TraceableBroker, running
-from rawkafka import Connection, batch, create_topic, encode, fetch, produce
 
 from scriba.broker.node import Node
 from scriba.runtime.loop.loop import loop_factory
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
+from tools.kafka.brokers import ScribaBroker, TraceableBroker, running
+from tools.kafka.rawkafka import Connection, batch, create_topic, encode, fetch, produce
 
 PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 22, 34
 """Wait, receive, write to the log, send. Two of the C calls make sure that nobody keeps the frame:

@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from broker_fixtures import TARGETS
-from brokers import KINDS, Broker, running
-from inventory_nodes import (
+from scriba.cli.main import main
+from scriba.client import NewTopic, SyncAdmin, SyncProducer
+from scriba.pipelines.inventory.http.asking import call
+from tests.integration.inventory_nodes import (
     PATIENCE,
     QUICK,
     UNDISTURBED_MS,
@@ -25,10 +24,8 @@ from inventory_nodes import (
     nodes,
     order,
 )
-
-from scriba.cli.main import main
-from scriba.client import NewTopic, SyncAdmin, SyncProducer
-from scriba.pipelines.inventory.http.asking import call
+from tools.kafka.broker_fixtures import TARGETS
+from tools.kafka.brokers import KINDS, Broker, running
 
 
 @pytest.fixture(scope="module", params=TARGETS)

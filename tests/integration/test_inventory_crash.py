@@ -7,7 +7,6 @@ and more deaths.
 import os
 import random
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,11 +16,8 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from broker_fixtures import TARGETS
-from brokers import KINDS, Broker, running
-from inventory_nodes import (
+from scriba.pipelines.inventory.http.asking import NoAnswer
+from tests.integration.inventory_nodes import (
     PATIENCE,
     QUICK,
     Node,
@@ -31,8 +27,8 @@ from inventory_nodes import (
     order,
     recounted,
 )
-
-from scriba.pipelines.inventory.http.asking import NoAnswer
+from tools.kafka.broker_fixtures import TARGETS
+from tools.kafka.brokers import KINDS, Broker, running
 
 CHAOS = bool(os.environ.get("SCRIBA_CHAOS"))
 KILLS = 40 if CHAOS else 2

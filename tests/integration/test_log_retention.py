@@ -1,7 +1,7 @@
 """`scriba log retention`: a pause is seen, explained and ended from anywhere."""
 
-from brokers import Broker
 from tests.integration.commands import Scriba
+from tools.kafka.brokers import Broker
 
 PAUSED_AT = "scriba.retention.paused.at.ms"
 

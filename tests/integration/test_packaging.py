@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.pages import Block, Reader
 
 from scriba.cli.parsing.arguments import parser
+from tests.pages import Block, Reader
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGING = ROOT / "packaging"

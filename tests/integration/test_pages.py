@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from tests import pages
 from tests.pages import Block, PageError, Reader, blocks, commands, fits
 

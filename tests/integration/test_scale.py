@@ -4,8 +4,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from brokers import ScribaBroker, running
-from rawkafka import Connection, batch, create_topic, fetch, fetched, produce, produced
+
+from tools.kafka.brokers import ScribaBroker, running
+from tools.kafka.rawkafka import Connection, batch, create_topic, fetch, fetched, produce, produced
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 

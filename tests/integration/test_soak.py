@@ -1,15 +1,12 @@
 """A short soak: the whole mix of work runs, and what it takes is watched rightly."""
 
 import asyncio
-import sys
 from pathlib import Path
 
 import pytest
-from brokers import ScribaBroker, running
 
-sys.path.append(str(Path(__file__).parents[2] / "bench"))
-
-import soak
+from bench import soak
+from tools.kafka.brokers import ScribaBroker, running
 
 MB = 1 << 20
 KINDS = {

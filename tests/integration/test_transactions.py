@@ -8,13 +8,14 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
-from broker_fixtures import TARGETS, eventually
-from brokers import KINDS, Broker, TraceableBroker, running
 from confluent_kafka.admin import AdminClient
-from kafka_jars import tool
-from rawkafka import Connection, create_topic
+
 from tests.integration.raw_txn import Raw
 from tests.integration.txn_clients import CLIENTS, Confluent, Reader
+from tools.kafka.broker_fixtures import TARGETS, eventually
+from tools.kafka.brokers import KINDS, Broker, TraceableBroker, running
+from tools.kafka.kafka_jars import tool
+from tools.kafka.rawkafka import Connection, create_topic
 
 BOTH = (0, 1)
 WRITES = "pwritev,pwritev2,pwrite64"

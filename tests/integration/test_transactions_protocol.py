@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 
 import pytest
-from brokers import Broker
-from rawkafka import LATEST, batch, create_topic, list_offset, produce, produced
+
 from tests.integration.raw_txn import Producer, Raw
+from tools.kafka.brokers import Broker
+from tools.kafka.rawkafka import LATEST, batch, create_topic, list_offset, produce, produced
 
 UNKNOWN_SERVER_ERROR = -1
 NONE = 0

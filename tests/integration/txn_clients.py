@@ -9,7 +9,8 @@ from typing import Any, Self
 import aiokafka  # type: ignore[import-untyped]
 import confluent_kafka
 import kafka  # type: ignore[import-untyped]
-from brokers import Broker
+
+from tools.kafka.brokers import Broker
 
 Records = Sequence[tuple[int, bytes]]
 """Partition and value."""

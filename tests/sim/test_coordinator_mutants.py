@@ -6,9 +6,9 @@ Here the cheap ones are played; `make mutants` plays all of them.
 import os
 
 import pytest
-from tests.sim.coordinator_mutants import MUTANTS, Mutant
 
 from scriba.testing.sim.coordinated import run
+from tests.sim.coordinator_mutants import MUTANTS, Mutant
 
 SEEDS = 60
 ALL = os.environ.get("MUTANTS") == "all"

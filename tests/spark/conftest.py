@@ -1,22 +1,18 @@
 """One Spark session and one broker for all tests; tests keep apart by topics and checkpoints."""
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools" / "kafka"))
-
-from broker_fixtures import cluster, new_topic, own_cluster, topic
-from brokers import Broker
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from scriba.client import NewTopic, SyncAdmin, SyncProducer
 from scriba.spark import end, session
+from tools.kafka.broker_fixtures import cluster, new_topic, own_cluster, topic
+from tools.kafka.brokers import Broker
 
 __all__ = ["cluster", "new_topic", "own_cluster", "topic"]
 

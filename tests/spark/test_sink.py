@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from broker_fixtures import eventually
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -30,6 +29,7 @@ from scriba.spark.writing.exactly_once import WriteTask
 from scriba.spark.writing.targets import targets
 from scriba.spark.writing.task_writer import TaskRepeated, TaskWriter
 from scriba.spark.writing.transactions import Marker, SinkTransactions
+from tools.kafka.broker_fixtures import eventually
 
 from .conftest import KEPT, Desk, Topics, available_now, to_the_end
 

@@ -4,8 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from broker_fixtures import eventually
-from brokers import ScribaBroker, running
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from scriba.client import SyncProducer
@@ -18,6 +16,8 @@ from scriba.spark.reading.source import (
     ScribaStreamReader,
     columns,
 )
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.brokers import ScribaBroker, running
 
 from .conftest import KEPT, Topics
 

@@ -1,4 +1,4 @@
-"""Apache Kafka from the command line: `python tools/kafka WHAT [ARGS]`.
+"""Apache Kafka from the command line: `python -m tools.kafka WHAT [ARGS]`.
 
 `jars` brings all jars, `broker [--data DIR] [--port N] [key=value ...]` runs one broker until
 Ctrl-C, and the name of a tool (`topics`, `configs`, `dump-log`, ...) runs that tool.
@@ -11,8 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-import kafka_jars
-from brokers import KafkaBroker, running
+from tools.kafka import kafka_jars
+from tools.kafka.brokers import KafkaBroker, running
 
 
 def broker(arguments: list[str]) -> None:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from brokers import KINDS, PATIENCE, Broker, running
+
+from tools.kafka.brokers import KINDS, PATIENCE, Broker, running
 
 TARGETS = {"both": ["scriba", "kafka"]}.get(
     os.environ.get("SCRIBA_TARGET", "scriba"), [os.environ.get("SCRIBA_TARGET", "scriba")]

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import ClassVar
 
-import kafka_jars
+from tools.kafka import kafka_jars
 
 KAFKA_JVM = (
     "-Xmx1G",

@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from brokers import Broker
-
 from scriba.client import Admin, Consumer, ConsumerRecord, NewTopic, Producer, TopicPartition
+from tools.kafka.brokers import Broker
 
 GROUPS = {
     "group.initial.rebalance.delay.ms": "0",

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from brokers import Broker
 
 from scriba.client import (
     Admin,
@@ -19,6 +18,7 @@ from scriba.client import (
     TopicPartition,
 )
 from scriba.errors import ErrorCode
+from tools.kafka.brokers import Broker
 
 
 @asynccontextmanager

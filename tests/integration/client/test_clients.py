@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
-from brokers import Broker
 from confluent_kafka import Consumer as ForeignConsumer
 from confluent_kafka import Producer as ForeignProducer
 from confluent_kafka import TopicPartition as ForeignPartition
@@ -27,6 +26,7 @@ from scriba.client import (
     TopicPartition,
 )
 from scriba.errors import ErrorCode
+from tools.kafka.brokers import Broker
 
 T = TypeVar("T")
 

@@ -6,8 +6,6 @@ import sys
 from typing import Any
 
 import pytest
-from brokers import Broker
-from members import QUICK, STRATEGIES, create, fill, member, numbers
 
 from scriba.client import (
     Admin,
@@ -22,6 +20,8 @@ from scriba.client import (
     TopicPartition,
 )
 from scriba.errors import ErrorCode
+from tests.integration.client.members import QUICK, STRATEGIES, create, fill, member, numbers
+from tools.kafka.brokers import Broker
 
 PROTOCOLS = ["classic", "consumer"]
 COOPERATIVE: dict[str, Any] = {"partition_assignment_strategy": "cooperative-sticky"}

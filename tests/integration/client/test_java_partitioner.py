@@ -3,10 +3,9 @@
 import asyncio
 from itertools import groupby
 
-import kafka_jars
-from brokers import Broker
-
 from scriba.client import Admin, Consumer, NewTopic, Producer
+from tools.kafka import kafka_jars
+from tools.kafka.brokers import Broker
 
 PARTITIONS = 5
 

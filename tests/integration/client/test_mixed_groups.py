@@ -1,16 +1,19 @@
 """Our consumers in one group with other people's: whoever leads, all share, none reads twice."""
 
 import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import kafka_jars
 import pytest
-from brokers import Broker
-from members import Member, create, fill, member, numbers
+
+from tests.integration.client.members import Member, create, fill, member, numbers
+from tools.kafka.brokers import Broker
+
+ROOT = Path(__file__).resolve().parents[3]
 
 CONFLUENT = """
 from confluent_kafka import Consumer
@@ -55,7 +58,7 @@ JAVA = """
 import json, subprocess, tempfile
 from queue import Empty, SimpleQueue
 from threading import Thread
-import kafka_jars
+from tools.kafka import kafka_jars
 config = tempfile.NamedTemporaryFile("w", suffix=".properties")
 config.write("heartbeat.interval.ms=100\\nmetadata.max.age.ms=500\\n")
 config.flush()
@@ -94,8 +97,7 @@ class consumer:
 
 FRAME = """
 import os, sys
-address, group, topic, strategy, tools = sys.argv[1:6]
-sys.path.insert(0, tools)
+address, group, topic, strategy = sys.argv[1:5]
 {client}
 os.set_blocking(0, False)
 told = None
@@ -151,7 +153,7 @@ async def stranger(
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-c", FRAME.replace("{client}", client), broker.bootstrap, group, topic, strategy),
-        str(Path(kafka_jars.__file__).parent),
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
     )

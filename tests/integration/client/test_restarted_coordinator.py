@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from brokers import KINDS, Broker, running
-from members import GROUPS, Member, create, fill, member, numbers
 
 from scriba.client import BrokerError
+from tests.integration.client.members import GROUPS, Member, create, fill, member, numbers
+from tools.kafka.brokers import KINDS, Broker, running
 
 
 @pytest.fixture(params=["scriba", "kafka"])

@@ -8,7 +8,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from brokers import Broker
 
 from scriba.client import (
     Admin,
@@ -22,6 +21,7 @@ from scriba.client import (
     SyncProducer,
 )
 from scriba.client.sync.clients import SyncDelivery
+from tools.kafka.brokers import Broker
 
 
 def test_calls_wait_for_their_results(broker: Broker, topic: str) -> None:

@@ -13,7 +13,6 @@ from threading import Thread
 from typing import Any
 
 import pytest
-from brokers import Broker
 
 from scriba.client import (
     BufferFull,
@@ -29,6 +28,7 @@ from scriba.client.sync import host as sync_host
 from scriba.client.sync import producer as sync_producer
 from scriba.client.sync.clients import SyncDelivery
 from scriba.client.sync.host import Host
+from tools.kafka.brokers import Broker
 
 NOBODY = "127.0.0.1:1"
 """An address where nobody listens."""

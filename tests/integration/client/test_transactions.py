@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-from brokers import KINDS, Broker, running
 
 from scriba.client import (
     AbortableTransactionError,
@@ -25,6 +24,7 @@ from scriba.client import (
     TransactionStateError,
     UpgradeType,
 )
+from tools.kafka.brokers import KINDS, Broker, running
 
 T = TypeVar("T")
 

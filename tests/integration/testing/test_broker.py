@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from broker_fixtures import eventually
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from rawkafka import Connection
 
 import scriba.testing
 from scriba.config import ConfigError, StartError
 from scriba.errors import KafkaError
 from scriba.testing import Broker, Group, Record
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.rawkafka import Connection
 
 API_VERSIONS = bytes.fromhex("0000000a 0012 0000 00000001 0000")
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
-from broker_fixtures import eventually
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-from rawkafka import Connection, fetch, fetched
 
 import scriba.testing
 from scriba.testing import Broker, Group
+from tools.kafka.broker_fixtures import eventually
+from tools.kafka.rawkafka import Connection, fetch, fetched
 
 
 def values(broker: Broker, topic: str) -> list[bytes | None]:

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_fixtures import eventually
 from confluent_kafka import Producer
+
+from tools.kafka.broker_fixtures import eventually
 
 SCRIBA = [sys.executable, "-m", "scriba", "up", "--ephemeral", "--json"]
 

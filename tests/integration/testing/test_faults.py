@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
-from broker_fixtures import eventually
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaProducer
@@ -14,6 +13,7 @@ from kafka import errors as kafka_python_errors
 
 from scriba.errors import ErrorCode
 from scriba.testing import Broker
+from tools.kafka.broker_fixtures import eventually
 
 
 def values(broker: Broker, topic: str) -> list[bytes | None]:

@@ -5,7 +5,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 import pytest
-from tests.unit.broker.test_lanes import Nobody, Writer
 
 from scriba.broker.coordinators.shard_log import read_back
 from scriba.broker.fastpath.commit import PATIENCE
@@ -19,6 +18,7 @@ from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.messages import groups
 from scriba.wire.messages.admin import DeleteTopicsRequest, DeleteTopicsResponse
 from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from tests.unit.broker.test_lanes import Nobody, Writer
 
 InANode = Callable[..., None]
 VERSION = 9

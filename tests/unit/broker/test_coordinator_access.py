@@ -3,6 +3,14 @@
 from collections.abc import Callable
 
 import pytest
+
+from scriba.broker.access import CLUSTER_NAME, Operation, Resource
+from scriba.broker.node import Node
+from scriba.broker.request import Context
+from scriba.errors import ErrorCode
+from scriba.testing.sim.world import ProcessWorld
+from scriba.wire.apis import API, ApiKey
+from scriba.wire.messages import txn
 from tests.unit.broker.test_every_api import (
     GROUP,
     OF_GROUPS,
@@ -15,14 +23,6 @@ from tests.unit.broker.test_every_api import (
     request_for,
     with_a_topic,
 )
-
-from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.node import Node
-from scriba.broker.request import Context
-from scriba.errors import ErrorCode
-from scriba.testing.sim.world import ProcessWorld
-from scriba.wire.apis import API, ApiKey
-from scriba.wire.messages import txn
 
 InANode = Callable[..., None]
 Question = tuple[Operation, Resource]

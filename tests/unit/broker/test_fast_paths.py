@@ -3,9 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-from tests.unit.broker.test_commit_lanes import Committer
-from tests.unit.broker.test_fetch_lanes import Reader
-from tests.unit.broker.test_lanes import Writer
 
 from scriba.broker.node import Node
 from scriba.testing.sim.peer import Peer
@@ -17,6 +14,9 @@ from scriba.wire.messages.configs import (
     IncrementalAlterConfigsResponse,
 )
 from scriba.wire.messages.metadata import MetadataRequest, MetadataResponse
+from tests.unit.broker.test_commit_lanes import Committer
+from tests.unit.broker.test_fetch_lanes import Reader
+from tests.unit.broker.test_lanes import Writer
 
 InANode = Callable[..., None]
 

@@ -5,15 +5,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.unit.broker.test_every_api import (
-    EVERY_VERSION,
-    TABLE,
-    TOPIC,
-    error_codes,
-    prepare,
-    request_for,
-    with_a_topic,
-)
 
 from scriba.broker.api.faults import Fault, Faults
 from scriba.broker.node import Node
@@ -25,6 +16,15 @@ from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld, SimWorld
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.messages import fetch, groups, metadata, produce
+from tests.unit.broker.test_every_api import (
+    EVERY_VERSION,
+    TABLE,
+    TOPIC,
+    error_codes,
+    prepare,
+    request_for,
+    with_a_topic,
+)
 
 Script = Callable[[Node, Faults, Peer, ProcessWorld], Awaitable[None]]
 

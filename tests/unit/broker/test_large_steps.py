@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from tests.unit.broker.test_commit_lanes import Committer
 
 from scriba.broker.coordinators.transactions import append_marker
 from scriba.broker.node import Node
@@ -23,6 +22,7 @@ from scriba.wire.messages.txn import (
     TxnOffsetCommitRequestTopic,
 )
 from scriba.wire.schema import Message
+from tests.unit.broker.test_commit_lanes import Committer
 
 InANode = Callable[..., None]
 MANY = 520

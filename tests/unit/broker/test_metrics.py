@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable
 
 import pytest
-from tests.unit.broker.test_lanes import Writer
 
 from scriba.broker.metrics import MOST_ASKERS, PATIENCE_S
 from scriba.broker.node import Node
@@ -13,6 +12,7 @@ from scriba.config import ConfigError
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.settings import NodeSettings
 from scriba.testing.sim.world import ProcessWorld
+from tests.unit.broker.test_lanes import Writer
 
 InANode = Callable[..., None]
 WHERE = "http://127.0.0.1:9404"

@@ -7,17 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.unit.broker.toy_shards import (
-    CALLER,
-    Toy,
-    ask,
-    begun,
-    number,
-    ready,
-    refusal,
-    toy,
-    with_toys,
-)
 
 from scriba.broker.coordinators.shard import partition_for
 from scriba.broker.coordinators.shard_log import read_back
@@ -34,6 +23,17 @@ from scriba.wire.messages.admin import DeleteTopicsRequest, DeleteTopicState
 from scriba.wire.messages.coordinators import OFFSETS_TOPIC
 from scriba.wire.messages.groups import HeartbeatRequest
 from scriba.wire.schema import Message
+from tests.unit.broker.toy_shards import (
+    CALLER,
+    Toy,
+    ask,
+    begun,
+    number,
+    ready,
+    refusal,
+    toy,
+    with_toys,
+)
 
 InANode = Callable[..., None]
 

@@ -3,12 +3,11 @@ nothing for the others."""
 
 from collections.abc import Callable
 
-from tests.unit.broker.test_commit_lanes import Committer
-
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.messages import groups
+from tests.unit.broker.test_commit_lanes import Committer
 
 InANode = Callable[..., None]
 

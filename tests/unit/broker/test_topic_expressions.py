@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from tests.unit.broker.test_lanes import Writer
 
 from scriba.broker.access import Operation, Resource
 from scriba.broker.coordinators import coordination
@@ -13,6 +12,7 @@ from scriba.broker.request import Context
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.messages import groups
 from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from tests.unit.broker.test_lanes import Writer
 
 InANode = Callable[..., None]
 

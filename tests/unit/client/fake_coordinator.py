@@ -9,8 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fake_cluster import FakeCluster
-
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
 from scriba.records.batch import decode_records, read_header
@@ -25,6 +23,7 @@ from scriba.wire.messages.metadata import (
 )
 from scriba.wire.messages.produce import PartitionProduceResponse, ProduceRequest
 from scriba.wire.schema import Message
+from tests.unit.client.fake_cluster import FakeCluster
 
 
 @dataclass

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fake_cluster import HANG_UP, FakeCluster, Log
 
 from scriba.client.consuming.consumer import Consumer
 from scriba.client.consuming.record import ConsumerRecord
@@ -30,6 +29,7 @@ from scriba.wire.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
+from tests.unit.client.fake_cluster import HANG_UP, FakeCluster, Log
 
 T0 = TopicPartition("t", 0)
 

@@ -4,8 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from fake_cluster import FakeCluster
-from test_consumer import T0, consumer, fill, offsets
 
 from scriba.broker.node import Node
 from scriba.client import Admin, ClientError, Consumer, NewTopic, Producer
@@ -16,6 +14,8 @@ from scriba.testing.sim.net import NetFaults
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld, SimWorld
 from scriba.wire.messages.groups import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from tests.unit.client.fake_cluster import FakeCluster
+from tests.unit.client.test_consumer import T0, consumer, fill, offsets
 
 AT = {"bootstrap.servers": "broker:9092"}
 

@@ -3,7 +3,6 @@
 from typing import Any
 
 import pytest
-from fake_cluster import FakeCluster
 
 from scriba.client.consuming.consumer import Consumer
 from scriba.client.model import OffsetAndMetadata, TopicPartition
@@ -32,6 +31,7 @@ from scriba.wire.messages.groups import (
     SyncGroupResponse,
 )
 from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
+from tests.unit.client.fake_cluster import FakeCluster
 
 OLD: dict[int, int] = {
     ApiKey.FIND_COORDINATOR: 1,

@@ -5,7 +5,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from fake_cluster import HANG_UP, PASS, SILENCE, FakeCluster, Log
 
 from scriba.client.errors import BufferFull, RecordError
 from scriba.client.producing.producer import Producer
@@ -23,6 +22,7 @@ from scriba.wire.messages.produce import (
     TopicProduceResponse,
 )
 from scriba.wire.messages.txn import InitProducerIdRequest, InitProducerIdResponse
+from tests.unit.client.fake_cluster import HANG_UP, PASS, SILENCE, FakeCluster, Log
 
 
 def producer(cluster: FakeCluster, world: ProcessWorld, **settings: Any) -> Producer:

@@ -4,8 +4,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from fake_cluster import HANG_UP, SILENCE, Hook
-from fake_coordinator import FakeTransactions
 
 from scriba.client import (
     AbortableTransactionError,
@@ -26,6 +24,8 @@ from scriba.wire.messages.produce import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from tests.unit.client.fake_cluster import HANG_UP, SILENCE, Hook
+from tests.unit.client.fake_coordinator import FakeTransactions
 
 HERE = TopicPartition("t", 0)
 

@@ -1,6 +1,5 @@
 """What type checkers know of the clients: their settings, their records, what a package offers."""
 
-import importlib.util
 import re
 import subprocess
 import sys
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import scriba.client
+from tools import keywords
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -76,11 +76,6 @@ def test_type_checkers_find_misspelt_settings_and_know_what_records_hold(tmp_pat
 
 
 def test_the_keywords_are_those_of_the_declarations() -> None:
-    spec = importlib.util.spec_from_file_location("keywords", ROOT / "tools" / "keywords.py")
-    assert spec is not None
-    assert spec.loader is not None
-    keywords = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(keywords)
     assert keywords.MODULE.read_text("utf-8") == keywords.module(), "run `make docs`"
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+
 from tests.unit.groups.shard import Shard
 
 

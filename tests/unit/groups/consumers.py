@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
-from tests.unit.groups.shard import Shard
-
 from scriba.groups.consumer.group import ConsumerGroup
 from scriba.wire.messages import groups as wire
+from tests.unit.groups.shard import Shard
 
 Share = dict[str, set[int]]
 """Topic name -> partitions."""

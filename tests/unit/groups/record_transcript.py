@@ -1,6 +1,6 @@
 """Writes down what Apache Kafka answers to the requests of `transcript.py`.
 
-    PYTHONPATH=.:src:tools/kafka python -m tests.unit.groups.record_transcript
+    python -m tests.unit.groups.record_transcript
 
 Every request has a connection of its own, so that one that waits holds up no other.
 """
@@ -13,16 +13,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from brokers import KafkaBroker, running
-from tests.unit.groups.shard import PENDING
-from tests.unit.groups.transcript import INITIAL_DELAY_MS, RECORDED, TOPICS, tell
-
 from scriba.wire.apis import API
 from scriba.wire.frame import encode_request
 from scriba.wire.messages import groups as wire
 from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from scriba.wire.schema import Message
+from tests.unit.groups.shard import PENDING
+from tests.unit.groups.transcript import INITIAL_DELAY_MS, RECORDED, TOPICS, tell
+from tools.kafka.brokers import KafkaBroker, running
 
 RESPONSES: dict[type[Message], type[Message]] = {
     CreateTopicsRequest: CreateTopicsResponse,

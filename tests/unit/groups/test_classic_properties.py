@@ -10,9 +10,9 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-from tests.unit.groups.shard import PENDING, Shard
 
 from scriba.errors import ErrorCode
+from tests.unit.groups.shard import PENDING, Shard
 
 PARTITIONS = 4
 PLACES = [("t", index) for index in range(PARTITIONS)]

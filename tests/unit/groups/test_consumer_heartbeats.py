@@ -4,8 +4,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.unit.groups.consumers import Consumer, group_of, picture, settle
-from tests.unit.groups.shard import Shard
 
 from scriba.errors import ErrorCode
 from scriba.groups.consumer.member import MemberState
@@ -18,6 +16,8 @@ from scriba.wire.messages.stored_groups import (
     ConsumerGroupPartitionMetadataKey,
     ConsumerGroupPartitionMetadataValue,
 )
+from tests.unit.groups.consumers import Consumer, group_of, picture, settle
+from tests.unit.groups.shard import Shard
 
 
 def names(shard: Shard) -> list[str]:

@@ -16,11 +16,11 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.unit.groups.consumers import Consumer, group_of, picture
-from tests.unit.groups.shard import Shard
 
 from scriba.errors import ErrorCode
 from scriba.groups.consumer.group import ConsumerGroup, Phase
+from tests.unit.groups.consumers import Consumer, group_of, picture
+from tests.unit.groups.shard import Shard
 
 NAMES = ["a", "b", "c", "d", "e"]
 SUBSCRIPTIONS: list[dict[str, Any]] = [

@@ -2,10 +2,9 @@
 
 from typing import Any
 
+from scriba.wire.schema import Message
 from tests.unit.groups.shard import Shard
 from tests.unit.groups.transcript import INITIAL_DELAY_MS, RECORDED, TOPICS, tell
-
-from scriba.wire.schema import Message
 
 
 class Pure:

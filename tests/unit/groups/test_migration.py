@@ -13,8 +13,6 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from tests.unit.groups.consumers import Consumer, Share, group_of, picture
-from tests.unit.groups.shard import PENDING, Shard
 
 from scriba.errors import ErrorCode
 from scriba.groups.classic.embedded import read_assignment
@@ -22,6 +20,8 @@ from scriba.groups.classic.group import ClassicGroup
 from scriba.groups.classic.group import Phase as ClassicPhase
 from scriba.groups.consumer.group import ConsumerGroup, Phase
 from scriba.wire.messages import groups as wire
+from tests.unit.groups.consumers import Consumer, Share, group_of, picture
+from tests.unit.groups.shard import PENDING, Shard
 
 
 class Old:

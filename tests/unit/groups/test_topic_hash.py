@@ -1,10 +1,10 @@
 """The hash of a group's topics; the numbers were computed by the libraries of Kafka 4.3."""
 
 import pytest
-from tests.unit.groups.shard import TopicTable
 
 from scriba.groups.consumer.topic_hash import metadata_hash, xxh3
 from scriba.groups.facts import TopicFacts
+from tests.unit.groups.shard import TopicTable
 
 
 @pytest.mark.parametrize(

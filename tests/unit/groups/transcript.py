@@ -9,10 +9,9 @@ import re
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.unit.groups.shard import PENDING, subscription
-
 from scriba.wire.messages import groups as wire
 from scriba.wire.schema import Message, Struct
+from tests.unit.groups.shard import PENDING, subscription
 
 RECORDED = Path(__file__).parent / "data" / "kafka_4_3.txt"
 INITIAL_DELAY_MS = 300

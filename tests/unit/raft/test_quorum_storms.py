@@ -1,9 +1,6 @@
 """Quorums of several machines through faults: the rules hold, and breaking a rule is noticed."""
 
-import importlib.util
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +9,7 @@ from scriba.raft.machine import Raft
 from scriba.raft.messages import VoteRequest
 from scriba.raft.progress import Progress
 from scriba.raft.roles import Role
-
-_spec = importlib.util.spec_from_file_location(
-    "raft_network", Path(__file__).with_name("network.py")
-)
-assert _spec
-assert _spec.loader
-network = importlib.util.module_from_spec(_spec)
-sys.modules["raft_network"] = network
-_spec.loader.exec_module(network)
+from tests.unit.raft import network
 
 
 @pytest.mark.parametrize("seed", range(12))

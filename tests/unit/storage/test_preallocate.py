@@ -3,9 +3,9 @@
 import os
 
 import pytest
-from tests.unit.storage.conftest import Shelf
 
 from scriba.settings import NodeSettings, TopicSettings
+from tests.unit.storage.conftest import Shelf
 
 SIZE = 4000
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.unit.txn.shard import CLASSIC, TV2, Shard
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch, read_header
 from scriba.storage.producers.state import Producers, Verification
 from scriba.wire.messages.stored import TransactionLogValue
+from tests.unit.txn.shard import CLASSIC, TV2, Shard
 
 PARTITIONS = 3
 SLOT = st.integers(0, 2)

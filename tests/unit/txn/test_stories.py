@@ -1,7 +1,6 @@
 """One transaction from its beginning to its end, in both generations, and what can come between."""
 
 import pytest
-from tests.unit.txn.shard import CLASSIC, TV2, Shard, pair
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import Caller
@@ -9,6 +8,7 @@ from scriba.txn.messages import WriteMarkers
 from scriba.txn.states import VALID, TxnState
 from scriba.wire.messages.groups import HeartbeatRequest
 from scriba.wire.messages.stored import TransactionLogValue
+from tests.unit.txn.shard import CLASSIC, TV2, Shard, pair
 
 LAST = 32_766
 """The last epoch that a producer is given."""

@@ -1,10 +1,10 @@
 """Time in a transaction coordinator: open transactions run out of it, idle ids are forgotten."""
 
 import pytest
-from tests.unit.txn.shard import CLASSIC, Shard, pair
 
 from scriba.errors import ErrorCode
 from scriba.instant import PAUSE_MS, Instant
+from tests.unit.txn.shard import CLASSIC, Shard, pair
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])

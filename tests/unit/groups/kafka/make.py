@@ -1,7 +1,7 @@
 """Has the conversation of `dialogue.py` with Apache Kafka, and writes down its answers.
 
 Run by hand, with the jars that `make setup` fetches:
-PYTHONPATH=.:tools/kafka python tests/unit/groups/kafka/make.py
+python -m tests.unit.groups.kafka.make
 """
 
 import json
@@ -12,13 +12,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from brokers import KafkaBroker, running
-from tests.unit.groups.dialogue import Side, dialogue
-
 from scriba.wire.apis import API
 from scriba.wire.frame import decode_response, encode_request
 from scriba.wire.messages import admin, metadata
 from scriba.wire.messages import groups as wire
+from tests.unit.groups.dialogue import Side, dialogue
+from tools.kafka.brokers import KafkaBroker, running
 
 ANSWERS = Path(__file__).parent / "answers-4.3.0.json"
 RESPONSES = {api.request: api.response for api in API.values()}

@@ -1,6 +1,6 @@
 """Asks Kafka's validator about many batches, good and damaged, and writes down what it says.
 
-Run by hand, with the jars that `make setup` fetches: python tests/unit/records/kafka/make.py
+Run by hand, with the jars that `make setup` fetches: python -m tests.unit.records.kafka.make
 """
 
 import gzip

@@ -1,0 +1,1 @@
+"""Measurements; `make bench` holds Scriba beside Apache Kafka."""

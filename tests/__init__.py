@@ -1,0 +1,1 @@
+"""All tests, from single rooms to foreign programs; see CONTRIBUTING.md."""
