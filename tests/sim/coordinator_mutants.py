@@ -12,7 +12,7 @@ import pytest
 
 from scriba.broker.coordinators import shard_log, transactions
 from scriba.broker.coordinators.shards import Shards
-from scriba.broker.jobs.schedule import cleaning
+from scriba.broker.jobs import compaction
 from scriba.broker.partitions.partition import Partition
 from scriba.groups import machine
 from scriba.groups.classic.group import ClassicGroup
@@ -161,7 +161,7 @@ def cleans_past_the_last_stable_offset(patch: Patch) -> None:
     async def everything(log: Log, stable: int, checkpoint: int | None, now: Instant) -> Dirt:
         return await dirt_of(log, log.end_offset, checkpoint, now)
 
-    patch.setattr(cleaning, "dirt_of", everything)
+    patch.setattr(compaction, "dirt_of", everything)
 
 
 NOT_SEEN = "is committed, and lost"
