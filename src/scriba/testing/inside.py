@@ -107,7 +107,7 @@ class Inside:
         self._faults.clear()
 
     async def drop_connections(self) -> int:
-        return self._node.server.close_connections()
+        return self._node.server.close_connections("fault")
 
     # ---- what is there ----
 

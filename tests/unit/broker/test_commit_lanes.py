@@ -77,9 +77,9 @@ class Committer(Writer):
         return [each.error_code for each in topic.partitions]
 
     async def short(self, *offsets: int, **how: object) -> bool:
-        before = self.node.counters.short_commits
+        before = self.node.counters.fastpath_commits
         assert await self.commit(*offsets, **how) == [0] * len(offsets)  # type: ignore[arg-type]
-        return self.node.counters.short_commits == before + 1
+        return self.node.counters.fastpath_commits == before + 1
 
     def store(self, group: str = "g") -> Store:
         machine = self.node.groups.machine_of(self.node.groups.partition_of(group))
@@ -151,7 +151,7 @@ def test_the_time_of_a_repeated_commit_is_its_own(in_a_node: InANode) -> None:
             times.append(one.store().offsets["g"]["t", 0].commit_ms)
             assert begun <= times[-1] <= world.clock.wall_ms()
         assert len(set(times)) == 4
-        assert node.counters.short_commits > 0
+        assert node.counters.fastpath_commits > 0
         assert (await one.store_read_back()).offsets == one.store().offsets
 
     in_a_node(script)
@@ -215,7 +215,7 @@ def test_commits_the_short_way_keep_a_session_alive(in_a_node: InANode) -> None:
         for n in range(10):
             await asyncio.sleep(8)
             await one.commit(n)
-        assert node.counters.short_commits >= 8
+        assert node.counters.fastpath_commits >= 8
         await asyncio.sleep(11)
         assert await one.commit(11) == [ErrorCode.UNKNOWN_MEMBER_ID]
 

@@ -240,10 +240,10 @@ def test_after_a_cold_window_the_next_ones_are_read_off_the_loop_for_a_while(
         await client.send(one_record(b"x" * 200_000), 9, produce.ProduceResponse)
 
         async def read() -> int:
-            before = node.server.counters.cold_windows
+            before = node.server.counters.page_cache_misses
             answer = await client.send(long_poll(0, wait_ms=0), 11, fetch.FetchResponse)
             assert answer.responses[0].partitions[0].error_code == 0
-            return node.server.counters.cold_windows - before
+            return node.server.counters.page_cache_misses - before
 
         assert isinstance(world.disk, SimDisk)
         faults = world.disk.volume.faults

@@ -43,7 +43,7 @@ class EveryKind:
         """How many of four equal requests each skipped their handlers: Produce, Fetch,
         OffsetCommit, Metadata."""
         counters = self.node.counters
-        before = counters.short_produces, counters.short_fetches, counters.short_commits
+        before = counters.fastpath_produces, counters.fastpath_fetches, counters.fastpath_commits
         asked = 0
         handler = self.node.dispatch.table[3].handler
 
@@ -59,7 +59,7 @@ class EveryKind:
             assert await self.committer.commit(offset) == [0]
             await self.writer.peer.call(MetadataRequest(topics=None), 9, MetadataResponse)
         self.node.dispatch.table[3].handler = handler
-        after = counters.short_produces, counters.short_fetches, counters.short_commits
+        after = counters.fastpath_produces, counters.fastpath_fetches, counters.fastpath_commits
         return [*(b - a for a, b in zip(before, after, strict=True)), 4 - asked]
 
     async def turn(self, text: str) -> None:

@@ -133,8 +133,8 @@ def test_requests_on_a_fast_path_meet_their_fault() -> None:
             assert await produced(client) == 0
             await client.send(reads(), 12, fetch.FetchResponse)
             await client.send(metadata.MetadataRequest(), 9, metadata.MetadataResponse)
-        assert node.counters.short_produces
-        assert node.counters.short_fetches
+        assert node.counters.fastpath_produces
+        assert node.counters.fastpath_fetches
         faults.arm(Fault(ApiKey.PRODUCE, 2, error=code))
         faults.arm(Fault(ApiKey.FETCH, 1, error=code))
         faults.arm(Fault(ApiKey.METADATA, 1, error=ErrorCode.REBOOTSTRAP_REQUIRED))
@@ -144,9 +144,9 @@ def test_requests_on_a_fast_path_meet_their_fault() -> None:
         asked = metadata.MetadataRequest()
         answers = [await client.send(asked, 13, metadata.MetadataResponse) for _ in range(2)]
         assert [each.error_code for each in answers] == [ErrorCode.REBOOTSTRAP_REQUIRED, 0]
-        before = node.counters.short_produces
+        before = node.counters.fastpath_produces
         assert await produced(client) == 0
-        assert node.counters.short_produces > before, "the fast path is open again"
+        assert node.counters.fastpath_produces > before, "the fast path is open again"
 
     in_a_node(play)
 
@@ -157,7 +157,7 @@ def test_a_commit_on_its_fast_path_meets_its_fault() -> None:
         commit = request_for(ApiKey.OFFSET_COMMIT, 9, b"")
         for _ in range(3):
             await client.send(commit, 9, groups.OffsetCommitResponse)
-        assert node.counters.short_commits
+        assert node.counters.fastpath_commits
         faults.arm(Fault(ApiKey.OFFSET_COMMIT, 1, error=ErrorCode.REBALANCE_IN_PROGRESS))
         told = [await client.send(commit, 9, groups.OffsetCommitResponse) for _ in range(2)]
         assert [set(error_codes(each)) for each in told] == [

@@ -102,9 +102,9 @@ class Reader:
         """Whether the last of three equal answers, after one to learn from, was a fast path's."""
         await self.ask(offset, version, **how)
         ordinary = await self.ordinarily(offset, version, **how)
-        before = self.node.counters.short_fetches
+        before = self.node.counters.fastpath_fetches
         assert await self.ask(offset, version, **how) == ordinary
-        return self.node.counters.short_fetches > before
+        return self.node.counters.fastpath_fetches > before
 
     @property
     def waiting(self) -> int:
@@ -165,7 +165,7 @@ def test_what_is_not_plain_stays_on_the_ordinary_way(
         await reader.write()
         for _ in range(3):
             await reader.ask(0, **how)
-        assert node.counters.short_fetches == 0
+        assert node.counters.fastpath_fetches == 0
 
     in_a_node(script)
 
@@ -180,7 +180,7 @@ def test_a_record_that_was_waited_for_comes_as_it_would_without_waiting(in_a_nod
             await reader.parked()
             assert await reader.write() == offset
             assert await asked == await reader.ordinarily(offset)
-        assert node.counters.short_fetches == 3
+        assert node.counters.fastpath_fetches == 3
         assert reader.waiting == 0
 
     in_a_node(script)
@@ -209,7 +209,7 @@ def test_who_waits_for_more_bytes_than_come_gets_what_there_is_when_time_is_up(
         begun = loop.time()
         assert await reader.ask(4, **how) == await reader.ordinarily(4)
         assert 5 <= loop.time() - begun < 6
-        assert node.counters.short_fetches == 3
+        assert node.counters.fastpath_fetches == 3
 
     in_a_node(script)
 
@@ -388,7 +388,7 @@ def test_a_session_of_one_partition_hears_the_same_on_both_ways(
                 continue
             offset = step if isinstance(step, int) else None
             assert await short.ask(offset) == await ordinary.ask(offset), step
-        assert node.counters.short_fetches >= 8
+        assert node.counters.fastpath_fetches >= 8
         assert len(node.sessions) == 2
 
     in_a_node(script)
@@ -403,13 +403,13 @@ def test_a_session_waits_for_records_and_is_told_nothing_when_none_come(
         session = Session(reader, 17, short=True)
         for offset in (0, 0, 0):
             await session.ask(offset, max_wait_ms=2_000)
-        before = node.counters.short_fetches
+        before = node.counters.fastpath_fetches
         assert (await session.ask(2, max_wait_ms=2_000)).responses == []
         asked = asyncio.ensure_future(session.ask(2, max_wait_ms=2_000))
         await reader.parked()
         await reader.write()
         assert (await asked).responses == (await reader.ordinarily(2, 17)).responses
-        assert node.counters.short_fetches == before + 2
+        assert node.counters.fastpath_fetches == before + 2
 
     in_a_node(script)
 

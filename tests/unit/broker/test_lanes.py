@@ -81,9 +81,9 @@ class Writer:
         return told.partition_responses
 
     async def took_the_short_way(self, batch: bytes | bytearray, **how: Any) -> bool:
-        before = self.node.counters.short_produces
+        before = self.node.counters.fastpath_produces
         await self.send(batch, **how)
-        return self.node.counters.short_produces == before + 1
+        return self.node.counters.fastpath_produces == before + 1
 
 
 @pytest.mark.parametrize("version", range(3, 14))
@@ -92,7 +92,7 @@ def test_both_ways_give_the_same_answer(in_a_node: InANode, version: int, acks: 
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open()
         answers = [(await writer.send(writer.batch(), version, acks=acks))[0] for _ in range(3)]
-        assert node.counters.short_produces == 2
+        assert node.counters.fastpath_produces == 2
         assert [answer.base_offset for answer in answers] == [0, 2, 4]
         for answer in answers:
             answer.base_offset = 0
@@ -261,6 +261,6 @@ def test_a_flush_for_each_batch_is_waited_for(in_a_node: InANode):
         for _ in range(3):
             (answer,) = await writer.send(writer.batch())
             assert node.replicas.find("t", 0).log.flushed_offset > answer.base_offset
-        assert node.counters.short_produces == 0
+        assert node.counters.fastpath_produces == 0
 
     in_a_node(script, log_flush_interval_messages=1)

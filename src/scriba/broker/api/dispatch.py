@@ -91,12 +91,13 @@ class Dispatch:
             raise CloseConnection("a frame too short for a request header") from None
         api = self.table.get(key)
         if api is None:
-            raise CloseConnection(f"API key {key} is not served")
+            raise CloseConnection(f"API key {key} is not served", "unsupported")
         if not api.oldest <= version <= api.high:
             if key != API_VERSIONS:
                 raise CloseConnection(
                     f"{api.name} version {version} is not served "
-                    f"(advertised are {api.low} to {api.high})"
+                    f"(advertised are {api.low} to {api.high})",
+                    "unsupported",
                 )
             return self._refuse_api_versions(api, correlation_id)
         lanes = self._lanes.get(key) if self._node.fast_paths else None
@@ -107,7 +108,9 @@ class Dispatch:
         limits = api.limits
         size = len(frame)
         if size > limits.bytes:
-            raise CloseConnection(f"{api.name} of {size} bytes; {limits.bytes} are taken")
+            raise CloseConnection(
+                f"{api.name} of {size} bytes; {limits.bytes} are taken", "too_large"
+            )
         try:
             header, start = decode_request_header(frame)
             if size > limits.bytes_at_once:
@@ -206,7 +209,7 @@ class Dispatch:
             raise CloseConnection(f"{api.name} version {version} cannot be read: {error}") from None
         except TooMany as error:
             raise CloseConnection(
-                f"{api.name} version {version}: {error}, which are {limit}"
+                f"{api.name} version {version}: {error}, which are {limit}", "too_large"
             ) from None
         return request
 
@@ -323,7 +326,7 @@ class Dispatch:
         # A bug of the handler; without an answer the client would wait for ever.
         api.errors += 1
         log.error("%s %d: no such answer: %s", api.name, ctx.version, error)
-        return CloseConnection(f"the answer to {api.name} cannot be told")
+        return CloseConnection(f"the answer to {api.name} cannot be told", "failed")
 
     async def _finish(
         self,
@@ -373,7 +376,7 @@ async def _settled(answer: Parts | Parked | None) -> Parts | None:
 def _check_peer(api: ApiEntry, connection: Connection) -> None:
     """Ends a question that nobody waits for any more. What changes something is carried out."""
     if api.key in QUESTIONS and connection.stream.ended():
-        raise CloseConnection(f"the peer has gone before {api.name} was answered")
+        raise CloseConnection(f"the peer has gone before {api.name} was answered", "peer_closed")
 
 
 def _context(connection: Connection, header: RequestHeader) -> Context:

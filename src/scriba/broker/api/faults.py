@@ -91,7 +91,7 @@ class Faults:
             return answer
         self._use(fault)
         if fault.drop and not fault.carried_out:
-            raise CloseConnection(f"a test drops {api.name}")
+            raise CloseConnection(f"a test drops {api.name}", "fault")
         return _altered(fault, api, partial(handler, node, ctx, request))
 
     def _find(self, api: int, ctx: Context) -> Fault | None:
@@ -125,7 +125,7 @@ def _altered(fault: Fault, api: ApiEntry, handle: partial[Any]) -> Any:
         if fault.delay_ms:
             await asyncio.sleep(fault.delay_ms / 1000)
         if fault.drop:
-            raise CloseConnection(f"a test drops the answer to {api.name}")
+            raise CloseConnection(f"a test drops the answer to {api.name}", "fault")
         if failure is not None:
             raise failure
         return found

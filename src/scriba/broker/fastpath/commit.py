@@ -135,7 +135,7 @@ class CommitLane:
             return None
         self.used = True
         self._api.count += 1
-        node.counters.short_commits += 1
+        node.counters.fastpath_commits += 1
         out = self._form.answer(frame)
         end_offset = partition.log.end_offset
         if partition.high_watermark.value >= end_offset:

@@ -271,7 +271,7 @@ class FetchLanes:
                 return None
             item = node.sessions.follow(session, lane.asked(offset), connection.last_active)
         self._api.count += 1
-        node.counters.short_fetches += 1
+        node.counters.fastpath_fetches += 1
         if type(found) is int and lane.least > 0:
             return _Waiting(self, lane, item, epoch, offset, correlation_id, found)
         return self.answer(lane, item, correlation_id, found)

@@ -137,10 +137,11 @@ class Lane:
             answer = produce.refused(node, partition.index, partition, error)
             return (self._say(_correlation_id(frame), answer),)
         counters = node.counters
-        counters.short_produces += 1
+        counters.fastpath_produces += 1
         counters.messages_in += header.count
         counters.topic_bytes_in += len(view)
         if appended.duplicate:
+            counters.duplicates += 1
             answer = produce.appended(partition.index, header, appended)
             return (self._say(_correlation_id(frame), answer),)
         if self._acks_all and partition.high_watermark.value <= appended.last_offset:

@@ -81,13 +81,14 @@ def fetch(
     try:
         plan = node.sessions.plan(request, ctx.version >= FIRST_BY_ID, ctx.received)
     except KafkaError as error:
+        node.counters.failed_fetch += 1
         return FetchResponse(error_code=error.code)
     if len(plan.watched) > AT_ONCE:
         return Deferred(_wait(node, ctx, request, plan, replica, None))
     result = at_once(_read(node, ctx, request, plan, replica))
     if result.cold or not _enough(result, request):
         return Deferred(_wait(node, ctx, request, plan, replica, result))
-    return at_once(_respond(plan, result))
+    return at_once(_respond(node, plan, result))
 
 
 async def _fetch_many(
@@ -100,6 +101,7 @@ async def _fetch_many(
             node.sessions.planning(request, ctx.version >= FIRST_BY_ID, ctx.received), pace
         )
     except KafkaError as error:
+        node.counters.failed_fetch += 1
         return FetchResponse(error_code=error.code)
     if ctx.version >= FIRST_WITH_ERROR:
         # The plan has each partition once; a request may name one as often as it likes, and wait.
@@ -133,11 +135,12 @@ async def _wait(
     while True:
         if result.cold:
             for cold in result.cold:
+                node.counters.page_cache_misses += 1
                 await cold.file.load(cold.position, cold.size)
         else:
             left = deadline - loop.time()
             if _enough(result, request) or left <= 0:
-                return await in_slices(_respond(plan, result), pace)
+                return await in_slices(_respond(node, plan, result), pace)
             await _news(result, request, left)
         result = await in_slices(_read(node, ctx, request, plan, replica), pace)
 
@@ -302,12 +305,13 @@ def _diverges(partition: Partition, item: Watched, data: PartitionData) -> bool:
 # ---- answering ----
 
 
-def _respond(plan: Plan, result: _Round) -> Generator[None, None, FetchResponse]:
+def _respond(node: Node, plan: Plan, result: _Round) -> Generator[None, None, FetchResponse]:
     response = FetchResponse(session_id=plan.session_id)
     session = plan.session
     topic: FetchableTopicResponse | None = None
     for item, data in result.answers:
         yield
+        node.counters.failed_fetch += data.error_code != 0
         if session is not None and not _is_news(item, data) and plan.incremental:
             continue
         if topic is None or topic.topic != item.topic or topic.topic_id != item.topic_id:

@@ -198,7 +198,8 @@ def _conclude(
         for _, answer in _answers(response):
             if answer.error_code:
                 raise CloseConnection(
-                    f"produce with acks=0 failed: {error_code(answer.error_code).name}"
+                    f"produce with acks=0 failed: {error_code(answer.error_code).name}",
+                    "acks_0_failed",
                 )
         return None
     if waits:
@@ -402,6 +403,7 @@ class Appending:
         counters = node.counters
         counters.messages_in += header.count
         counters.topic_bytes_in += len(view)
+        counters.duplicates += place.duplicate
         end_offset = place.last_offset + 1
         answer = appended(data.index, header, place)
         if acks == -1:
@@ -536,7 +538,7 @@ async def watermarks(request: ProduceRequest, waits: list[Wait]) -> None:
 
 def refuse(request: ProduceRequest, code: ErrorCode, text: str) -> ProduceResponse | None:
     if request.acks == 0:
-        raise CloseConnection(f"produce with acks=0 failed: {code.name}")
+        raise CloseConnection(f"produce with acks=0 failed: {code.name}", "acks_0_failed")
     return ProduceResponse(
         responses=[
             TopicProduceResponse(

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
+from scriba.broker.observe import CloseReason
 from scriba.runtime.ports import Buffer, File
 
 if TYPE_CHECKING:
@@ -134,6 +135,10 @@ class LargeAnswer(bytearray):
 
 class CloseConnection(Exception):
     """The peer broke the protocol, or asked for something that is answered by closing."""
+
+    def __init__(self, text: str, reason: CloseReason = "malformed") -> None:
+        super().__init__(text)
+        self.reason: CloseReason = reason
 
 
 class Slot:

@@ -41,6 +41,7 @@ from scriba.broker.net.answers import (
     Slot,
 )
 from scriba.broker.net.buffers import ALONE, ReceiveBuffer
+from scriba.broker.observe import CloseReason
 from scriba.runtime.loop.pace import call_in_turn
 from scriba.runtime.loop.tasks import cancel_begun
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Stream
@@ -171,7 +172,7 @@ class Connection:
             if n == WOULD_BLOCK:
                 return
             if n == EOF:
-                self.close()
+                self.close("peer_closed")
                 return
             self.now = now = server.clock.now()
             self.last_active = now.mono_ms
@@ -194,8 +195,8 @@ class Connection:
             if self._out and not self._writing:
                 self._flush()
         except CloseConnection as reason:
-            server.hung_up(self, str(reason))
-            self._flush_then_close()
+            server.hung_up(self, reason)
+            self._flush_then_close(reason.reason)
         except OSError:
             self.close()
 
@@ -258,7 +259,8 @@ class Connection:
         if not 0 < length <= self._server.max_request_bytes:
             raise CloseConnection(
                 f"a frame of {length} bytes was announced; allowed are 1 to "
-                f"{self._server.max_request_bytes} (socket.request.max.bytes)"
+                f"{self._server.max_request_bytes} (socket.request.max.bytes)",
+                "too_large" if length > 0 else "malformed",
             )
 
     def _expect(self, length: int, received: memoryview) -> None:
@@ -339,13 +341,13 @@ class Connection:
         try:
             self._deliver(slot, await parked.awaitable or (), parked.pipelined)
         except CloseConnection as reason:
-            self._server.hung_up(self, str(reason))
-            self._flush_then_close()
+            self._server.hung_up(self, reason)
+            self._flush_then_close(reason.reason)
         except OSError:
             self.close()
         except Exception:
             log.exception("a parked request of %s failed; closing its connection", self.peer)
-            self.close()
+            self.close("failed")
 
     def keep(self, promise: Promise, answer: Parts | Parked | None) -> None:
         """Takes what a promise came to; the answer may be one more that is not there yet."""
@@ -404,8 +406,8 @@ class Connection:
                 self._flush()
             self._set_interest()
         except CloseConnection as reason:
-            self._server.hung_up(self, str(reason))
-            self._flush_then_close()
+            self._server.hung_up(self, reason)
+            self._flush_then_close(reason.reason)
         except OSError:
             self.close()
 
@@ -499,7 +501,7 @@ class Connection:
     def _load(self, region: Region, n: int) -> None:
         """Has the window read into the page cache off the loop, then goes on sending."""
         self._loading = True
-        self._server.counters.cold_windows += 1
+        self._server.counters.page_cache_misses += 1
         if self._writing:
             # The peer would take more, but there is nothing to give: asking would only spin.
             self._writing = False
@@ -524,19 +526,20 @@ class Connection:
         except OSError:
             self.close()
 
-    def _flush_then_close(self) -> None:
+    def _flush_then_close(self, reason: CloseReason) -> None:
         """Lets answers to earlier requests leave, then hangs up."""
         try:
             if not self.closed and not self._writing:
                 self._flush()
         except OSError:
             pass
-        self.close()
+        self.close(reason)
 
-    def close(self) -> None:
+    def close(self, reason: CloseReason = "broken") -> None:
         if self.closed:
             return
         self.closed = True
+        self._server.counters.closed[reason] += 1
         self.stream.close()
         for task in tuple(self._tasks):
             if task is not asyncio.current_task():

@@ -336,7 +336,8 @@ def _together(
             same.append(element)
             if len(same) > MAX_REPEATS:
                 raise CloseConnection(
-                    f"one thing is named more than {MAX_REPEATS} times in a request"
+                    f"one thing is named more than {MAX_REPEATS} times in a request",
+                    "too_large",
                 )
             yield None
     for home in found.values():
@@ -407,7 +408,8 @@ def merge(whole: Message | None, told: Message, part: Part, path: Path, version:
     _add(whole, told, path, part.joined)
     if len(path) == 1 and getattr(whole, path[0]).size > MAX_ANSWER:
         raise CloseConnection(
-            f"the answer would have more than {MAX_ANSWER} bytes; ask for less at a time"
+            f"the answer would have more than {MAX_ANSWER} bytes; ask for less at a time",
+            "too_large",
         )
     return whole
 

@@ -7,29 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from scriba.broker.net.answers import Parked, Parts
+from scriba.broker.net.answers import CloseConnection, Parked, Parts
 from scriba.broker.net.buffers import BufferPool, ReceiveBuffer, Spoil
 from scriba.broker.net.connection import MAX_UNSENT, Connection
+from scriba.broker.observe import CloseReason, NetworkCounters, RefusalReason
 from scriba.broker.request import ANONYMOUS
 from scriba.runtime.ports import Clock, Listener, Net, Stream
 
 log = logging.getLogger(__name__)
 
 SCRATCH_BYTES: Final = 1 << 18
-
-
-@dataclass(slots=True)
-class Counters:
-    """What the network side did; plain numbers, rendered when somebody asks."""
-
-    accepted: int = 0
-    refused: int = 0
-    hung_up: int = 0
-    idled_out: int = 0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    cold_windows: int = 0
-    """Windows of files that were read off the loop before they were sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +50,7 @@ class Server:
         self.spoil = spoil
         self.pool = BufferPool(spoil)
         self.scratch = ReceiveBuffer(bytearray(SCRATCH_BYTES))
-        self.counters = Counters()
+        self.counters = NetworkCounters()
         self._net = net
         self._listeners: list[Listener] = []
         self._connections: dict[Connection, None] = {}
@@ -98,10 +85,12 @@ class Server:
         held = self._per_host.get(host, 0)
         per_host = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
         if len(self._connections) >= limits.max_connections and not self._make_room():
-            self._refuse(stream, f"max.connections={limits.max_connections} is reached")
+            text = f"max.connections={limits.max_connections} is reached"
+            self._refuse(stream, "max_connections", text)
             return
         if held >= per_host:
-            self._refuse(stream, f"max.connections.per.ip allows {per_host} from {host}")
+            text = f"max.connections.per.ip allows {per_host} from {host}"
+            self._refuse(stream, "max_connections_per_ip", text)
             return
         self.counters.accepted += 1
         self._per_host[host] = held + 1
@@ -112,11 +101,11 @@ class Server:
         idle = [c for c in self._connections if not c.busy]
         if not idle:
             return False
-        min(idle, key=lambda c: c.last_active).close()
+        min(idle, key=lambda c: c.last_active).close("displaced")
         return True
 
-    def _refuse(self, stream: Stream, why: str) -> None:
-        self.counters.refused += 1
+    def _refuse(self, stream: Stream, reason: RefusalReason, why: str) -> None:
+        self.counters.refused[reason] += 1
         log.warning("refused a connection of %s: %s", stream.peer, why)
         stream.close()
 
@@ -125,8 +114,7 @@ class Server:
         self.pool.lose()
         self.scratch = ReceiveBuffer(bytearray(SCRATCH_BYTES))
 
-    def hung_up(self, connection: Connection, why: str) -> None:
-        self.counters.hung_up += 1
+    def hung_up(self, connection: Connection, why: CloseConnection) -> None:
         log.info("closing the connection of %s: %s", connection.peer, why)
 
     def forget(self, connection: Connection) -> None:
@@ -157,8 +145,7 @@ class Server:
             if c.last_active < before and (not c.busy or c.stream.ended())
         ]
         for connection in idle:
-            connection.close()
-        self.counters.idled_out += len(idle)
+            connection.close("idle")
         return len(idle)
 
     def shed(self, excess: int) -> None:
@@ -168,8 +155,9 @@ class Server:
             if excess <= 0:
                 return
             excess -= connection.unsent_in_memory
-            self.hung_up(connection, "it does not take its answers, and others wait for the memory")
-            connection.close()
+            why = "it does not take its answers, and others wait for the memory"
+            self.hung_up(connection, CloseConnection(why, "slow"))
+            connection.close("slow")
 
     def stop_listening(self) -> None:
         for listener in self._listeners:
@@ -183,9 +171,9 @@ class Server:
         self.stop_listening()
         self.close_connections()
 
-    def close_connections(self) -> int:
+    def close_connections(self, reason: CloseReason = "shutdown") -> int:
         """Hangs up on everybody; how many that were."""
         connections = tuple(self._connections)
         for connection in connections:
-            connection.close()
+            connection.close(reason)
         return len(connections)
