@@ -21,7 +21,7 @@ KINDS = {
 SAMPLES = 5
 
 
-def test_every_kind_of_work_gets_done(tmp_path: Path):
+def test_every_kind_of_work_gets_done(tmp_path: Path) -> None:
     """However long that takes; work that never gets done is ended as a test that hangs."""
     node = ScribaBroker(tmp_path, soak.SETTINGS)
     with running(node):
@@ -49,5 +49,5 @@ def test_every_kind_of_work_gets_done(tmp_path: Path):
 )
 def test_growth_is_noticed_and_warming_up_is_not_growth(
     memory: list[int], files: list[int], told: int
-):
+) -> None:
     assert len(soak.complaints(memory, files)) == told

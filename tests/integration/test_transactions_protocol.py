@@ -41,42 +41,42 @@ def raw(cluster: Broker, topic: str) -> Iterator[Raw]:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_a_time_out_outside_its_bounds_is_refused(raw: Raw, timeout_ms: int):
+def test_a_time_out_outside_its_bounds_is_refused(raw: Raw, timeout_ms: int) -> None:
     answer = raw.settled(lambda: raw.init(timeout_ms))
     assert answer.error_code == INVALID_TRANSACTION_TIMEOUT
     assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
 
 
-def test_an_empty_transactional_id_is_refused(raw: Raw):
+def test_an_empty_transactional_id_is_refused(raw: Raw) -> None:
     assert raw.init(tid="").error_code == INVALID_REQUEST
 
 
-def test_half_a_producer_is_refused(raw: Raw):
+def test_half_a_producer_is_refused(raw: Raw) -> None:
     raw.begin()
     assert raw.init(producer=(5, -1)).error_code == INVALID_REQUEST
     assert raw.init(producer=(-1, 5)).error_code == INVALID_REQUEST
 
 
-def test_a_producer_that_comes_again_has_the_next_epoch(raw: Raw):
+def test_a_producer_that_comes_again_has_the_next_epoch(raw: Raw) -> None:
     first = raw.begin()
     assert raw.begin() == (first[0], first[1] + 1)
 
 
 @pytest.mark.parametrize(("version", "code"), [(3, INVALID_PRODUCER_EPOCH), (4, PRODUCER_FENCED)])
-def test_a_replaced_producer_that_names_itself_is_fenced(raw: Raw, version: int, code: int):
+def test_a_replaced_producer_that_names_itself_is_fenced(raw: Raw, version: int, code: int) -> None:
     old = raw.begin()
     raw.begin()
     assert raw.init(producer=old, version=version).error_code == code
 
 
-def test_a_repeated_question_gets_the_same_epoch(raw: Raw):
+def test_a_repeated_question_gets_the_same_epoch(raw: Raw) -> None:
     first = raw.begin()
     second = raw.init(producer=first)
     again = raw.init(producer=first)
     assert (again.producer_id, again.producer_epoch) == (second.producer_id, first[1] + 1)
 
 
-def test_taking_over_an_id_aborts_the_transaction_that_is_open(raw: Raw, topic: str):
+def test_taking_over_an_id_aborts_the_transaction_that_is_open(raw: Raw, topic: str) -> None:
     old = raw.begin()
     assert raw.write(topic, old, 0) == NONE
     assert raw.init().error_code == CONCURRENT_TRANSACTIONS
@@ -92,7 +92,7 @@ def test_taking_over_an_id_aborts_the_transaction_that_is_open(raw: Raw, topic: 
 # ---- AddPartitionsToTxn, AddOffsetsToTxn ----
 
 
-def test_all_partitions_join_or_none(raw: Raw, topic: str):
+def test_all_partitions_join_or_none(raw: Raw, topic: str) -> None:
     producer = raw.begin()
     assert raw.add(producer, {topic: [0, 7], "no-such-topic": [0]}) == {
         (topic, 0): OPERATION_NOT_ATTEMPTED,
@@ -102,14 +102,14 @@ def test_all_partitions_join_or_none(raw: Raw, topic: str):
     assert raw.describe().transaction_state == "Empty"
 
 
-def test_nobody_writes_to_an_internal_topic_by_transaction(raw: Raw):
+def test_nobody_writes_to_an_internal_topic_by_transaction(raw: Raw) -> None:
     producer = raw.begin()
     refused = raw.add(producer, {"__transaction_state": [0]})
     assert set(refused.values()) == {TOPIC_AUTHORIZATION_FAILED}
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
-def test_partitions_join_for_the_current_producer_only(raw: Raw, topic: str, version: int):
+def test_partitions_join_for_the_current_producer_only(raw: Raw, topic: str, version: int) -> None:
     pid, epoch = raw.begin()
     fenced = INVALID_PRODUCER_EPOCH if version < 2 else PRODUCER_FENCED
     assert raw.add((pid, epoch + 1), {topic: [0]}, version) == {(topic, 0): fenced}
@@ -121,7 +121,7 @@ def test_partitions_join_for_the_current_producer_only(raw: Raw, topic: str, ver
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
-def test_the_offsets_of_a_group_join_like_a_partition(raw: Raw, version: int):
+def test_the_offsets_of_a_group_join_like_a_partition(raw: Raw, version: int) -> None:
     pid, epoch = raw.begin()
     fenced = INVALID_PRODUCER_EPOCH if version < 2 else PRODUCER_FENCED
     assert raw.add_group((pid, epoch + 1), "g", version) == fenced
@@ -134,7 +134,7 @@ def test_the_offsets_of_a_group_join_like_a_partition(raw: Raw, version: int):
 @pytest.mark.parametrize("version", [4, 5])
 def test_a_leader_asks_whether_a_partition_is_part_of_a_transaction(
     raw: Raw, topic: str, version: int
-):
+) -> None:
     producer = pid, epoch = raw.begin()
     ask = {topic: [0, 1]}
     abortable = dict.fromkeys([(topic, 0), (topic, 1)], TRANSACTION_ABORTABLE)
@@ -153,7 +153,7 @@ def test_a_leader_asks_whether_a_partition_is_part_of_a_transaction(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3, 4])
-def test_a_classic_transaction_ends_and_ends_again(raw: Raw, topic: str, version: int):
+def test_a_classic_transaction_ends_and_ends_again(raw: Raw, topic: str, version: int) -> None:
     producer = pid, epoch = raw.begin()
     assert raw.end(producer, True, version).error_code == INVALID_TXN_STATE
     raw.add(producer, {topic: [0]})
@@ -165,7 +165,9 @@ def test_a_classic_transaction_ends_and_ends_again(raw: Raw, topic: str, version
     assert raw.end(producer, False, version).error_code == INVALID_TXN_STATE
 
 
-def test_ending_gives_the_next_epoch_and_the_same_one_when_asked_again(raw: Raw, topic: str):
+def test_ending_gives_the_next_epoch_and_the_same_one_when_asked_again(
+    raw: Raw, topic: str
+) -> None:
     producer = pid, epoch = raw.begin()
     assert raw.write(topic, producer, 0) == NONE
     following = raw.ended(producer, True)
@@ -177,7 +179,7 @@ def test_ending_gives_the_next_epoch_and_the_same_one_when_asked_again(raw: Raw,
     assert raw.end((pid, epoch + 5), True).error_code == PRODUCER_FENCED
 
 
-def test_aborting_before_anything_was_written_also_gives_the_next_epoch(raw: Raw):
+def test_aborting_before_anything_was_written_also_gives_the_next_epoch(raw: Raw) -> None:
     producer = pid, epoch = raw.begin()
     assert raw.end(producer, True).error_code == INVALID_TXN_STATE
     assert raw.ended(producer, False) == (pid, epoch + 1)
@@ -191,7 +193,9 @@ def test_aborting_before_anything_was_written_also_gives_the_next_epoch(raw: Raw
     ("version", "code"),
     [(9, INVALID_TXN_STATE), (10, INVALID_TXN_STATE), (11, TRANSACTION_ABORTABLE), (12, NONE)],
 )
-def test_a_write_to_a_partition_that_never_joined(raw: Raw, topic: str, version: int, code: int):
+def test_a_write_to_a_partition_that_never_joined(
+    raw: Raw, topic: str, version: int, code: int
+) -> None:
     producer = raw.begin()
     assert raw.write(topic, producer, 0, version) == code
     state = "Ongoing" if code == NONE else "Empty"
@@ -199,7 +203,7 @@ def test_a_write_to_a_partition_that_never_joined(raw: Raw, topic: str, version:
 
 
 @pytest.mark.parametrize("version", [9, 11, 12])
-def test_a_write_of_somebody_else(raw: Raw, topic: str, version: int):
+def test_a_write_of_somebody_else(raw: Raw, topic: str, version: int) -> None:
     pid, epoch = raw.begin()
     raw.add((pid, epoch), {topic: [0]})
     stranger = (pid + 10_000, epoch)
@@ -208,20 +212,22 @@ def test_a_write_of_somebody_else(raw: Raw, topic: str, version: int):
     assert raw.read(topic, committed=False).high_watermark == 0
 
 
-def test_a_transactional_batch_needs_a_transactional_id(raw: Raw, topic: str):
+def test_a_transactional_batch_needs_a_transactional_id(raw: Raw, topic: str) -> None:
     producer = raw.begin()
     refused = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert raw.write(topic, producer, 0, tid=None) == refused
 
 
-def test_a_producer_in_a_transaction_writes_nothing_outside_of_it(raw: Raw, topic: str):
+def test_a_producer_in_a_transaction_writes_nothing_outside_of_it(raw: Raw, topic: str) -> None:
     producer = raw.begin()
     assert raw.write(topic, producer, 0) == NONE
     plain = raw.write(topic, producer, 1, tid=None, transactional=False)
     assert plain == INVALID_TXN_STATE
 
 
-def test_after_an_end_the_old_epoch_is_over_and_the_new_one_begins_at_zero(raw: Raw, topic: str):
+def test_after_an_end_the_old_epoch_is_over_and_the_new_one_begins_at_zero(
+    raw: Raw, topic: str
+) -> None:
     producer = raw.begin()
     assert raw.write(topic, producer, 0) == NONE
     following = raw.ended(producer, True)
@@ -230,7 +236,9 @@ def test_after_an_end_the_old_epoch_is_over_and_the_new_one_begins_at_zero(raw: 
     assert raw.write(topic, following, 0) == NONE
 
 
-def test_a_classic_producer_goes_on_counting_from_one_transaction_to_the_next(raw: Raw, topic: str):
+def test_a_classic_producer_goes_on_counting_from_one_transaction_to_the_next(
+    raw: Raw, topic: str
+) -> None:
     producer = raw.begin()
     raw.add(producer, {topic: [0]})
     assert raw.write(topic, producer, 0, 9) == NONE
@@ -240,13 +248,17 @@ def test_a_classic_producer_goes_on_counting_from_one_transaction_to_the_next(ra
     assert raw.write(topic, producer, 1, 9) == NONE
 
 
-def test_a_producer_unknown_to_the_partition_begins_at_zero_in_version_2(raw: Raw, topic: str):
+def test_a_producer_unknown_to_the_partition_begins_at_zero_in_version_2(
+    raw: Raw, topic: str
+) -> None:
     producer = raw.begin()
     assert raw.write(topic, producer, 3) == OUT_OF_ORDER
 
 
 @pytest.mark.parametrize("version", [3, 9, 12])
-def test_of_two_batches_for_one_partition_the_last_is_taken(raw: Raw, topic: str, version: int):
+def test_of_two_batches_for_one_partition_the_last_is_taken(
+    raw: Raw, topic: str, version: int
+) -> None:
     first, last = batch([b"one"]).encode(), batch([b"two", b"three"]).encode()
     request = produce(first, topic)
     entries = request.topic_data[0].partition_data
@@ -258,7 +270,7 @@ def test_of_two_batches_for_one_partition_the_last_is_taken(raw: Raw, topic: str
     assert b"one" not in part.records
 
 
-def test_a_refusal_tells_where_the_log_begins_if_the_log_was_asked(raw: Raw, topic: str):
+def test_a_refusal_tells_where_the_log_begins_if_the_log_was_asked(raw: Raw, topic: str) -> None:
     def told(records: bytes, partition: int = 0) -> tuple[int, int, str | None]:
         answer = produced(raw.connection.call(produce(records, topic, partition), 9))
         return answer.error_code, answer.log_start_offset, answer.error_message
@@ -272,7 +284,7 @@ def test_a_refusal_tells_where_the_log_begins_if_the_log_was_asked(raw: Raw, top
 
 def test_a_transactional_batch_without_an_id_is_refused_before_its_partition_is_looked_for(
     raw: Raw, topic: str
-):
+) -> None:
     producer = raw.begin()
     refused = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert raw.write(topic, producer, 0, tid=None, partition=7) == refused
@@ -284,7 +296,7 @@ def test_a_transactional_batch_without_an_id_is_refused_before_its_partition_is_
 @pytest.mark.parametrize("version", [0, 3, 5])
 def test_offsets_of_what_does_not_exist_are_refused_whosever_they_are(
     raw: Raw, topic: str, version: int
-):
+) -> None:
     pid, epoch = raw.begin()
     mapping, unknown = INVALID_PRODUCER_ID_MAPPING, UNKNOWN_TOPIC_OR_PARTITION
     places = {topic: [0, 9], "no-such-topic": [0]}
@@ -298,7 +310,9 @@ def test_offsets_of_what_does_not_exist_are_refused_whosever_they_are(
     assert set(found.values()) == {unknown}
 
 
-def test_offsets_of_no_group_are_refused_before_anybody_asks_whose_they_are(raw: Raw, topic: str):
+def test_offsets_of_no_group_are_refused_before_anybody_asks_whose_they_are(
+    raw: Raw, topic: str
+) -> None:
     pid, epoch = raw.begin()
     refused = {(topic, 0): INVALID_GROUP_ID}
     assert raw.commit_offsets((pid + 10_000, epoch), "", {topic: [0]}) == refused
@@ -307,7 +321,7 @@ def test_offsets_of_no_group_are_refused_before_anybody_asks_whose_they_are(raw:
 # ---- readers ----
 
 
-def test_read_committed_stops_where_a_transaction_is_open(raw: Raw, topic: str):
+def test_read_committed_stops_where_a_transaction_is_open(raw: Raw, topic: str) -> None:
     producer = raw.begin()
     assert raw.write(topic, producer, 0) == NONE
     part = raw.read(topic)
@@ -320,7 +334,7 @@ def test_read_committed_stops_where_a_transaction_is_open(raw: Raw, topic: str):
     assert not part.aborted_transactions
 
 
-def test_what_was_aborted_is_told_to_who_reads_committed(raw: Raw, topic: str):
+def test_what_was_aborted_is_told_to_who_reads_committed(raw: Raw, topic: str) -> None:
     producer = raw.begin()
     for commit in (False, True, False):
         assert raw.write(topic, producer, 0) == NONE
@@ -332,7 +346,7 @@ def test_what_was_aborted_is_told_to_who_reads_committed(raw: Raw, topic: str):
     assert later.first_offset == 4
 
 
-def test_a_transaction_over_many_partitions_reaches_every_one_of_them(raw: Raw, topic: str):
+def test_a_transaction_over_many_partitions_reaches_every_one_of_them(raw: Raw, topic: str) -> None:
     wide = topic + "-wide"
     create_topic(raw.connection, wide, 40)
     producer = raw.begin()
@@ -347,7 +361,7 @@ def test_a_transaction_over_many_partitions_reaches_every_one_of_them(raw: Raw, 
 # ---- by hand ----
 
 
-def test_an_operator_ends_a_transaction_that_hangs(raw: Raw, topic: str):
+def test_an_operator_ends_a_transaction_that_hangs(raw: Raw, topic: str) -> None:
     raw.begin()
     producer = raw.begin()
     assert raw.write(topic, producer, 0) == NONE
@@ -360,7 +374,7 @@ def test_an_operator_ends_a_transaction_that_hangs(raw: Raw, topic: str):
     assert [a.first_offset for a in part.aborted_transactions] == [0]
 
 
-def test_a_transaction_is_told_of(raw: Raw, topic: str):
+def test_a_transaction_is_told_of(raw: Raw, topic: str) -> None:
     missing = raw.describe()
     assert missing.error_code == TRANSACTIONAL_ID_NOT_FOUND
     producer: Producer = raw.begin(70_000)

@@ -35,7 +35,7 @@ def refusal(cache: FetchSessions, request: FetchRequest, by_id: bool = False) ->
     return caught.value.code
 
 
-def test_a_full_fetch_opens_a_session_and_the_next_one_need_not_repeat_itself():
+def test_a_full_fetch_opens_a_session_and_the_next_one_need_not_repeat_itself() -> None:
     cache = sessions()
     first = cache.plan(asking(0, 1, 2), False, 0)
     assert (first.incremental, indexes(first)) == (False, [0, 1, 2])
@@ -44,14 +44,14 @@ def test_a_full_fetch_opens_a_session_and_the_next_one_need_not_repeat_itself():
     assert (second.incremental, indexes(second)) == (True, [0, 1, 2])
 
 
-def test_partitions_join_and_leave_a_session():
+def test_partitions_join_and_leave_a_session() -> None:
     cache = sessions()
     opened = cache.plan(asking(0, 1), False, 0)
     changed = cache.plan(asking(2, session=opened.session_id, epoch=1, forget=(0,)), False, 0)
     assert indexes(changed) == [1, 2]
 
 
-def test_an_answered_partition_goes_behind_the_others():
+def test_an_answered_partition_goes_behind_the_others() -> None:
     cache = sessions()
     opened = cache.plan(asking(0, 1, 2), False, 0)
     assert opened.session is not None
@@ -60,7 +60,7 @@ def test_an_answered_partition_goes_behind_the_others():
     assert indexes(again) == [1, 2, 0]
 
 
-def test_a_gap_in_the_epochs_means_start_over():
+def test_a_gap_in_the_epochs_means_start_over() -> None:
     cache = sessions()
     opened = cache.plan(asking(0), False, 0)
     lost = asking(session=opened.session_id, epoch=3)
@@ -68,7 +68,7 @@ def test_a_gap_in_the_epochs_means_start_over():
     assert refusal(cache, asking(session=77, epoch=1)) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_the_epoch_wraps_to_one_because_zero_would_open_a_session():
+def test_the_epoch_wraps_to_one_because_zero_would_open_a_session() -> None:
     cache = sessions()
     opened = cache.plan(asking(0), False, 0)
     assert opened.session is not None
@@ -77,28 +77,28 @@ def test_the_epoch_wraps_to_one_because_zero_would_open_a_session():
     assert opened.session.epoch == 1
 
 
-def test_a_session_cannot_change_from_names_to_ids():
+def test_a_session_cannot_change_from_names_to_ids() -> None:
     cache = sessions()
     opened = cache.plan(asking(0), False, 0)
     by_id = asking(session=opened.session_id, epoch=1)
     assert refusal(cache, by_id, by_id=True) is ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
 
 
-def test_a_final_fetch_ends_the_session_and_reads_once_more():
+def test_a_final_fetch_ends_the_session_and_reads_once_more() -> None:
     cache = sessions()
     opened = cache.plan(asking(0), False, 0)
     last = cache.plan(asking(0, session=opened.session_id, epoch=-1), False, 0)
     assert (last.session_id, indexes(last), len(cache)) == (0, [0], 0)
 
 
-def test_a_session_that_forgets_its_last_partition_ends():
+def test_a_session_that_forgets_its_last_partition_ends() -> None:
     cache = sessions()
     opened = cache.plan(asking(0), False, 0)
     last = cache.plan(asking(session=opened.session_id, epoch=1, forget=(0,)), False, 0)
     assert (last.session_id, indexes(last), len(cache)) == (0, [], 0)
 
 
-def test_a_full_cache_serves_without_a_session_until_one_has_been_idle_for_long():
+def test_a_full_cache_serves_without_a_session_until_one_has_been_idle_for_long() -> None:
     cache = sessions(slots=1)
     held = cache.plan(asking(0), False, 0)
     assert cache.plan(asking(0), False, EVICTION_MS).session_id == 0
@@ -108,7 +108,7 @@ def test_a_full_cache_serves_without_a_session_until_one_has_been_idle_for_long(
     assert refusal(cache, evicted) is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_the_session_used_longest_ago_is_the_one_to_go():
+def test_the_session_used_longest_ago_is_the_one_to_go() -> None:
     cache = sessions(slots=2)
     old = cache.plan(asking(0), False, 0)
     used = cache.plan(asking(0), False, 0)
@@ -120,7 +120,7 @@ def test_the_session_used_longest_ago_is_the_one_to_go():
     assert cache.plan(asking(session=old.session_id, epoch=2), False, EVICTION_MS + 6)
 
 
-def test_sessions_of_many_partitions_have_a_bound_together(monkeypatch: pytest.MonkeyPatch):
+def test_sessions_of_many_partitions_have_a_bound_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_sessions, "LARGE", 10)
     monkeypatch.setattr(fetch_sessions, "MAX_WATCHED", 50)
     cache = sessions()

@@ -88,7 +88,7 @@ class Writer:
 
 @pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("acks", [1, -1])
-def test_both_ways_give_the_same_answer(in_a_node: InANode, version: int, acks: int):
+def test_both_ways_give_the_same_answer(in_a_node: InANode, version: int, acks: int) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open()
         answers = [(await writer.send(writer.batch(), version, acks=acks))[0] for _ in range(3)]
@@ -102,7 +102,7 @@ def test_both_ways_give_the_same_answer(in_a_node: InANode, version: int, acks: 
     in_a_node(script)
 
 
-def test_a_repeated_batch_gets_its_first_offset_back(in_a_node: InANode):
+def test_a_repeated_batch_gets_its_first_offset_back(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open()
         one = writer.batch(producer_id=7, producer_epoch=0, base_sequence=0)
@@ -120,7 +120,7 @@ def test_a_repeated_batch_gets_its_first_offset_back(in_a_node: InANode):
     in_a_node(script)
 
 
-def test_what_is_not_plain_goes_the_ordinary_way(in_a_node: InANode):
+def test_what_is_not_plain_goes_the_ordinary_way(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open(partitions=2)
         plain = writer.batch()
@@ -142,7 +142,7 @@ def test_what_is_not_plain_goes_the_ordinary_way(in_a_node: InANode):
 
 def test_batches_that_are_not_plain_push_nobody_out_of_a_lane(
     in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setattr(lanes, "MOST_LANES", 4)
 
     async def script(node: Node, world: ProcessWorld) -> None:
@@ -165,7 +165,7 @@ class Nobody:
         return False
 
 
-def test_a_lane_is_not_taken_past_an_authoriser(in_a_node: InANode):
+def test_a_lane_is_not_taken_past_an_authoriser(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open()
         await writer.send(writer.batch())
@@ -177,7 +177,7 @@ def test_a_lane_is_not_taken_past_an_authoriser(in_a_node: InANode):
     in_a_node(script)
 
 
-def test_a_lane_is_not_taken_while_rates_are_limited(in_a_node: InANode):
+def test_a_lane_is_not_taken_while_rates_are_limited(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open()
         await writer.send(writer.batch())
@@ -188,7 +188,7 @@ def test_a_lane_is_not_taken_while_rates_are_limited(in_a_node: InANode):
     in_a_node(script)
 
 
-def test_partitions_and_topics_have_lanes_of_their_own(in_a_node: InANode):
+def test_partitions_and_topics_have_lanes_of_their_own(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open(partitions=2)
         await writer.create("another")
@@ -202,7 +202,9 @@ def test_partitions_and_topics_have_lanes_of_their_own(in_a_node: InANode):
     in_a_node(script)
 
 
-def test_a_connection_that_goes_to_and_fro_takes_the_short_way_each_time(in_a_node: InANode):
+def test_a_connection_that_goes_to_and_fro_takes_the_short_way_each_time(
+    in_a_node: InANode,
+) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open(partitions=2)
         await writer.create("one-with-a-longer-name")
@@ -221,7 +223,7 @@ def test_a_connection_that_goes_to_and_fro_takes_the_short_way_each_time(in_a_no
     in_a_node(script)
 
 
-def test_new_settings_count_from_the_next_batch_on(in_a_node: InANode):
+def test_new_settings_count_from_the_next_batch_on(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open()
         for _ in range(2):
@@ -242,7 +244,7 @@ def test_new_settings_count_from_the_next_batch_on(in_a_node: InANode):
     in_a_node(script)
 
 
-def test_a_topic_made_anew_is_not_mistaken_for_the_old_one(in_a_node: InANode):
+def test_a_topic_made_anew_is_not_mistaken_for_the_old_one(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open()
         for _ in range(3):
@@ -255,7 +257,7 @@ def test_a_topic_made_anew_is_not_mistaken_for_the_old_one(in_a_node: InANode):
     in_a_node(script)
 
 
-def test_a_flush_for_each_batch_is_waited_for(in_a_node: InANode):
+def test_a_flush_for_each_batch_is_waited_for(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open()
         for _ in range(3):

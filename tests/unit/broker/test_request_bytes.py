@@ -95,7 +95,7 @@ async def handled(node: Node, request: ProduceRequest, version: int) -> ProduceR
     return answer
 
 
-def test_a_batch_that_waits_for_its_transaction_keeps_its_bytes(in_a_node: InANode):
+def test_a_batch_that_waits_for_its_transaction_keeps_its_bytes(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         peer = await connected(
             world, CreatableTopic(name="t", num_partitions=1, replication_factor=1)
@@ -118,7 +118,7 @@ def test_a_batch_that_waits_for_its_transaction_keeps_its_bytes(in_a_node: InANo
     in_a_node(script)
 
 
-def test_a_small_batch_beside_one_that_is_packed_anew_keeps_its_bytes(in_a_node: InANode):
+def test_a_small_batch_beside_one_that_is_packed_anew_keeps_its_bytes(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         packed = CreatableTopicConfig(name="compression.type", value="zstd")
         await connected(
@@ -170,7 +170,7 @@ def batch_of(world: ProcessWorld, size: int) -> bytearray:
 
 
 @SIZES
-def test_records_read_after_their_handler_raise(in_a_node: InANode, size: int):
+def test_records_read_after_their_handler_raise(in_a_node: InANode, size: int) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         peer = await connected(
             world, CreatableTopic(name="t", num_partitions=2, replication_factor=1)
@@ -187,7 +187,9 @@ def test_records_read_after_their_handler_raise(in_a_node: InANode, size: int):
 
 
 @SIZES
-def test_a_slice_that_outlives_its_request_never_shows_another_one(in_a_node: InANode, size: int):
+def test_a_slice_that_outlives_its_request_never_shows_another_one(
+    in_a_node: InANode, size: int
+) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         world.spoil = node.server.spoil = None  # as outside of the simulator
         node.server.pool = BufferPool()
@@ -213,7 +215,7 @@ def test_a_slice_that_outlives_its_request_never_shows_another_one(in_a_node: In
 
 
 @SIZES
-def test_in_the_simulator_a_late_read_meets_rubbish(in_a_node: InANode, size: int):
+def test_in_the_simulator_a_late_read_meets_rubbish(in_a_node: InANode, size: int) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         peer = await connected(
             world, CreatableTopic(name="t", num_partitions=2, replication_factor=1)
@@ -227,7 +229,7 @@ def test_in_the_simulator_a_late_read_meets_rubbish(in_a_node: InANode, size: in
     in_a_node(script)
 
 
-def test_a_frame_is_released_when_it_has_been_handled(in_a_node: InANode):
+def test_a_frame_is_released_when_it_has_been_handled(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         peer = await connected(world)
         frames: list[memoryview] = []
@@ -250,7 +252,7 @@ def test_a_frame_is_released_when_it_has_been_handled(in_a_node: InANode):
     in_a_node(script)
 
 
-def test_a_refused_batch_does_not_keep_its_buffer(in_a_node: InANode):
+def test_a_refused_batch_does_not_keep_its_buffer(in_a_node: InANode) -> None:
     """Errors have tracebacks, and those have frames with views."""
 
     async def script(node: Node, world: ProcessWorld) -> None:
@@ -274,7 +276,9 @@ def test_a_refused_batch_does_not_keep_its_buffer(in_a_node: InANode):
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
-def test_a_batch_checked_off_the_loop_is_judged_by_its_own_bytes(in_a_node: InANode, codec: Codec):
+def test_a_batch_checked_off_the_loop_is_judged_by_its_own_bytes(
+    in_a_node: InANode, codec: Codec
+) -> None:
     """What the buffer holds by the time of the append, rubbish here, decides nothing."""
 
     async def script(node: Node, world: ProcessWorld) -> None:
@@ -303,7 +307,9 @@ def test_a_batch_checked_off_the_loop_is_judged_by_its_own_bytes(in_a_node: InAN
     in_a_node(script)
 
 
-def test_a_transactional_batch_without_its_id_is_refused_off_the_loop_too(in_a_node: InANode):
+def test_a_transactional_batch_without_its_id_is_refused_off_the_loop_too(
+    in_a_node: InANode,
+) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         peer = await connected(
             world, CreatableTopic(name="t", num_partitions=1, replication_factor=1)
@@ -324,7 +330,9 @@ def test_a_transactional_batch_without_its_id_is_refused_off_the_loop_too(in_a_n
     in_a_node(script)
 
 
-def test_a_topic_that_comes_while_another_batch_is_checked_is_asked_for_again(in_a_node: InANode):
+def test_a_topic_that_comes_while_another_batch_is_checked_is_asked_for_again(
+    in_a_node: InANode,
+) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         peer = await connected(
             world, CreatableTopic(name="t", num_partitions=1, replication_factor=1)
@@ -389,7 +397,7 @@ class CountingOffload:
 
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
-def test_many_batches_are_not_all_checked_on_the_loop(in_a_node: InANode, codec: Codec):
+def test_many_batches_are_not_all_checked_on_the_loop(in_a_node: InANode, codec: Codec) -> None:
     """Each is small enough for it; together they would hold everybody up."""
     partitions = 20
 
@@ -410,7 +418,7 @@ def test_many_batches_are_not_all_checked_on_the_loop(in_a_node: InANode, codec:
     in_a_node(script)
 
 
-def test_large_requests_keep_their_buffers_and_are_checked_off_the_loop(in_a_node: InANode):
+def test_large_requests_keep_their_buffers_and_are_checked_off_the_loop(in_a_node: InANode) -> None:
     partitions, senders = 5, 3
 
     async def script(node: Node, world: ProcessWorld) -> None:
@@ -450,7 +458,7 @@ def test_large_requests_keep_their_buffers_and_are_checked_off_the_loop(in_a_nod
     in_a_node(script)
 
 
-def test_a_small_request_of_very_many_batches_is_appended(in_a_node: InANode):
+def test_a_small_request_of_very_many_batches_is_appended(in_a_node: InANode) -> None:
     """It is decoded in slices, from a copy, and batches are stamped where they lie."""
     partitions = 1500
 
@@ -470,7 +478,7 @@ def test_a_small_request_of_very_many_batches_is_appended(in_a_node: InANode):
     in_a_node(script)
 
 
-def test_a_request_names_only_so_many_bad_records(in_a_node: InANode):
+def test_a_request_names_only_so_many_bad_records(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         compact = CreatableTopicConfig(name="cleanup.policy", value="compact")
         peer = await connected(
@@ -487,7 +495,9 @@ def test_a_request_names_only_so_many_bad_records(in_a_node: InANode):
 
 
 @pytest.mark.parametrize("reset", [False, True])
-def test_who_hangs_up_in_the_middle_of_a_frame_keeps_no_view_of_it(in_a_node: InANode, reset: bool):
+def test_who_hangs_up_in_the_middle_of_a_frame_keeps_no_view_of_it(
+    in_a_node: InANode, reset: bool
+) -> None:
     """That is no handler's doing, and nothing to warn of."""
 
     async def script(node: Node, world: ProcessWorld) -> None:

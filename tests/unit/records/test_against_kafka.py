@@ -60,7 +60,7 @@ def natively(extension: native.Kit) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("natively")
-def test_the_verdict_is_kafkas_except_that_what_nobody_could_read_is_refused():
+def test_the_verdict_is_kafkas_except_that_what_nobody_could_read_is_refused() -> None:
     agreed = stricter = 0
     for case in cases():
         header = read_header(case.batch)

@@ -47,7 +47,9 @@ records = st.lists(
 
 
 @given(records, st.sampled_from(Codec), st.integers(0, 2**50))
-def test_records_come_back_as_they_were_written(given: list[Record], codec: Codec, base: int):
+def test_records_come_back_as_they_were_written(
+    given: list[Record], codec: Codec, base: int
+) -> None:
     batch = encode_batch(given, base_offset=base, codec=codec)
     header = read_header(batch)
     assert header.size == len(batch)
@@ -59,7 +61,7 @@ def test_records_come_back_as_they_were_written(given: list[Record], codec: Code
 
 
 @given(records, st.sampled_from(Codec), st.data())
-def test_mutated_bytes_raise_nothing_but_the_parse_error(given, codec, data):
+def test_mutated_bytes_raise_nothing_but_the_parse_error(given, codec, data) -> None:
     batch = encode_batch(given, codec=codec)
     for _ in range(data.draw(st.integers(1, 4))):
         batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
@@ -69,7 +71,7 @@ def test_mutated_bytes_raise_nothing_but_the_parse_error(given, codec, data):
 
 
 @given(st.binary(max_size=200))
-def test_random_bytes_are_no_batch(data: bytes):
+def test_random_bytes_are_no_batch(data: bytes) -> None:
     try:
         for _, header in walk(data):
             assert header.size <= len(data)
@@ -78,7 +80,7 @@ def test_random_bytes_are_no_batch(data: bytes):
         pass
 
 
-def test_stamp_gives_a_place_without_touching_the_checksum():
+def test_stamp_gives_a_place_without_touching_the_checksum() -> None:
     batch = encode_batch([Record(value=b"x")] * 3)
     stamp(memoryview(batch), 0, 4711, 8)
     header = read_header(batch)
@@ -86,7 +88,7 @@ def test_stamp_gives_a_place_without_touching_the_checksum():
     assert check_crc(batch, 0, header)
 
 
-def test_log_append_time_replaces_every_records_timestamp():
+def test_log_append_time_replaces_every_records_timestamp() -> None:
     batch = encode_batch([Record(timestamp=5), Record(timestamp=9)])
     header = set_log_append_time(batch, 0, read_header(batch), 77)
     assert header == read_header(batch)
@@ -95,19 +97,19 @@ def test_log_append_time_replaces_every_records_timestamp():
     assert [r.timestamp for r in decode_records(batch)] == [77, 77]
 
 
-def test_walk_stops_before_a_batch_that_is_cut_short():
+def test_walk_stops_before_a_batch_that_is_cut_short() -> None:
     one, two = encode_batch([Record()]), encode_batch([Record()] * 2, base_offset=1)
     positions = [(pos, header.base_offset) for pos, header in walk(one + two[:-1])]
     assert positions == [(0, 0)]
 
 
-def test_sequences_wrap_to_zero():
+def test_sequences_wrap_to_zero() -> None:
     assert next_sequence(2**31 - 1) == 0
     batch = encode_batch([Record()] * 4, producer_id=1, producer_epoch=0, base_sequence=2**31 - 2)
     assert read_header(batch).last_sequence == 1
 
 
-def test_checksum_covers_everything_from_the_attributes_on():
+def test_checksum_covers_everything_from_the_attributes_on() -> None:
     batch = encode_batch([Record(key=b"k", value=b"v")])
     assert read_header(batch).crc == crc32c(bytes(batch[21:]))
     batch[-1] ^= 1
@@ -115,12 +117,12 @@ def test_checksum_covers_everything_from_the_attributes_on():
     assert not check_crc(batch[:-1], 0, read_header(batch))
 
 
-def test_header_needs_all_its_bytes():
+def test_header_needs_all_its_bytes() -> None:
     with pytest.raises(ParseError):
         read_header(bytes(HEADER_SIZE - 1))
 
 
-def test_transaction_markers_say_how_it_ended():
+def test_transaction_markers_say_how_it_ended() -> None:
     for commit in (True, False):
         batch = end_txn_batch(7, 3, EndTxnMarker(commit, 12), timestamp=99)
         header = read_header(batch)
@@ -129,14 +131,14 @@ def test_transaction_markers_say_how_it_ended():
         assert read_end_txn_marker(batch) == EndTxnMarker(commit, 12)
 
 
-def test_control_batches_of_the_quorum_are_no_transaction_markers():
+def test_control_batches_of_the_quorum_are_no_transaction_markers() -> None:
     batch = control_batch([(ControlType.LEADER_CHANGE, b"who")], timestamp=1, leader_epoch=4)
     assert read_end_txn_marker(batch) is None
     assert control_type(decode_records(batch)[0].key) is ControlType.LEADER_CHANGE
     assert control_type(b"\0\0\0\x63") is None
 
 
-def test_a_batch_grows_record_by_record(kit):
+def test_a_batch_grows_record_by_record(kit) -> None:
     builder = kit.Builder(HEADER_SIZE)
     sizes = [builder.append(7, None, b"v" * n, ()) for n in range(3)]
     assert sizes[-1] == builder.size == len(build_batch(builder)) != HEADER_SIZE

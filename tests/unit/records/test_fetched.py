@@ -4,6 +4,7 @@ import copy
 import gc
 import pickle
 import weakref
+from typing import Never
 
 import pytest
 from hypothesis import given
@@ -40,7 +41,7 @@ def presented(kit, data, count, *, start=0, make=ConsumerRecord, base=(0, 0), ap
 
 
 @given(records, INT64, INT64 | st.none(), st.integers(0, 12))
-def test_each_record_is_what_decoding_finds(kit, given, base_timestamp, append_time, start):
+def test_each_record_is_what_decoding_finds(kit, given, base_timestamp, append_time, start) -> None:
     data = section(given)
     decoded = native.PURE.decode_records(data, len(given), 0, base_timestamp, append_time)
     assert presented(
@@ -52,7 +53,7 @@ def test_each_record_is_what_decoding_finds(kit, given, base_timestamp, append_t
 
 
 @given(records, mutations, st.integers(-1, 2))
-def test_mutated_records_are_refused_alike(kit, given, changes, count_error):
+def test_mutated_records_are_refused_alike(kit, given, changes, count_error) -> None:
     data = section(given)
     for at, byte in changes:
         if data:
@@ -68,28 +69,28 @@ def test_mutated_records_are_refused_alike(kit, given, changes, count_error):
 
 
 @given(content, content)
-def test_any_callable_can_make_them(kit, key, value):
+def test_any_callable_can_make_them(kit, key, value) -> None:
     data = section([Record(timestamp=5, key=key, value=value)])
     [made] = presented(kit, data, 1, make=lambda *fields: fields)
     assert made == ("orders", 3, 0, 0, CREATED, key, value, (), 7)
 
 
-def test_what_its_maker_raises_comes_out(kit):
-    def refuse(*fields):
+def test_what_its_maker_raises_comes_out(kit) -> None:
+    def refuse(*fields) -> Never:
         raise LookupError("not today")
 
     with pytest.raises(LookupError, match="not today"):
         presented(kit, section([Record()]), 1, make=refuse)
 
 
-def test_bytes_behind_the_last_record_are_an_error(kit):
+def test_bytes_behind_the_last_record_are_an_error(kit) -> None:
     data = section([Record(value=b"v")])
     with pytest.raises(ParseError, match="more follows"):
         presented(kit, bytes(data) + b"x", 1)
 
 
 @pytest.mark.parametrize("field", [8, 10])
-def test_partition_and_epoch_have_32_bits_in_the_extension(extension, field):
+def test_partition_and_epoch_have_32_bits_in_the_extension(extension, field) -> None:
     arguments = [b"", 0, 0, 0, None, 0, ConsumerRecord, "orders", 3, CREATED, 7]
     arguments[field] = 2**31
     with pytest.raises(OverflowError):
@@ -101,14 +102,14 @@ def one(kit) -> ConsumerRecord:
     return made
 
 
-def test_a_record_can_be_copied_and_sent_to_another_process(kit):
+def test_a_record_can_be_copied_and_sent_to_another_process(kit) -> None:
     made = one(kit)
     assert copy.copy(made) == made
     assert copy.deepcopy(made) == made
     assert pickle.loads(pickle.dumps(made)) == made
 
 
-def test_a_record_has_its_fields_and_no_others(kit):
+def test_a_record_has_its_fields_and_no_others(kit) -> None:
     made = one(kit)
     made.value = {"id": 7}
     assert made.value == {"id": 7}
@@ -117,7 +118,7 @@ def test_a_record_has_its_fields_and_no_others(kit):
     assert repr(made).startswith("ConsumerRecord(topic='orders', partition=3, offset=0,")
 
 
-def test_a_record_that_refers_to_itself_is_collected(kit):
+def test_a_record_that_refers_to_itself_is_collected(kit) -> None:
     class Order:
         pass
 

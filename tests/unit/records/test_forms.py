@@ -51,7 +51,7 @@ def taken(kit: native.Kit, data: bytes, compact: bool = True, most: int = LARGE)
 
 @pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("size", [0, 40, 200, 20_000, 3_000_000])
-def test_a_plain_batch_is_found_where_it_lies(kit, compact, size):
+def test_a_plain_batch_is_found_where_it_lies(kit, compact, size) -> None:
     data = batch(Record(0, NOW - 10, b"k", bytes(size), ()), Record(1, NOW + 10, None, None, ()))
     view, header = taken(kit, data, compact)
     assert (bytes(view), header) == (data, read_header(data))
@@ -62,7 +62,7 @@ def test_a_plain_batch_is_found_where_it_lies(kit, compact, size):
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_a_field_that_does_not_end_the_request_is_left_alone(kit, compact):
+def test_a_field_that_does_not_end_the_request_is_left_alone(kit, compact) -> None:
     good = bytes(framed(batch(), compact))
     produce = form(kit, compact)
     assert produce.take(memoryview(good), NOW) is not None
@@ -71,7 +71,7 @@ def test_a_field_that_does_not_end_the_request_is_left_alone(kit, compact):
         assert produce.take(memoryview(wrong), NOW) is None
 
 
-def test_a_request_that_says_something_else_is_left_alone(kit):
+def test_a_request_that_says_something_else_is_left_alone(kit) -> None:
     good = bytes(framed(batch(), True))
     produce = form(kit)
     for at in range(len(START + ID + BODY)):
@@ -80,7 +80,7 @@ def test_a_request_that_says_something_else_is_left_alone(kit):
         assert (produce.take(memoryview(other), NOW) is None) == (at not in range(4, 8)), at
 
 
-def test_every_other_batch_is_left_to_the_ordinary_way(kit):
+def test_every_other_batch_is_left_to_the_ordinary_way(kit) -> None:
     plain = batch()
     assert taken(kit, plain) is not None
     assert taken(kit, batch(codec=Codec.LZ4)) is None
@@ -95,7 +95,7 @@ def test_every_other_batch_is_left_to_the_ordinary_way(kit):
 
 
 @pytest.mark.parametrize("size", [10, 10_000])
-def test_a_wrong_checksum_is_found_in_batches_of_every_size(kit, size):
+def test_a_wrong_checksum_is_found_in_batches_of_every_size(kit, size) -> None:
     good = batch(Record(0, NOW, None, bytes(size), ()))
     spoilt = bytearray(good)
     spoilt[-5] ^= 1  # within the value
@@ -103,7 +103,7 @@ def test_a_wrong_checksum_is_found_in_batches_of_every_size(kit, size):
     assert taken(kit, bytes(spoilt)) is None
 
 
-def test_records_are_looked_at_where_that_costs_nothing(extension):
+def test_records_are_looked_at_where_that_costs_nothing(extension) -> None:
     lying = bytearray(batch())
     lying[-1] = 2  # a header more than there is
     lying[17:21] = struct.pack(">I", crc32c(memoryview(lying)[CRC_START:]))
@@ -111,7 +111,7 @@ def test_records_are_looked_at_where_that_costs_nothing(extension):
 
 
 @given(base=INT64, start=INT64)
-def test_an_answer_has_the_number_of_its_request_and_its_offsets(kit, base, start):
+def test_an_answer_has_the_number_of_its_request_and_its_offsets(kit, base, start) -> None:
     frame = framed(batch(), True)
     answer = form(kit).answer(frame, base, start)
     assert type(answer) is bytearray
@@ -127,7 +127,7 @@ def test_an_answer_has_the_number_of_its_request_and_its_offsets(kit, base, star
 @pytest.mark.parametrize(
     ("reply", "hole", "starts"), [(60, 37, True), (60, 53, False), (60, 7, False), (5, 0, False)]
 )
-def test_a_hole_outside_of_the_answer_is_refused(kit, reply, hole, starts):
+def test_a_hole_outside_of_the_answer_is_refused(kit, reply, hole, starts) -> None:
     with pytest.raises(ValueError, match="no such form"):
         kit.Form(START, BODY, True, LARGE, 10, 10, bytes(reply), hole, starts)
 
@@ -158,7 +158,7 @@ def commit(first: int, second: int, id: bytes = ID) -> memoryview:
 
 
 @given(first=INT64, second=INT64)
-def test_a_commit_fills_the_batch_that_stores_it(kit, first, second):
+def test_a_commit_fills_the_batch_that_stores_it(kit, first, second) -> None:
     data = stored()
     (_, *one), (_, *two) = places = holes(data)
     repeated = kit.CommitForm(COMMIT, data, places, REPLY)
@@ -174,7 +174,7 @@ def test_a_commit_fills_the_batch_that_stores_it(kit, first, second):
     assert check_crc(memoryview(data), 0, header)
 
 
-def test_a_commit_that_says_something_else_is_left_alone(kit):
+def test_a_commit_that_says_something_else_is_left_alone(kit) -> None:
     data = stored()
     repeated = kit.CommitForm(COMMIT, data, holes(data), REPLY)
     before = bytes(data)
@@ -189,7 +189,7 @@ def test_a_commit_that_says_something_else_is_left_alone(kit):
     assert repeated.take(memoryview(COMMIT), NOW) is not None
 
 
-def test_an_answered_commit_has_the_number_of_its_request(kit):
+def test_an_answered_commit_has_the_number_of_its_request(kit) -> None:
     data = stored()
     repeated = kit.CommitForm(COMMIT, data, holes(data), REPLY)
     answer = repeated.answer(commit(1, 2, b"5678"))
@@ -208,14 +208,14 @@ def test_an_answered_commit_has_the_number_of_its_request(kit):
         ((SECOND, 70, 80), (FIRST, 70, 80)),
     ],
 )
-def test_holes_where_none_can_be_are_refused(kit, wrong):
+def test_holes_where_none_can_be_are_refused(kit, wrong) -> None:
     with pytest.raises(ValueError, match="no such form"):
         kit.CommitForm(COMMIT, stored(), wrong, REPLY)
     with pytest.raises(ValueError, match="no such form"):
         kit.CommitForm(COMMIT, stored(), (), REPLY[:7])
 
 
-def test_the_batch_of_a_form_stays_where_it_is(kit):
+def test_the_batch_of_a_form_stays_where_it_is(kit) -> None:
     """It is written to without a look: nobody may take its memory away meanwhile."""
     data = stored()
     repeated = kit.CommitForm(COMMIT, data, holes(data), REPLY)

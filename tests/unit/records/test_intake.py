@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from typing import Never
 
 import pytest
 from hypothesis import given
@@ -24,7 +25,7 @@ def ticket(kit):
     class Handle(kit.Ticket):
         __slots__ = ()
 
-        def __init__(self, batch, index, timestamp):
+        def __init__(self, batch, index, timestamp) -> None:
             self.batch = batch
             self.index = index
             self.timestamp = timestamp
@@ -35,7 +36,7 @@ def ticket(kit):
 class Setting:
     """An intake with one topic of four partitions, each with an open batch."""
 
-    def __init__(self, kit, ticket, *, memory=ROOM, limit=ROOM, clock=None, by_key=True):
+    def __init__(self, kit, ticket, *, memory=ROOM, limit=ROOM, clock=None, by_key=True) -> None:
         self.kit = kit
         real, clock, lock = clock is MACHINE, clock or (lambda: 77), threading.RLock()
         self.topics = {"orders": TOPIC}
@@ -66,7 +67,7 @@ def setting(kit, ticket):
     return Setting(kit, ticket)
 
 
-def test_a_record_goes_into_the_open_batch_and_its_handle_tells_where(setting):
+def test_a_record_goes_into_the_open_batch_and_its_handle_tells_where(setting) -> None:
     handle = setting.put(b"v", b"k", 1, 5, (("h", b"x"), ("n", None)))
     assert (handle.batch, handle.index, handle.timestamp) == ("batch 1", 0, 5)
     assert setting.put(b"w", None, 1, 6).index == 1
@@ -77,29 +78,29 @@ def test_a_record_goes_into_the_open_batch_and_its_handle_tells_where(setting):
     ]
 
 
-def test_time_comes_from_the_clock_that_it_was_given(setting):
+def test_time_comes_from_the_clock_that_it_was_given(setting) -> None:
     assert setting.put().timestamp == 77
 
 
-def test_a_real_clock_tells_the_time_of_the_machine(kit, ticket):
+def test_a_real_clock_tells_the_time_of_the_machine(kit, ticket) -> None:
     before = MACHINE()
     assert before <= Setting(kit, ticket, clock=MACHINE).put().timestamp <= MACHINE()
 
 
 @given(st.binary(max_size=40))
-def test_a_key_decides_on_the_partition_as_its_hash_says(kit, key):
+def test_a_key_decides_on_the_partition_as_its_hash_says(kit, key) -> None:
     setting = Setting(kit, lambda batch, index, timestamp: batch)
     partition = (native.PURE.murmur2(key) & 0x7FFFFFFF) % 4
     assert setting.put(key=key) == f"batch {partition}"
     assert setting.put(key=bytearray(key)) == f"batch {partition}"
 
 
-def test_keys_may_be_ignored(kit, ticket):
+def test_keys_may_be_ignored(kit, ticket) -> None:
     setting = Setting(kit, ticket, by_key=False)
     assert {setting.put(key=bytes([n])).batch for n in range(9)} == {"batch 2"}
 
 
-def test_records_without_a_key_stay_until_there_is_no_room(setting):
+def test_records_without_a_key_stay_until_there_is_no_room(setting) -> None:
     setting.channel.room = 2 * SIZE
     assert setting.put(bytes(100)).batch == "batch 2"
     assert setting.put(bytes(100)).batch == "batch 2"
@@ -131,14 +132,14 @@ def test_records_without_a_key_stay_until_there_is_no_room(setting):
     ],
     ids=lambda record: "-".join(f"{k} {v!r:.20}".partition(" at ")[0] for k, v in record.items()),
 )
-def test_what_is_not_plain_is_left_to_others_and_changes_nothing(setting, record):
+def test_what_is_not_plain_is_left_to_others_and_changes_nothing(setting, record) -> None:
     assert setting.put(**record) is None
     assert setting.counts() == [0, 0, 0, 0]
     assert setting.intake.used == 0
     assert setting.channel.room == ROOM
 
 
-def test_a_topic_has_to_be_known_as_the_channel_knows_it(setting):
+def test_a_topic_has_to_be_known_as_the_channel_knows_it(setting) -> None:
     assert setting.intake.put("payments", b"v", None, None, None, ()) is None
     assert setting.intake.put(b"orders", b"v", None, None, None, ()) is None
     setting.topics["orders"] = object()
@@ -151,7 +152,7 @@ def test_a_topic_has_to_be_known_as_the_channel_knows_it(setting):
     assert setting.put() is None
 
 
-def test_nothing_goes_into_a_closed_batch(setting):
+def test_nothing_goes_into_a_closed_batch(setting) -> None:
     setting.channel.close(2)
     assert setting.put() is None
     setting.channel.close(17)
@@ -159,7 +160,7 @@ def test_nothing_goes_into_a_closed_batch(setting):
     assert setting.put().batch == "another"
 
 
-def test_a_batch_gets_full_only_when_somebody_looks_at_it_afterwards(kit, ticket):
+def test_a_batch_gets_full_only_when_somebody_looks_at_it_afterwards(kit, ticket) -> None:
     setting = Setting(kit, ticket, limit=3 * SIZE)
     assert setting.put(bytes(100)) is not None
     assert setting.put(bytes(100)) is not None
@@ -168,7 +169,7 @@ def test_a_batch_gets_full_only_when_somebody_looks_at_it_afterwards(kit, ticket
     assert setting.put(bytes(100), None, None, None, (), 0) is None
 
 
-def test_memory_is_a_limit_except_for_what_was_reserved(kit, ticket):
+def test_memory_is_a_limit_except_for_what_was_reserved(kit, ticket) -> None:
     setting = Setting(kit, ticket, memory=2 * SIZE)
     assert setting.put(bytes(100)) is not None
     setting.intake.spend(SIZE)
@@ -179,32 +180,32 @@ def test_memory_is_a_limit_except_for_what_was_reserved(kit, ticket):
     assert setting.intake.used == 0
 
 
-def test_while_it_is_shut_only_those_get_in_that_have_memory(setting):
+def test_while_it_is_shut_only_those_get_in_that_have_memory(setting) -> None:
     setting.intake.shut = True
     assert setting.put() is None
     setting.intake.spend(20)
     assert setting.put(b"v", None, None, None, (), 20) is not None
 
 
-def test_any_callable_can_make_the_handles(kit):
+def test_any_callable_can_make_the_handles(kit) -> None:
     setting = Setting(kit, lambda *fields: fields)
     assert setting.put(timestamp=9) == ("batch 2", 0, 9)
 
 
-def test_no_partition_is_below_zero(setting):
+def test_no_partition_is_below_zero(setting) -> None:
     with pytest.raises(ValueError, match="no partition"):
         setting.channel.open(-1, "batch", setting.kit.Builder())
 
 
-def test_a_clock_that_fails_is_heard(kit, ticket):
-    def stopped():
+def test_a_clock_that_fails_is_heard(kit, ticket) -> None:
+    def stopped() -> Never:
         raise LookupError("no time")
 
     with pytest.raises(LookupError, match="no time"):
         Setting(kit, ticket, clock=stopped).put()
 
 
-def test_a_batch_that_refers_to_its_intake_is_collected(kit, ticket):
+def test_a_batch_that_refers_to_its_intake_is_collected(kit, ticket) -> None:
     class Batch:
         pass
 
@@ -217,13 +218,13 @@ def test_a_batch_that_refers_to_its_intake_is_collected(kit, ticket):
     assert gone() is None
 
 
-def test_threads_lose_nothing_while_another_one_closes_batches(kit, ticket):
+def test_threads_lose_nothing_while_another_one_closes_batches(kit, ticket) -> None:
     """Each batch ends up with what its handles say, and memory with the sum of all."""
     setting = Setting(kit, ticket)
     builders: dict[str, object] = {"batch 2": setting.builders[2]}
     handles: list[list] = [[], [], []]
 
-    def send(mine):
+    def send(mine) -> None:
         while len(mine) < 2000:
             handle = setting.put(len(mine).to_bytes(4, "big"))
             if handle is not None:

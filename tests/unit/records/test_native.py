@@ -33,13 +33,13 @@ def build(folder: Path, **environment: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("value", ["0", "1", ""])
-def test_the_environment_switches_the_extension_off(value):
+def test_the_environment_switches_the_extension_off(value) -> None:
     code = "from scriba.native import implementation as native; print(native.kit.native)"
     printed = run("-c", code, SCRIBA_NATIVE=value)
     assert printed.strip() == str(value != "0" and native.NATIVE is not None)
 
 
-def test_the_package_works_where_the_extension_is_missing():
+def test_the_package_works_where_the_extension_is_missing() -> None:
     code = (
         "import sys; sys.modules['scriba.native._native'] = None\n"
         "from scriba.native import implementation as native\n"
@@ -50,7 +50,7 @@ def test_the_package_works_where_the_extension_is_missing():
     assert run("-c", code).strip() == "False b'v'"
 
 
-def test_a_failing_compiler_does_not_fail_the_build(tmp_path):
+def test_a_failing_compiler_does_not_fail_the_build(tmp_path) -> None:
     assert build(tmp_path, CC="false") == []
 
 
@@ -59,10 +59,10 @@ class TestExtension:
 
     pytestmark = pytest.mark.usefixtures("extension")
 
-    def test_it_compiles_without_a_warning(self, tmp_path):
+    def test_it_compiles_without_a_warning(self, tmp_path) -> None:
         assert build(tmp_path, CFLAGS="-O2 -Wall -Wextra -Werror")
 
-    def test_the_one_in_use_was_built_from_these_sources(self):
+    def test_the_one_in_use_was_built_from_these_sources(self) -> None:
         from scriba.native import _native
 
         current = run("-c", "import setup; print(setup.fingerprint())").strip()
@@ -76,7 +76,7 @@ class TestExtension:
             (63, "5150d1772f50834a503e069a973fbd7c"),
         ],
     )
-    def test_its_hash_is_siphash(self, length, digest):
+    def test_its_hash_is_siphash(self, length, digest) -> None:
         from scriba.native import _native
 
         assert _native.siphash(SEED, bytes(range(length))).hex() == digest

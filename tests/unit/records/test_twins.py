@@ -58,7 +58,7 @@ def outcome(function, *arguments):
 
 
 @given(records)
-def test_both_write_the_same_bytes_and_read_the_same_records(kit, given):
+def test_both_write_the_same_bytes_and_read_the_same_records(kit, given) -> None:
     mine, other = kit.Builder(5), native.PURE.Builder(5)
     for item in given:
         assert mine.append(*item[1:]) == other.append(*item[1:])
@@ -81,7 +81,7 @@ def test_both_write_the_same_bytes_and_read_the_same_records(kit, given):
 @given(records, mutations, INT64, INT64, INT64 | st.none(), st.integers(-1, 2))
 def test_mutated_records_are_read_alike(
     kit, given, changes, offset, timestamp, append_time, count_error
-):
+) -> None:
     data = section(native.PURE, given)
     for at, byte in changes:
         if data:
@@ -95,7 +95,7 @@ def test_mutated_records_are_read_alike(
 @given(records, mutations, places, INT64, st.booleans(), INT64, INT64, st.integers(-1, 2))
 def test_mutated_records_are_judged_alike(
     kit, given, changes, cuts, timestamp, need_keys, earliest, latest, count_error
-):
+) -> None:
     data = section(native.PURE, given)
     for at, byte in changes:
         if data:
@@ -118,7 +118,7 @@ def test_mutated_records_are_judged_alike(
 @example(b"", 0)
 @example(b"\0" * 7, 1)
 @example(b"\xff" * 70, 3)
-def test_random_bytes_are_read_and_judged_alike(kit, data, count):
+def test_random_bytes_are_read_and_judged_alike(kit, data, count) -> None:
     pure = native.PURE
     assert outcome(kit.decode_records, data, count, 0, 0, None) == outcome(
         pure.decode_records, data, count, 0, 0, None
@@ -153,7 +153,7 @@ def test_random_bytes_are_read_and_judged_alike(kit, data, count):
         (b"\0\0" + b"\x80" * 4 + b"\x70\1\1\0", None),
     ],
 )
-def test_faults_are_found_and_leniency_is_javas(kit, body, fault):
+def test_faults_are_found_and_leniency_is_javas(kit, body, fault) -> None:
     data = record(body)
     rules = (1, 0, False, *ANY_TIME)
     byte_by_byte = [data[at : at + 1] for at in range(len(data))]
@@ -167,7 +167,7 @@ def test_faults_are_found_and_leniency_is_javas(kit, body, fault):
         assert kit.decode_records(data, 1, 0, 0, None)[0].key is None
 
 
-def test_the_batch_must_hold_what_it_counts_and_no_more(kit):
+def test_the_batch_must_hold_what_it_counts_and_no_more(kit) -> None:
     data = section(kit, [Record()] * 3)
     for count, words in ((-1, "more follows"), (2, "more follows"), (4, "record 3 is malformed")):
         with pytest.raises(ParseError, match=words):
@@ -179,7 +179,7 @@ def test_the_batch_must_hold_what_it_counts_and_no_more(kit):
         kit.decode_records(data[:7] + b"\x7e" + data[8:], 3, 0, 0, None)
 
 
-def test_an_error_of_where_the_pieces_come_from_is_passed_on(kit):
+def test_an_error_of_where_the_pieces_come_from_is_passed_on(kit) -> None:
     data = section(kit, [Record(value=b"v" * 50)] * 3)
 
     def failing():
@@ -192,7 +192,7 @@ def test_an_error_of_where_the_pieces_come_from_is_passed_on(kit):
         kit.check_records([data, "text"], 3, 0, False, *ANY_TIME)
 
 
-def test_the_first_of_each_kind_is_reported_and_a_keyless_one_is_not_untimely_too(kit):
+def test_the_first_of_each_kind_is_reported_and_a_keyless_one_is_not_untimely_too(kit) -> None:
     times = [5, 1, 9, 9, 1, -1]
     keys = [b"k", None, b"k", None, b"k", b"k"]
     data = section(kit, [Record(0, t, k) for t, k in zip(times, keys, strict=True)])
@@ -201,7 +201,7 @@ def test_the_first_of_each_kind_is_reported_and_a_keyless_one_is_not_untimely_to
     assert kit.check_records([data], 6, 5, False, 1, 9) == (9, -1, -1)
 
 
-def test_all_bad_records_are_named_with_what_is_wrong_up_to_a_limit(kit):
+def test_all_bad_records_are_named_with_what_is_wrong_up_to_a_limit(kit) -> None:
     times = [5, 1, 9, 9, 1, -1]
     keys = [b"k", None, b"k", None, b"k", b"k"]
     data = section(kit, [Record(0, t, k) for t, k in zip(times, keys, strict=True)])
@@ -217,7 +217,7 @@ def test_all_bad_records_are_named_with_what_is_wrong_up_to_a_limit(kit):
             kit.blame_records([data], 6, 5, True, 2, 8, most)
 
 
-def test_the_first_record_of_a_time_is_found_and_nothing_behind_it_read(kit):
+def test_the_first_record_of_a_time_is_found_and_nothing_behind_it_read(kit) -> None:
     data = section(kit, [Record(0, t, b"k") for t in (5, 1, 9, 7, 9)])
 
     def pieces():
@@ -235,12 +235,12 @@ def test_the_first_record_of_a_time_is_found_and_nothing_behind_it_read(kit):
     assert kit.find_record([gaps], 2, 100, 0, 5, 0, 100) == (6, 100)
 
 
-def test_header_names_that_are_no_text_are_read_as_java_reads_them(kit):
+def test_header_names_that_are_no_text_are_read_as_java_reads_them(kit) -> None:
     data = record(b"\0\0\0\1\1\x02\x06a\xffb\1")
     assert kit.decode_records(data, 1, 0, 0, None)[0].headers == (("a\ufffdb", None),)
 
 
-def test_any_buffer_may_hold_keys_and_values(kit):
+def test_any_buffer_may_hold_keys_and_values(kit) -> None:
     builder = kit.Builder()
     builder.append(0, bytearray(b"k"), memoryview(b"value")[1:3], [("h", bytearray())])
     assert kit.decode_records(builder.take(), 1, 0, 0, None) == [
@@ -260,7 +260,9 @@ def test_any_buffer_may_hold_keys_and_values(kit):
         ((0, None, None, [("a", "b")]), TypeError),
     ],
 )
-def test_a_record_that_cannot_be_written_leaves_the_builder_as_it_was(kit, arguments, error):
+def test_a_record_that_cannot_be_written_leaves_the_builder_as_it_was(
+    kit, arguments, error
+) -> None:
     builder = kit.Builder()
     builder.append(1, b"a", b"b", ())
     with pytest.raises(error):
@@ -272,7 +274,7 @@ def test_a_record_that_cannot_be_written_leaves_the_builder_as_it_was(kit, argum
     ]
 
 
-def test_a_large_record_among_small_ones(kit):
+def test_a_large_record_among_small_ones(kit) -> None:
     items = [Record(0, 0, None, b"x"), Record(1, 0, b"k" * 200_000, b"v" * (2 << 20))] * 2
     data = section(kit, items)
     decoded = kit.decode_records(data, 4, 0, 0, None)
@@ -280,7 +282,7 @@ def test_a_large_record_among_small_ones(kit):
     assert kit.check_records([data], 4, 0, False, *ANY_TIME) == (0, -1, -1)
 
 
-def test_records_survive_the_collector(kit):
+def test_records_survive_the_collector(kit) -> None:
     data = section(kit, [Record(0, 0, b"k", b"v", (("h", b"x"),))] * 500)
     decoded = kit.decode_records(data, 500, 0, 0, None)
     gc.collect()
@@ -291,14 +293,14 @@ def test_records_survive_the_collector(kit):
 
 
 @given(st.integers(-(2**31), 2**31 - 1))
-def test_varints_of_32_bits_come_back(number):
+def test_varints_of_32_bits_come_back(number) -> None:
     out = bytearray()
     write_varint(out, number)
     assert read_varint(out, 0) == (number, len(out))
 
 
 @given(INT64)
-def test_varints_of_64_bits_come_back(number):
+def test_varints_of_64_bits_come_back(number) -> None:
     out = bytearray()
     write_varint(out, number)
     assert read_varlong(out, 0) == (number, len(out))
@@ -309,7 +311,7 @@ def test_varints_of_64_bits_come_back(number):
 
 @given(st.binary(max_size=40))
 @example(b"")
-def test_keys_hash_as_in_other_clients(kit, key):
+def test_keys_hash_as_in_other_clients(kit, key) -> None:
     assert kit.murmur2(key) == kit.murmur2(bytearray(key)) == kafka_python_murmur2(key)
 
 
@@ -317,7 +319,7 @@ def test_keys_hash_as_in_other_clients(kit, key):
     ("key", "java"),
     [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536)],
 )
-def test_keys_hash_as_in_java(kit, key, java):
+def test_keys_hash_as_in_java(kit, key, java) -> None:
     assert kit.murmur2(key) == java % 2**32
 
 
@@ -325,7 +327,7 @@ def test_keys_hash_as_in_java(kit, key, java):
     st.lists(st.tuples(st.binary(max_size=20), st.integers(0, 2**60)), max_size=60),
     st.lists(st.binary(max_size=3), max_size=20),
 )
-def test_the_map_knows_the_last_offset_of_each_key(kit, puts, others):
+def test_the_map_knows_the_last_offset_of_each_key(kit, puts, others) -> None:
     offsets = kit.OffsetMap(64 << 10, SEED)
     for key, offset in puts:
         assert offsets.put(key, offset)
@@ -338,7 +340,7 @@ def test_the_map_knows_the_last_offset_of_each_key(kit, puts, others):
     assert all(offsets.get(key) == -1 for key in known)
 
 
-def test_a_full_map_takes_no_new_key_but_still_moves_the_ones_it_has(kit):
+def test_a_full_map_takes_no_new_key_but_still_moves_the_ones_it_has(kit) -> None:
     offsets = kit.OffsetMap(4000, SEED)
     keys = [b"%d" % n for n in range(offsets.capacity + 1)]
     assert [offsets.put(key, 1) for key in keys] == [True] * offsets.capacity + [False]
@@ -347,7 +349,7 @@ def test_a_full_map_takes_no_new_key_but_still_moves_the_ones_it_has(kit):
     assert len(offsets) == offsets.capacity
 
 
-def test_a_batch_goes_into_the_map_from_an_offset_on_until_it_is_full(kit):
+def test_a_batch_goes_into_the_map_from_an_offset_on_until_it_is_full(kit) -> None:
     items = [Record(key=None if n % 3 == 0 else b"%d" % n) for n in range(60)]
     data = section(kit, items)
     offsets = kit.OffsetMap(1 << 16, SEED)
@@ -372,7 +374,7 @@ def test_a_batch_goes_into_the_map_from_an_offset_on_until_it_is_full(kit):
     st.booleans(),
     st.sampled_from([-1, 5, 2**42]),
 )
-def test_both_keep_the_same_records_of_a_batch(kit, items, latest, drop, horizon):
+def test_both_keep_the_same_records_of_a_batch(kit, items, latest, drop, horizon) -> None:
     ours, theirs = kit.OffsetMap(10_000, SEED), native.PURE.OffsetMap(10_000, SEED)
     data, offset, base_timestamp = bytearray(), 0, 1000
     for key, dead, timestamp, step in items:
@@ -412,14 +414,14 @@ def test_both_keep_the_same_records_of_a_batch(kit, items, latest, drop, horizon
 
 
 @given(st.binary(max_size=120), st.integers(-3, 20))
-def test_random_bytes_are_kept_or_refused_alike(kit, data, count):
+def test_random_bytes_are_kept_or_refused_alike(kit, data, count) -> None:
     ours, theirs = kit.OffsetMap(10_000, SEED), native.PURE.OffsetMap(10_000, SEED)
     rules = (count, 0, 10, 0, False, 7)
     assert outcome(ours.retain, data, *rules) == outcome(theirs.retain, data, *rules)
 
 
 @given(st.binary(max_size=200), st.integers(0, 200), st.integers(-5, 5))
-def test_a_walk_over_bytes_that_are_no_batches_stops_where_it_began(kit, data, at, offset):
+def test_a_walk_over_bytes_that_are_no_batches_stops_where_it_began(kit, data, at, offset) -> None:
     offsets = kit.OffsetMap(10_000, SEED)
     at = min(at, len(data))
     out = bytearray(100)
@@ -429,7 +431,7 @@ def test_a_walk_over_bytes_that_are_no_batches_stops_where_it_began(kit, data, a
     assert out == bytes(100)
 
 
-def test_a_map_may_be_told_to_stay_emptier(kit):
+def test_a_map_may_be_told_to_stay_emptier(kit) -> None:
     usual, half = kit.OffsetMap(1 << 16, SEED), kit.OffsetMap(1 << 16, SEED, 0.45)
     assert half.capacity == pytest.approx(usual.capacity / 2, abs=1)
     for load in (0, 1.1, -1):
@@ -437,7 +439,7 @@ def test_a_map_may_be_told_to_stay_emptier(kit):
             kit.OffsetMap(1 << 16, SEED, load)
 
 
-def test_the_map_stays_within_its_memory(kit):
+def test_the_map_stays_within_its_memory(kit) -> None:
     memory = 1 << 20
     tracemalloc.start()
     try:
@@ -453,7 +455,7 @@ def test_the_map_stays_within_its_memory(kit):
 
 
 @pytest.mark.parametrize(("memory", "seed"), [(10, SEED), (-1, SEED), (1000, b"short")])
-def test_a_map_needs_memory_and_a_seed(kit, memory, seed):
+def test_a_map_needs_memory_and_a_seed(kit, memory, seed) -> None:
     with pytest.raises(ValueError, match="bytes"):
         kit.OffsetMap(memory, seed)
     with pytest.raises(ValueError, match="offset"):
@@ -466,18 +468,18 @@ def test_a_map_needs_memory_and_a_seed(kit, memory, seed):
 class Meddler:
     """A sequence that uses the builder while the builder reads it."""
 
-    def __init__(self, builder):
+    def __init__(self, builder) -> None:
         self.builder = builder
 
     def __iter__(self):
         self.builder.take()
         return iter(())
 
-    def __len__(self):
+    def __len__(self) -> int:
         return 0
 
 
-def test_a_builder_cannot_be_used_while_it_is_in_use(kit):
+def test_a_builder_cannot_be_used_while_it_is_in_use(kit) -> None:
     if kit.native:
         builder = kit.Builder()
         builder.append(0, b"k", b"v", ())
@@ -486,7 +488,7 @@ def test_a_builder_cannot_be_used_while_it_is_in_use(kit):
         assert len(builder.take()) == 9
 
 
-def test_long_walks_let_other_threads_run(kit):
+def test_long_walks_let_other_threads_run(kit) -> None:
     """Many threads walk the same bytes at once and agree."""
     data = section(native.NATIVE or kit, [Record(key=b"k", value=bytes(90))] * 12_000)
     found: list[object] = []
@@ -503,7 +505,7 @@ def test_long_walks_let_other_threads_run(kit):
     assert found == [(0, -1, -1)] * 4
 
 
-def test_wrong_arguments_are_type_errors(kit):
+def test_wrong_arguments_are_type_errors(kit) -> None:
     for call in (
         lambda: kit.decode_records(b""),
         lambda: kit.decode_records(5, 0, 0, 0, None),
@@ -519,7 +521,7 @@ def test_wrong_arguments_are_type_errors(kit):
             call()
 
 
-def test_bounds_hold_at_the_end_of_every_prefix(kit):
+def test_bounds_hold_at_the_end_of_every_prefix(kit) -> None:
     whole = section(kit, [Record(0, 2**40, b"key", b"value", (("a", b"b"), ("c", None)))])
     for size in range(len(whole)):
         with pytest.raises(ParseError):

@@ -43,7 +43,7 @@ def verdict(data: bytearray, settings=None, **more) -> ErrorCode:
     return refused.value.code
 
 
-def test_a_good_batch_passes_untouched():
+def test_a_good_batch_passes_untouched() -> None:
     data = batch()
     before = bytes(data)
     prepared = prepare(memoryview(data), TopicSettings(), NOW)
@@ -51,32 +51,32 @@ def test_a_good_batch_passes_untouched():
     assert prepared.header == read_header(data)
 
 
-def test_a_bad_checksum_is_corrupt():
+def test_a_bad_checksum_is_corrupt() -> None:
     data = batch()
     data[-1] ^= 1
     assert verdict(data) is ErrorCode.CORRUPT_MESSAGE
 
 
 @pytest.mark.parametrize("size", [0, 11, 16, 60, 100])
-def test_a_batch_cut_short_is_no_batch(size):
+def test_a_batch_cut_short_is_no_batch(size) -> None:
     assert verdict(batch()[:size]) is ErrorCode.INVALID_RECORD
 
 
-def test_an_impossible_length_is_corrupt():
+def test_an_impossible_length_is_corrupt() -> None:
     for length in (-1, 0, 13, 30):
         data = batch()
         struct.pack_into(">i", data, 8, length)
         assert verdict(data) is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_magic_of_the_past_is_invalid_and_of_the_future_corrupt():
+def test_magic_of_the_past_is_invalid_and_of_the_future_corrupt() -> None:
     for magic, code in ((0, 87), (1, 87), (3, 2), (-1, 2)):
         data = batch()
         struct.pack_into(">b", data, 16, magic)
         assert verdict(data) == code
 
 
-def test_several_batches_are_invalid_but_part_of_one_behind_is_overlooked():
+def test_several_batches_are_invalid_but_part_of_one_behind_is_overlooked() -> None:
     assert verdict(batch() + batch()) is ErrorCode.INVALID_RECORD
     whole = batch()
     for cut in (5, 40, 70):
@@ -85,7 +85,7 @@ def test_several_batches_are_invalid_but_part_of_one_behind_is_overlooked():
     assert verdict(whole + b"\0" * 20) is ErrorCode.CORRUPT_MESSAGE
 
 
-def test_counts_and_deltas_must_agree():
+def test_counts_and_deltas_must_agree() -> None:
     for fields in (
         {"count": 2},
         {"count": 0},
@@ -96,29 +96,29 @@ def test_counts_and_deltas_must_agree():
         assert verdict(remade(batch(), **fields)) is ErrorCode.INVALID_RECORD
 
 
-def test_clients_may_not_choose_offsets_or_write_control_records():
+def test_clients_may_not_choose_offsets_or_write_control_records() -> None:
     assert verdict(remade(batch(), base_offset=5)) is ErrorCode.INVALID_RECORD
     marker = end_txn_batch(7, 0, EndTxnMarker(True, 1), NOW)
     assert verdict(marker) is ErrorCode.INVALID_RECORD
 
 
-def test_an_idempotent_batch_needs_a_sequence():
+def test_an_idempotent_batch_needs_a_sequence() -> None:
     assert verdict(batch(producer_id=5, producer_epoch=0)) is ErrorCode.INVALID_RECORD
     assert prepare(
         memoryview(batch(producer_id=5, producer_epoch=0, base_sequence=0)), TopicSettings(), NOW
     )
 
 
-def test_sizes_are_bounded_by_topic_and_segment():
+def test_sizes_are_bounded_by_topic_and_segment() -> None:
     assert verdict(batch(), TopicSettings(max_message_bytes=100)) is ErrorCode.MESSAGE_TOO_LARGE
     assert verdict(batch(), TopicSettings(segment_bytes=100)) is ErrorCode.RECORD_LIST_TOO_LARGE
 
 
-def test_an_unknown_codec_is_refused():
+def test_an_unknown_codec_is_refused() -> None:
     assert verdict(remade(batch(), attributes=5)) is ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
-def test_timestamps_must_lie_in_the_topics_window():
+def test_timestamps_must_lie_in_the_topics_window() -> None:
     settings = TopicSettings(
         message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500
     )
@@ -131,14 +131,14 @@ def test_timestamps_must_lie_in_the_topics_window():
     assert prepare(memoryview(batch(Record(timestamp=-1))), settings, NOW)
 
 
-def test_a_missing_largest_timestamp_is_filled_in():
+def test_a_missing_largest_timestamp_is_filled_in() -> None:
     data = remade(batch(Record(timestamp=NOW)), max_timestamp=-1)
     prepared = prepare(memoryview(data), TopicSettings(), NOW)
     assert prepared.header.max_timestamp == NOW
     assert check_crc(prepared.view, 0, read_header(prepared.view))
 
 
-def test_log_append_time_is_the_brokers_to_set():
+def test_log_append_time_is_the_brokers_to_set() -> None:
     settings = TopicSettings(message_timestamp_type="LogAppendTime")
     prepared = prepare(memoryview(batch(Record(timestamp=3))), settings, NOW)
     assert prepared.header.log_append_time
@@ -152,7 +152,7 @@ def test_log_append_time_is_the_brokers_to_set():
     assert not cleared.header.log_append_time
 
 
-def test_compacted_topics_need_keys():
+def test_compacted_topics_need_keys() -> None:
     settings = TopicSettings(cleanup_policy=("compact",))
     assert prepare(memoryview(batch()), settings, NOW)
     for codec in Codec:
@@ -162,7 +162,7 @@ def test_compacted_topics_need_keys():
 
 @pytest.mark.parametrize("codec", Codec)
 @pytest.mark.parametrize("target", ["producer", "gzip"])
-def test_all_records_to_blame_are_named(codec: Codec, target: str):
+def test_all_records_to_blame_are_named(codec: Codec, target: str) -> None:
     settings = TopicSettings(
         cleanup_policy=("compact",), message_timestamp_after_max_ms=1000, compression_type=target
     )
@@ -192,7 +192,7 @@ def test_all_records_to_blame_are_named(codec: Codec, target: str):
 
 
 @given(st.sampled_from(Codec), st.sampled_from(Codec))
-def test_recompression_keeps_the_records(source: Codec, target: Codec):
+def test_recompression_keeps_the_records(source: Codec, target: Codec) -> None:
     name = "uncompressed" if target is Codec.NONE else target.name.lower()
     settings = TopicSettings(compression_type=name)
     data = batch(codec=source, producer_id=9, producer_epoch=1, base_sequence=4)
@@ -206,7 +206,7 @@ def test_recompression_keeps_the_records(source: Codec, target: Codec):
 
 @pytest.mark.parametrize("source", [Codec.NONE, Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
 @pytest.mark.parametrize("target", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
-def test_large_batches_are_packed_anew_piece_by_piece(source: Codec, target: str):
+def test_large_batches_are_packed_anew_piece_by_piece(source: Codec, target: str) -> None:
     settings = TopicSettings(compression_type=target, max_message_bytes=6 << 20)
     values = [bytes([index % 251]) * 10_000 for index in range(400)]
     data = batch(
@@ -218,7 +218,7 @@ def test_large_batches_are_packed_anew_piece_by_piece(source: Codec, target: str
     assert [record.value for record in decode_records(prepared.view)] == values
 
 
-def test_what_is_bad_is_told_before_that_it_would_be_too_large():
+def test_what_is_bad_is_told_before_that_it_would_be_too_large() -> None:
     """Snappy makes more of three million zeros than zstd, and more than the topic accepts."""
     settings = TopicSettings(
         compression_type="snappy", cleanup_policy=("compact",), max_message_bytes=50_000
@@ -229,7 +229,7 @@ def test_what_is_bad_is_told_before_that_it_would_be_too_large():
     assert verdict(keyless, settings) is ErrorCode.INVALID_RECORD
 
 
-def test_recompression_refuses_bombs_and_records_that_do_not_add_up():
+def test_recompression_refuses_bombs_and_records_that_do_not_add_up() -> None:
     settings = TopicSettings(compression_type="uncompressed")
     bomb = batch(Record(timestamp=NOW, value=bytes(200 << 20)), codec=Codec.ZSTD)
     assert verdict(bomb, settings) is ErrorCode.MESSAGE_TOO_LARGE
@@ -240,7 +240,7 @@ def test_recompression_refuses_bombs_and_records_that_do_not_add_up():
     assert verdict(growing, settings) is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_long_work_leaves_the_loop(kit):
+def test_long_work_leaves_the_loop(kit) -> None:
     keyed = Record(timestamp=NOW, key=b"k", value=bytes(50))
     large, small = batch(*[keyed] * 2000), batch()
     compacted = TopicSettings(cleanup_policy=("compact",))
@@ -258,7 +258,7 @@ def test_long_work_leaves_the_loop(kit):
         assert prepare(memoryview(small), settings, NOW, on_loop=True)
 
 
-def test_many_empty_blocks_of_snappy_leave_the_loop():
+def test_many_empty_blocks_of_snappy_leave_the_loop() -> None:
     block = bytes(cramjam.snappy.compress_raw(b""))
     header = b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
     good = batch(codec=Codec.SNAPPY)
@@ -270,14 +270,14 @@ def test_many_empty_blocks_of_snappy_leave_the_loop():
     assert prepare(memoryview(data), settings, NOW)
 
 
-def test_what_is_too_large_for_the_topic_is_refused_where_it_is():
+def test_what_is_too_large_for_the_topic_is_refused_where_it_is() -> None:
     data = batch(Record(timestamp=NOW, key=b"k", value=bytes(100_000)))
     packed = TopicSettings(compression_type="zstd", max_message_bytes=50_000)
     assert verdict(data, packed, on_loop=True) is ErrorCode.MESSAGE_TOO_LARGE
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_a_batch_that_grows_large_leaves_the_loop_unchanged(codec):
+def test_a_batch_that_grows_large_leaves_the_loop_unchanged(codec) -> None:
     settings = TopicSettings(cleanup_policy=("compact",), message_timestamp_type="LogAppendTime")
     data = batch(Record(timestamp=NOW, key=b"k", value=bytes(3 << 20)), codec=codec)
     before = bytes(data)
@@ -288,7 +288,7 @@ def test_a_batch_that_grows_large_leaves_the_loop_unchanged(codec):
 
 
 @given(st.binary(max_size=150), st.data())
-def test_any_bytes_give_a_verdict(noise, data):
+def test_any_bytes_give_a_verdict(noise, data) -> None:
     raw = bytearray(noise) if data.draw(st.booleans()) else batch() + noise
     if raw:
         raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(0, 255))

@@ -32,34 +32,34 @@ def leading(isr: tuple[int, ...] = (1, 2, 3), end: int = 10, hw: int = 10) -> Le
     return state
 
 
-def test_a_leader_alone_commits_what_it_appends():
+def test_a_leader_alone_commits_what_it_appends() -> None:
     alone = LeaderState(1, (1,), (1,), 0, 0, 0, 0, 0)
     assert alone.on_append(3) == 3
     assert alone.high_watermark == 3
 
 
-def test_the_high_watermark_is_the_smallest_end_in_the_isr():
+def test_the_high_watermark_is_the_smallest_end_in_the_isr() -> None:
     state = leading()
     assert state.on_append(20) == 10
     assert state.on_fetch(2, 20, 1, at(1)) == 10
     assert state.on_fetch(3, 15, 1, at(2)) == 15
 
 
-def test_a_replica_outside_the_isr_does_not_hold_the_watermark_back():
+def test_a_replica_outside_the_isr_does_not_hold_the_watermark_back() -> None:
     state = leading(isr=(1, 2))
     state.on_append(20)
     state.on_fetch(3, 4, 1, at(1))
     assert state.on_fetch(2, 20, 1, at(2)) == 20
 
 
-def test_a_stranger_moves_nothing():
+def test_a_stranger_moves_nothing() -> None:
     state = leading()
     state.on_append(20)
     assert state.on_fetch(9, 20, 1, at(1)) is None
     assert state.high_watermark == 10
 
 
-def test_an_older_incarnation_of_a_follower_moves_nothing():
+def test_an_older_incarnation_of_a_follower_moves_nothing() -> None:
     state = leading()
     state.on_append(20)
     state.on_fetch(2, 12, 8, at(1))
@@ -67,7 +67,7 @@ def test_an_older_incarnation_of_a_follower_moves_nothing():
     assert state.followers[2].end_offset == 12
 
 
-def test_a_follower_that_lags_is_dropped_then_rejoins_at_the_high_watermark():
+def test_a_follower_that_lags_is_dropped_then_rejoins_at_the_high_watermark() -> None:
     state = leading()
     state.on_append(20)
     state.on_fetch(2, 20, 1, at(LAG_MS))
@@ -87,7 +87,7 @@ def test_a_follower_that_lags_is_dropped_then_rejoins_at_the_high_watermark():
     assert state.high_watermark == 20
 
 
-def test_a_follower_that_keeps_pace_with_a_running_leader_stays():
+def test_a_follower_that_keeps_pace_with_a_running_leader_stays() -> None:
     state = leading()
     for step in range(1, 40):
         behind = state.own_end
@@ -97,13 +97,13 @@ def test_a_follower_that_keeps_pace_with_a_running_leader_stays():
     assert state.propose(at(40_000), EVERYONE) is None
 
 
-def test_a_fenced_broker_never_joins():
+def test_a_fenced_broker_never_joins() -> None:
     state = leading(isr=(1, 2))
     state.on_fetch(3, 10, 1, at(1))
     assert state.propose(at(2), frozenset({1, 2})) is None
 
 
-def test_one_proposal_at_a_time_and_a_refused_one_leaves_the_isr():
+def test_one_proposal_at_a_time_and_a_refused_one_leaves_the_isr() -> None:
     state = leading(isr=(1, 2))
     state.on_fetch(3, 10, 1, at(1))
     assert state.propose(at(2), EVERYONE) is not None
@@ -113,14 +113,14 @@ def test_one_proposal_at_a_time_and_a_refused_one_leaves_the_isr():
     assert state.propose(at(4), EVERYONE) is not None
 
 
-def test_an_older_decision_of_the_controller_is_ignored():
+def test_an_older_decision_of_the_controller_is_ignored() -> None:
     state = leading()
     state.installed((1, 2), 9)
     state.installed((1, 2, 3), 8)
     assert state.isr == (1, 2)
 
 
-def test_min_insync_replicas_is_capped_by_the_replica_count():
+def test_min_insync_replicas_is_capped_by_the_replica_count() -> None:
     alone = LeaderState(1, (1,), (1,), 0, 0, 0, 0, 0)
     assert alone.in_sync(2)
     assert not leading(isr=(1,)).in_sync(2)
@@ -139,7 +139,7 @@ def test_min_insync_replicas_is_capped_by_the_replica_count():
 )
 def test_the_watermark_never_goes_back_and_never_passes_an_isr_member(
     steps: list[tuple[str, int]],
-):
+) -> None:
     state = leading()
     now = 0
     seen = state.high_watermark

@@ -7,7 +7,7 @@ from scriba.runtime.work.budget import WORK_BYTES, Budget, run_within
 from scriba.runtime.work.offload import ThreadOffload
 
 
-def test_work_waits_for_its_share_and_large_work_is_not_passed_by():
+def test_work_waits_for_its_share_and_large_work_is_not_passed_by() -> None:
     async def main() -> None:
         budget = Budget(100)
         assert await budget.take(60) == 60
@@ -30,7 +30,7 @@ def test_work_waits_for_its_share_and_large_work_is_not_passed_by():
     asyncio.run(main())
 
 
-def test_work_that_needs_more_than_there_is_is_done_alone():
+def test_work_that_needs_more_than_there_is_is_done_alone() -> None:
     async def main() -> None:
         budget = Budget(100)
         taken = await budget.take(1000)
@@ -43,7 +43,7 @@ def test_work_that_needs_more_than_there_is_is_done_alone():
     asyncio.run(main())
 
 
-def test_who_stops_waiting_leaves_no_gap():
+def test_who_stops_waiting_leaves_no_gap() -> None:
     async def main() -> None:
         budget = Budget(100)
         taken = await budget.take(100)
@@ -61,7 +61,7 @@ def test_who_stops_waiting_leaves_no_gap():
     asyncio.run(main())
 
 
-def test_memory_is_held_until_work_has_ended_though_its_caller_has_gone():
+def test_memory_is_held_until_work_has_ended_though_its_caller_has_gone() -> None:
     async def main() -> None:
         offload = ThreadOffload(1)
         go_on = threading.Event()

@@ -60,7 +60,9 @@ class Model:
     open: dict[int, list[int]] = field(default_factory=dict)
     sequences: dict[int, int] = field(default_factory=dict)
 
-    def wrote(self, first: int, given: list[tuple[str, str | None]], at_ms: int, txn: int | None):
+    def wrote(
+        self, first: int, given: list[tuple[str, str | None]], at_ms: int, txn: int | None
+    ) -> None:
         for offset, (name, text) in enumerate(given, first):
             record = Record(offset, at_ms, name.encode(), None if text is None else text.encode())
             self.written.append((offset, record, txn))

@@ -20,7 +20,7 @@ from scriba.storage.directory.partition_metadata import encode_topic_id, read_to
 from scriba.storage.epochs import Epochs
 
 
-def test_the_end_of_an_epoch_is_the_start_of_the_next():
+def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
     epochs = Epochs([(2, 0), (4, 100), (7, 250)])
     ends = {epoch: epochs.end_offset_for(epoch, 400) for epoch in range(-1, 9)}
     assert ends == {
@@ -38,7 +38,7 @@ def test_the_end_of_an_epoch_is_the_start_of_the_next():
     assert Epochs().end_offset_for(3, 50) == (-1, -1)
 
 
-def test_an_epoch_that_begins_earlier_replaces_those_it_overtakes():
+def test_an_epoch_that_begins_earlier_replaces_those_it_overtakes() -> None:
     epochs = Epochs([(1, 0), (2, 10), (3, 20)])
     epochs.assign(4, 10)
     assert epochs.entries() == [(1, 0), (4, 10)]
@@ -48,7 +48,7 @@ def test_an_epoch_that_begins_earlier_replaces_those_it_overtakes():
     assert epochs.entries() == [(1, 0), (3, 30)]
 
 
-def test_epochs_are_cut_at_both_ends():
+def test_epochs_are_cut_at_both_ends() -> None:
     epochs = Epochs([(1, 0), (2, 10), (3, 20), (4, 30)])
     epochs.truncate_end(30)
     epochs.truncate_start(15)
@@ -62,7 +62,7 @@ def test_epochs_are_cut_at_both_ends():
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 100)), max_size=30))
-def test_epochs_always_rise_and_survive_their_file(steps):
+def test_epochs_always_rise_and_survive_their_file(steps) -> None:
     epochs = Epochs()
     for epoch, start in steps:
         epochs.assign(epoch, start)
@@ -77,20 +77,22 @@ names = st.builds(
 
 
 @given(st.dictionaries(names, st.integers(0, 2**62), max_size=10))
-def test_checkpoints_come_back_in_kafkas_format(offsets):
+def test_checkpoints_come_back_in_kafkas_format(offsets) -> None:
     data = format_offsets(offsets)
     assert parse_offsets(data) == offsets
     assert data.startswith(f"0\n{len(offsets)}\n".encode())
 
 
-async def test_a_checkpoint_that_kafka_has_not_written_yet_is_nothing_to_complain_of(shelf, caplog):
+async def test_a_checkpoint_that_kafka_has_not_written_yet_is_nothing_to_complain_of(
+    shelf, caplog
+) -> None:
     path = shelf.root / "checkpoint"
     path.write_bytes(b"")
     assert read_offsets(shelf.disk, str(path)) == {}
     assert not caplog.records
 
 
-async def test_damaged_checkpoints_say_nothing(shelf):
+async def test_damaged_checkpoints_say_nothing(shelf) -> None:
     path = shelf.root / "checkpoint"
     assert read_offsets(shelf.disk, str(path)) == {}
     for text in (
@@ -108,14 +110,14 @@ async def test_damaged_checkpoints_say_nothing(shelf):
 
 
 @given(names, st.binary(min_size=16, max_size=16))
-def test_partition_directories_are_told_from_all_others(name, unique):
+def test_partition_directories_are_told_from_all_others(name, unique) -> None:
     assert parse_partition_dir(partition_dir(*name)) == name
     for other in (deleted_dir(*name, unique), stray_dir(*name, unique)):
         assert parse_partition_dir(other) is None
         assert len(other) <= 255
 
 
-def test_names_that_are_none():
+def test_names_that_are_none() -> None:
     for name in ("recovery-point-offset-checkpoint", "meta.properties", "t-", "-1", "t-0-future"):
         assert parse_partition_dir(name) is None
     assert parse_partition_dir("my-topic-2-13") == ("my-topic-2", 13)
@@ -124,7 +126,7 @@ def test_names_that_are_none():
     assert parse_file("leader-epoch-checkpoint") is None
 
 
-def test_meta_properties_are_read_as_java_writes_them():
+def test_meta_properties_are_read_as_java_writes_them() -> None:
     text = b"""#
 #Sat Nov 15 08:00:00 UTC 2025
 cluster.id=5L6g3nShT-eMCtK--X86sw
@@ -143,12 +145,12 @@ version=1
 @pytest.mark.parametrize(
     "text", [b"", b"version=0\nbroker.id=1\n", b"version=1\nnode.id=1\n", b"version=1\n\xff"]
 )
-def test_meta_properties_that_make_no_sense_are_refused(text):
+def test_meta_properties_that_make_no_sense_are_refused(text) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         MetaProperties.decode(text)
 
 
-async def test_a_partitions_topic_is_known_by_its_id(shelf):
+async def test_a_partitions_topic_is_known_by_its_id(shelf) -> None:
     directory = str(shelf.root)
     path = shelf.root / "partition.metadata"
     assert read_topic_id(shelf.disk, directory) is None

@@ -79,7 +79,7 @@ def expected(first=0):
 
 @pytest.mark.parametrize("byte", range(HEADER_SIZE))
 @pytest.mark.parametrize("flip", [0x01, 0x80])
-async def test_a_flipped_byte_never_sends_records_under_wrong_offsets(shelf, byte, flip):
+async def test_a_flipped_byte_never_sends_records_under_wrong_offsets(shelf, byte, flip) -> None:
     whole, positions = await filled(shelf)
     path = shelf.root / "t-0" / NAME
     for position in (positions[0], positions[1], positions[7], positions[-1]):
@@ -108,7 +108,7 @@ async def test_a_flipped_byte_never_sends_records_under_wrong_offsets(shelf, byt
 
 
 @pytest.mark.parametrize("byte", BASE_OFFSET)
-async def test_a_time_is_not_looked_up_under_a_wrong_offset(shelf, byte):
+async def test_a_time_is_not_looked_up_under_a_wrong_offset(shelf, byte) -> None:
     whole, positions = await filled(shelf)
     hurt = read_header(whole, positions[7]).base_offset
     broken = bytearray(whole)
@@ -119,7 +119,7 @@ async def test_a_time_is_not_looked_up_under_a_wrong_offset(shelf, byte):
         await log.offset_for_timestamp(1000 + hurt)
 
 
-async def test_what_was_looked_at_is_not_looked_at_again(shelf):
+async def test_what_was_looked_at_is_not_looked_at_again(shelf) -> None:
     await filled(shelf)
     log = reopened(shelf)
     assert await consume(log, 0, 1 << 20) == expected()
@@ -129,7 +129,7 @@ async def test_what_was_looked_at_is_not_looked_at_again(shelf):
     assert shelf.disk.calls["read"] == before
 
 
-async def test_what_this_process_wrote_is_never_looked_at(shelf):
+async def test_what_this_process_wrote_is_never_looked_at(shelf) -> None:
     log = shelf.open(settings=SETTINGS)
     for _ in range(3):
         shelf.append(log)
@@ -139,7 +139,7 @@ async def test_what_this_process_wrote_is_never_looked_at(shelf):
     assert shelf.disk.calls["read"] == before
 
 
-async def test_gaps_that_compaction_leaves_are_no_damage(shelf):
+async def test_gaps_that_compaction_leaves_are_no_damage(shelf) -> None:
     whole, positions = await filled(shelf)
     less = bytearray(whole[: positions[3]] + whole[positions[9] :])
     for suffix in (".index", ".timeindex"):
@@ -150,7 +150,7 @@ async def test_gaps_that_compaction_leaves_are_no_damage(shelf):
     assert await consume(log, 0, 500) == [each for each in expected() if each[0] not in gone]
 
 
-async def test_many_small_batches_are_looked_at_in_parts(shelf, monkeypatch):
+async def test_many_small_batches_are_looked_at_in_parts(shelf, monkeypatch) -> None:
     monkeypatch.setattr("scriba.storage.segments.ascent.MOST_HEADERS", 5)
     await filled(shelf)
     log = reopened(shelf)

@@ -138,16 +138,16 @@ async def records_are_spoilt(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_damaged_indexes_checkpoints_and_snapshots_are_rebuilt(seed):
+def test_damaged_indexes_checkpoints_and_snapshots_are_rebuilt(seed) -> None:
     asyncio.run(derived_files_are_spoilt(seed))
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_damaged_records_are_cut_or_quarantined(seed):
+def test_damaged_records_are_cut_or_quarantined(seed) -> None:
     asyncio.run(records_are_spoilt(seed))
 
 
-def test_files_with_names_of_no_segment_are_left_alone():
+def test_files_with_names_of_no_segment_are_left_alone() -> None:
     async def run() -> None:
         volume, data = await written(SeededRng(1))
         disk = SimDisk(volume)

@@ -31,7 +31,7 @@ def laid_out(steps) -> list[tuple[int, int, int]]:
 
 
 @given(batches, st.integers(1, 4), st.data())
-def test_an_offset_is_looked_for_at_or_before_its_batch(steps, every, data):
+def test_an_offset_is_looked_for_at_or_before_its_batch(steps, every, data) -> None:
     all_batches = laid_out(steps)
     index = OffsetIndex(BASE)
     for batch in all_batches[1::every]:
@@ -56,7 +56,7 @@ def test_an_offset_is_looked_for_at_or_before_its_batch(steps, every, data):
 
 
 @given(batches, st.data())
-def test_entries_are_the_same_whether_in_memory_or_in_the_file(steps, data):
+def test_entries_are_the_same_whether_in_memory_or_in_the_file(steps, data) -> None:
     entries = laid_out(steps)[1:]
     index = OffsetIndex(BASE)
     file = bytearray()
@@ -80,7 +80,7 @@ def test_entries_are_the_same_whether_in_memory_or_in_the_file(steps, data):
         assert index.locate(last)[:2] == (at, last)
 
 
-def test_zeros_at_the_end_and_entries_past_the_log_are_left_out():
+def test_zeros_at_the_end_and_entries_past_the_log_are_left_out() -> None:
     entries = struct.pack(">iiiiii", 5, 100, 9, 256, 12, 700)
     index = OffsetIndex(BASE, 10)
     assert index.load(entries + bytes(56), log_size=700)
@@ -92,13 +92,13 @@ def test_zeros_at_the_end_and_entries_past_the_log_are_left_out():
 @pytest.mark.parametrize(
     "entries", [(5, 100, 5, 200), (5, 100, 6, 100), (5, 0), (9, 300, 7, 400), (7, 400, 9, 300)]
 )
-def test_entries_that_do_not_rise_are_damage(entries):
+def test_entries_that_do_not_rise_are_damage(entries) -> None:
     index = OffsetIndex(BASE, len(entries) // 2)
     assert not index.load(struct.pack(f">{len(entries)}i", *entries), SIZE)
     assert index.skipped == len(entries) // 2
 
 
-def test_a_repaired_index_goes_on_with_what_was_never_in_the_file():
+def test_a_repaired_index_goes_on_with_what_was_never_in_the_file() -> None:
     index = OffsetIndex(BASE, 2)
     assert index.load(struct.pack(">iiii", 15, 1234, 25, 2222), SIZE)
     index.append(BASE + 80, BASE + 89, 8000)
@@ -113,7 +113,7 @@ def test_a_repaired_index_goes_on_with_what_was_never_in_the_file():
     assert (len(index), index.unwritten) == (9, 9)
 
 
-def test_a_repaired_time_index_goes_on_too():
+def test_a_repaired_time_index_goes_on_too() -> None:
     index = TimeIndex(BASE, 1)
     assert index.load(struct.pack(">qi", 9, 3), 2**40)
     index.append(20, BASE + 40)
@@ -130,7 +130,7 @@ stamps = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1,
 
 
 @given(stamps, st.integers(-1, 60))
-def test_records_before_the_found_offset_are_all_older(steps, target):
+def test_records_before_the_found_offset_are_all_older(steps, target) -> None:
     index = TimeIndex(BASE)
     offset, latest, seen = BASE, (-1, BASE), []
     for stamp, more in steps:
@@ -148,7 +148,7 @@ def test_records_before_the_found_offset_are_all_older(steps, target):
         assert each.last == latest
 
 
-def test_time_entries_of_a_lost_tail_are_left_out():
+def test_time_entries_of_a_lost_tail_are_left_out() -> None:
     index = TimeIndex(BASE, 3)
     assert index.load(struct.pack(">qiqiqi", 10, 1, 20, 5, 30, 9), end_offset=BASE + 9)
     assert (len(index), index.last) == (2, (20, BASE + 5))
@@ -156,12 +156,12 @@ def test_time_entries_of_a_lost_tail_are_left_out():
     assert (len(index), index.last) == (1, (10, BASE + 1))
 
 
-def test_damage_in_a_time_index_is_noticed():
+def test_damage_in_a_time_index_is_noticed() -> None:
     for entries in ((10, 5, 10, 6), (10, 5, 20, 4), (-5, 1, 7, 2)):
         assert not TimeIndex(BASE, 2).load(struct.pack(">qiqi", *entries), 2**40)
 
 
-def test_the_last_entry_alone_is_enough_to_go_on():
+def test_the_last_entry_alone_is_enough_to_go_on() -> None:
     index = TimeIndex(BASE, 2)
     assert index.read_last(struct.pack(">qi", 20, 5))
     index.append(15, BASE + 9)
@@ -171,7 +171,7 @@ def test_the_last_entry_alone_is_enough_to_go_on():
     assert not index.read_last(b"\xff" * 12)
 
 
-def test_aborted_transactions_are_found_by_what_a_reader_reads():
+def test_aborted_transactions_are_found_by_what_a_reader_reads() -> None:
     index = AbortedTxns()
     lines = [AbortedTxn(1, 10, 19, 15), AbortedTxn(2, 15, 29, 30), AbortedTxn(1, 40, 49, 50)]
     data = b"".join(index.append(line) for line in lines)

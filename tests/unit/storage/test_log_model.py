@@ -241,5 +241,5 @@ async def live(model: Model, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_log_is_a_prefix_of_what_was_appended(seed):
+def test_the_log_is_a_prefix_of_what_was_appended(seed) -> None:
     asyncio.run(live(Model(seed), 250))

@@ -25,7 +25,7 @@ def filled(shelf: Shelf, log, batches: int) -> None:
         shelf.append(log, 2)
 
 
-async def test_a_new_segment_has_its_full_size_and_a_sealed_one_only_its_batches(roomy):
+async def test_a_new_segment_has_its_full_size_and_a_sealed_one_only_its_batches(roomy) -> None:
     log = roomy.open()
     assert sizes(roomy) == [SIZE]
     filled(roomy, log, 40)
@@ -37,7 +37,7 @@ async def test_a_new_segment_has_its_full_size_and_a_sealed_one_only_its_batches
     assert len(await roomy.consume(log)) == 80
 
 
-async def test_what_was_not_needed_is_given_back_at_the_end(roomy):
+async def test_what_was_not_needed_is_given_back_at_the_end(roomy) -> None:
     log = roomy.open()
     filled(roomy, log, 3)
     size, end = log.size, log.end_offset
@@ -50,14 +50,14 @@ async def test_what_was_not_needed_is_given_back_at_the_end(roomy):
     assert sizes(roomy) == [log.size], "as with Kafka only a new file is given room"
 
 
-async def test_a_log_that_was_never_written_leaves_an_empty_file(roomy):
+async def test_a_log_that_was_never_written_leaves_an_empty_file(roomy) -> None:
     await roomy.open().close()
     assert sizes(roomy) == [0]
     assert roomy.open(clean=True).end_offset == 0
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-async def test_after_a_crash_the_end_is_that_of_the_last_batch(roomy, flushed):
+async def test_after_a_crash_the_end_is_that_of_the_last_batch(roomy, flushed) -> None:
     log = roomy.open()
     filled(roomy, log, 30)
     if flushed:
@@ -72,7 +72,9 @@ async def test_after_a_crash_the_end_is_that_of_the_last_batch(roomy, flushed):
     assert len(await roomy.consume(log)) == len(kept) + 60
 
 
-async def test_a_power_cut_that_undoes_the_trimming_of_a_sealed_segment_costs_nothing(roomy):
+async def test_a_power_cut_that_undoes_the_trimming_of_a_sealed_segment_costs_nothing(
+    roomy,
+) -> None:
     log = roomy.open()
     filled(roomy, log, 10)
     await log.flush()
@@ -89,7 +91,7 @@ async def test_a_power_cut_that_undoes_the_trimming_of_a_sealed_segment_costs_no
     assert len(await roomy.consume(log)) == len(kept) + 1
 
 
-async def test_a_truncated_log_goes_on_where_it_was_cut(roomy):
+async def test_a_truncated_log_goes_on_where_it_was_cut(roomy) -> None:
     log = roomy.open()
     filled(roomy, log, 5)
     log.shortening.truncate_to(4, roomy.now)
@@ -99,7 +101,7 @@ async def test_a_truncated_log_goes_on_where_it_was_cut(roomy):
     assert len(await roomy.consume(log)) == 6
 
 
-async def test_a_write_that_failed_leaves_whole_batches(roomy):
+async def test_a_write_that_failed_leaves_whole_batches(roomy) -> None:
     log = roomy.open()
     filled(roomy, log, 2)
     roomy.disk.full = ".log"
@@ -111,7 +113,7 @@ async def test_a_write_that_failed_leaves_whole_batches(roomy):
     assert len(await roomy.consume(log)) == 8
 
 
-def test_topics_and_brokers_may_ask_for_it():
+def test_topics_and_brokers_may_ask_for_it() -> None:
     node = NodeSettings.parse({"log.preallocate": "true"})
     assert TopicSettings.resolve({}, node).preallocate
     assert not TopicSettings.resolve({"preallocate": "false"}, node).preallocate

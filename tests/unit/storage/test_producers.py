@@ -51,7 +51,7 @@ def refusal(state: Producers, sequence: int, **more) -> ErrorCode:
     return refused.value.code
 
 
-def test_sequences_must_follow_without_a_gap():
+def test_sequences_must_follow_without_a_gap() -> None:
     state = Producers()
     write(state, 0, 0, 3)
     write(state, 3, 3, 2)
@@ -60,13 +60,13 @@ def test_sequences_must_follow_without_a_gap():
     write(state, 9, 5)
 
 
-def test_an_unknown_producer_may_begin_anywhere():
+def test_an_unknown_producer_may_begin_anywhere() -> None:
     state = Producers()
     write(state, 0, 17)
     write(state, 1, 18)
 
 
-def test_the_last_five_batches_are_recognised_when_they_come_again():
+def test_the_last_five_batches_are_recognised_when_they_come_again() -> None:
     state = Producers()
     for i in range(7):
         write(state, 10 * i, 2 * i, 2)
@@ -76,14 +76,14 @@ def test_the_last_five_batches_are_recognised_when_they_come_again():
     assert refusal(state, 2, count=2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_sequences_wrap():
+def test_sequences_wrap() -> None:
     state = Producers()
     write(state, 0, 2**31 - 2, 2)
     write(state, 2, 0)
     assert state.check(header(2**31 - 2, 2)).base_offset == 0
 
 
-def test_a_higher_epoch_starts_at_zero_and_fences_the_lower():
+def test_a_higher_epoch_starts_at_zero_and_fences_the_lower() -> None:
     state = Producers()
     write(state, 0, 0)
     assert refusal(state, 1, epoch=1) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -92,7 +92,7 @@ def test_a_higher_epoch_starts_at_zero_and_fences_the_lower():
     write(state, 2, 1, epoch=1)
 
 
-def test_the_last_stable_offset_waits_for_the_oldest_open_transaction():
+def test_the_last_stable_offset_waits_for_the_oldest_open_transaction() -> None:
     state = Producers()
     write(state, 0, 0, pid=1)
     write(state, 5, 0, pid=2, txn=True)
@@ -106,7 +106,7 @@ def test_the_last_stable_offset_waits_for_the_oldest_open_transaction():
     assert state.last_stable_offset(22) == 22
 
 
-def test_an_abort_says_what_never_happened():
+def test_an_abort_says_what_never_happened() -> None:
     state = Producers()
     write(state, 5, 0, pid=2, txn=True)
     write(state, 8, 0, pid=3, txn=True)
@@ -115,7 +115,7 @@ def test_an_abort_says_what_never_happened():
     assert end(state, 12, False, pid=2) is None, "nothing was open"
 
 
-def test_in_an_open_transaction_nothing_else_may_be_written():
+def test_in_an_open_transaction_nothing_else_may_be_written() -> None:
     state = Producers()
     write(state, 0, 0, txn=True)
     assert refusal(state, 1) is ErrorCode.INVALID_TXN_STATE
@@ -124,7 +124,7 @@ def test_in_an_open_transaction_nothing_else_may_be_written():
     write(state, 3, 2)
 
 
-def test_markers_of_the_past_are_refused():
+def test_markers_of_the_past_are_refused() -> None:
     state = Producers()
     write(state, 0, 0, epoch=3, txn=True)
     with pytest.raises(KafkaError) as refused:
@@ -136,7 +136,7 @@ def test_markers_of_the_past_are_refused():
     assert refused.value.code is ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
-def test_a_marker_may_bring_a_new_epoch():
+def test_a_marker_may_bring_a_new_epoch() -> None:
     state = Producers()
     write(state, 0, 0, txn=True)
     end(state, 1, False, epoch=1)
@@ -144,7 +144,7 @@ def test_a_marker_may_bring_a_new_epoch():
     write(state, 2, 0, epoch=1, txn=True)
 
 
-def test_silent_producers_expire_unless_their_transaction_is_open():
+def test_silent_producers_expire_unless_their_transaction_is_open() -> None:
     state = Producers()
     write(state, 0, 0, pid=1)
     write(state, 1, 0, pid=2, txn=True)
@@ -162,7 +162,7 @@ producers = st.lists(
 
 
 @given(producers)
-def test_a_snapshot_brings_everything_back(steps):
+def test_a_snapshot_brings_everything_back(steps) -> None:
     state = Producers()
     offset = 0
     epochs: dict[int, int] = {}
@@ -204,12 +204,12 @@ def _outcome(state: Producers, batch):
 
 
 @given(st.binary(max_size=200))
-def test_a_damaged_snapshot_is_noticed(data):
+def test_a_damaged_snapshot_is_noticed(data) -> None:
     with pytest.raises(ParseError):
         Producers.decode(data, 0, NEVER)
 
 
-def test_every_bit_of_a_snapshot_counts():
+def test_every_bit_of_a_snapshot_counts() -> None:
     state = Producers()
     write(state, 0, 0, 3)
     data = state.encode()
@@ -228,7 +228,7 @@ def send(shelf, log, sequence: int, count: int = 1, **more):
 
 
 @pytest.mark.parametrize("how", ["clean", "crash", "crash without snapshots"])
-async def test_a_retry_gets_its_original_offset_across_restarts(shelf, how):
+async def test_a_retry_gets_its_original_offset_across_restarts(shelf, how) -> None:
     log = shelf.open()
     for i in range(30):
         shelf.append(log)
@@ -248,7 +248,7 @@ async def test_a_retry_gets_its_original_offset_across_restarts(shelf, how):
     assert send(shelf, log, 60).base_offset == 90
 
 
-async def test_a_repeat_reports_the_brokers_time_of_the_first(shelf):
+async def test_a_repeat_reports_the_brokers_time_of_the_first(shelf) -> None:
     log = shelf.open(settings=TopicSettings(message_timestamp_type="LogAppendTime"))
     data = encode_batch(
         [Record()], producer_id=4, producer_epoch=0, base_sequence=0, log_append_time=77
@@ -260,7 +260,7 @@ async def test_a_repeat_reports_the_brokers_time_of_the_first(shelf):
     assert shelf.append_batch(log, again) == (0, 0, 77, 0, True)
 
 
-async def test_expired_producers_do_not_come_back_from_a_snapshot(shelf):
+async def test_expired_producers_do_not_come_back_from_a_snapshot(shelf) -> None:
     log = shelf.open()
     send(shelf, log, 0)
     await log.close()
@@ -273,7 +273,7 @@ async def test_expired_producers_do_not_come_back_from_a_snapshot(shelf):
 
 
 @pytest.mark.parametrize("how", ["open", "clean", "crash", "damaged index"])
-async def test_aborted_transactions_are_known_to_readers(shelf, how):
+async def test_aborted_transactions_are_known_to_readers(shelf, how) -> None:
     log = shelf.open()
     for turn in range(40):
         sent = {"producer_id": 8, "producer_epoch": 0, "transactional": True}
@@ -306,7 +306,7 @@ async def test_aborted_transactions_are_known_to_readers(shelf, how):
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_reader_is_told_only_of_aborted_transactions_that_it_may_have_read(
     shelf, restarted
-):
+) -> None:
     often = TopicSettings(index_interval_bytes=1000)
     log = shelf.open(settings=often)
     sent = {"producer_id": 8, "producer_epoch": 0, "transactional": True}
@@ -329,7 +329,7 @@ async def test_a_reader_is_told_only_of_aborted_transactions_that_it_may_have_re
         assert len(told) < 30
 
 
-async def test_an_open_transaction_survives_restarts(shelf):
+async def test_an_open_transaction_survives_restarts(shelf) -> None:
     log = shelf.open()
     shelf.append(log, 5)
     sent = {"producer_id": 8, "producer_epoch": 0, "transactional": True}

@@ -34,7 +34,7 @@ def damage(path: str, position: int) -> None:
         file.write(bytes([byte[0] ^ 0xFF]))
 
 
-async def test_a_torn_tail_is_cut_to_the_last_whole_batch(shelf):
+async def test_a_torn_tail_is_cut_to_the_last_whole_batch(shelf) -> None:
     filled(shelf, 3)
     (path,) = log_files(shelf)
     size = os.path.getsize(path)
@@ -47,7 +47,7 @@ async def test_a_torn_tail_is_cut_to_the_last_whole_batch(shelf):
         assert len(await shelf.consume(log)) == 3
 
 
-async def test_zeros_at_the_end_are_a_tail_too(shelf):
+async def test_zeros_at_the_end_are_a_tail_too(shelf) -> None:
     filled(shelf, 3)
     (path,) = log_files(shelf)
     size = os.path.getsize(path)
@@ -56,7 +56,9 @@ async def test_zeros_at_the_end_are_a_tail_too(shelf):
     assert (log.end_offset, os.path.getsize(path)) == (3, size)
 
 
-async def test_a_batch_that_fails_its_checksum_ends_the_log_and_takes_later_segments_with_it(shelf):
+async def test_a_batch_that_fails_its_checksum_ends_the_log_and_takes_later_segments_with_it(
+    shelf,
+) -> None:
     log = filled(shelf)
     assert log.segment_count > 3
     paths = log_files(shelf)
@@ -70,7 +72,7 @@ async def test_a_batch_that_fails_its_checksum_ends_the_log_and_takes_later_segm
     assert shelf.append(log).base_offset == last + 1
 
 
-async def test_what_was_flushed_is_not_read_again(shelf):
+async def test_what_was_flushed_is_not_read_again(shelf) -> None:
     log = shelf.open(settings=TopicSettings(index_interval_bytes=300))
     for i in range(2000):
         shelf.append(log, at=1000 + i)
@@ -85,7 +87,7 @@ async def test_what_was_flushed_is_not_read_again(shelf):
     assert (await log.max_timestamp_offset())[:2] == (2009, 3009)
 
 
-async def test_damage_below_the_recovery_point_is_never_cut_away(shelf):
+async def test_damage_below_the_recovery_point_is_never_cut_away(shelf) -> None:
     log = filled(shelf)
     await log.flush()
     paths = log_files(shelf)
@@ -107,7 +109,7 @@ async def test_damage_below_the_recovery_point_is_never_cut_away(shelf):
     assert shelf.open(recovery_point=100).failure is None
 
 
-async def test_a_log_shorter_than_what_was_flushed_is_damaged(shelf):
+async def test_a_log_shorter_than_what_was_flushed_is_damaged(shelf) -> None:
     log = filled(shelf, 10)
     await log.flush()
     (path,) = log_files(shelf)
@@ -120,7 +122,7 @@ async def test_a_log_shorter_than_what_was_flushed_is_damaged(shelf):
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", "index", ".snapshot", "checkpoint"])
-async def test_any_index_checkpoint_or_snapshot_may_be_missing(shelf, suffix, clean):
+async def test_any_index_checkpoint_or_snapshot_may_be_missing(shelf, suffix, clean) -> None:
     log = filled(shelf)
     await log.close()
     expected = await shelf.consume(shelf.open(recovery_point=100, clean=True))
@@ -136,7 +138,7 @@ async def test_any_index_checkpoint_or_snapshot_may_be_missing(shelf, suffix, cl
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_every_segment_has_its_index_files_again(shelf, clean):
+async def test_every_segment_has_its_index_files_again(shelf, clean) -> None:
     log = filled(shelf, 10, settings=TopicSettings(segment_bytes=400))
     await log.close()
     names = shelf.files("index")
@@ -151,7 +153,9 @@ async def test_every_segment_has_its_index_files_again(shelf, clean):
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"])
 @pytest.mark.parametrize("garbage", [b"", b"\1" * 24, b"\xff" * 25, bytes(10_000), b"0\n5\n1 2\n"])
-async def test_any_index_checkpoint_or_snapshot_may_be_garbage(shelf, suffix, garbage, clean):
+async def test_any_index_checkpoint_or_snapshot_may_be_garbage(
+    shelf, suffix, garbage, clean
+) -> None:
     log = filled(shelf)
     await log.close()
     expected = await shelf.consume(shelf.open(recovery_point=100, clean=True))
@@ -165,7 +169,7 @@ async def test_any_index_checkpoint_or_snapshot_may_be_garbage(shelf, suffix, ga
     assert (await log.max_timestamp_offset())[:2] == (99, 1099)
 
 
-async def test_rebuilt_indexes_are_those_that_were_lost(shelf):
+async def test_rebuilt_indexes_are_those_that_were_lost(shelf) -> None:
     log = filled(shelf)
     await log.close()
     names = shelf.files("index")
@@ -177,7 +181,9 @@ async def test_rebuilt_indexes_are_those_that_were_lost(shelf):
     assert {name: (shelf.directory / name).read_bytes() for name in names} == before
 
 
-async def test_an_index_that_kafka_preallocated_and_did_not_trim_is_read_up_to_its_zeros(shelf):
+async def test_an_index_that_kafka_preallocated_and_did_not_trim_is_read_up_to_its_zeros(
+    shelf,
+) -> None:
     log = filled(shelf)
     await log.close()
     for name in shelf.files("index"):
@@ -189,14 +195,16 @@ async def test_an_index_that_kafka_preallocated_and_did_not_trim_is_read_up_to_i
         assert (await shelf.headers(log, offset))[0].base_offset == offset
 
 
-async def test_a_clean_directory_without_its_checkpoint_is_read_from_the_last_index_entry(shelf):
+async def test_a_clean_directory_without_its_checkpoint_is_read_from_the_last_index_entry(
+    shelf,
+) -> None:
     log = filled(shelf)
     await log.close()
     log = shelf.open(clean=True)
     assert (log.end_offset, log.flushed_offset) == (100, 100)
 
 
-async def test_a_clean_mark_is_not_believed_against_the_files(shelf):
+async def test_a_clean_mark_is_not_believed_against_the_files(shelf) -> None:
     log = filled(shelf, 10)
     await log.close()
     (path,) = log_files(shelf)
@@ -208,7 +216,7 @@ async def test_a_clean_mark_is_not_believed_against_the_files(shelf):
     assert (log.end_offset, log.failure) == (9, None)
 
 
-async def test_files_that_a_crash_left_behind_go(shelf):
+async def test_files_that_a_crash_left_behind_go(shelf) -> None:
     log = filled(shelf)
     await log.close()
     leftovers = [
@@ -224,7 +232,7 @@ async def test_files_that_a_crash_left_behind_go(shelf):
     assert len(await shelf.consume(log)) == 100
 
 
-async def test_a_cleaned_segment_that_was_about_to_take_its_place_takes_it(shelf):
+async def test_a_cleaned_segment_that_was_about_to_take_its_place_takes_it(shelf) -> None:
     log = filled(shelf)
     await log.close()
     first, second = shelf.files(".log")[:2]
@@ -238,14 +246,14 @@ async def test_a_cleaned_segment_that_was_about_to_take_its_place_takes_it(shelf
     assert not shelf.files(".swap")
 
 
-async def test_a_start_beyond_the_recovered_end_begins_anew_there(shelf):
+async def test_a_start_beyond_the_recovered_end_begins_anew_there(shelf) -> None:
     log = filled(shelf, 10)
     log = shelf.open(log_start=50)
     assert (log.start_offset, log.end_offset, log.failure) == (50, 50, None)
     assert shelf.append(log).base_offset == 50
 
 
-async def test_the_start_from_the_checkpoint_holds(shelf):
+async def test_the_start_from_the_checkpoint_holds(shelf) -> None:
     log = filled(shelf, 10)
     await log.close()
     log = shelf.open(recovery_point=10, clean=True, log_start=4)
@@ -253,7 +261,7 @@ async def test_the_start_from_the_checkpoint_holds(shelf):
     assert [r.offset for r in await shelf.consume(log)] == [4, 5, 6, 7, 8, 9]
 
 
-async def test_a_directory_of_another_topic_is_refused(shelf):
+async def test_a_directory_of_another_topic_is_refused(shelf) -> None:
     log = shelf.open(topic_id=b"a" * 16)
     await log.close()
     assert shelf.open().topic_id == b"a" * 16
@@ -262,7 +270,7 @@ async def test_a_directory_of_another_topic_is_refused(shelf):
     assert refused.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
 
 
-async def test_recovery_is_the_same_when_a_crash_interrupts_it(shelf):
+async def test_recovery_is_the_same_when_a_crash_interrupts_it(shelf) -> None:
     filled(shelf)
     damage(log_files(shelf)[-1], 500)
     once = shelf.open()
@@ -271,7 +279,9 @@ async def test_recovery_is_the_same_when_a_crash_interrupts_it(shelf):
     assert await shelf.consume(once) == await shelf.consume(twice)
 
 
-async def test_producers_are_snapshotted_between_rolls_so_that_little_is_read(shelf, monkeypatch):
+async def test_producers_are_snapshotted_between_rolls_so_that_little_is_read(
+    shelf, monkeypatch
+) -> None:
     monkeypatch.setattr("scriba.storage.writer._SNAPSHOT_EVERY", 2000)
     log = shelf.open(settings=TopicSettings())
     for i in range(60):
@@ -284,7 +294,7 @@ async def test_producers_are_snapshotted_between_rolls_so_that_little_is_read(sh
     assert log.active_producers()[0].last_sequence == 59
 
 
-async def test_every_cut_in_the_unflushed_tail_keeps_the_longest_valid_prefix(shelf):
+async def test_every_cut_in_the_unflushed_tail_keeps_the_longest_valid_prefix(shelf) -> None:
     log = filled(shelf, 12)
     log.roll(shelf.now)
     for i in range(6):

@@ -24,7 +24,7 @@ async def put_to_rest(shelf, log: Log) -> None:
         await log.shortening.retention(shelf.now, 0)
 
 
-async def test_a_new_log_holds_no_file_open_until_its_first_record(shelf):
+async def test_a_new_log_holds_no_file_open_until_its_first_record(shelf) -> None:
     log = shelf.open()
     assert open_files(shelf.directory) == 0
     assert log.read(0, 1000, 0) is EMPTY
@@ -33,7 +33,7 @@ async def test_a_new_log_holds_no_file_open_until_its_first_record(shelf):
     assert [record.offset for record in await shelf.consume(log)] == [0]
 
 
-async def test_a_log_without_records_is_closed_without_a_sync(shelf):
+async def test_a_log_without_records_is_closed_without_a_sync(shelf) -> None:
     log = shelf.open()
     log.begin_epoch(3)
     shelf.disk.calls.clear()
@@ -48,7 +48,7 @@ async def test_a_log_without_records_is_closed_without_a_sync(shelf):
     assert ("sync_dir", "t-0") in shelf.disk.touched, "its name was not on the device before"
 
 
-async def test_an_idle_log_goes_to_rest_and_goes_on_where_it_was(shelf):
+async def test_an_idle_log_goes_to_rest_and_goes_on_where_it_was(shelf) -> None:
     log = shelf.open()
     for i in range(200):
         shelf.append(log, at=i)
@@ -65,7 +65,7 @@ async def test_an_idle_log_goes_to_rest_and_goes_on_where_it_was(shelf):
     assert [record.offset for record in await shelf.consume(again)] == list(range(300))
 
 
-async def test_a_log_in_use_stays_awake(shelf):
+async def test_a_log_in_use_stays_awake(shelf) -> None:
     log = shelf.open()
     shelf.append(log)
     assert not log.rest_if_idle()
@@ -76,7 +76,7 @@ async def test_a_log_in_use_stays_awake(shelf):
     assert log.rest_if_idle()
 
 
-async def test_an_epoch_is_written_down_with_its_first_record(shelf):
+async def test_an_epoch_is_written_down_with_its_first_record(shelf) -> None:
     log = shelf.open()
     shelf.append(log, epoch=1)
     await log.flush()
@@ -93,7 +93,7 @@ async def test_an_epoch_is_written_down_with_its_first_record(shelf):
     ]
 
 
-async def test_a_reader_keeps_what_it_sends_from_until_it_is_done(shelf):
+async def test_a_reader_keeps_what_it_sends_from_until_it_is_done(shelf) -> None:
     log = shelf.open()
     for i in range(10):
         shelf.append(log, at=i)
@@ -106,7 +106,7 @@ async def test_a_reader_keeps_what_it_sends_from_until_it_is_done(shelf):
     assert [record.offset for record in await shelf.consume(log)] == list(range(10))
 
 
-async def test_a_log_that_only_readers_of_old_segments_use_goes_to_rest_too(shelf):
+async def test_a_log_that_only_readers_of_old_segments_use_goes_to_rest_too(shelf) -> None:
     log = shelf.open()
     shelf.append(log)
     log.roll(shelf.now)

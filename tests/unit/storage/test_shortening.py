@@ -3,6 +3,7 @@
 
 import asyncio
 import errno
+from typing import Never
 
 import pytest
 from hypothesis import given
@@ -32,7 +33,7 @@ def segments(shelf, count: int = 5, **settings):
     return log
 
 
-async def test_old_segments_go_by_the_age_of_their_newest_record(shelf):
+async def test_old_segments_go_by_the_age_of_their_newest_record(shelf) -> None:
     log = segments(shelf, retention_ms=3 * HOUR + 60_000)
     gone = await log.shortening.retention(shelf.now, high_watermark=51)
     assert gone == [(0, Reason.AGE), (10, Reason.AGE)]
@@ -46,7 +47,7 @@ async def test_old_segments_go_by_the_age_of_their_newest_record(shelf):
     assert [r.offset for r in await shelf.consume(log)] == list(range(20, 51))
 
 
-async def test_nothing_at_or_above_the_high_watermark_goes(shelf):
+async def test_nothing_at_or_above_the_high_watermark_goes(shelf) -> None:
     log = segments(shelf, retention_ms=1)
     shelf.later(HOUR)
     assert [base for base, _ in await log.shortening.retention(shelf.now, high_watermark=25)] == [
@@ -56,7 +57,7 @@ async def test_nothing_at_or_above_the_high_watermark_goes(shelf):
     assert log.start_offset == 20
 
 
-async def test_even_the_active_segment_goes_when_all_of_it_is_too_old(shelf):
+async def test_even_the_active_segment_goes_when_all_of_it_is_too_old(shelf) -> None:
     log = segments(shelf, retention_ms=HOUR)
     await log.shortening.retention(shelf.later(2 * HOUR), high_watermark=51)
     assert (log.start_offset, log.end_offset, log.segment_count) == (51, 51, 1)
@@ -66,7 +67,7 @@ async def test_even_the_active_segment_goes_when_all_of_it_is_too_old(shelf):
     assert shelf.open(recovery_point=52, clean=True).start_offset == 51
 
 
-async def test_segments_over_the_size_limit_go(shelf):
+async def test_segments_over_the_size_limit_go(shelf) -> None:
     log = segments(shelf, retention_bytes=2500)
     sizes = [segment.size for segment in log._segments]
     await log.shortening.retention(shelf.now, high_watermark=51)
@@ -74,7 +75,7 @@ async def test_segments_over_the_size_limit_go(shelf):
     assert log.size - sizes[0] < 2500
 
 
-async def test_without_the_delete_policy_only_records_before_the_start_go(shelf):
+async def test_without_the_delete_policy_only_records_before_the_start_go(shelf) -> None:
     log = segments(shelf, retention_ms=1, retention_bytes=1, cleanup_policy=("compact",))
     assert await log.shortening.retention(shelf.later(HOUR), 51) == []
     log.delete_records_to(33)
@@ -82,7 +83,7 @@ async def test_without_the_delete_policy_only_records_before_the_start_go(shelf)
     assert log.start_offset == 33
 
 
-async def test_a_restarted_log_knows_the_age_of_its_segments(shelf):
+async def test_a_restarted_log_knows_the_age_of_its_segments(shelf) -> None:
     log = segments(shelf, retention_ms=3 * HOUR)
     await log.close()
     log = shelf.open(recovery_point=51, clean=True, settings=log.settings)
@@ -95,12 +96,12 @@ async def test_a_restarted_log_knows_the_age_of_its_segments(shelf):
     assert f"{20:020}.log" not in read, "only what is to be deleted is confirmed"
 
 
-async def test_age_is_left_alone_while_the_clock_is_in_doubt(shelf):
+async def test_age_is_left_alone_while_the_clock_is_in_doubt(shelf) -> None:
     log = segments(shelf, retention_ms=HOUR)
     assert await log.shortening.retention(shelf.later(100 * HOUR), 51, by_age=False) == []
 
 
-async def test_readers_of_a_deleted_segment_finish(shelf):
+async def test_readers_of_a_deleted_segment_finish(shelf) -> None:
     log = segments(shelf, retention_ms=HOUR)
     found = log.read(0, 1 << 20, 51)
     await log.shortening.retention(shelf.later(50 * HOUR), 51)
@@ -111,7 +112,7 @@ async def test_readers_of_a_deleted_segment_finish(shelf):
     assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_deleting_records_moves_the_start_and_whole_segments_follow(shelf):
+async def test_deleting_records_moves_the_start_and_whole_segments_follow(shelf) -> None:
     log = segments(shelf)
     assert log.delete_records_to(25) == 25
     assert log.delete_records_to(7) == 25
@@ -124,7 +125,7 @@ async def test_deleting_records_moves_the_start_and_whole_segments_follow(shelf)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(-1, 300), st.data())
-def test_size_retention_keeps_at_least_what_it_promises(sizes, limit, data):
+def test_size_retention_keeps_at_least_what_it_promises(sizes, limit, data) -> None:
     facts = [SegmentFacts(10 * (i + 1), size) for i, size in enumerate(sizes)]
     mark = data.draw(st.integers(0, 10 * len(sizes)))
     count = over_size(facts, limit, mark)
@@ -137,12 +138,12 @@ def test_size_retention_keeps_at_least_what_it_promises(sizes, limit, data):
         assert kept - sizes[count] < limit
 
 
-def test_the_active_segment_is_never_before_the_start():
+def test_the_active_segment_is_never_before_the_start() -> None:
     facts = [SegmentFacts(10, 1), SegmentFacts(20, 1), SegmentFacts(30, 1)]
     assert [before_start(facts, at) for at in (0, 9, 10, 25, 30)] == [0, 0, 1, 2, 2]
 
 
-def test_a_clock_that_jumps_ahead_is_not_believed_for_a_day():
+def test_a_clock_that_jumps_ahead_is_not_believed_for_a_day() -> None:
     watch = ClockWatch(Instant(0, 0))
     assert watch.believes(Instant(10_000, 10_000 + FAR_MS))
     assert not watch.believes(Instant(20_000, 20_000 + FAR_MS + 1))
@@ -152,7 +153,7 @@ def test_a_clock_that_jumps_ahead_is_not_believed_for_a_day():
     assert watch.jump_ms == 0
 
 
-def test_a_clock_that_comes_back_is_believed_at_once():
+def test_a_clock_that_comes_back_is_believed_at_once() -> None:
     watch = ClockWatch(Instant(0, 10 * FAR_MS))
     assert not watch.believes(Instant(1000, 20 * FAR_MS))
     assert watch.believes(Instant(2000, 10 * FAR_MS + 2000))
@@ -164,7 +165,7 @@ def test_a_clock_that_comes_back_is_believed_at_once():
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-async def test_truncation_leaves_a_prefix_of_whole_batches(shelf, reopened):
+async def test_truncation_leaves_a_prefix_of_whole_batches(shelf, reopened) -> None:
     log = shelf.open()
     for i in range(60):
         shelf.append(log, 2, epoch=i // 20, producer_id=1, producer_epoch=0, base_sequence=2 * i)
@@ -187,7 +188,7 @@ async def test_truncation_leaves_a_prefix_of_whole_batches(shelf, reopened):
         assert (await shelf.headers(log, end))[0].base_offset == end
 
 
-async def test_truncating_beyond_the_end_only_forgets_an_epoch_without_records(shelf):
+async def test_truncating_beyond_the_end_only_forgets_an_epoch_without_records(shelf) -> None:
     log = shelf.open()
     shelf.append(log, 3, epoch=1)
     log.begin_epoch(2)
@@ -196,7 +197,7 @@ async def test_truncating_beyond_the_end_only_forgets_an_epoch_without_records(s
     assert log.epochs.entries() == [(1, 0)]
 
 
-async def test_a_log_can_be_emptied_and_go_on_elsewhere(shelf):
+async def test_a_log_can_be_emptied_and_go_on_elsewhere(shelf) -> None:
     log = segments(shelf)
     log.shortening.truncate_fully(1000, shelf.now)
     assert (log.start_offset, log.end_offset, log.segment_count) == (1000, 1000, 1)
@@ -209,7 +210,7 @@ async def test_a_log_can_be_emptied_and_go_on_elsewhere(shelf):
     assert (log.start_offset, log.end_offset) == (5, 5)
 
 
-async def test_a_flush_that_began_before_a_truncation_promises_nothing(shelf):
+async def test_a_flush_that_began_before_a_truncation_promises_nothing(shelf) -> None:
     log = shelf.open()
     shelf.append(log, 10)
     shelf.append(log, 10)
@@ -230,7 +231,7 @@ async def test_a_flush_that_began_before_a_truncation_promises_nothing(shelf):
 # ---- the end of a partition ----
 
 
-async def test_a_deleted_partition_gets_another_name_at_once_and_goes_later(shelf):
+async def test_a_deleted_partition_gets_another_name_at_once_and_goes_later(shelf) -> None:
     log = shelf.open(topic_id=b"i" * 16)
     shelf.append(log)
     log.shortening.begin_delete()
@@ -245,7 +246,7 @@ async def test_a_deleted_partition_gets_another_name_at_once_and_goes_later(shel
     assert [path.name for path in shelf.root.iterdir()] == ["t-0"]
 
 
-async def test_senders_finish_although_their_partition_is_deleted(shelf):
+async def test_senders_finish_although_their_partition_is_deleted(shelf) -> None:
     log = shelf.open()
     shelf.append(log)
     found = log.read(0, 1000, 1)
@@ -257,7 +258,9 @@ async def test_senders_finish_although_their_partition_is_deleted(shelf):
         found.file.pread_into(view, found.position)
 
 
-async def test_deleting_a_partition_while_it_is_flushed_harms_neither_device_nor_successor(shelf):
+async def test_deleting_a_partition_while_it_is_flushed_harms_neither_device_nor_successor(
+    shelf,
+) -> None:
     told = []
     log = shelf.open(on_failure=lambda log, failure: told.append(failure))
     for _ in range(60):
@@ -278,7 +281,7 @@ async def test_deleting_a_partition_while_it_is_flushed_harms_neither_device_nor
     assert len(await shelf.consume(successor)) == 1
 
 
-async def test_readers_of_many_segments_leave_few_files_open(shelf):
+async def test_readers_of_many_segments_leave_few_files_open(shelf) -> None:
     log = segments(shelf, count=40, retention_ms=-1)
     await log.flush()
     await shelf.consume(log)
@@ -291,7 +294,7 @@ async def test_readers_of_many_segments_leave_few_files_open(shelf):
     assert len(await shelf.consume(log)) == 401
 
 
-async def test_retention_on_a_full_device_drops_what_it_can_and_the_rest_later(shelf):
+async def test_retention_on_a_full_device_drops_what_it_can_and_the_rest_later(shelf) -> None:
     log = segments(shelf, retention_ms=HOUR)
     shelf.later(5 * HOUR)
     shelf.disk.full = "index"
@@ -307,16 +310,16 @@ async def test_retention_on_a_full_device_drops_what_it_can_and_the_rest_later(s
     assert (log.start_offset, log.failure) == (51, None)
 
 
-def no_longer_names(shelf, monkeypatch):
+def no_longer_names(shelf, monkeypatch) -> None:
     """A device so full that a directory takes no entry more."""
 
-    def rename(old, new):
+    def rename(old, new) -> Never:
         raise OSError(errno.ENOSPC, "no space left", new)
 
     monkeypatch.setattr(shelf.disk, "rename", rename)
 
 
-async def test_segments_go_at_once_where_not_even_another_name_fits(shelf, monkeypatch):
+async def test_segments_go_at_once_where_not_even_another_name_fits(shelf, monkeypatch) -> None:
     log = segments(shelf, retention_ms=HOUR)
     shelf.later(5 * HOUR)
     before = log.segment_count
@@ -326,7 +329,7 @@ async def test_segments_go_at_once_where_not_even_another_name_fits(shelf, monke
     assert len(shelf.files(".log")) == 1
 
 
-async def test_a_topic_is_deleted_where_not_even_another_name_fits(shelf, monkeypatch):
+async def test_a_topic_is_deleted_where_not_even_another_name_fits(shelf, monkeypatch) -> None:
     log = segments(shelf)
     no_longer_names(shelf, monkeypatch)
     log.shortening.begin_delete()

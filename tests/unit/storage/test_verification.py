@@ -46,7 +46,7 @@ def code(call, *arguments, **named) -> ErrorCode:
     return refused.value.code
 
 
-def test_the_first_batch_is_verified_and_those_after_it_need_not_be():
+def test_the_first_batch_is_verified_and_those_after_it_need_not_be() -> None:
     state = Producers()
     write(state, 0, 0, verify(state))
     assert state.in_txn(1, 0)
@@ -54,7 +54,7 @@ def test_the_first_batch_is_verified_and_those_after_it_need_not_be():
     write(state, 1, 1, None)
 
 
-def test_a_batch_that_nobody_verified_opens_no_transaction():
+def test_a_batch_that_nobody_verified_opens_no_transaction() -> None:
     state = Producers()
     assert code(state.admit, header(), None) is ErrorCode.INVALID_TXN_STATE
     stranger = Verification(0, 0, True, NOW)
@@ -64,7 +64,9 @@ def test_a_batch_that_nobody_verified_opens_no_transaction():
 
 
 @pytest.mark.parametrize("bumps", [True, False])
-def test_a_marker_that_comes_while_the_coordinator_is_asked_makes_the_answer_worthless(bumps):
+def test_a_marker_that_comes_while_the_coordinator_is_asked_makes_the_answer_worthless(
+    bumps,
+) -> None:
     state = Producers()
     verification = verify(state, bumps=bumps)
     end(state, 0, epoch=1 if bumps else 0, commit=False)
@@ -72,7 +74,7 @@ def test_a_marker_that_comes_while_the_coordinator_is_asked_makes_the_answer_wor
     assert code(state.admit, header(), verification) is expected
 
 
-def test_the_marker_of_the_last_transaction_does_not_hinder_the_next_one():
+def test_the_marker_of_the_last_transaction_does_not_hinder_the_next_one() -> None:
     state = Producers()
     write(state, 0, 0, verify(state))
     following = verify(state, epoch=1)
@@ -81,7 +83,7 @@ def test_the_marker_of_the_last_transaction_does_not_hinder_the_next_one():
     assert state.last_stable_offset(10) == 2
 
 
-def test_after_a_marker_the_epoch_of_its_transaction_is_fenced():
+def test_after_a_marker_the_epoch_of_its_transaction_is_fenced() -> None:
     state = Producers()
     write(state, 0, 0, verify(state))
     end(state, 1, epoch=1)
@@ -91,7 +93,7 @@ def test_after_a_marker_the_epoch_of_its_transaction_is_fenced():
     assert code(state.check, header(1)) is fenced
 
 
-def test_a_new_epoch_begins_with_sequence_zero():
+def test_a_new_epoch_begins_with_sequence_zero() -> None:
     state = Producers()
     write(state, 0, 0, verify(state))
     end(state, 1, epoch=1)
@@ -100,7 +102,7 @@ def test_a_new_epoch_begins_with_sequence_zero():
     assert code(state.admit, header(1, epoch=1), following) is late
 
 
-def test_a_producer_of_version_2_that_is_unknown_here_begins_with_sequence_zero():
+def test_a_producer_of_version_2_that_is_unknown_here_begins_with_sequence_zero() -> None:
     late = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     state = Producers()
     assert code(state.admit, header(4), verify(state, sequence=4)) is late
@@ -108,7 +110,7 @@ def test_a_producer_of_version_2_that_is_unknown_here_begins_with_sequence_zero(
     classic.admit(header(4), verify(classic, sequence=4, bumps=False))
 
 
-def test_a_batch_does_not_overtake_an_earlier_one_that_is_still_being_verified():
+def test_a_batch_does_not_overtake_an_earlier_one_that_is_still_being_verified() -> None:
     state = Producers()
     verification = verify(state, sequence=0, bumps=False)
     assert verify(state, sequence=3, bumps=False) is verification
@@ -117,14 +119,14 @@ def test_a_batch_does_not_overtake_an_earlier_one_that_is_still_being_verified()
     write(state, 0, 0, verification)
 
 
-def test_a_higher_epoch_takes_over_a_verification_that_is_under_way():
+def test_a_higher_epoch_takes_over_a_verification_that_is_under_way() -> None:
     state = Producers()
     first = verify(state, epoch=0, sequence=5, bumps=False)
     assert verify(state, epoch=1, sequence=0, bumps=False) is first
     assert (first.epoch, first.lowest_sequence) == (1, 0)
 
 
-def test_a_marker_of_version_2_has_a_higher_epoch_than_its_transaction():
+def test_a_marker_of_version_2_has_a_higher_epoch_than_its_transaction() -> None:
     state = Producers()
     write(state, 0, 0, verify(state))
     assert code(end, state, 1, epoch=0) is ErrorCode.INVALID_PRODUCER_EPOCH
@@ -132,7 +134,7 @@ def test_a_marker_of_version_2_has_a_higher_epoch_than_its_transaction():
     end(state, 1, epoch=1)
 
 
-def test_a_marker_that_comes_twice_is_taken_twice():
+def test_a_marker_that_comes_twice_is_taken_twice() -> None:
     state = Producers()
     write(state, 0, 0, verify(state))
     end(state, 1, epoch=1)
@@ -141,7 +143,7 @@ def test_a_marker_that_comes_twice_is_taken_twice():
     assert code(end, state, 4, epoch=1) is ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-def test_a_marker_of_the_older_versions_has_the_epoch_of_its_transaction():
+def test_a_marker_of_the_older_versions_has_the_epoch_of_its_transaction() -> None:
     state = Producers()
     write(state, 0, 0, verify(state, bumps=False))
     aborted = end(state, 1, epoch=0, version=0, commit=False)
@@ -149,14 +151,14 @@ def test_a_marker_of_the_older_versions_has_the_epoch_of_its_transaction():
     write(state, 2, 1, verify(state, sequence=1, bumps=False))
 
 
-def test_the_highest_epoch_of_all_ends_a_transaction_of_its_own():
+def test_the_highest_epoch_of_all_ends_a_transaction_of_its_own() -> None:
     state = Producers()
     write(state, 0, 0, verify(state, epoch=MAX_EPOCH), epoch=MAX_EPOCH)
     end(state, 1, epoch=MAX_EPOCH)
     assert not state.in_txn(1, MAX_EPOCH)
 
 
-def test_a_verification_that_leads_to_nothing_is_forgotten():
+def test_a_verification_that_leads_to_nothing_is_forgotten() -> None:
     state = Producers()
     verification = verify(state)
     state.expire(NOW + 500, 501)
@@ -166,7 +168,9 @@ def test_a_verification_that_leads_to_nothing_is_forgotten():
 
 
 @pytest.mark.parametrize("first", [0, 4])
-def test_what_a_newer_client_left_unanswered_does_not_spare_an_older_one_its_marker(first: int):
+def test_what_a_newer_client_left_unanswered_does_not_spare_an_older_one_its_marker(
+    first: int,
+) -> None:
     state = Producers()
     verify(state, epoch=first)  # of version 2; its coordinator never agreed
     verification = verify(state, epoch=4, bumps=False)

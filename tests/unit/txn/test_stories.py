@@ -28,7 +28,7 @@ def at_epoch(shard: Shard, epoch: int) -> tuple[int, int]:
 # ---- one transaction ----
 
 
-def test_a_transaction_of_version_2_commits_and_its_producer_goes_on_with_the_next_epoch():
+def test_a_transaction_of_version_2_commits_and_its_producer_goes_on_with_the_next_epoch() -> None:
     shard = Shard()
     first = shard.producer()
     assert first == (1001, 0)
@@ -49,7 +49,7 @@ def test_a_transaction_of_version_2_commits_and_its_producer_goes_on_with_the_ne
     assert shard.state() == "CompleteAbort"
 
 
-def test_a_classic_transaction_keeps_its_producers_epoch():
+def test_a_classic_transaction_keeps_its_producers_epoch() -> None:
     shard = Shard()
     producer = shard.producer()
     for commit in (True, False):
@@ -61,7 +61,7 @@ def test_a_classic_transaction_keeps_its_producers_epoch():
         assert shard.state() == ("CompleteCommit" if commit else "CompleteAbort")
 
 
-def test_the_records_are_kafkas():
+def test_the_records_are_kafkas() -> None:
     shard = Shard()
     producer = shard.producer(timeout_ms=1234)
     shard.add(producer, 1, 0)
@@ -82,7 +82,7 @@ def test_the_records_are_kafkas():
     assert [v.previous_producer_id for v in values] == [1001] * 5
 
 
-def test_a_partition_that_is_there_already_costs_no_record():
+def test_a_partition_that_is_there_already_costs_no_record() -> None:
     shard = Shard()
     producer = shard.producer()
     shard.add(producer, 0, 1)
@@ -95,24 +95,24 @@ def test_a_partition_that_is_there_already_costs_no_record():
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_a_time_out_must_lie_within_its_bounds(timeout_ms):
+def test_a_time_out_must_lie_within_its_bounds(timeout_ms) -> None:
     refused = Shard().init(timeout_ms=timeout_ms)
     assert refused.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert (refused.producer_id, refused.producer_epoch) == (-1, -1)
 
 
-def test_an_empty_transactional_id_is_no_id():
+def test_an_empty_transactional_id_is_no_id() -> None:
     assert Shard().init(tid="").error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_two_phase_commit_is_refused_as_kafka_does_while_it_is_off():
+def test_two_phase_commit_is_refused_as_kafka_does_while_it_is_off() -> None:
     shard = Shard()
     refused = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     assert shard.init(enable2_pc=True).error_code == refused
     assert shard.init(keep_prepared_txn=True).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_a_transaction_of_two_phase_commit_never_times_out():
+def test_a_transaction_of_two_phase_commit_never_times_out() -> None:
     shard = Shard(two_phase_commit=True)
     producer = pair(shard.init(timeout_ms=-5, enable2_pc=True))
     shard.add(producer, 0)
@@ -120,7 +120,7 @@ def test_a_transaction_of_two_phase_commit_never_times_out():
     assert shard.state() == "Ongoing"
 
 
-def test_a_second_producer_under_an_id_fences_the_first():
+def test_a_second_producer_under_an_id_fences_the_first() -> None:
     shard = Shard()
     old = shard.producer()
     new = shard.producer()
@@ -132,7 +132,7 @@ def test_a_second_producer_under_an_id_fences_the_first():
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_an_open_transaction_is_aborted_before_its_id_is_taken_over(level):
+def test_an_open_transaction_is_aborted_before_its_id_is_taken_over(level) -> None:
     shard = Shard(transaction_version=level)
     pid, epoch = shard.producer()
     shard.add((pid, epoch), 0)
@@ -146,7 +146,9 @@ def test_an_open_transaction_is_aborted_before_its_id_is_taken_over(level):
     assert shard.producer() == (pid, epoch + 2)
 
 
-def test_a_producer_that_names_itself_gets_the_next_epoch_and_the_same_one_if_it_asks_again():
+def test_a_producer_that_names_itself_gets_the_next_epoch_and_the_same_one_if_it_asks_again() -> (
+    None
+):
     shard = Shard()
     first = shard.producer()
     second = pair(shard.init(producer=first))
@@ -156,18 +158,18 @@ def test_a_producer_that_names_itself_gets_the_next_epoch_and_the_same_one_if_it
     assert shard.init(producer=(first[0] + 1, 1)).error_code == ErrorCode.PRODUCER_FENCED
 
 
-def test_a_producer_that_names_itself_after_another_took_over_is_fenced():
+def test_a_producer_that_names_itself_after_another_took_over_is_fenced() -> None:
     shard = Shard()
     first = shard.producer()
     shard.producer()
     assert shard.init(producer=first).error_code == ErrorCode.PRODUCER_FENCED
 
 
-def test_a_producer_of_a_forgotten_id_begins_anew():
+def test_a_producer_of_a_forgotten_id_begins_anew() -> None:
     assert pair(Shard().init(producer=(44, 9))) == (1001, 0)
 
 
-def test_a_new_producer_id_is_given_when_the_epochs_run_out():
+def test_a_new_producer_id_is_given_when_the_epochs_run_out() -> None:
     shard = Shard()
     worn = at_epoch(shard, LAST)
     fresh = pair(shard.init(producer=worn))
@@ -177,7 +179,7 @@ def test_a_new_producer_id_is_given_when_the_epochs_run_out():
     assert shard.add(worn, 0) == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
 
 
-def test_the_last_epoch_ends_its_transaction_and_the_next_one_has_another_producer_id():
+def test_the_last_epoch_ends_its_transaction_and_the_next_one_has_another_producer_id() -> None:
     shard = Shard()
     worn = at_epoch(shard, LAST)
     shard.add(worn, 0)
@@ -193,7 +195,7 @@ def test_the_last_epoch_ends_its_transaction_and_the_next_one_has_another_produc
 
 
 @pytest.mark.parametrize("by", ["time-out", "successor"])
-def test_a_producer_fenced_in_its_last_epoch_is_replaced_by_another_id(by):
+def test_a_producer_fenced_in_its_last_epoch_is_replaced_by_another_id(by) -> None:
     shard = Shard()
     worn = at_epoch(shard, LAST)
     shard.add(worn, 0)
@@ -208,7 +210,7 @@ def test_a_producer_fenced_in_its_last_epoch_is_replaced_by_another_id(by):
     assert epoch == 0
 
 
-def test_nobody_is_sent_on_with_the_epoch_that_only_fences():
+def test_nobody_is_sent_on_with_the_epoch_that_only_fences() -> None:
     shard = Shard()
     worn = at_epoch(shard, LAST)
     shard.add(worn, 0)
@@ -220,7 +222,7 @@ def test_nobody_is_sent_on_with_the_epoch_that_only_fences():
 # ---- AddPartitionsToTxn ----
 
 
-def test_partitions_join_only_for_the_producer_of_the_id():
+def test_partitions_join_only_for_the_producer_of_the_id() -> None:
     shard = Shard()
     pid, epoch = shard.producer()
     mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -231,7 +233,7 @@ def test_partitions_join_only_for_the_producer_of_the_id():
     assert shard.state() == "Empty"
 
 
-def test_the_next_transaction_waits_for_the_markers_of_the_last():
+def test_the_next_transaction_waits_for_the_markers_of_the_last() -> None:
     shard = Shard()
     producer = shard.producer()
     shard.add(producer, 0)
@@ -242,7 +244,7 @@ def test_the_next_transaction_waits_for_the_markers_of_the_last():
     assert shard.add(following, 0) == [ErrorCode.NONE]
 
 
-def test_a_write_is_verified_only_where_its_partition_is_part_of_the_transaction():
+def test_a_write_is_verified_only_where_its_partition_is_part_of_the_transaction() -> None:
     shard = Shard()
     producer = pid, epoch = shard.producer()
     abortable = ErrorCode.TRANSACTION_ABORTABLE
@@ -263,7 +265,7 @@ def test_a_write_is_verified_only_where_its_partition_is_part_of_the_transaction
 # ---- EndTxn ----
 
 
-def test_an_end_that_is_asked_for_again_gets_the_same_answer():
+def test_an_end_that_is_asked_for_again_gets_the_same_answer() -> None:
     shard = Shard()
     producer = shard.producer()
     shard.add(producer, 0)
@@ -276,7 +278,7 @@ def test_an_end_that_is_asked_for_again_gets_the_same_answer():
     assert len(shard.log) == written
 
 
-def test_a_classic_end_that_is_asked_for_again_gets_the_same_answer():
+def test_a_classic_end_that_is_asked_for_again_gets_the_same_answer() -> None:
     shard = Shard()
     producer = shard.producer()
     assert shard.end(producer, True, version=CLASSIC).error_code == ErrorCode.INVALID_TXN_STATE
@@ -290,7 +292,7 @@ def test_a_classic_end_that_is_asked_for_again_gets_the_same_answer():
     assert shard.end(producer, commit=True, version=CLASSIC).error_code == wrong
 
 
-def test_what_has_not_begun_can_be_aborted_but_not_committed():
+def test_what_has_not_begun_can_be_aborted_but_not_committed() -> None:
     """Under version 2 a write may have reached its partition, and its answer been lost."""
     shard = Shard()
     producer = shard.producer()
@@ -303,7 +305,7 @@ def test_what_has_not_begun_can_be_aborted_but_not_committed():
     assert pair(shard.end(following, commit=False)) == (producer[0], 2)
 
 
-def test_an_end_for_an_unknown_id_or_producer_is_refused():
+def test_an_end_for_an_unknown_id_or_producer_is_refused() -> None:
     shard = Shard()
     pid, epoch = shard.producer()
     mapping = ErrorCode.INVALID_PRODUCER_ID_MAPPING
@@ -314,7 +316,7 @@ def test_an_end_for_an_unknown_id_or_producer_is_refused():
         assert invalid.error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_markers_that_were_written_for_an_older_end_complete_nothing():
+def test_markers_that_were_written_for_an_older_end_complete_nothing() -> None:
     shard = Shard()
     producer = shard.producer()
     shard.add(producer, 0)
@@ -332,7 +334,7 @@ def test_markers_that_were_written_for_an_older_end_complete_nothing():
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_markers_are_sent_again_by_the_coordinator_that_loads_their_outcome(commit):
+def test_markers_are_sent_again_by_the_coordinator_that_loads_their_outcome(commit) -> None:
     shard = Shard()
     producer = shard.producer()
     shard.add(producer, 0, 1)
@@ -349,7 +351,7 @@ def test_markers_are_sent_again_by_the_coordinator_that_loads_their_outcome(comm
 # ---- what an operator asks ----
 
 
-def test_a_transaction_is_described_with_its_partitions_until_it_is_complete():
+def test_a_transaction_is_described_with_its_partitions_until_it_is_complete() -> None:
     shard = Shard()
     producer = shard.producer()
     shard.pass_time(500)
@@ -368,7 +370,7 @@ def test_a_transaction_is_described_with_its_partitions_until_it_is_complete():
     assert shard.describe("x").error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
-def test_transactions_are_listed_by_state_producer_and_duration():
+def test_transactions_are_listed_by_state_producer_and_duration() -> None:
     shard = Shard()
     old, new = shard.producer("app-old"), shard.producer("app-new")
     shard.producer("idle")
@@ -387,7 +389,7 @@ def test_transactions_are_listed_by_state_producer_and_duration():
     assert named(state_filters=["Sleeping"]) == []
 
 
-def test_a_request_that_is_not_for_transactions_is_refused():
+def test_a_request_that_is_not_for_transactions_is_refused() -> None:
     shard = Shard()
     with pytest.raises(KafkaError):
         shard.machine.handle(HeartbeatRequest(), 1, Caller(0, "", "", b""), shard.now)
@@ -396,6 +398,6 @@ def test_a_request_that_is_not_for_transactions_is_refused():
 # ---- the table ----
 
 
-def test_every_state_is_in_the_table_and_only_a_dead_id_has_no_future():
+def test_every_state_is_in_the_table_and_only_a_dead_id_has_no_future() -> None:
     assert set(VALID) == set(TxnState)
     assert [state for state, following in VALID.items() if not following] == [TxnState.DEAD]

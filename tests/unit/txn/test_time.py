@@ -8,7 +8,7 @@ from tests.unit.txn.shard import CLASSIC, Shard, pair
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(level):
+def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(level) -> None:
     shard = Shard(transaction_version=level)
     pid, epoch = shard.producer(timeout_ms=5_000)
     shard.add((pid, epoch), 0)
@@ -23,7 +23,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(le
     assert shard.end((pid, epoch), True, version=CLASSIC).error_code == ErrorCode.PRODUCER_FENCED
 
 
-def test_a_producer_whose_transaction_timed_out_learns_of_it_and_goes_on():
+def test_a_producer_whose_transaction_timed_out_learns_of_it_and_goes_on() -> None:
     shard = Shard()
     producer = pid, epoch = shard.producer(timeout_ms=5_000)
     shard.add(producer, 0)
@@ -33,7 +33,7 @@ def test_a_producer_whose_transaction_timed_out_learns_of_it_and_goes_on():
     assert pair(shard.end(producer, commit=False)) == (pid, epoch + 1)
 
 
-def test_a_transaction_counts_its_time_from_its_first_partition():
+def test_a_transaction_counts_its_time_from_its_first_partition() -> None:
     shard = Shard()
     producer = shard.producer(timeout_ms=5_000)
     shard.pass_time(100_000)
@@ -46,7 +46,7 @@ def test_a_transaction_counts_its_time_from_its_first_partition():
     assert shard.state() == "PrepareAbort"
 
 
-def test_looks_for_overdue_transactions_keep_their_distance():
+def test_looks_for_overdue_transactions_keep_their_distance() -> None:
     shard = Shard(abort_interval_ms=10_000)
     first, second = shard.producer("a", 1_000), shard.producer("b", 2_000)
     shard.add(first, 0, tid="a")
@@ -57,7 +57,7 @@ def test_looks_for_overdue_transactions_keep_their_distance():
     assert shard.state("b") == "PrepareAbort"
 
 
-def test_the_clock_of_an_open_transaction_goes_on_after_a_restart():
+def test_the_clock_of_an_open_transaction_goes_on_after_a_restart() -> None:
     shard = Shard()
     shard.add(shard.producer(timeout_ms=5_000), 0)
     shard.pass_time(3_000)
@@ -69,7 +69,7 @@ def test_the_clock_of_an_open_transaction_goes_on_after_a_restart():
 
 
 @pytest.mark.parametrize("jump_ms", [-(10**9), 10**9])
-def test_a_wall_clock_that_jumps_ends_no_transaction_early_and_keeps_none_for_ever(jump_ms):
+def test_a_wall_clock_that_jumps_ends_no_transaction_early_and_keeps_none_for_ever(jump_ms) -> None:
     shard = Shard()
     shard.add(shard.producer(timeout_ms=5_000), 0)
     shard.now = Instant(shard.now.mono_ms, shard.now.wall_ms + jump_ms)
@@ -80,7 +80,7 @@ def test_a_wall_clock_that_jumps_ends_no_transaction_early_and_keeps_none_for_ev
     assert shard.state() == "PrepareAbort"
 
 
-def test_an_id_that_nobody_uses_is_forgotten_and_one_in_use_is_not():
+def test_an_id_that_nobody_uses_is_forgotten_and_one_in_use_is_not() -> None:
     shard = Shard(expiration_ms=1_000_000, expiry_interval_ms=1_000)
     shard.producer("idle")
     busy = shard.producer("busy", timeout_ms=800_000)
@@ -95,7 +95,7 @@ def test_an_id_that_nobody_uses_is_forgotten_and_one_in_use_is_not():
     assert shard.add((1001, 0), 0, tid="idle") == [ErrorCode.INVALID_PRODUCER_ID_MAPPING]
 
 
-def test_an_id_whose_markers_are_not_written_is_never_forgotten():
+def test_an_id_whose_markers_are_not_written_is_never_forgotten() -> None:
     shard = Shard(expiration_ms=1_000, expiry_interval_ms=1_000)
     producer = shard.producer()
     shard.add(producer, 0)
@@ -107,7 +107,7 @@ def test_an_id_whose_markers_are_not_written_is_never_forgotten():
     assert shard.describe().error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 
 
-def test_many_ids_are_forgotten_a_part_at_a_time():
+def test_many_ids_are_forgotten_a_part_at_a_time() -> None:
     shard = Shard(expiration_ms=1_000, expiry_interval_ms=1_000)
     for number in range(4_500):
         shard.producer(str(number))
@@ -121,7 +121,7 @@ def test_many_ids_are_forgotten_a_part_at_a_time():
     assert gone == [2_000, 2_000, 500]
 
 
-def test_a_wall_clock_that_jumps_ahead_forgets_no_id():
+def test_a_wall_clock_that_jumps_ahead_forgets_no_id() -> None:
     shard = Shard(expiration_ms=7 * 86_400_000, expiry_interval_ms=3_600_000)
     producer = shard.producer()
     jump_ms = 30 * 86_400_000
