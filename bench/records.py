@@ -1,4 +1,4 @@
-"""CPU per record of reading, writing and checking records, both twins beside other people's codecs.
+"""CPU per record of reading, writing and checking, extension and fallback beside other codecs.
 
     python -m bench.records
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from aiokafka.record import default_records as aiokafka_codec
 from kafka.record import default_records as kafka_python_codec
 
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.records.batch import HEADER_SIZE, Record, build_batch, decode_records, encode_batch
 from scriba.records.compression import Codec
 from scriba.records.header import read_header
@@ -67,16 +67,16 @@ def seconds(works: Sequence[Work]) -> list[float]:
 # ---- the codecs ----
 
 
-def using(kit: native.Kit, work: Work) -> Work:
+def using(chosen: implementation.Implementation, work: Work) -> Work:
     def run() -> object:
-        native.kit = kit
+        implementation.chosen = chosen
         return work()
 
     return run
 
 
 def append_each(records: Sequence[Record]) -> bytearray:
-    builder = native.kit.Builder(HEADER_SIZE)
+    builder = implementation.chosen.Builder(HEADER_SIZE)
     append = builder.append
     for _, timestamp, key, value, headers in records:
         append(timestamp, key, value, headers)
@@ -117,18 +117,18 @@ def works(records: Sequence[Record]) -> Iterator[tuple[str, str, Work]]:
     section = view[HEADER_SIZE:]
     rules = (header.count, header.base_timestamp, False, 0, 2 * NOW)
     topic = TopicSettings()
-    for kit, name in ((native.NATIVE, "native"), (native.PURE, "pure")):
-        if kit is None:
+    for chosen, name in ((implementation.NATIVE, "native"), (implementation.FALLBACK, "fallback")):
+        if chosen is None:
             continue
-        yield "write", name, using(kit, lambda: encode_batch(records))
-        yield "write, one by one", name, using(kit, lambda: append_each(records))
-        yield "read", name, using(kit, lambda: fields(decode_records(plain)))
-        check = kit.check_records
+        yield "write", name, using(chosen, lambda: encode_batch(records))
+        yield "write, one by one", name, using(chosen, lambda: append_each(records))
+        yield "read", name, using(chosen, lambda: fields(decode_records(plain)))
+        check = chosen.check_records
         yield "check", name, lambda check=check: check((section,), *rules)  # type: ignore[misc]
-        yield "produce: verdict", name, using(kit, lambda: prepare(view, topic, NOW))
+        yield "produce: verdict", name, using(chosen, lambda: prepare(view, topic, NOW))
         for codec, batch in packed.items():
             label = f"produce: verdict, {codec.name.lower()}"
-            yield label, name, using(kit, lambda batch=batch: prepare(batch, topic, NOW))  # type: ignore[misc]
+            yield label, name, using(chosen, lambda batch=batch: prepare(batch, topic, NOW))  # type: ignore[misc]
     for name, codec in (("aiokafka", aiokafka_codec), ("kafka-python", kafka_python_codec)):
         write, read = codec.DefaultRecordBatchBuilder, codec.DefaultRecordBatch
         yield "write, one by one", name, lambda write=write: foreign_write(write, records)  # type: ignore[misc]
@@ -136,8 +136,8 @@ def works(records: Sequence[Record]) -> Iterator[tuple[str, str, Work]]:
 
 
 def main() -> None:
-    chosen = native.kit
-    columns = ("native", "pure", "aiokafka", "kafka-python")
+    chosen = implementation.chosen
+    columns = ("native", "fallback", "aiokafka", "kafka-python")
     print(f"nanoseconds of CPU per record, batches of {BATCH_BYTES >> 10} KB")
     for size in (100, 1000):
         for keyed in (False, True):
@@ -152,7 +152,7 @@ def main() -> None:
             for work, row in table.items():
                 cells = (f"{row[who]:14.1f}" if who in row else f"{'-':>14}" for who in columns)
                 print(f"  {work:28}" + "".join(cells))
-    native.kit = chosen
+    implementation.chosen = chosen
 
 
 if __name__ == "__main__":

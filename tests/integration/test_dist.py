@@ -22,7 +22,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 WHEELS = ROOT / ".cache" / "wheels"
 PATIENCE = 300
-MODE = "from scriba.native import implementation as native; print(native.kit.native)"
+MODE = "from scriba.native import implementation; print(implementation.chosen.native)"
 
 
 def clean(**more: str) -> dict[str, str]:

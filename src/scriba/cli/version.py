@@ -28,6 +28,6 @@ def line() -> str:
 
 def mode() -> str:
     """Who works on single records, decided where that is decided for clients and broker."""
-    from scriba.native import implementation as native
+    from scriba.native import implementation
 
-    return "native" if native.kit.native else "pure Python"
+    return "native" if implementation.chosen.native else "pure Python"

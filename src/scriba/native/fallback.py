@@ -1,9 +1,9 @@
 """Work on single records, in Python: what `scriba.native._native` does where it could not be built.
 
 A record is a length and that many bytes: attributes (1, unused), timestamp delta, offset delta,
-key, value and headers, all numbers zigzag varints, a length below zero meaning null. Both twins
-give the same results and raise the same errors, ParseError for bytes that are no records; sums
-wrap as Java's `long` does. What they read may be any buffer and is never written to.
+key, value and headers, all numbers zigzag varints, a length below zero meaning null. Both
+implementations give the same results and raise the same errors, ParseError for bytes that are no
+records; sums wrap as Java's `long` does. What they read may be any buffer and is never written to.
 """
 
 import hashlib
@@ -11,7 +11,8 @@ from array import array
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from scriba.errors import ParseError
+from scriba.errors import KafkaError, ParseError
+from scriba.records.compression import Codec, decompress
 from scriba.records.header import HEADER_SIZE, NO_TIMESTAMP, Buffer
 from scriba.records.numbers import read_varint, read_varlong, wrapped, write_varint
 from scriba.records.record import Headers, Record
@@ -30,7 +31,7 @@ _ENTRY_BYTES: Final = 232
 """Of an OffsetMap: a hash takes 64, an offset 32, their part of a growing dict the rest."""
 
 _USUAL_LOAD: Final = 0.9
-"""How full the twin's table gets; a dict that is given less room is emptier by as much."""
+"""How full the extension's table gets; a dict that is given less room is emptier by as much."""
 
 
 # ---- reading ----
@@ -523,7 +524,7 @@ class OffsetMap:
         """Puts the keys of the plain batches at `at`, as far as there are such, one after another.
 
         Plain ones are sound, of data, not compressed and in no transaction, and do not begin
-        before `next_offset`. Returns where it stopped, and the offset that follows. This twin
+        before `next_offset`. Returns where it stopped, and the offset that follows. The fallback
         stops at once: walking over batches in Python gains nothing here.
         """
         return at, next_offset
@@ -552,13 +553,34 @@ class OffsetMap:
         last offset is among `needed` (in rising order), and where `out` has no room. An entry of
         the indexes is due when more than `interval` bytes were written since the last one.
 
-        Returns the fields of a `Walk`. This twin stops at once.
+        Returns the fields of a `Walk`. The fallback stops at once.
         """
         state = (since_index, max_timestamp, max_timestamp_offset)
         return at, next_offset, used, 0, 0, False, False, *state, []
 
     def clear(self) -> None:
         self._offsets.clear()
+
+
+def check_lz4(
+    frame: Buffer,
+    max_bytes: int,
+    count: int,
+    base_timestamp: int,
+    need_keys: bool,
+    earliest: int,
+    latest: int,
+) -> tuple[int, int, int] | None:
+    """As `check_records`, of records that are an lz4 frame; None if it is no good one.
+
+    Nor if it grows to more than `max_bytes`: what is wrong with a frame is found out by whoever
+    called. ParseError is for the records in it.
+    """
+    try:
+        data = decompress(Codec.LZ4, frame, max_bytes)
+    except (KafkaError, ParseError):
+        return None
+    return check_records((data,), count, base_timestamp, need_keys, earliest, latest)
 
 
 def rebase(data: Buffer, count: int, base_timestamp: int, base: int, /) -> bytearray:

@@ -1,33 +1,24 @@
-"""Chooses who works on single records: the extension `_native`, or its twin in Python.
+"""Chooses the implementation of work on single records: the extension, or the fallback in Python.
 
 The extension is used where it was built, unless SCRIBA_NATIVE=0 is in the environment. Callers take
-`native.kit` at the time of the call, so that a test can run them with either.
+`implementation.chosen` at the time of the call, so that a test can run them with either.
 """
 
 import os
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from scriba.native import columns, intake
-from scriba.native import consumer_records as fetched
-from scriba.native import fallback as pure
-from scriba.native import lz4 as quick
-from scriba.native import templates as forms
+from scriba.native import columns, consumer_records, fallback, intake, templates
 from scriba.native.arrow import Given
 from scriba.native.consumer_records import Make
 from scriba.records.header import Buffer
 from scriba.records.record import Record
 
-try:
-    from scriba.native import _native
-except ImportError:
-    built = False
-else:
-    built = True
 
-
-class Kit(NamedTuple):
-    """The functions and classes of `pure` and the files beside it, from either twin."""
+class Implementation(NamedTuple):
+    """The functions and classes of `fallback` and the files beside it; the extension has all of
+    them under the same names."""
 
     native: bool
     decode_records: Callable[[Buffer, int, int, int, int | None], list[Record]]
@@ -42,63 +33,62 @@ class Kit(NamedTuple):
     ]
     murmur2: Callable[[Buffer], int]
     place_keys: Callable[[Given, int, int, int, int], bytes]
-    append_rows: Callable[[pure.Builder, int, Given | None, Given, int, int, int], int]
-    Builder: type[pure.Builder]
-    OffsetMap: type[pure.OffsetMap]
+    append_rows: Callable[[fallback.Builder, int, Given | None, Given, int, int, int], int]
+    Builder: type[fallback.Builder]
+    OffsetMap: type[fallback.OffsetMap]
     Columns: type[columns.Columns]
-    RecordFields: type[fetched.RecordFields]
+    RecordFields: type[consumer_records.RecordFields]
     Ticket: type[intake.Ticket]
     Channel: type[intake.Channel]
     Intake: type[intake.Intake]
-    Form: type[forms.Form]
-    CommitForm: type[forms.CommitForm]
+    Form: type[templates.Form]
+    CommitForm: type[templates.CommitForm]
 
 
-PURE = Kit(
+FALLBACK = Implementation(
     False,
-    pure.decode_records,
-    pure.check_records,
-    quick.check_lz4,
-    pure.blame_records,
-    pure.find_record,
-    fetched.present_records,
-    pure.murmur2,
+    fallback.decode_records,
+    fallback.check_records,
+    fallback.check_lz4,
+    fallback.blame_records,
+    fallback.find_record,
+    consumer_records.present_records,
+    fallback.murmur2,
     columns.place_keys,
     columns.append_rows,
-    pure.Builder,
-    pure.OffsetMap,
+    fallback.Builder,
+    fallback.OffsetMap,
     columns.Columns,
-    fetched.RecordFields,
+    consumer_records.RecordFields,
     intake.Ticket,
     intake.Channel,
     intake.Intake,
-    forms.Form,
-    forms.CommitForm,
-)
-NATIVE = (
-    Kit(
-        True,
-        _native.decode_records,
-        _native.check_records,
-        _native.check_lz4,
-        _native.blame_records,
-        _native.find_record,
-        _native.present_records,
-        _native.murmur2,
-        _native.place_keys,
-        _native.append_rows,
-        _native.Builder,
-        _native.OffsetMap,
-        _native.Columns,
-        _native.RecordFields,
-        _native.Ticket,
-        _native.Channel,
-        _native.Intake,
-        _native.Form,
-        _native.CommitForm,
-    )
-    if built
-    else None
+    templates.Form,
+    templates.CommitForm,
 )
 
-kit = PURE if NATIVE is None or os.environ.get("SCRIBA_NATIVE") == "0" else NATIVE
+
+def _extension() -> Implementation | None:
+    """What the extension has; None where it was not built, or from sources older than this."""
+    try:
+        from scriba.native import _native
+    except ImportError:
+        return None
+    try:
+        return Implementation(
+            True, *(getattr(_native, name) for name in Implementation._fields[1:])
+        )
+    except AttributeError as missing:
+        warnings.warn(
+            f"the extension is older than this code ({missing}), so records are handled in Python, "
+            "several times slower; build it again: pip install -e . --no-deps --no-build-isolation",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+
+
+NATIVE = _extension()
+
+chosen = FALLBACK if NATIVE is None or os.environ.get("SCRIBA_NATIVE") == "0" else NATIVE
+"""What callers use."""

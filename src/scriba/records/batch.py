@@ -2,7 +2,7 @@
 
 Single records are read and written only by clients, by compaction, and where the broker itself
 must look inside (checks, timestamp look-up, its own topics). The work on them is done by
-`native.kit`.
+`implementation.chosen`.
 """
 
 import enum
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from scriba.errors import ParseError
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.native.fallback import Builder
 from scriba.records.compression import (
     MAX_DECOMPRESSED_BYTES,
@@ -127,7 +127,7 @@ def decode_records(batch: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> li
     header = read_header(batch)
     if header.length + LOG_OVERHEAD > len(batch):
         raise ParseError("the batch is cut short")
-    return native.kit.decode_records(
+    return implementation.chosen.decode_records(
         records_bytes(batch, header, max_bytes),
         header.count,
         header.base_offset,
@@ -151,7 +151,7 @@ def find_record(
             return None
         earliest, latest = ANY_TIME
     payload = memoryview(batch)[HEADER_SIZE : header.size]
-    found = native.kit.find_record(
+    found = implementation.chosen.find_record(
         unpack(header.codec, payload, MAX_DECOMPRESSED_BYTES),
         header.count,
         header.base_timestamp,
@@ -181,7 +181,7 @@ def encode_batch(
     log_append_time: int | None = None,
 ) -> bytearray:
     """One batch of these records in their order; their offsets follow from `base_offset`."""
-    builder = native.kit.Builder(HEADER_SIZE)
+    builder = implementation.chosen.Builder(HEADER_SIZE)
     builder.extend(records)
     return build_batch(
         builder,

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.records.batch import ANY_TIME, Buffer, seal
 from scriba.records.compression import (
     MAX_DECOMPRESSED_BYTES,
@@ -233,14 +233,14 @@ def takes_plain(config: TopicRules) -> bool:
 
 def needs_offload(header: BatchHeader, config: TopicRules) -> bool:
     """Whether `prepare` would hold the loop for long, as far as the header tells."""
-    kit = native.kit
-    if kit.native and header.length <= _LOOP_REPACKED_BYTES:
+    chosen = implementation.chosen
+    if chosen.native and header.length <= _LOOP_REPACKED_BYTES:
         return False
     codec = header.attributes & CODEC_MASK
     repack = _target(header, config) != codec
     if repack and header.length > _LOOP_REPACKED_BYTES:
         return True
-    if kit.native:
+    if chosen.native:
         return header.length > _NATIVE_LIMITS.get(codec, _LOOP_PACKED_BYTES)
     if not repack and "compact" not in config.cleanup_policy:
         return False
@@ -295,17 +295,17 @@ def _settle(
             max(ANY_TIME[0], now - config.message_timestamp_before_max_ms),
             min(ANY_TIME[1], now + config.message_timestamp_after_max_ms),
         )
-    walked = native.kit.native or need_keys or target != codec
+    walked = implementation.chosen.native or need_keys or target != codec
     repacked = Repacked(Codec(target), config) if target != codec else None
     if walked:
         payload = view[HEADER_SIZE:]
         times = ANY_TIME if producers_append else window
         found = None
-        if native.kit.native and codec == target == Codec.LZ4:
+        if implementation.chosen.native and codec == target == Codec.LZ4:
             found = _check_lz4(payload, header, need_keys, times, on_loop)
         if found is None:
             pieces = _pieces(payload, codec, target, config, on_loop)
-            found = native.kit.check_records(
+            found = implementation.chosen.check_records(
                 pieces if repacked is None else repacked.passed(pieces),
                 header.count,
                 header.base_timestamp,
@@ -315,7 +315,7 @@ def _settle(
         largest, keyless, untimely = found
         if keyless >= 0 or untimely >= 0:
             pieces = _pieces(payload, codec, target, config, on_loop)
-            total, blamed = native.kit.blame_records(
+            total, blamed = implementation.chosen.blame_records(
                 pieces, header.count, header.base_timestamp, need_keys, *times, MOST_NAMED
             )
             # As in Kafka: one bad timestamp makes it a matter of timestamps.
@@ -383,7 +383,7 @@ def _check_lz4(
 ) -> tuple[int, int, int] | None:
     """Looks at the records while they are unpacked; None where that has to be done in pieces."""
     limit = _LOOP_LZ4_BYTES if on_loop else MAX_DECOMPRESSED_BYTES
-    found = native.kit.check_lz4(
+    found = implementation.chosen.check_lz4(
         payload, limit, header.count, header.base_timestamp, need_keys, *window
     )
     if found is None and on_loop:

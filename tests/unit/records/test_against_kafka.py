@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pytest
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.records.batch import LOG_APPEND_TIME, decode_records, read_header
 from scriba.records.validate import MOST_NAMED, BadRecord, prepare
 from scriba.settings import TopicSettings
@@ -52,11 +52,11 @@ def cases() -> Iterator[Case]:
 
 
 @pytest.fixture(scope="module")
-def natively(extension: native.Kit) -> Iterator[None]:
-    """The extension, because the twin in Python judges most topics from the header alone."""
-    before, native.kit = native.kit, extension
+def natively(extension: implementation.Implementation) -> Iterator[None]:
+    """The extension, because the fallback judges most topics from the header alone."""
+    before, implementation.chosen = implementation.chosen, extension
     yield
-    native.kit = before
+    implementation.chosen = before
 
 
 @pytest.mark.usefixtures("natively")

@@ -29,7 +29,7 @@ from scriba.records.batch import (
 )
 from scriba.records.compression import Codec
 
-pytestmark = pytest.mark.usefixtures("kit")
+pytestmark = pytest.mark.usefixtures("chosen")
 
 int64 = st.integers(-(2**40), 2**40)
 content = st.none() | st.binary(max_size=200)
@@ -138,8 +138,8 @@ def test_control_batches_of_the_quorum_are_no_transaction_markers() -> None:
     assert control_type(b"\0\0\0\x63") is None
 
 
-def test_a_batch_grows_record_by_record(kit) -> None:
-    builder = kit.Builder(HEADER_SIZE)
+def test_a_batch_grows_record_by_record(chosen) -> None:
+    builder = chosen.Builder(HEADER_SIZE)
     sizes = [builder.append(7, None, b"v" * n, ()) for n in range(3)]
     assert sizes[-1] == builder.size == len(build_batch(builder)) != HEADER_SIZE
     assert builder.size == HEADER_SIZE

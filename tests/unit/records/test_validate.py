@@ -23,7 +23,7 @@ from scriba.records.compression import Codec
 from scriba.records.validate import MOST_NAMED, BadRecord, Heavy, needs_offload, prepare
 from scriba.settings import TopicSettings
 
-pytestmark = pytest.mark.usefixtures("kit")
+pytestmark = pytest.mark.usefixtures("chosen")
 
 NOW = 1_700_000_000_000
 
@@ -240,7 +240,7 @@ def test_recompression_refuses_bombs_and_records_that_do_not_add_up() -> None:
     assert verdict(growing, settings) is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_long_work_leaves_the_loop(kit) -> None:
+def test_long_work_leaves_the_loop(chosen) -> None:
     keyed = Record(timestamp=NOW, key=b"k", value=bytes(50))
     large, small = batch(*[keyed] * 2000), batch()
     compacted = TopicSettings(cleanup_policy=("compact",))
@@ -248,7 +248,7 @@ def test_long_work_leaves_the_loop(kit) -> None:
     for settings, heavy in (
         (TopicSettings(), False),
         (repacked, True),
-        (compacted, not kit.native),
+        (compacted, not chosen.native),
     ):
         assert needs_offload(read_header(large), settings) is heavy
         if heavy:

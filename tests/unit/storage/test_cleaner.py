@@ -2,7 +2,6 @@
 
 import pytest
 
-from scriba.native import implementation as native
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header, walk
 from scriba.records.compression import Codec
 from scriba.records.header import DELETE_HORIZON
@@ -14,15 +13,7 @@ from scriba.testing.sim.compacting import MEANS, append, compact, look
 DAY_MS = 86_400_000
 COMPACTED = TopicSettings(cleanup_policy=("compact",), segment_bytes=4000, index_interval_bytes=100)
 
-pytestmark = pytest.mark.usefixtures("kit")
-
-
-@pytest.fixture(params=["native", "pure"])
-def kit(request, monkeypatch):
-    chosen = native.PURE if request.param == "pure" else native.NATIVE
-    assert chosen is not None, "the extension is not built"
-    monkeypatch.setattr(native, "kit", chosen)
-    return chosen
+pytestmark = pytest.mark.usefixtures("chosen")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scriba.instant import Instant
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.records.batch import (
     EndTxnMarker,
     Record,
@@ -212,15 +212,15 @@ class Story:
         assert await committed(self.log, stable) == before
 
 
-@pytest.mark.parametrize("name", ["native", "pure"])
+@pytest.mark.parametrize("name", ["native", "fallback"])
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts=st.lists(act, max_size=40))
 def test_a_compacted_log_says_what_a_dictionary_of_all_that_was_written_says(
     name: str, acts, monkeypatch
 ) -> None:
-    kit = native.PURE if name == "pure" else native.NATIVE
-    assert kit is not None
-    monkeypatch.setattr(native, "kit", kit)
+    chosen = implementation.FALLBACK if name == "fallback" else implementation.NATIVE
+    assert chosen is not None
+    monkeypatch.setattr(implementation, "chosen", chosen)
 
     async def main(root: Path) -> None:
         story = Story(root)
@@ -237,9 +237,9 @@ def test_a_compacted_log_says_what_a_dictionary_of_all_that_was_written_says(
         asyncio.run(main(Path(root)))
 
 
-def files_after(acts, kit: native.Kit, monkeypatch) -> dict[str, bytes]:
+def files_after(acts, chosen: implementation.Implementation, monkeypatch) -> dict[str, bytes]:
     """What lies in the log's directory when it has been played through and closed."""
-    monkeypatch.setattr(native, "kit", kit)
+    monkeypatch.setattr(implementation, "chosen", chosen)
 
     async def main(root: Path) -> None:
         story = Story(root)
@@ -257,8 +257,8 @@ def files_after(acts, kit: native.Kit, monkeypatch) -> dict[str, bytes]:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts=st.lists(act, max_size=40))
-def test_both_twins_leave_the_same_bytes(acts, monkeypatch) -> None:
-    assert native.NATIVE is not None
-    assert files_after(acts, native.NATIVE, monkeypatch) == files_after(
-        acts, native.PURE, monkeypatch
+def test_both_implementations_leave_the_same_bytes(acts, monkeypatch) -> None:
+    assert implementation.NATIVE is not None
+    assert files_after(acts, implementation.NATIVE, monkeypatch) == files_after(
+        acts, implementation.FALLBACK, monkeypatch
     )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.outcome import Change, Machine, Origin, Outcome
 from scriba.records.batch import (
     HEADER_SIZE,
@@ -66,7 +66,7 @@ class Packing:
         self._codec = codec
         self._limit = limit
         self._built: list[Batch] = []
-        self._records = native.kit.Builder(HEADER_SIZE)
+        self._records = implementation.chosen.Builder(HEADER_SIZE)
         self._changes: list[Change] = []
         self._size = HEADER_SIZE
 

@@ -26,7 +26,7 @@ from scriba.groups.machine import Groups
 from scriba.groups.offsets.repeats import Repeat, may_repeat, repeat_of, store
 from scriba.groups.refusals import refused
 from scriba.instant import Instant
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.outcome import Caller, Outcome
 from scriba.records.batch import HEADER_SIZE
 from scriba.records.compression import Codec
@@ -103,7 +103,7 @@ class CommitLane:
         _accepted(repeat.request).encode_into(reply, version)
         _INT32.pack_into(reply, 0, len(reply) - 4)
         places = tuple((at, *each) for at, each in zip(holes, stored, strict=True))
-        self._form = native.kit.CommitForm(bytes(frame), batch, places, bytes(reply))
+        self._form = implementation.chosen.CommitForm(bytes(frame), batch, places, bytes(reply))
 
     def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """The answer; None where the request has to go the ordinary way."""

@@ -22,7 +22,7 @@ from scriba.broker.handlers import produce
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.connection import Connection
 from scriba.errors import KafkaError
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.records.validate import LOOP_PLAIN_BYTES, takes_plain
 from scriba.wire.messages.produce import (
     PartitionProduceResponse,
@@ -94,7 +94,7 @@ class Lane:
         self._version = version
         told = PartitionProduceResponse(index=partition.index, base_offset=_MARK)
         reply = bytes(self._say(0, told))
-        self._form = native.kit.Form(
+        self._form = implementation.chosen.Form(
             start,
             body,
             version >= FLEXIBLE_FROM,

@@ -1,6 +1,6 @@
 """The records of one partition as one answer brought them, decoded batch by batch when wanted.
 
-A batch becomes `ConsumerRecord`s by one call of `native.kit.present_records`; whoever takes them
+A batch becomes `ConsumerRecord`s by one call of `native`'s `present_records`; whoever takes them
 one by one goes through `rest` without a call of Python, and where that has got to is worked out
 when somebody asks. What no application may see is left out here: records before the offset asked
 for, control records, and, for `read_committed`, those of aborted transactions.
@@ -19,7 +19,7 @@ from scriba.client.errors import DecodeError
 from scriba.client.model import TimestampType, TopicPartition
 from scriba.client.serializers import Deserializer
 from scriba.errors import KafkaError, ParseError
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.records.batch import (
     BatchHeader,
     ControlType,
@@ -184,7 +184,7 @@ class Chunk:
         if header.log_append_time:
             kind = TimestampType.LOG_APPEND_TIME
         try:
-            records: list[ConsumerRecord[Any, Any]] = native.kit.present_records(
+            records: list[ConsumerRecord[Any, Any]] = implementation.chosen.present_records(
                 records_bytes(batch, header, MAX_DECOMPRESSED_BYTES),
                 header.count,
                 header.base_offset,

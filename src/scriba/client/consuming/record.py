@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic
 
 from scriba.client.model import Headers, K, TimestampType, V
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.native.consumer_records import RecordFields
 
 if not TYPE_CHECKING:
-    RecordFields = native.kit.RecordFields
+    RecordFields = implementation.chosen.RecordFields
 
 
 @dataclass

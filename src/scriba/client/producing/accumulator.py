@@ -21,7 +21,7 @@ from scriba.client.producing.batches import Batch, Delivery
 from scriba.client.producing.partitioner import Sticky
 from scriba.client.producing.sequences import Numbering
 from scriba.client.settings import ProducerSettings
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.native.intake import Lock
 from scriba.peers.errors import ClientError
 from scriba.records.record import Record
@@ -86,7 +86,7 @@ class TopicQueues:
     def __init__(self, batch_size: int, rng: Rng, lock: Lock) -> None:
         self.queues: dict[int, Queue] = {}
         self.sticky = Sticky(batch_size, rng)
-        self.channel = native.kit.Channel(batch_size, lock)
+        self.channel = implementation.chosen.Channel(batch_size, lock)
         """Its open batches; `limit` are the bytes before compression at which one is full."""
         self._batch_size = batch_size
         self._ratio = 1.0
@@ -139,7 +139,7 @@ class Accumulator:
         self.hurry = 0
         """How many want everything sent now: flushes, the end, senders that wait for memory."""
         self.memory = settings.buffer_memory
-        self.intake = native.kit.Intake(
+        self.intake = implementation.chosen.Intake(
             known,
             Delivery,
             clock.wall_ms,

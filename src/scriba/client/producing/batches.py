@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from scriba.client.model import RecordMetadata, TopicPartition
 from scriba.errors import ErrorCode
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.native.intake import Ticket
 from scriba.peers.errors import BrokerError, ClientError
 from scriba.records.batch import (
@@ -30,7 +30,7 @@ from scriba.records.batch import (
 from scriba.records.compression import Codec
 
 if not TYPE_CHECKING:
-    Ticket = native.kit.Ticket
+    Ticket = implementation.chosen.Ticket
 
 Watcher = Callable[[], object]
 
@@ -78,7 +78,7 @@ class Batch:
         self.created = created
         self.home = home
         """Whoever can wait for it in another thread."""
-        self.builder = None if parking else native.kit.Builder(HEADER_SIZE, expected)
+        self.builder = None if parking else implementation.chosen.Builder(HEADER_SIZE, expected)
         """Takes the records; None for one that only stands for them, and once it is encoded."""
         self._count = 0
         self._size = HEADER_SIZE

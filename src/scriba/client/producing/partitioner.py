@@ -9,7 +9,7 @@ drawn by chance, those with shorter queues more often, so that a slow broker get
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.runtime.ports import Rng
 
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
@@ -17,7 +17,7 @@ Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
 
 
 def by_key(key: bytes, partitions: int) -> int:
-    return (native.kit.murmur2(key) & 0x7FFFFFFF) % partitions
+    return (implementation.chosen.murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 class Sticky:

@@ -1,7 +1,7 @@
 """Reads part of one partition into Arrow batches, inside a task of Spark.
 
 One Fetch is under way while the records of the one before are decoded: where the next one begins
-follows from the batch headers alone. Per-record work is in `native.kit.Columns`, which writes
+follows from the batch headers alone. Per-record work is in `native`'s `Columns`, which writes
 buffers that Arrow takes as they are; only rows with headers become objects on the way.
 
 Offsets are not dense: compaction and the markers of transactions leave gaps, so a range ends when
@@ -24,7 +24,7 @@ from scriba.client import BrokerError, ClientError
 from scriba.client.model import Isolation, OffsetSpec
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode, KafkaError, ParseError, error_code
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.native.columns import Column
 from scriba.peers.connection import Connection
 from scriba.records.batch import (
@@ -276,7 +276,7 @@ class Columns:
     """Rows of one partition by column, until there are enough for an Arrow batch."""
 
     def __init__(self, part: Range) -> None:
-        self._columns = native.kit.Columns()
+        self._columns = implementation.chosen.Columns()
         self._topic = Repeated(part.topic)
         self._partition = struct.pack("=i", part.partition)
         self._partitions = b""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from scriba.client.errors import RecordError
 from scriba.client.model import TopicPartition
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.native.arrow import Given
 from scriba.spark.writing.task_writer import TaskWriter
 
@@ -48,7 +48,7 @@ class Placing:
             found = struct.pack("=i", turn) * rows
         else:
             first, held = held_column(keys)
-            found = native.kit.place_keys(held, first, first + rows, partitions, turn)
+            found = implementation.chosen.place_keys(held, first, first + rows, partitions, turn)
         chosen = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(found)])
         return pc.coalesce(own, chosen) if named else chosen
 

@@ -20,7 +20,7 @@ from scriba.client.cluster import NO_NODE
 from scriba.client.model import TopicPartition
 from scriba.client.settings import ProducerSettings
 from scriba.errors import ErrorCode, error_code
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.native.arrow import Given
 from scriba.peers.connection import Connection, Payload
 from scriba.peers.ports import Backoff
@@ -89,7 +89,7 @@ class _Lane:
 
     def __init__(self, where: TopicPartition) -> None:
         self.where = where
-        self.builder = native.kit.Builder(HEADER_SIZE)
+        self.builder = implementation.chosen.Builder(HEADER_SIZE)
         self.append = self.builder.append
         self.rows = 0
         """Records in sealed batches."""
@@ -142,7 +142,9 @@ class TaskWriter:
         limit = self._settings.batch_size
         row, end = span.start, span.stop
         while row < end:
-            row = native.kit.append_rows(lane.builder, timestamp, keys, values, row, end, limit)
+            row = implementation.chosen.append_rows(
+                lane.builder, timestamp, keys, values, row, end, limit
+            )
             if lane.builder.size >= limit:
                 self._seal(lane)
                 self._link.run(self._pump(_HELD))

@@ -27,7 +27,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from scriba.errors import KafkaError, ParseError
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.native.fallback import OffsetMap, Walk, rebase
 from scriba.records.batch import (
     ANY_TIME,
@@ -150,7 +150,7 @@ class _Cleaner:
         self._disk = disk
         self._work = work
         self._source = Source(disk, work.directory, work.means.buffer_bytes)
-        self._map: OffsetMap = native.kit.OffsetMap(
+        self._map: OffsetMap = implementation.chosen.OffsetMap(
             _map_bytes(work), work.map_seed, work.means.map_load
         )
         self._latest = work.first_dirty - 1
@@ -225,7 +225,7 @@ class _Cleaner:
     @staticmethod
     def _first_left_out(records: Buffer, header: BatchHeader, taken: int) -> int:
         """The offset of the record at index `taken`, which the map had no room for."""
-        found = native.kit.find_record((records,), header.count, 0, taken, 0, *ANY_TIME)
+        found = implementation.chosen.find_record((records,), header.count, 0, taken, 0, *ANY_TIME)
         assert found is not None, "the map has gone over it"
         return header.base_offset + found[0]
 
@@ -443,7 +443,7 @@ class _Cleaner:
 
 def _map_bytes(work: Work) -> int:
     """No more memory than keys can be there: a small map is a fast one."""
-    per_key = _NATIVE_KEY_BYTES if native.kit.native else _PURE_KEY_BYTES
+    per_key = _NATIVE_KEY_BYTES if implementation.chosen.native else _PURE_KEY_BYTES
     most_keys = work.end_offset - work.first_dirty + 1
     return min(work.means.map_bytes, _ROOMY * per_key * most_keys)
 

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.records.batch import encode_batch
 from scriba.records.compression import Codec
 from scriba.records.crc import crc32c
 from scriba.records.header import CRC_START, HEADER_SIZE, BatchHeader, check_crc, read_header
 from scriba.records.record import Record
 
-pytestmark = pytest.mark.usefixtures("kit")
+pytestmark = pytest.mark.usefixtures("chosen")
 
 NOW = 1_700_000_000_000
 LARGE = 1 << 30
@@ -38,12 +38,19 @@ def framed(data: bytes, compact: bool) -> memoryview:
     return memoryview(bytearray(front + number + bytes([size]) + data + bytes(3)))
 
 
-def form(kit: native.Kit, compact: bool = True, most: int = LARGE, starts: bool = True):
-    return kit.Form(START, BODY, compact, most, 10, 10, REPLY, 20, starts)
+def form(
+    chosen: implementation.Implementation,
+    compact: bool = True,
+    most: int = LARGE,
+    starts: bool = True,
+):
+    return chosen.Form(START, BODY, compact, most, 10, 10, REPLY, 20, starts)
 
 
-def taken(kit: native.Kit, data: bytes, compact: bool = True, most: int = LARGE):
-    return form(kit, compact, most).take(framed(data, compact), NOW)
+def taken(
+    chosen: implementation.Implementation, data: bytes, compact: bool = True, most: int = LARGE
+):
+    return form(chosen, compact, most).take(framed(data, compact), NOW)
 
 
 # ---- Produce ----
@@ -51,56 +58,56 @@ def taken(kit: native.Kit, data: bytes, compact: bool = True, most: int = LARGE)
 
 @pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("size", [0, 40, 200, 20_000, 3_000_000])
-def test_a_plain_batch_is_found_where_it_lies(kit, compact, size) -> None:
+def test_a_plain_batch_is_found_where_it_lies(chosen, compact, size) -> None:
     data = batch(Record(0, NOW - 10, b"k", bytes(size), ()), Record(1, NOW + 10, None, None, ()))
-    view, header = taken(kit, data, compact)
+    view, header = taken(chosen, data, compact)
     assert (bytes(view), header) == (data, read_header(data))
     assert type(header) is BatchHeader
     view[0] = 1  # it is the request's own memory
-    assert taken(kit, data, compact, len(data)) is not None
-    assert taken(kit, data, compact, len(data) - 1) is None
+    assert taken(chosen, data, compact, len(data)) is not None
+    assert taken(chosen, data, compact, len(data) - 1) is None
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_a_field_that_does_not_end_the_request_is_left_alone(kit, compact) -> None:
+def test_a_field_that_does_not_end_the_request_is_left_alone(chosen, compact) -> None:
     good = bytes(framed(batch(), compact))
-    produce = form(kit, compact)
+    produce = form(chosen, compact)
     assert produce.take(memoryview(good), NOW) is not None
     wrongs = (good + b"\0", good[:-1], good[:13], good[:14], b"", good[:-1] + b"\1")
     for wrong in wrongs:
         assert produce.take(memoryview(wrong), NOW) is None
 
 
-def test_a_request_that_says_something_else_is_left_alone(kit) -> None:
+def test_a_request_that_says_something_else_is_left_alone(chosen) -> None:
     good = bytes(framed(batch(), True))
-    produce = form(kit)
+    produce = form(chosen)
     for at in range(len(START + ID + BODY)):
         other = bytearray(good)
         other[at] ^= 1
         assert (produce.take(memoryview(other), NOW) is None) == (at not in range(4, 8)), at
 
 
-def test_every_other_batch_is_left_to_the_ordinary_way(kit) -> None:
+def test_every_other_batch_is_left_to_the_ordinary_way(chosen) -> None:
     plain = batch()
-    assert taken(kit, plain) is not None
-    assert taken(kit, batch(codec=Codec.LZ4)) is None
-    assert taken(kit, plain + b"\0") is None
-    assert taken(kit, plain[:60]) is None
-    assert taken(kit, batch(Record(0, NOW - 11, None, b"", ()))) is None
-    assert taken(kit, batch(Record(0, NOW + 11, None, b"", ()))) is None
+    assert taken(chosen, plain) is not None
+    assert taken(chosen, batch(codec=Codec.LZ4)) is None
+    assert taken(chosen, plain + b"\0") is None
+    assert taken(chosen, plain[:60]) is None
+    assert taken(chosen, batch(Record(0, NOW - 11, None, b"", ()))) is None
+    assert taken(chosen, batch(Record(0, NOW + 11, None, b"", ()))) is None
     for at in (0, 8, 16, 17, 21, 22, 23, 30, 57, 60, len(plain) - 1):
         spoilt = bytearray(plain)
         spoilt[at] ^= 1
-        assert taken(kit, bytes(spoilt)) is None, at
+        assert taken(chosen, bytes(spoilt)) is None, at
 
 
 @pytest.mark.parametrize("size", [10, 10_000])
-def test_a_wrong_checksum_is_found_in_batches_of_every_size(kit, size) -> None:
+def test_a_wrong_checksum_is_found_in_batches_of_every_size(chosen, size) -> None:
     good = batch(Record(0, NOW, None, bytes(size), ()))
     spoilt = bytearray(good)
     spoilt[-5] ^= 1  # within the value
-    assert taken(kit, good) is not None
-    assert taken(kit, bytes(spoilt)) is None
+    assert taken(chosen, good) is not None
+    assert taken(chosen, bytes(spoilt)) is None
 
 
 def test_records_are_looked_at_where_that_costs_nothing(extension) -> None:
@@ -111,15 +118,15 @@ def test_records_are_looked_at_where_that_costs_nothing(extension) -> None:
 
 
 @given(base=INT64, start=INT64)
-def test_an_answer_has_the_number_of_its_request_and_its_offsets(kit, base, start) -> None:
+def test_an_answer_has_the_number_of_its_request_and_its_offsets(chosen, base, start) -> None:
     frame = framed(batch(), True)
-    answer = form(kit).answer(frame, base, start)
+    answer = form(chosen).answer(frame, base, start)
     assert type(answer) is bytearray
     assert answer[4:8] == ID
     assert struct.unpack_from(">q8xq", answer, 20) == (base, start)
     untouched = [*range(4), *range(8, 20), *range(28, 36), *range(44, 60)]
     assert [answer[at] for at in untouched] == untouched
-    short = form(kit, starts=False).answer(frame, base, start)
+    short = form(chosen, starts=False).answer(frame, base, start)
     assert short[:28] == answer[:28]
     assert short[28:] == REPLY[28:]
 
@@ -127,9 +134,9 @@ def test_an_answer_has_the_number_of_its_request_and_its_offsets(kit, base, star
 @pytest.mark.parametrize(
     ("reply", "hole", "starts"), [(60, 37, True), (60, 53, False), (60, 7, False), (5, 0, False)]
 )
-def test_a_hole_outside_of_the_answer_is_refused(kit, reply, hole, starts) -> None:
+def test_a_hole_outside_of_the_answer_is_refused(chosen, reply, hole, starts) -> None:
     with pytest.raises(ValueError, match="no such form"):
-        kit.Form(START, BODY, True, LARGE, 10, 10, bytes(reply), hole, starts)
+        chosen.Form(START, BODY, True, LARGE, 10, 10, bytes(reply), hole, starts)
 
 
 # ---- OffsetCommit ----
@@ -158,10 +165,10 @@ def commit(first: int, second: int, id: bytes = ID) -> memoryview:
 
 
 @given(first=INT64, second=INT64)
-def test_a_commit_fills_the_batch_that_stores_it(kit, first, second) -> None:
+def test_a_commit_fills_the_batch_that_stores_it(chosen, first, second) -> None:
     data = stored()
     (_, *one), (_, *two) = places = holes(data)
-    repeated = kit.CommitForm(COMMIT, data, places, REPLY)
+    repeated = chosen.CommitForm(COMMIT, data, places, REPLY)
     offsets, header = repeated.take(commit(first, second), NOW)
     assert offsets == (first, second)
     assert [struct.unpack_from(">q", data, at)[0] for at in (*one, *two)] == [
@@ -174,9 +181,9 @@ def test_a_commit_fills_the_batch_that_stores_it(kit, first, second) -> None:
     assert check_crc(memoryview(data), 0, header)
 
 
-def test_a_commit_that_says_something_else_is_left_alone(kit) -> None:
+def test_a_commit_that_says_something_else_is_left_alone(chosen) -> None:
     data = stored()
-    repeated = kit.CommitForm(COMMIT, data, holes(data), REPLY)
+    repeated = chosen.CommitForm(COMMIT, data, holes(data), REPLY)
     before = bytes(data)
     for wrong in (COMMIT + b"\0", COMMIT[:-1], COMMIT[:8], b""):
         assert repeated.take(memoryview(wrong), NOW) is None
@@ -189,9 +196,9 @@ def test_a_commit_that_says_something_else_is_left_alone(kit) -> None:
     assert repeated.take(memoryview(COMMIT), NOW) is not None
 
 
-def test_an_answered_commit_has_the_number_of_its_request(kit) -> None:
+def test_an_answered_commit_has_the_number_of_its_request(chosen) -> None:
     data = stored()
-    repeated = kit.CommitForm(COMMIT, data, holes(data), REPLY)
+    repeated = chosen.CommitForm(COMMIT, data, holes(data), REPLY)
     answer = repeated.answer(commit(1, 2, b"5678"))
     assert type(answer) is bytearray
     assert answer == REPLY[:4] + b"5678" + REPLY[8:]
@@ -208,17 +215,17 @@ def test_an_answered_commit_has_the_number_of_its_request(kit) -> None:
         ((SECOND, 70, 80), (FIRST, 70, 80)),
     ],
 )
-def test_holes_where_none_can_be_are_refused(kit, wrong) -> None:
+def test_holes_where_none_can_be_are_refused(chosen, wrong) -> None:
     with pytest.raises(ValueError, match="no such form"):
-        kit.CommitForm(COMMIT, stored(), wrong, REPLY)
+        chosen.CommitForm(COMMIT, stored(), wrong, REPLY)
     with pytest.raises(ValueError, match="no such form"):
-        kit.CommitForm(COMMIT, stored(), (), REPLY[:7])
+        chosen.CommitForm(COMMIT, stored(), (), REPLY[:7])
 
 
-def test_the_batch_of_a_form_stays_where_it_is(kit) -> None:
+def test_the_batch_of_a_form_stays_where_it_is(chosen) -> None:
     """It is written to without a look: nobody may take its memory away meanwhile."""
     data = stored()
-    repeated = kit.CommitForm(COMMIT, data, holes(data), REPLY)
+    repeated = chosen.CommitForm(COMMIT, data, holes(data), REPLY)
     with pytest.raises(BufferError):
         data.clear()
     assert repeated.take(commit(1, 2), NOW) is not None

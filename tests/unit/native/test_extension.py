@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scriba.native import implementation as native
+from scriba.native import implementation
 
 ROOT = Path(__file__).parents[3]
 SEED = bytes(range(16))
@@ -34,20 +34,39 @@ def build(folder: Path, **environment: str) -> list[Path]:
 
 @pytest.mark.parametrize("value", ["0", "1", ""])
 def test_the_environment_switches_the_extension_off(value) -> None:
-    code = "from scriba.native import implementation as native; print(native.kit.native)"
+    code = "from scriba.native import implementation; print(implementation.chosen.native)"
     printed = run("-c", code, SCRIBA_NATIVE=value)
-    assert printed.strip() == str(value != "0" and native.NATIVE is not None)
+    assert printed.strip() == str(value != "0" and implementation.NATIVE is not None)
 
 
 def test_the_package_works_where_the_extension_is_missing() -> None:
     code = (
         "import sys; sys.modules['scriba.native._native'] = None\n"
-        "from scriba.native import implementation as native\n"
+        "from scriba.native import implementation\n"
         "from scriba.records import batch\n"
         "made = batch.encode_batch([batch.Record(value=b'v')])\n"
-        "print(native.kit.native, batch.decode_records(made)[0].value)"
+        "print(implementation.chosen.native, batch.decode_records(made)[0].value)"
     )
     assert run("-c", code).strip() == "False b'v'"
+
+
+def test_an_extension_that_lacks_something_is_left_alone_and_named() -> None:
+    """It stays behind where sources were updated and nothing was built."""
+    code = (
+        "import sys, types; sys.modules['scriba.native._native'] = types.ModuleType('_native')\n"
+        "import warnings; warnings.simplefilter('error')\n"
+        "try:\n"
+        "    from scriba.native import implementation\n"
+        "except RuntimeWarning as warning:\n"
+        "    print(warning)\n"
+        "warnings.simplefilter('ignore')\n"
+        "from scriba.native import implementation\n"
+        "print(implementation.chosen is implementation.FALLBACK)"
+    )
+    warning, fell_back = run("-c", code).splitlines()
+    assert "no attribute 'decode_records'" in warning
+    assert "pip install -e ." in warning
+    assert fell_back == "True"
 
 
 def test_a_failing_compiler_does_not_fail_the_build(tmp_path) -> None:

@@ -1,4 +1,4 @@
-"""Records as a consumer hands them out: both twins make the same, from any bytes."""
+"""Records as a consumer hands them out: both implementations make the same, from any bytes."""
 
 import copy
 import gc
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from scriba.client import ConsumerRecord, TimestampType
 from scriba.errors import ParseError
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.records.record import Record
 
-pytestmark = pytest.mark.usefixtures("kit")
+pytestmark = pytest.mark.usefixtures("chosen")
 
 CREATED = TimestampType.CREATE_TIME
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -29,23 +29,27 @@ mutations = st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_
 
 
 def section(given: list[Record]) -> bytearray:
-    builder = native.PURE.Builder()
+    builder = implementation.FALLBACK.Builder()
     builder.extend(given)
     return builder.take()
 
 
-def presented(kit, data, count, *, start=0, make=ConsumerRecord, base=(0, 0), append_time=None):
-    return kit.present_records(
+def presented(chosen, data, count, *, start=0, make=ConsumerRecord, base=(0, 0), append_time=None):
+    return chosen.present_records(
         data, count, *base, append_time, start, make, "orders", 3, CREATED, 7
     )
 
 
 @given(records, INT64, INT64 | st.none(), st.integers(0, 12))
-def test_each_record_is_what_decoding_finds(kit, given, base_timestamp, append_time, start) -> None:
+def test_each_record_is_what_decoding_finds(
+    chosen, given, base_timestamp, append_time, start
+) -> None:
     data = section(given)
-    decoded = native.PURE.decode_records(data, len(given), 0, base_timestamp, append_time)
+    decoded = implementation.FALLBACK.decode_records(
+        data, len(given), 0, base_timestamp, append_time
+    )
     assert presented(
-        kit, data, len(given), start=start, base=(0, base_timestamp), append_time=append_time
+        chosen, data, len(given), start=start, base=(0, base_timestamp), append_time=append_time
     ) == [
         ConsumerRecord("orders", 3, offset, time, CREATED, key, value, headers, 7)
         for offset, time, key, value, headers in decoded[start:]
@@ -53,40 +57,40 @@ def test_each_record_is_what_decoding_finds(kit, given, base_timestamp, append_t
 
 
 @given(records, mutations, st.integers(-1, 2))
-def test_mutated_records_are_refused_alike(kit, given, changes, count_error) -> None:
+def test_mutated_records_are_refused_alike(chosen, given, changes, count_error) -> None:
     data = section(given)
     for at, byte in changes:
         if data:
             data[at % len(data)] = byte
     count = len(given) + count_error
     try:
-        expected = presented(native.PURE, bytes(data), count)
+        expected = presented(implementation.FALLBACK, bytes(data), count)
     except ParseError:
         with pytest.raises(ParseError):
-            presented(kit, bytes(data), count)
+            presented(chosen, bytes(data), count)
     else:
-        assert presented(kit, bytes(data), count) == expected
+        assert presented(chosen, bytes(data), count) == expected
 
 
 @given(content, content)
-def test_any_callable_can_make_them(kit, key, value) -> None:
+def test_any_callable_can_make_them(chosen, key, value) -> None:
     data = section([Record(timestamp=5, key=key, value=value)])
-    [made] = presented(kit, data, 1, make=lambda *fields: fields)
+    [made] = presented(chosen, data, 1, make=lambda *fields: fields)
     assert made == ("orders", 3, 0, 0, CREATED, key, value, (), 7)
 
 
-def test_what_its_maker_raises_comes_out(kit) -> None:
+def test_what_its_maker_raises_comes_out(chosen) -> None:
     def refuse(*fields) -> Never:
         raise LookupError("not today")
 
     with pytest.raises(LookupError, match="not today"):
-        presented(kit, section([Record()]), 1, make=refuse)
+        presented(chosen, section([Record()]), 1, make=refuse)
 
 
-def test_bytes_behind_the_last_record_are_an_error(kit) -> None:
+def test_bytes_behind_the_last_record_are_an_error(chosen) -> None:
     data = section([Record(value=b"v")])
     with pytest.raises(ParseError, match="more follows"):
-        presented(kit, bytes(data) + b"x", 1)
+        presented(chosen, bytes(data) + b"x", 1)
 
 
 @pytest.mark.parametrize("field", [8, 10])
@@ -97,20 +101,20 @@ def test_partition_and_epoch_have_32_bits_in_the_extension(extension, field) -> 
         extension.present_records(*arguments)
 
 
-def one(kit) -> ConsumerRecord:
-    [made] = presented(kit, section([Record(key=b"k", value=b"v")]), 1)
+def one(chosen) -> ConsumerRecord:
+    [made] = presented(chosen, section([Record(key=b"k", value=b"v")]), 1)
     return made
 
 
-def test_a_record_can_be_copied_and_sent_to_another_process(kit) -> None:
-    made = one(kit)
+def test_a_record_can_be_copied_and_sent_to_another_process(chosen) -> None:
+    made = one(chosen)
     assert copy.copy(made) == made
     assert copy.deepcopy(made) == made
     assert pickle.loads(pickle.dumps(made)) == made
 
 
-def test_a_record_has_its_fields_and_no_others(kit) -> None:
-    made = one(kit)
+def test_a_record_has_its_fields_and_no_others(chosen) -> None:
+    made = one(chosen)
     made.value = {"id": 7}
     assert made.value == {"id": 7}
     with pytest.raises(AttributeError):
@@ -118,11 +122,11 @@ def test_a_record_has_its_fields_and_no_others(kit) -> None:
     assert repr(made).startswith("ConsumerRecord(topic='orders', partition=3, offset=0,")
 
 
-def test_a_record_that_refers_to_itself_is_collected(kit) -> None:
+def test_a_record_that_refers_to_itself_is_collected(chosen) -> None:
     class Order:
         pass
 
-    made, order = one(kit), Order()
+    made, order = one(chosen), Order()
     order.record = made  # type: ignore[attr-defined]
     made.value = order
     gone = weakref.ref(order)

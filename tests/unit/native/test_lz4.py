@@ -8,10 +8,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scriba.errors import ParseError
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.records.record import Record
 
-pytestmark = pytest.mark.usefixtures("kit")
+pytestmark = pytest.mark.usefixtures("chosen")
 
 ANY_TIME = (-(2**63), 2**63 - 1)
 LARGE = 1 << 30
@@ -30,7 +30,7 @@ values = st.lists(st.lists(pieces, max_size=4).map(b"".join), min_size=1, max_si
 
 
 def section(given: list[bytes]) -> bytes:
-    builder = native.PURE.Builder()
+    builder = implementation.FALLBACK.Builder()
     builder.extend([Record(timestamp=0, key=None, value=value) for value in given])
     return bytes(builder.take())
 
@@ -41,12 +41,12 @@ def packed(data: bytes, block: int, **how: bool) -> bytes:
 
 @given(values, st.sampled_from([4, 5, 6, 7]), st.booleans(), st.booleans())
 @example([bytes(65_536 * 3)], 7, False, True)
-def test_records_are_judged_while_they_are_unpacked(kit, given, block, checksum, size) -> None:
+def test_records_are_judged_while_they_are_unpacked(chosen, given, block, checksum, size) -> None:
     data = section(given)
     frame = packed(data, block, content_checksum=checksum, store_size=size)
     rules = (len(given), 0, False, *ANY_TIME)
-    assert kit.check_lz4(frame, len(data), *rules) == (0, -1, -1)
-    assert kit.check_lz4(frame, len(data) - 1, *rules) is None, "it grows to more than it may"
+    assert chosen.check_lz4(frame, len(data), *rules) == (0, -1, -1)
+    assert chosen.check_lz4(frame, len(data) - 1, *rules) is None, "it grows to more than it may"
 
 
 @given(
@@ -55,7 +55,7 @@ def test_records_are_judged_while_they_are_unpacked(kit, given, block, checksum,
     st.lists(st.tuples(st.integers(0), st.integers(1, 255))),
     st.integers(0, 2**20),
 )
-def test_no_bytes_lead_it_astray(kit, given, block, changes, length) -> None:
+def test_no_bytes_lead_it_astray(chosen, given, block, changes, length) -> None:
     """What it does accept of a broken frame is what the library reads, or it is no records."""
     data = section(given)
     frame = bytearray(packed(data, block)[: length or None])
@@ -64,28 +64,28 @@ def test_no_bytes_lead_it_astray(kit, given, block, changes, length) -> None:
             frame[at % len(frame)] ^= flip
     rules = (len(given), 0, False, *ANY_TIME)
     try:
-        found = kit.check_lz4(bytes(frame), 1 << 22, *rules)
+        found = chosen.check_lz4(bytes(frame), 1 << 22, *rules)
     except ParseError:
         return
     if found is not None:
         reader = lz4.frame.LZ4FrameDecompressor()
-        assert kit.check_records([reader.decompress(frame)], *rules) == found
+        assert chosen.check_records([reader.decompress(frame)], *rules) == found
 
 
-def test_a_frame_that_is_cut_anywhere_is_refused(kit) -> None:
+def test_a_frame_that_is_cut_anywhere_is_refused(chosen) -> None:
     frame = packed(section([bytes(range(256)) * 700, b"end"]), 4)
     for length in [*range(12), *range(12, len(frame), 97), len(frame) - 1]:
-        assert kit.check_lz4(frame[:length], LARGE, 2, 0, False, *ANY_TIME) is None
+        assert chosen.check_lz4(frame[:length], LARGE, 2, 0, False, *ANY_TIME) is None
 
 
-def test_what_is_wrong_with_the_records_is_told(kit) -> None:
+def test_what_is_wrong_with_the_records_is_told(chosen) -> None:
     frame = packed(section([b"one", b"two"]), 4)
     with pytest.raises(ParseError, match="more follows"):
-        kit.check_lz4(frame, LARGE, 1, 0, False, *ANY_TIME)
+        chosen.check_lz4(frame, LARGE, 1, 0, False, *ANY_TIME)
     with pytest.raises(ParseError, match="record 2"):
-        kit.check_lz4(frame, LARGE, 3, 0, False, *ANY_TIME)
-    assert kit.check_lz4(frame, LARGE, 2, 5, True, 0, 4) == (5, 0, -1)
-    assert kit.check_lz4(frame, LARGE, 2, 5, False, 0, 4) == (5, -1, 0)
+        chosen.check_lz4(frame, LARGE, 3, 0, False, *ANY_TIME)
+    assert chosen.check_lz4(frame, LARGE, 2, 5, True, 0, 4) == (5, 0, -1)
+    assert chosen.check_lz4(frame, LARGE, 2, 5, False, 0, 4) == (5, -1, 0)
 
 
 def test_frames_that_others_read_are_left_to_them(extension) -> None:

@@ -1,4 +1,4 @@
-"""The extension and its twin in Python: the same results, the same errors, for any bytes."""
+"""The extension and the fallback in Python: the same results, the same errors, for any bytes."""
 
 import gc
 import threading
@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from scriba.errors import ParseError
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.records.numbers import read_varint, read_varlong, write_varint
 from scriba.records.record import Record
 
-pytestmark = pytest.mark.usefixtures("kit")
+pytestmark = pytest.mark.usefixtures("chosen")
 
 SEED = bytes(range(16))
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -37,8 +37,8 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [bytes(data[start:end]) for start, end in pairwise(ends)]
 
 
-def section(kit: native.Kit, given: list[Record]) -> bytearray:
-    builder = kit.Builder()
+def section(chosen: implementation.Implementation, given: list[Record]) -> bytearray:
+    builder = chosen.Builder()
     builder.extend(given)
     return builder.take()
 
@@ -58,8 +58,8 @@ def outcome(function, *arguments):
 
 
 @given(records)
-def test_both_write_the_same_bytes_and_read_the_same_records(kit, given) -> None:
-    mine, other = kit.Builder(5), native.PURE.Builder(5)
+def test_both_write_the_same_bytes_and_read_the_same_records(chosen, given) -> None:
+    mine, other = chosen.Builder(5), implementation.FALLBACK.Builder(5)
     for item in given:
         assert mine.append(*item[1:]) == other.append(*item[1:])
     assert (mine.count, mine.size, mine.base_timestamp, mine.max_timestamp) == (
@@ -75,42 +75,42 @@ def test_both_write_the_same_bytes_and_read_the_same_records(kit, given) -> None
     expected = [
         item._replace(offset=i, headers=tuple(item.headers)) for i, item in enumerate(given)
     ]
-    assert kit.decode_records(memoryview(data)[5:], len(given), 0, base, None) == expected
+    assert chosen.decode_records(memoryview(data)[5:], len(given), 0, base, None) == expected
 
 
 @given(records, mutations, INT64, INT64, INT64 | st.none(), st.integers(-1, 2))
 def test_mutated_records_are_read_alike(
-    kit, given, changes, offset, timestamp, append_time, count_error
+    chosen, given, changes, offset, timestamp, append_time, count_error
 ) -> None:
-    data = section(native.PURE, given)
+    data = section(implementation.FALLBACK, given)
     for at, byte in changes:
         if data:
             data[at % len(data)] = byte
     arguments = (bytes(data), len(given) + count_error, offset, timestamp, append_time)
-    assert outcome(kit.decode_records, *arguments) == outcome(
-        native.PURE.decode_records, *arguments
+    assert outcome(chosen.decode_records, *arguments) == outcome(
+        implementation.FALLBACK.decode_records, *arguments
     )
 
 
 @given(records, mutations, places, INT64, st.booleans(), INT64, INT64, st.integers(-1, 2))
 def test_mutated_records_are_judged_alike(
-    kit, given, changes, cuts, timestamp, need_keys, earliest, latest, count_error
+    chosen, given, changes, cuts, timestamp, need_keys, earliest, latest, count_error
 ) -> None:
-    data = section(native.PURE, given)
+    data = section(implementation.FALLBACK, given)
     for at, byte in changes:
         if data:
             data[at % len(data)] = byte
     pieces = cut(data, cuts)
     rules = (len(given) + count_error, timestamp, need_keys, earliest, latest)
-    assert outcome(kit.check_records, pieces, *rules) == outcome(
-        native.PURE.check_records, pieces, *rules
+    assert outcome(chosen.check_records, pieces, *rules) == outcome(
+        implementation.FALLBACK.check_records, pieces, *rules
     )
-    assert outcome(kit.blame_records, pieces, *rules, 3) == outcome(
-        native.PURE.blame_records, pieces, *rules, 3
+    assert outcome(chosen.blame_records, pieces, *rules, 3) == outcome(
+        implementation.FALLBACK.blame_records, pieces, *rules, 3
     )
     wanted = (len(given) + count_error, timestamp, 1, count_error, earliest, latest)
-    assert outcome(kit.find_record, pieces, *wanted) == outcome(
-        native.PURE.find_record, pieces, *wanted
+    assert outcome(chosen.find_record, pieces, *wanted) == outcome(
+        implementation.FALLBACK.find_record, pieces, *wanted
     )
 
 
@@ -118,15 +118,15 @@ def test_mutated_records_are_judged_alike(
 @example(b"", 0)
 @example(b"\0" * 7, 1)
 @example(b"\xff" * 70, 3)
-def test_random_bytes_are_read_and_judged_alike(kit, data, count) -> None:
-    pure = native.PURE
-    assert outcome(kit.decode_records, data, count, 0, 0, None) == outcome(
+def test_random_bytes_are_read_and_judged_alike(chosen, data, count) -> None:
+    pure = implementation.FALLBACK
+    assert outcome(chosen.decode_records, data, count, 0, 0, None) == outcome(
         pure.decode_records, data, count, 0, 0, None
     )
-    assert outcome(kit.check_records, [data], count, 0, True, *ANY_TIME) == outcome(
+    assert outcome(chosen.check_records, [data], count, 0, True, *ANY_TIME) == outcome(
         pure.check_records, [data], count, 0, True, *ANY_TIME
     )
-    ours, theirs = kit.OffsetMap(10_000, SEED), pure.OffsetMap(10_000, SEED)
+    ours, theirs = chosen.OffsetMap(10_000, SEED), pure.OffsetMap(10_000, SEED)
     assert outcome(ours.put_records, data, count, 0, 0) == outcome(
         theirs.put_records, data, count, 0, 0
     )
@@ -153,97 +153,97 @@ def test_random_bytes_are_read_and_judged_alike(kit, data, count) -> None:
         (b"\0\0" + b"\x80" * 4 + b"\x70\1\1\0", None),
     ],
 )
-def test_faults_are_found_and_leniency_is_javas(kit, body, fault) -> None:
+def test_faults_are_found_and_leniency_is_javas(chosen, body, fault) -> None:
     data = record(body)
     rules = (1, 0, False, *ANY_TIME)
     byte_by_byte = [data[at : at + 1] for at in range(len(data))]
     for pieces in ([data], byte_by_byte, iter(byte_by_byte)):
         if fault is None:
-            assert kit.check_records(pieces, *rules)[1:] == (-1, -1)
+            assert chosen.check_records(pieces, *rules)[1:] == (-1, -1)
         else:
             with pytest.raises(ParseError, match=fault):
-                kit.check_records(pieces, *rules)
+                chosen.check_records(pieces, *rules)
     if fault is None:
-        assert kit.decode_records(data, 1, 0, 0, None)[0].key is None
+        assert chosen.decode_records(data, 1, 0, 0, None)[0].key is None
 
 
-def test_the_batch_must_hold_what_it_counts_and_no_more(kit) -> None:
-    data = section(kit, [Record()] * 3)
+def test_the_batch_must_hold_what_it_counts_and_no_more(chosen) -> None:
+    data = section(chosen, [Record()] * 3)
     for count, words in ((-1, "more follows"), (2, "more follows"), (4, "record 3 is malformed")):
         with pytest.raises(ParseError, match=words):
-            kit.check_records([data], count, 0, False, *ANY_TIME)
+            chosen.check_records([data], count, 0, False, *ANY_TIME)
     for count, words in ((-1, "cannot hold"), (2, "more follows"), (4, "cannot hold")):
         with pytest.raises(ParseError, match=words):
-            kit.decode_records(data, count, 0, 0, None)
+            chosen.decode_records(data, count, 0, 0, None)
     with pytest.raises(ParseError, match="record 1 is malformed: it reaches past"):
-        kit.decode_records(data[:7] + b"\x7e" + data[8:], 3, 0, 0, None)
+        chosen.decode_records(data[:7] + b"\x7e" + data[8:], 3, 0, 0, None)
 
 
-def test_an_error_of_where_the_pieces_come_from_is_passed_on(kit) -> None:
-    data = section(kit, [Record(value=b"v" * 50)] * 3)
+def test_an_error_of_where_the_pieces_come_from_is_passed_on(chosen) -> None:
+    data = section(chosen, [Record(value=b"v" * 50)] * 3)
 
     def failing():
         yield data[:80]
         raise LookupError
 
     with pytest.raises(LookupError):
-        kit.check_records(failing(), 3, 0, False, *ANY_TIME)
+        chosen.check_records(failing(), 3, 0, False, *ANY_TIME)
     with pytest.raises(TypeError):
-        kit.check_records([data, "text"], 3, 0, False, *ANY_TIME)
+        chosen.check_records([data, "text"], 3, 0, False, *ANY_TIME)
 
 
-def test_the_first_of_each_kind_is_reported_and_a_keyless_one_is_not_untimely_too(kit) -> None:
+def test_the_first_of_each_kind_is_reported_and_a_keyless_one_is_not_untimely_too(chosen) -> None:
     times = [5, 1, 9, 9, 1, -1]
     keys = [b"k", None, b"k", None, b"k", b"k"]
-    data = section(kit, [Record(0, t, k) for t, k in zip(times, keys, strict=True)])
-    assert kit.check_records([data], 6, 5, True, 2, 8) == (9, 1, 2)
-    assert kit.check_records([data], 6, 5, False, 2, 8) == (9, -1, 1)
-    assert kit.check_records([data], 6, 5, False, 1, 9) == (9, -1, -1)
+    data = section(chosen, [Record(0, t, k) for t, k in zip(times, keys, strict=True)])
+    assert chosen.check_records([data], 6, 5, True, 2, 8) == (9, 1, 2)
+    assert chosen.check_records([data], 6, 5, False, 2, 8) == (9, -1, 1)
+    assert chosen.check_records([data], 6, 5, False, 1, 9) == (9, -1, -1)
 
 
-def test_all_bad_records_are_named_with_what_is_wrong_up_to_a_limit(kit) -> None:
+def test_all_bad_records_are_named_with_what_is_wrong_up_to_a_limit(chosen) -> None:
     times = [5, 1, 9, 9, 1, -1]
     keys = [b"k", None, b"k", None, b"k", b"k"]
-    data = section(kit, [Record(0, t, k) for t, k in zip(times, keys, strict=True)])
+    data = section(chosen, [Record(0, t, k) for t, k in zip(times, keys, strict=True)])
     byte_by_byte = [data[at : at + 1] for at in range(len(data))]
     for pieces in ([data], byte_by_byte):
         bad = [(1, None), (2, 9), (3, None), (4, 1)]
-        assert kit.blame_records(pieces, 6, 5, True, 2, 8, 10) == (4, bad)
-        assert kit.blame_records(pieces, 6, 5, True, 2, 8, 4) == (4, bad)
-        assert kit.blame_records(pieces, 6, 5, True, 2, 8, 1) == (4, bad[:1])
-        assert kit.blame_records(pieces, 6, 5, False, -1, 9, 1) == (0, [])
+        assert chosen.blame_records(pieces, 6, 5, True, 2, 8, 10) == (4, bad)
+        assert chosen.blame_records(pieces, 6, 5, True, 2, 8, 4) == (4, bad)
+        assert chosen.blame_records(pieces, 6, 5, True, 2, 8, 1) == (4, bad[:1])
+        assert chosen.blame_records(pieces, 6, 5, False, -1, 9, 1) == (0, [])
     for most in (0, -1, (1 << 20) + 1):
         with pytest.raises(ValueError, match="can be named"):
-            kit.blame_records([data], 6, 5, True, 2, 8, most)
+            chosen.blame_records([data], 6, 5, True, 2, 8, most)
 
 
-def test_the_first_record_of_a_time_is_found_and_nothing_behind_it_read(kit) -> None:
-    data = section(kit, [Record(0, t, b"k") for t in (5, 1, 9, 7, 9)])
+def test_the_first_record_of_a_time_is_found_and_nothing_behind_it_read(chosen) -> None:
+    data = section(chosen, [Record(0, t, b"k") for t in (5, 1, 9, 7, 9)])
 
     def pieces():
         yield data[:-3]
         raise LookupError
 
-    assert kit.find_record(pieces(), 5, 5, 0, 0, 6, 2**63 - 1) == (2, 9)
-    assert kit.find_record([data], 5, 5, 0, 3, 6, 2**63 - 1) == (3, 7)
-    assert kit.find_record([data], 5, 5, 4, 0, 6, 2**63 - 1) == (4, 9)
-    assert kit.find_record([data], 5, 5, 0, 3, 9, 9) == (4, 9)
-    assert kit.find_record([data], 5, 5, 0, 0, 10, 2**63 - 1) is None
+    assert chosen.find_record(pieces(), 5, 5, 0, 0, 6, 2**63 - 1) == (2, 9)
+    assert chosen.find_record([data], 5, 5, 0, 3, 6, 2**63 - 1) == (3, 7)
+    assert chosen.find_record([data], 5, 5, 4, 0, 6, 2**63 - 1) == (4, 9)
+    assert chosen.find_record([data], 5, 5, 0, 3, 9, 9) == (4, 9)
+    assert chosen.find_record([data], 5, 5, 0, 0, 10, 2**63 - 1) is None
     with pytest.raises(LookupError):
-        kit.find_record(pieces(), 5, 5, 0, 4, 6, 2**63 - 1)
+        chosen.find_record(pieces(), 5, 5, 0, 4, 6, 2**63 - 1)
     gaps = record(b"\0\0\x08\1\1\0") + record(b"\0\0\x0c\1\1\0")  # deltas 4 and 6
-    assert kit.find_record([gaps], 2, 100, 0, 5, 0, 100) == (6, 100)
+    assert chosen.find_record([gaps], 2, 100, 0, 5, 0, 100) == (6, 100)
 
 
-def test_header_names_that_are_no_text_are_read_as_java_reads_them(kit) -> None:
+def test_header_names_that_are_no_text_are_read_as_java_reads_them(chosen) -> None:
     data = record(b"\0\0\0\1\1\x02\x06a\xffb\1")
-    assert kit.decode_records(data, 1, 0, 0, None)[0].headers == (("a\ufffdb", None),)
+    assert chosen.decode_records(data, 1, 0, 0, None)[0].headers == (("a\ufffdb", None),)
 
 
-def test_any_buffer_may_hold_keys_and_values(kit) -> None:
-    builder = kit.Builder()
+def test_any_buffer_may_hold_keys_and_values(chosen) -> None:
+    builder = chosen.Builder()
     builder.append(0, bytearray(b"k"), memoryview(b"value")[1:3], [("h", bytearray())])
-    assert kit.decode_records(builder.take(), 1, 0, 0, None) == [
+    assert chosen.decode_records(builder.take(), 1, 0, 0, None) == [
         Record(0, 0, b"k", b"al", (("h", b""),))
     ]
 
@@ -261,30 +261,30 @@ def test_any_buffer_may_hold_keys_and_values(kit) -> None:
     ],
 )
 def test_a_record_that_cannot_be_written_leaves_the_builder_as_it_was(
-    kit, arguments, error
+    chosen, arguments, error
 ) -> None:
-    builder = kit.Builder()
+    builder = chosen.Builder()
     builder.append(1, b"a", b"b", ())
     with pytest.raises(error):
         builder.append(*arguments)
     builder.append(3, None, b"c", ())
-    assert kit.decode_records(builder.take(), 2, 0, 1, None) == [
+    assert chosen.decode_records(builder.take(), 2, 0, 1, None) == [
         Record(0, 1, b"a", b"b"),
         Record(1, 3, None, b"c"),
     ]
 
 
-def test_a_large_record_among_small_ones(kit) -> None:
+def test_a_large_record_among_small_ones(chosen) -> None:
     items = [Record(0, 0, None, b"x"), Record(1, 0, b"k" * 200_000, b"v" * (2 << 20))] * 2
-    data = section(kit, items)
-    decoded = kit.decode_records(data, 4, 0, 0, None)
+    data = section(chosen, items)
+    decoded = chosen.decode_records(data, 4, 0, 0, None)
     assert [item[1:] for item in decoded] == [item[1:] for item in items]
-    assert kit.check_records([data], 4, 0, False, *ANY_TIME) == (0, -1, -1)
+    assert chosen.check_records([data], 4, 0, False, *ANY_TIME) == (0, -1, -1)
 
 
-def test_records_survive_the_collector(kit) -> None:
-    data = section(kit, [Record(0, 0, b"k", b"v", (("h", b"x"),))] * 500)
-    decoded = kit.decode_records(data, 500, 0, 0, None)
+def test_records_survive_the_collector(chosen) -> None:
+    data = section(chosen, [Record(0, 0, b"k", b"v", (("h", b"x"),))] * 500)
+    decoded = chosen.decode_records(data, 500, 0, 0, None)
     gc.collect()
     assert decoded[499] == Record(499, 0, b"k", b"v", (("h", b"x"),))
     assert type(decoded[0]) is Record
@@ -311,24 +311,24 @@ def test_varints_of_64_bits_come_back(number) -> None:
 
 @given(st.binary(max_size=40))
 @example(b"")
-def test_keys_hash_as_in_other_clients(kit, key) -> None:
-    assert kit.murmur2(key) == kit.murmur2(bytearray(key)) == kafka_python_murmur2(key)
+def test_keys_hash_as_in_other_clients(chosen, key) -> None:
+    assert chosen.murmur2(key) == chosen.murmur2(bytearray(key)) == kafka_python_murmur2(key)
 
 
 @pytest.mark.parametrize(
     ("key", "java"),
     [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536)],
 )
-def test_keys_hash_as_in_java(kit, key, java) -> None:
-    assert kit.murmur2(key) == java % 2**32
+def test_keys_hash_as_in_java(chosen, key, java) -> None:
+    assert chosen.murmur2(key) == java % 2**32
 
 
 @given(
     st.lists(st.tuples(st.binary(max_size=20), st.integers(0, 2**60)), max_size=60),
     st.lists(st.binary(max_size=3), max_size=20),
 )
-def test_the_map_knows_the_last_offset_of_each_key(kit, puts, others) -> None:
-    offsets = kit.OffsetMap(64 << 10, SEED)
+def test_the_map_knows_the_last_offset_of_each_key(chosen, puts, others) -> None:
+    offsets = chosen.OffsetMap(64 << 10, SEED)
     for key, offset in puts:
         assert offsets.put(key, offset)
     known = dict(puts)
@@ -340,8 +340,8 @@ def test_the_map_knows_the_last_offset_of_each_key(kit, puts, others) -> None:
     assert all(offsets.get(key) == -1 for key in known)
 
 
-def test_a_full_map_takes_no_new_key_but_still_moves_the_ones_it_has(kit) -> None:
-    offsets = kit.OffsetMap(4000, SEED)
+def test_a_full_map_takes_no_new_key_but_still_moves_the_ones_it_has(chosen) -> None:
+    offsets = chosen.OffsetMap(4000, SEED)
     keys = [b"%d" % n for n in range(offsets.capacity + 1)]
     assert [offsets.put(key, 1) for key in keys] == [True] * offsets.capacity + [False]
     assert offsets.put(keys[0], 7)
@@ -349,13 +349,13 @@ def test_a_full_map_takes_no_new_key_but_still_moves_the_ones_it_has(kit) -> Non
     assert len(offsets) == offsets.capacity
 
 
-def test_a_batch_goes_into_the_map_from_an_offset_on_until_it_is_full(kit) -> None:
+def test_a_batch_goes_into_the_map_from_an_offset_on_until_it_is_full(chosen) -> None:
     items = [Record(key=None if n % 3 == 0 else b"%d" % n) for n in range(60)]
-    data = section(kit, items)
-    offsets = kit.OffsetMap(1 << 16, SEED)
+    data = section(chosen, items)
+    offsets = chosen.OffsetMap(1 << 16, SEED)
     assert offsets.put_records(data, 60, 1000, 1010) == 60
     assert [offsets.get(b"%d" % n) for n in (5, 10, 11, 12, 59)] == [-1, 1010, 1011, -1, 1059]
-    small = kit.OffsetMap(1000, SEED)
+    small = chosen.OffsetMap(1000, SEED)
     taken = small.put_records(data, 60, 0, 0)
     assert taken < 60
     assert len(small) == small.capacity == sum(item.key is not None for item in items[:taken])
@@ -374,8 +374,8 @@ def test_a_batch_goes_into_the_map_from_an_offset_on_until_it_is_full(kit) -> No
     st.booleans(),
     st.sampled_from([-1, 5, 2**42]),
 )
-def test_both_keep_the_same_records_of_a_batch(kit, items, latest, drop, horizon) -> None:
-    ours, theirs = kit.OffsetMap(10_000, SEED), native.PURE.OffsetMap(10_000, SEED)
+def test_both_keep_the_same_records_of_a_batch(chosen, items, latest, drop, horizon) -> None:
+    ours, theirs = chosen.OffsetMap(10_000, SEED), implementation.FALLBACK.OffsetMap(10_000, SEED)
     data, offset, base_timestamp = bytearray(), 0, 1000
     for key, dead, timestamp, step in items:
         body = bytearray(1)
@@ -392,12 +392,12 @@ def test_both_keep_the_same_records_of_a_batch(kit, items, latest, drop, horizon
     found = ours.retain(data, *rules)
     assert found == theirs.retain(data, *rules)
     kept, count, largest, rebased = found
-    before = kit.decode_records(data, len(items), 0, base_timestamp, None)
+    before = chosen.decode_records(data, len(items), 0, base_timestamp, None)
     after = before
     if kept is not None:
         assert kept[:61] == bytes(61)
         base = horizon if rebased else base_timestamp
-        after = kit.decode_records(kept[61:], count, 0, base, None)
+        after = chosen.decode_records(kept[61:], count, 0, base, None)
     last = {each.key: each.offset for each in before if each.offset <= latest}
     assert after == [
         each
@@ -414,15 +414,17 @@ def test_both_keep_the_same_records_of_a_batch(kit, items, latest, drop, horizon
 
 
 @given(st.binary(max_size=120), st.integers(-3, 20))
-def test_random_bytes_are_kept_or_refused_alike(kit, data, count) -> None:
-    ours, theirs = kit.OffsetMap(10_000, SEED), native.PURE.OffsetMap(10_000, SEED)
+def test_random_bytes_are_kept_or_refused_alike(chosen, data, count) -> None:
+    ours, theirs = chosen.OffsetMap(10_000, SEED), implementation.FALLBACK.OffsetMap(10_000, SEED)
     rules = (count, 0, 10, 0, False, 7)
     assert outcome(ours.retain, data, *rules) == outcome(theirs.retain, data, *rules)
 
 
 @given(st.binary(max_size=200), st.integers(0, 200), st.integers(-5, 5))
-def test_a_walk_over_bytes_that_are_no_batches_stops_where_it_began(kit, data, at, offset) -> None:
-    offsets = kit.OffsetMap(10_000, SEED)
+def test_a_walk_over_bytes_that_are_no_batches_stops_where_it_began(
+    chosen, data, at, offset
+) -> None:
+    offsets = chosen.OffsetMap(10_000, SEED)
     at = min(at, len(data))
     out = bytearray(100)
     assert offsets.put_plain(data, at, offset, 0) == (at, offset)
@@ -431,20 +433,20 @@ def test_a_walk_over_bytes_that_are_no_batches_stops_where_it_began(kit, data, a
     assert out == bytes(100)
 
 
-def test_a_map_may_be_told_to_stay_emptier(kit) -> None:
-    usual, half = kit.OffsetMap(1 << 16, SEED), kit.OffsetMap(1 << 16, SEED, 0.45)
+def test_a_map_may_be_told_to_stay_emptier(chosen) -> None:
+    usual, half = chosen.OffsetMap(1 << 16, SEED), chosen.OffsetMap(1 << 16, SEED, 0.45)
     assert half.capacity == pytest.approx(usual.capacity / 2, abs=1)
     for load in (0, 1.1, -1):
         with pytest.raises(ValueError, match="filled"):
-            kit.OffsetMap(1 << 16, SEED, load)
+            chosen.OffsetMap(1 << 16, SEED, load)
 
 
-def test_the_map_stays_within_its_memory(kit) -> None:
+def test_the_map_stays_within_its_memory(chosen) -> None:
     memory = 1 << 20
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        offsets = kit.OffsetMap(memory, SEED)
+        offsets = chosen.OffsetMap(memory, SEED)
         for n in range(offsets.capacity):
             offsets.put(b"%d" % n, 10**12 + n)
         _, most = tracemalloc.get_traced_memory()
@@ -455,11 +457,11 @@ def test_the_map_stays_within_its_memory(kit) -> None:
 
 
 @pytest.mark.parametrize(("memory", "seed"), [(10, SEED), (-1, SEED), (1000, b"short")])
-def test_a_map_needs_memory_and_a_seed(kit, memory, seed) -> None:
+def test_a_map_needs_memory_and_a_seed(chosen, memory, seed) -> None:
     with pytest.raises(ValueError, match="bytes"):
-        kit.OffsetMap(memory, seed)
+        chosen.OffsetMap(memory, seed)
     with pytest.raises(ValueError, match="offset"):
-        kit.OffsetMap(1000, SEED).put(b"k", -1)
+        chosen.OffsetMap(1000, SEED).put(b"k", -1)
 
 
 # ---- what only the extension can get wrong ----
@@ -479,22 +481,24 @@ class Meddler:
         return 0
 
 
-def test_a_builder_cannot_be_used_while_it_is_in_use(kit) -> None:
-    if kit.native:
-        builder = kit.Builder()
+def test_a_builder_cannot_be_used_while_it_is_in_use(chosen) -> None:
+    if chosen.native:
+        builder = chosen.Builder()
         builder.append(0, b"k", b"v", ())
         with pytest.raises(RuntimeError, match="in use"):
             builder.append(0, None, None, Meddler(builder))
         assert len(builder.take()) == 9
 
 
-def test_long_walks_let_other_threads_run(kit) -> None:
+def test_long_walks_let_other_threads_run(chosen) -> None:
     """Many threads walk the same bytes at once and agree."""
-    data = section(native.NATIVE or kit, [Record(key=b"k", value=bytes(90))] * 12_000)
+    data = section(implementation.NATIVE or chosen, [Record(key=b"k", value=bytes(90))] * 12_000)
     found: list[object] = []
     threads = [
         threading.Thread(
-            target=lambda: found.append(native.kit.check_records([data], 12_000, 0, True, 0, 0))
+            target=lambda: found.append(
+                implementation.chosen.check_records([data], 12_000, 0, True, 0, 0)
+            )
         )
         for _ in range(4)
     ]
@@ -505,24 +509,24 @@ def test_long_walks_let_other_threads_run(kit) -> None:
     assert found == [(0, -1, -1)] * 4
 
 
-def test_wrong_arguments_are_type_errors(kit) -> None:
+def test_wrong_arguments_are_type_errors(chosen) -> None:
     for call in (
-        lambda: kit.decode_records(b""),
-        lambda: kit.decode_records(5, 0, 0, 0, None),
-        lambda: kit.check_records([], 0, 0, False, 0),
-        lambda: kit.check_records(5, 0, 0, False, 0, 0),
-        lambda: kit.Builder().extend(5),
-        lambda: kit.Builder().append(0),
-        lambda: kit.OffsetMap(1000),
-        lambda: kit.OffsetMap(1000, SEED).get(5),
-        lambda: kit.OffsetMap(1000, SEED).retain(b"", 0, 0),
+        lambda: chosen.decode_records(b""),
+        lambda: chosen.decode_records(5, 0, 0, 0, None),
+        lambda: chosen.check_records([], 0, 0, False, 0),
+        lambda: chosen.check_records(5, 0, 0, False, 0, 0),
+        lambda: chosen.Builder().extend(5),
+        lambda: chosen.Builder().append(0),
+        lambda: chosen.OffsetMap(1000),
+        lambda: chosen.OffsetMap(1000, SEED).get(5),
+        lambda: chosen.OffsetMap(1000, SEED).retain(b"", 0, 0),
     ):
         with pytest.raises(TypeError):
             call()
 
 
-def test_bounds_hold_at_the_end_of_every_prefix(kit) -> None:
-    whole = section(kit, [Record(0, 2**40, b"key", b"value", (("a", b"b"), ("c", None)))])
+def test_bounds_hold_at_the_end_of_every_prefix(chosen) -> None:
+    whole = section(chosen, [Record(0, 2**40, b"key", b"value", (("a", b"b"), ("c", None)))])
     for size in range(len(whole)):
         with pytest.raises(ParseError):
-            kit.decode_records(whole[:size], 1, 0, 0, None)
+            chosen.decode_records(whole[:size], 1, 0, 0, None)

@@ -1,4 +1,4 @@
-"""Records on their way into batches: both twins take, and leave to others, the same ones."""
+"""Records on their way into batches: both implementations take, and leave, the same ones."""
 
 import gc
 import threading
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.records.record import Record
 from scriba.runtime.clock import SystemClock
 
@@ -21,8 +21,8 @@ SIZE = 110
 
 
 @pytest.fixture
-def ticket(kit):
-    class Handle(kit.Ticket):
+def ticket(chosen):
+    class Handle(chosen.Ticket):
         __slots__ = ()
 
         def __init__(self, batch, index, timestamp) -> None:
@@ -36,17 +36,17 @@ def ticket(kit):
 class Setting:
     """An intake with one topic of four partitions, each with an open batch."""
 
-    def __init__(self, kit, ticket, *, memory=ROOM, limit=ROOM, clock=None, by_key=True) -> None:
-        self.kit = kit
+    def __init__(self, chosen, ticket, *, memory=ROOM, limit=ROOM, clock=None, by_key=True) -> None:
+        self.chosen = chosen
         real, clock, lock = clock is MACHINE, clock or (lambda: 77), threading.RLock()
         self.topics = {"orders": TOPIC}
-        self.intake = kit.Intake(self.topics, ticket, clock, real, lock, memory, 1000, by_key)
-        self.channel = kit.Channel(limit, lock)
+        self.intake = chosen.Intake(self.topics, ticket, clock, real, lock, memory, 1000, by_key)
+        self.channel = chosen.Channel(limit, lock)
         self.channel.known = TOPIC
         self.channel.partitions = 4
         self.channel.sticky, self.channel.room = 2, ROOM
         self.intake.channels["orders"] = self.channel
-        self.builders = [kit.Builder() for _ in range(4)]
+        self.builders = [chosen.Builder() for _ in range(4)]
         for partition, builder in enumerate(self.builders):
             self.channel.open(partition, f"batch {partition}", builder)
 
@@ -59,12 +59,12 @@ class Setting:
     def records(self, partition):
         builder = self.builders[partition]
         count, base = builder.count, builder.base_timestamp
-        return self.kit.decode_records(builder.take(), count, 0, base, None)
+        return self.chosen.decode_records(builder.take(), count, 0, base, None)
 
 
 @pytest.fixture
-def setting(kit, ticket):
-    return Setting(kit, ticket)
+def setting(chosen, ticket):
+    return Setting(chosen, ticket)
 
 
 def test_a_record_goes_into_the_open_batch_and_its_handle_tells_where(setting) -> None:
@@ -82,21 +82,21 @@ def test_time_comes_from_the_clock_that_it_was_given(setting) -> None:
     assert setting.put().timestamp == 77
 
 
-def test_a_real_clock_tells_the_time_of_the_machine(kit, ticket) -> None:
+def test_a_real_clock_tells_the_time_of_the_machine(chosen, ticket) -> None:
     before = MACHINE()
-    assert before <= Setting(kit, ticket, clock=MACHINE).put().timestamp <= MACHINE()
+    assert before <= Setting(chosen, ticket, clock=MACHINE).put().timestamp <= MACHINE()
 
 
 @given(st.binary(max_size=40))
-def test_a_key_decides_on_the_partition_as_its_hash_says(kit, key) -> None:
-    setting = Setting(kit, lambda batch, index, timestamp: batch)
-    partition = (native.PURE.murmur2(key) & 0x7FFFFFFF) % 4
+def test_a_key_decides_on_the_partition_as_its_hash_says(chosen, key) -> None:
+    setting = Setting(chosen, lambda batch, index, timestamp: batch)
+    partition = (implementation.FALLBACK.murmur2(key) & 0x7FFFFFFF) % 4
     assert setting.put(key=key) == f"batch {partition}"
     assert setting.put(key=bytearray(key)) == f"batch {partition}"
 
 
-def test_keys_may_be_ignored(kit, ticket) -> None:
-    setting = Setting(kit, ticket, by_key=False)
+def test_keys_may_be_ignored(chosen, ticket) -> None:
+    setting = Setting(chosen, ticket, by_key=False)
     assert {setting.put(key=bytes([n])).batch for n in range(9)} == {"batch 2"}
 
 
@@ -156,12 +156,12 @@ def test_nothing_goes_into_a_closed_batch(setting) -> None:
     setting.channel.close(2)
     assert setting.put() is None
     setting.channel.close(17)
-    setting.channel.open(2, "another", setting.kit.Builder())
+    setting.channel.open(2, "another", setting.chosen.Builder())
     assert setting.put().batch == "another"
 
 
-def test_a_batch_gets_full_only_when_somebody_looks_at_it_afterwards(kit, ticket) -> None:
-    setting = Setting(kit, ticket, limit=3 * SIZE)
+def test_a_batch_gets_full_only_when_somebody_looks_at_it_afterwards(chosen, ticket) -> None:
+    setting = Setting(chosen, ticket, limit=3 * SIZE)
     assert setting.put(bytes(100)) is not None
     assert setting.put(bytes(100)) is not None
     assert setting.put(bytes(100)) is None
@@ -169,8 +169,8 @@ def test_a_batch_gets_full_only_when_somebody_looks_at_it_afterwards(kit, ticket
     assert setting.put(bytes(100), None, None, None, (), 0) is None
 
 
-def test_memory_is_a_limit_except_for_what_was_reserved(kit, ticket) -> None:
-    setting = Setting(kit, ticket, memory=2 * SIZE)
+def test_memory_is_a_limit_except_for_what_was_reserved(chosen, ticket) -> None:
+    setting = Setting(chosen, ticket, memory=2 * SIZE)
     assert setting.put(bytes(100)) is not None
     setting.intake.spend(SIZE)
     assert setting.put(bytes(100)) is None
@@ -187,30 +187,30 @@ def test_while_it_is_shut_only_those_get_in_that_have_memory(setting) -> None:
     assert setting.put(b"v", None, None, None, (), 20) is not None
 
 
-def test_any_callable_can_make_the_handles(kit) -> None:
-    setting = Setting(kit, lambda *fields: fields)
+def test_any_callable_can_make_the_handles(chosen) -> None:
+    setting = Setting(chosen, lambda *fields: fields)
     assert setting.put(timestamp=9) == ("batch 2", 0, 9)
 
 
 def test_no_partition_is_below_zero(setting) -> None:
     with pytest.raises(ValueError, match="no partition"):
-        setting.channel.open(-1, "batch", setting.kit.Builder())
+        setting.channel.open(-1, "batch", setting.chosen.Builder())
 
 
-def test_a_clock_that_fails_is_heard(kit, ticket) -> None:
+def test_a_clock_that_fails_is_heard(chosen, ticket) -> None:
     def stopped() -> Never:
         raise LookupError("no time")
 
     with pytest.raises(LookupError, match="no time"):
-        Setting(kit, ticket, clock=stopped).put()
+        Setting(chosen, ticket, clock=stopped).put()
 
 
-def test_a_batch_that_refers_to_its_intake_is_collected(kit, ticket) -> None:
+def test_a_batch_that_refers_to_its_intake_is_collected(chosen, ticket) -> None:
     class Batch:
         pass
 
-    setting, batch = Setting(kit, ticket), Batch()
-    setting.channel.open(2, batch, kit.Builder())
+    setting, batch = Setting(chosen, ticket), Batch()
+    setting.channel.open(2, batch, chosen.Builder())
     batch.home, batch.handle = setting, setting.put()
     gone = weakref.ref(batch)
     del setting, batch
@@ -218,9 +218,9 @@ def test_a_batch_that_refers_to_its_intake_is_collected(kit, ticket) -> None:
     assert gone() is None
 
 
-def test_threads_lose_nothing_while_another_one_closes_batches(kit, ticket) -> None:
+def test_threads_lose_nothing_while_another_one_closes_batches(chosen, ticket) -> None:
     """Each batch ends up with what its handles say, and memory with the sum of all."""
-    setting = Setting(kit, ticket)
+    setting = Setting(chosen, ticket)
     builders: dict[str, object] = {"batch 2": setting.builders[2]}
     handles: list[list] = [[], [], []]
 
@@ -234,7 +234,7 @@ def test_threads_lose_nothing_while_another_one_closes_batches(kit, ticket) -> N
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        name, builder = f"batch {len(builders) + 2}", kit.Builder()
+        name, builder = f"batch {len(builders) + 2}", chosen.Builder()
         builders[name] = builder
         setting.channel.open(2, name, builder)
         setting.channel.close(2)

@@ -1,4 +1,4 @@
-"""Records by column: both twins read and write the same, from any bytes."""
+"""Records by column: both implementations read and write the same, from any bytes."""
 
 from array import array
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scriba.errors import ParseError
-from scriba.native import implementation as native
+from scriba.native import implementation
 from scriba.native.arrow import Given, field
 from scriba.records.numbers import wrapped
 from scriba.records.record import Record
@@ -15,11 +15,11 @@ from scriba.records.record import Record
 content = st.none() | st.binary(max_size=80)
 times = st.integers(-(2**63), 2**63 - 1)
 records = st.lists(st.builds(Record, timestamp=times, key=content, value=content), max_size=12)
-BOTH = [kit for kit in (native.PURE, native.NATIVE) if kit is not None]
+BOTH = [chosen for chosen in (implementation.FALLBACK, implementation.NATIVE) if chosen is not None]
 
 
 def section(given: list[Record]) -> bytearray:
-    builder = native.PURE.Builder()
+    builder = implementation.FALLBACK.Builder()
     builder.extend(given)
     return builder.take()
 
@@ -46,10 +46,10 @@ def fields(taken: tuple[bytes, bytes, bytes, int], rows: int) -> list[bytes | No
     return found
 
 
-@pytest.mark.parametrize("kit", BOTH)
+@pytest.mark.parametrize("chosen", BOTH)
 @given(records, records, st.integers(0, 20), st.integers(0, 20), st.none() | times)
-def test_columns_hold_what_the_records_hold(kit, one, two, first, size, append_time) -> None:
-    columns, end = kit.Columns(), first + size
+def test_columns_hold_what_the_records_hold(chosen, one, two, first, size, append_time) -> None:
+    columns, end = chosen.Columns(), first + size
     assert columns.rows == columns.bytes == 0
     expected = []
     for base, batch in ((0, one), (len(one), two)):
@@ -67,16 +67,16 @@ def test_columns_hold_what_the_records_hold(kit, one, two, first, size, append_t
     assert fields(values, rows) == [record.value for _, record in expected]
 
 
-@pytest.mark.parametrize("kit", BOTH)
+@pytest.mark.parametrize("chosen", BOTH)
 @given(records, st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=4))
-def test_a_malformed_batch_leaves_the_columns_as_they_were(kit, batch, changes) -> None:
+def test_a_malformed_batch_leaves_the_columns_as_they_were(chosen, batch, changes) -> None:
     data = section([*batch, Record(timestamp=0, key=b"k", value=b"v")])
     for place, byte in changes:
         data[place % len(data)] = byte
-    columns, whole = kit.Columns(), section([Record(timestamp=5, key=None, value=b"before")])
+    columns, whole = chosen.Columns(), section([Record(timestamp=5, key=None, value=b"before")])
     columns.add(whole, 1, 7, 5, None, 0, 100)
     outcomes = []
-    for each in (columns, native.PURE.Columns()):
+    for each in (columns, implementation.FALLBACK.Columns()):
         try:
             outcomes.append(each.add(bytes(data), len(batch) + 1, 0, 0, None, 0, 100))
         except ParseError:
@@ -89,17 +89,17 @@ def test_a_malformed_batch_leaves_the_columns_as_they_were(kit, batch, changes) 
         assert (fields(keys, 1), fields(values, 1)) == ([None], [b"before"])
 
 
-@pytest.mark.parametrize("kit", BOTH)
+@pytest.mark.parametrize("chosen", BOTH)
 @given(st.lists(st.tuples(content, content), max_size=15), st.integers(1, 300), st.booleans())
-def test_rows_are_appended_as_records_until_the_batch_is_full(kit, rows, limit, keyed) -> None:
+def test_rows_are_appended_as_records_until_the_batch_is_full(chosen, rows, limit, keyed) -> None:
     keys, values = [key for key, _ in rows], [value for _, value in rows]
-    builder, row, batches = kit.Builder(), 1, []
+    builder, row, batches = chosen.Builder(), 1, []
     while row <= len(rows):
         begin = row
-        row = kit.append_rows(
+        row = chosen.append_rows(
             builder, 9, column(keys) if keyed else None, column(values), row, len(rows) + 1, limit
         )
-        expected = native.PURE.Builder()
+        expected = implementation.FALLBACK.Builder()
         size = 0
         for n in range(begin, row):
             assert size < limit
@@ -110,25 +110,26 @@ def test_rows_are_appended_as_records_until_the_batch_is_full(kit, rows, limit, 
     assert sum(batches) == len(rows)
 
 
-@pytest.mark.parametrize("kit", BOTH)
+@pytest.mark.parametrize("chosen", BOTH)
 @given(st.lists(content, max_size=40), st.integers(1, 2**31 - 1))
-def test_keys_find_their_partition(kit, keys, partitions) -> None:
-    found = kit.place_keys(column(keys), 1, len(keys) + 1, partitions, -7)
+def test_keys_find_their_partition(chosen, keys, partitions) -> None:
+    found = chosen.place_keys(column(keys), 1, len(keys) + 1, partitions, -7)
     assert list(array("i", found)) == [
-        -7 if key is None else (native.PURE.murmur2(key) & 0x7FFF_FFFF) % partitions for key in keys
+        -7 if key is None else (implementation.FALLBACK.murmur2(key) & 0x7FFF_FFFF) % partitions
+        for key in keys
     ]
 
 
-@pytest.mark.parametrize("kit", BOTH)
-def test_columns_that_lead_outside_are_refused(kit) -> None:
+@pytest.mark.parametrize("chosen", BOTH)
+def test_columns_that_lead_outside_are_refused(chosen) -> None:
     wrong = array("i", [0, 5]).tobytes(), b"four", None
     for call in (
-        lambda: kit.place_keys(wrong, 0, 1, 3, 0),
-        lambda: kit.place_keys(wrong, 0, 2, 3, 0),
-        lambda: kit.place_keys(column([b"k"]), 0, 1, 0, 0),
-        lambda: kit.append_rows(kit.Builder(), 0, None, wrong, 0, 1, 99),
-        lambda: kit.append_rows(kit.Builder(), 0, None, column([]), 0, 2, 99),
-        lambda: kit.append_rows(kit.Builder(), 0, wrong, column([b"v"]), -1, 1, 99),
+        lambda: chosen.place_keys(wrong, 0, 1, 3, 0),
+        lambda: chosen.place_keys(wrong, 0, 2, 3, 0),
+        lambda: chosen.place_keys(column([b"k"]), 0, 1, 0, 0),
+        lambda: chosen.append_rows(chosen.Builder(), 0, None, wrong, 0, 1, 99),
+        lambda: chosen.append_rows(chosen.Builder(), 0, None, column([]), 0, 2, 99),
+        lambda: chosen.append_rows(chosen.Builder(), 0, wrong, column([b"v"]), -1, 1, 99),
     ):
         with pytest.raises(ValueError, match=r"outside|so many rows"):
             call()
