@@ -1,5 +1,7 @@
 """Compaction of a log: what stays, what goes, and what may never change."""
 
+from typing import Any
+
 import pytest
 
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header, walk
@@ -7,8 +9,10 @@ from scriba.records.compression import Codec
 from scriba.records.header import DELETE_HORIZON
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.source import Damage
-from scriba.storage.log import Log
+from scriba.storage.log import Log, Slice
 from scriba.testing.sim.compacting import MEANS, append, compact, look
+from tests.typed import present
+from tests.unit.storage.shelf import Shelf
 
 DAY_MS = 86_400_000
 COMPACTED = TopicSettings(cleanup_policy=("compact",), segment_bytes=4000, index_interval_bytes=100)
@@ -17,24 +21,30 @@ pytestmark = pytest.mark.usefixtures("chosen")
 
 
 @pytest.fixture
-def log(shelf):
+def log(shelf: Shelf) -> Log:
     shelf.settings = COMPACTED
     return shelf.open()
 
 
-async def pairs(shelf, log: Log) -> list[tuple[int, str, str | None]]:
+async def pairs(shelf: Shelf, log: Log) -> list[tuple[int, str, str | None]]:
     return [
-        (each.offset, each.key.decode(), None if each.value is None else each.value.decode())
+        (
+            each.offset,
+            present(each.key).decode(),
+            None if each.value is None else each.value.decode(),
+        )
         for each in await shelf.consume(log)
     ]
 
 
-def end_txn(shelf, log: Log, producer_id: int, epoch: int, commit: bool) -> None:
+def end_txn(shelf: Shelf, log: Log, producer_id: int, epoch: int, commit: bool) -> None:
     batch = end_txn_batch(producer_id, epoch, EndTxnMarker(commit, 0), shelf.now.wall_ms)
     log.append(memoryview(batch), read_header(batch), 0, shelf.now)
 
 
-async def test_the_textbook_case_keeps_the_last_value_of_each_key_at_its_offset(shelf, log) -> None:
+async def test_the_textbook_case_keeps_the_last_value_of_each_key_at_its_offset(
+    shelf: Shelf, log: Log
+) -> None:
     for key, value in [
         ("K1", "A"),
         ("K2", "B"),
@@ -52,7 +62,9 @@ async def test_the_textbook_case_keeps_the_last_value_of_each_key_at_its_offset(
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-async def test_a_batch_keeps_its_place_its_codec_and_its_timestamps(shelf, log, codec) -> None:
+async def test_a_batch_keeps_its_place_its_codec_and_its_timestamps(
+    shelf: Shelf, log: Log, codec: Codec
+) -> None:
     append(log, [("a", "1"), ("b", "1"), ("a", "2")], shelf.now, codec)
     first_ms = shelf.now.wall_ms
     shelf.later(500)
@@ -69,7 +81,7 @@ async def test_a_batch_keeps_its_place_its_codec_and_its_timestamps(shelf, log, 
     ]
 
 
-async def test_a_batch_that_loses_nothing_is_copied_byte_for_byte(shelf, log) -> None:
+async def test_a_batch_that_loses_nothing_is_copied_byte_for_byte(shelf: Shelf, log: Log) -> None:
     append(log, [("a", "old")], shelf.now)
     append(log, [("b", "1"), ("c", "1")], shelf.now, Codec.LZ4, producer_id=7, producer_epoch=1,
            base_sequence=0)  # fmt: skip
@@ -80,7 +92,7 @@ async def test_a_batch_that_loses_nothing_is_copied_byte_for_byte(shelf, log) ->
     assert await shelf.fetch(log, 0) == before
 
 
-async def test_a_log_without_anything_to_remove_keeps_its_files(shelf, log) -> None:
+async def test_a_log_without_anything_to_remove_keeps_its_files(shelf: Shelf, log: Log) -> None:
     append(log, [("a", "1"), ("b", "1")], shelf.now)
     log.roll(shelf.now)
     path = shelf.directory / "00000000000000000000.log"
@@ -96,7 +108,9 @@ async def test_a_log_without_anything_to_remove_keeps_its_files(shelf, log) -> N
     assert shelf.files(".cleaned") == shelf.files(".deleted") == []
 
 
-async def test_a_tombstone_outlives_its_key_by_the_retention_and_then_goes(shelf, log) -> None:
+async def test_a_tombstone_outlives_its_key_by_the_retention_and_then_goes(
+    shelf: Shelf, log: Log
+) -> None:
     append(log, [("a", "1"), ("b", "1")], shelf.now)
     append(log, [("a", None)], shelf.now)
     append(log, [("z", "1")], shelf.now)
@@ -118,7 +132,9 @@ async def test_a_tombstone_outlives_its_key_by_the_retention_and_then_goes(shelf
     assert await pairs(shelf, log) == [(1, "b", "1"), (3, "z", "1")]
 
 
-async def test_a_map_too_small_takes_several_passes_and_loses_nothing(shelf, log) -> None:
+async def test_a_map_too_small_takes_several_passes_and_loses_nothing(
+    shelf: Shelf, log: Log
+) -> None:
     small = MEANS._replace(map_bytes=1 << 12)
     for turn in range(3):
         for n in range(0, 400, 8):
@@ -133,7 +149,9 @@ async def test_a_map_too_small_takes_several_passes_and_loses_nothing(shelf, log
     assert sorted(await pairs(shelf, log)) == [(800 + n, f"k{n}", "2") for n in range(400)]
 
 
-async def test_one_batch_with_more_keys_than_fit_is_compacted_in_parts(shelf, log) -> None:
+async def test_one_batch_with_more_keys_than_fit_is_compacted_in_parts(
+    shelf: Shelf, log: Log
+) -> None:
     tiny = MEANS._replace(map_bytes=600)
     append(log, [(f"k{n % 50}", f"{n}") for n in range(150)], shelf.now)
     log.roll(shelf.now)
@@ -145,7 +163,7 @@ async def test_one_batch_with_more_keys_than_fit_is_compacted_in_parts(shelf, lo
     assert [value for _, _, value in await pairs(shelf, log)] == [f"{n}" for n in range(100, 150)]
 
 
-async def test_small_neighbours_become_one_segment_up_to_its_size(shelf, log) -> None:
+async def test_small_neighbours_become_one_segment_up_to_its_size(shelf: Shelf, log: Log) -> None:
     for n in range(12):
         append(log, [(f"k{n % 3}", "x" * 700)], shelf.now)
         log.roll(shelf.now)
@@ -158,7 +176,9 @@ async def test_small_neighbours_become_one_segment_up_to_its_size(shelf, log) ->
     assert shelf.files(".log") == ["00000000000000000000.log", "00000000000000000012.log"]
 
 
-async def test_the_active_segment_and_open_transactions_are_out_of_reach(shelf, log) -> None:
+async def test_the_active_segment_and_open_transactions_are_out_of_reach(
+    shelf: Shelf, log: Log
+) -> None:
     append(log, [("a", "1")], shelf.now)
     log.roll(shelf.now)
     append(log, [("a", "2")], shelf.now, producer_id=5, producer_epoch=0, base_sequence=0,
@@ -170,9 +190,9 @@ async def test_the_active_segment_and_open_transactions_are_out_of_reach(shelf, 
     assert [value for _, _, value in await pairs(shelf, log)] == ["1", "2", "3"]
 
 
-async def test_aborted_records_go_and_never_win_over_committed_ones(shelf, log) -> None:
+async def test_aborted_records_go_and_never_win_over_committed_ones(shelf: Shelf, log: Log) -> None:
     append(log, [("a", "kept")], shelf.now)
-    txn = {"producer_epoch": 0, "transactional": True}
+    txn: dict[str, Any] = {"producer_epoch": 0, "transactional": True}
     append(log, [("a", "aborted")], shelf.now, producer_id=5, base_sequence=0, **txn)
     append(log, [("b", "committed")], shelf.now, producer_id=6, base_sequence=0, **txn)
     end_txn(shelf, log, 5, 0, commit=False)
@@ -188,9 +208,9 @@ async def test_aborted_records_go_and_never_win_over_committed_ones(shelf, log) 
 
 
 async def test_markers_go_when_nothing_of_their_transaction_is_left_and_time_has_passed(
-    shelf, log
+    shelf: Shelf, log: Log
 ) -> None:
-    txn = {"producer_epoch": 0, "transactional": True}
+    txn: dict[str, Any] = {"producer_epoch": 0, "transactional": True}
     append(log, [("a", "aborted")], shelf.now, producer_id=5, base_sequence=0, **txn)
     end_txn(shelf, log, 5, 0, commit=False)
     append(log, [("a", "1")], shelf.now, producer_id=6, base_sequence=0, **txn)
@@ -218,7 +238,9 @@ async def test_markers_go_when_nothing_of_their_transaction_is_left_and_time_has
     assert await pairs(shelf, log) == [(4, "a", "2")]
 
 
-async def test_a_known_producers_last_batch_stays_without_its_records(shelf, log) -> None:
+async def test_a_known_producers_last_batch_stays_without_its_records(
+    shelf: Shelf, log: Log
+) -> None:
     append(log, [("a", "1")], shelf.now, producer_id=9, producer_epoch=2, base_sequence=0)
     append(log, [("a", "2"), ("b", "2")], shelf.now, producer_id=9, producer_epoch=2,
            base_sequence=1)  # fmt: skip
@@ -237,7 +259,7 @@ async def test_a_known_producers_last_batch_stays_without_its_records(shelf, log
     assert await pairs(shelf, log) == [(3, "a", "3"), (4, "b", "3"), (5, "c", "1")]
 
 
-async def test_a_segment_reaches_as_far_as_those_it_replaces(shelf, log) -> None:
+async def test_a_segment_reaches_as_far_as_those_it_replaces(shelf: Shelf, log: Log) -> None:
     append(log, [("a", "1")], shelf.now)
     log.roll(shelf.now)
     append(log, [("a", "2")], shelf.now)
@@ -253,7 +275,7 @@ async def test_a_segment_reaches_as_far_as_those_it_replaces(shelf, log) -> None
     assert [(h.base_offset, h.count) for h in await shelf.headers(log, 0)] == [(3, 1)]
 
 
-async def test_damage_is_found_and_nothing_is_swapped_in(shelf, log) -> None:
+async def test_damage_is_found_and_nothing_is_swapped_in(shelf: Shelf, log: Log) -> None:
     append(log, [("a", "1" * 300)], shelf.now)
     append(log, [("a", "2" * 300)], shelf.now)
     log.roll(shelf.now)
@@ -268,11 +290,12 @@ async def test_damage_is_found_and_nothing_is_swapped_in(shelf, log) -> None:
     assert shelf.files() == before
 
 
-async def test_a_reader_of_a_replaced_segment_finishes(shelf, log) -> None:
+async def test_a_reader_of_a_replaced_segment_finishes(shelf: Shelf, log: Log) -> None:
     append(log, [("a", "1")], shelf.now)
     append(log, [("a", "2")], shelf.now)
     log.roll(shelf.now)
     found = await shelf.read(log, 0)
+    assert isinstance(found, Slice)
     await compact(shelf.disk, log, shelf.now)
     view = memoryview(bytearray(found.size))
     assert found.file.pread_into(view, found.position) == found.size
@@ -283,7 +306,7 @@ async def test_a_reader_of_a_replaced_segment_finishes(shelf, log) -> None:
     assert not shelf.files(".deleted")
 
 
-async def test_indexes_of_a_compacted_segment_find_every_record(shelf, log) -> None:
+async def test_indexes_of_a_compacted_segment_find_every_record(shelf: Shelf, log: Log) -> None:
     for n in range(60):
         append(log, [(f"k{n % 40}", f"{n}" * 20)], shelf.now)
         shelf.later(10)
@@ -303,7 +326,9 @@ async def test_indexes_of_a_compacted_segment_find_every_record(shelf, log) -> N
     assert found.offset == 31
 
 
-async def test_age_is_looked_up_only_where_a_rule_asks_and_leaves_few_files_open(shelf) -> None:
+async def test_age_is_looked_up_only_where_a_rule_asks_and_leaves_few_files_open(
+    shelf: Shelf,
+) -> None:
     shelf.settings = COMPACTED.replace(max_compaction_lag_ms=5000, min_compaction_lag_ms=10)
     log = shelf.open()
     for n in range(12):
@@ -319,7 +344,7 @@ async def test_age_is_looked_up_only_where_a_rule_asks_and_leaves_few_files_open
     assert len(awake) <= 5
 
 
-async def test_what_an_abandoned_attempt_left_cannot_undo_a_swap(shelf, log) -> None:
+async def test_what_an_abandoned_attempt_left_cannot_undo_a_swap(shelf: Shelf, log: Log) -> None:
     for n in range(8):
         append(log, [(f"k{n % 2}", "x" * 900)], shelf.now)
         log.roll(shelf.now)
@@ -332,7 +357,7 @@ async def test_what_an_abandoned_attempt_left_cannot_undo_a_swap(shelf, log) -> 
     assert [offset for offset, *_ in await pairs(shelf, log)] == [6, 7]
 
 
-async def stopped_log(shelf, log: Log) -> list[tuple[int, str, str | None]]:
+async def stopped_log(shelf: Shelf, log: Log) -> list[tuple[int, str, str | None]]:
     """Three closed segments, on disk; what they say."""
     for n in range(3):
         append(log, [("a", f"{n}"), (f"k{n}", "v")], shelf.now)
@@ -342,7 +367,7 @@ async def stopped_log(shelf, log: Log) -> list[tuple[int, str, str | None]]:
     return said
 
 
-async def test_a_start_gives_the_last_files_of_a_swap_their_names(shelf, log) -> None:
+async def test_a_start_gives_the_last_files_of_a_swap_their_names(shelf: Shelf, log: Log) -> None:
     said = await stopped_log(shelf, log)
     for suffix in (".index", ".timeindex"):
         path = shelf.directory / f"00000000000000000000{suffix}"
@@ -353,7 +378,9 @@ async def test_a_start_gives_the_last_files_of_a_swap_their_names(shelf, log) ->
     assert len(shelf.files(".timeindex")) == len(shelf.files(".log"))
 
 
-async def test_a_start_takes_back_a_segment_of_which_parts_are_unfinished(shelf, log) -> None:
+async def test_a_start_takes_back_a_segment_of_which_parts_are_unfinished(
+    shelf: Shelf, log: Log
+) -> None:
     said = await stopped_log(shelf, log)
     for name, content in [("2.log.swap", b""), ("2.index.cleaned", b""), ("4.log.cleaned", b"?")]:
         (shelf.directory / name.rjust(19 + len(name), "0")).write_bytes(content)
@@ -363,7 +390,9 @@ async def test_a_start_takes_back_a_segment_of_which_parts_are_unfinished(shelf,
     assert shelf.files(".swap") == shelf.files(".cleaned") == []
 
 
-async def test_a_start_puts_a_finished_segment_in_the_place_of_its_sources(shelf, log) -> None:
+async def test_a_start_puts_a_finished_segment_in_the_place_of_its_sources(
+    shelf: Shelf, log: Log
+) -> None:
     await stopped_log(shelf, log)
     second = shelf.directory / "00000000000000000002.log"
     swap = shelf.directory / "00000000000000000000.log.swap"

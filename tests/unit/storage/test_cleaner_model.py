@@ -4,6 +4,7 @@ import asyncio
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -33,6 +34,9 @@ TOPIC = TopicSettings(
     index_interval_bytes=64,
     delete_retention_ms=RETENTION_MS,
 )
+
+Act = tuple[str, Any, Any]
+"""What is done, and its two arguments, which are of the kinds that `act` draws."""
 
 key = st.integers(0, 6).map("k{}".format)
 value = st.none() | st.integers(0, 99).map("v{}".format)
@@ -131,7 +135,7 @@ class Story:
     def later(self, ms: int) -> None:
         self.now = Instant(self.now.mono_ms + ms, self.now.wall_ms + ms)
 
-    async def play(self, what: str, first, second) -> None:
+    async def play(self, what: str, first: Any, second: Any) -> None:
         model, log = self.model, self.log
         match what:
             case "write":
@@ -150,7 +154,9 @@ class Story:
             case "clean":
                 await self.clean(first)
 
-    def produce(self, given, producer: int, transactional: bool) -> None:
+    def produce(
+        self, given: list[tuple[str, str | None]], producer: int, transactional: bool
+    ) -> None:
         model = self.model
         if producer not in {each.producer_id for each in self.log.active_producers()}:
             model.sequences[producer] = 0
@@ -216,7 +222,7 @@ class Story:
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts=st.lists(act, max_size=40))
 def test_a_compacted_log_says_what_a_dictionary_of_all_that_was_written_says(
-    name: str, acts, monkeypatch
+    name: str, acts: list[Act], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = implementation.FALLBACK if name == "fallback" else implementation.NATIVE
     assert chosen is not None
@@ -237,7 +243,9 @@ def test_a_compacted_log_says_what_a_dictionary_of_all_that_was_written_says(
         asyncio.run(main(Path(root)))
 
 
-def files_after(acts, chosen: implementation.Implementation, monkeypatch) -> dict[str, bytes]:
+def files_after(
+    acts: list[Act], chosen: implementation.Implementation, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, bytes]:
     """What lies in the log's directory when it has been played through and closed."""
     monkeypatch.setattr(implementation, "chosen", chosen)
 
@@ -257,7 +265,9 @@ def files_after(acts, chosen: implementation.Implementation, monkeypatch) -> dic
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(acts=st.lists(act, max_size=40))
-def test_both_implementations_leave_the_same_bytes(acts, monkeypatch) -> None:
+def test_both_implementations_leave_the_same_bytes(
+    acts: list[Act], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert implementation.NATIVE is not None
     assert files_after(acts, implementation.NATIVE, monkeypatch) == files_after(
         acts, implementation.FALLBACK, monkeypatch

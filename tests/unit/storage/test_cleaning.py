@@ -1,6 +1,7 @@
 """Which log is compacted, how much of it, and what becomes one segment."""
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,7 +28,7 @@ def sealed(base: int, size: int = 100, oldest: int = 0, newest: int = 0) -> Seal
     return SealedSegment(base, size, size // 10, size // 5, oldest, newest)
 
 
-def facts(**more: object) -> LogFacts:
+def facts(**more: Any) -> LogFacts:
     """Four sealed segments of ten offsets each, and an active one from 40 to 50."""
     given = LogFacts(tuple(sealed(base) for base in (0, 10, 20, 30)), 40, 0, 50, 50, None)
     return given._replace(**more)

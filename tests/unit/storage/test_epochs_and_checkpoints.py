@@ -18,6 +18,7 @@ from scriba.storage.directory.names import (
 )
 from scriba.storage.directory.partition_metadata import encode_topic_id, read_topic_id
 from scriba.storage.epochs import Epochs
+from tests.unit.storage.shelf import Shelf
 
 
 def test_the_end_of_an_epoch_is_the_start_of_the_next() -> None:
@@ -62,7 +63,7 @@ def test_epochs_are_cut_at_both_ends() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 100)), max_size=30))
-def test_epochs_always_rise_and_survive_their_file(steps) -> None:
+def test_epochs_always_rise_and_survive_their_file(steps: list[tuple[int, int]]) -> None:
     epochs = Epochs()
     for epoch, start in steps:
         epochs.assign(epoch, start)
@@ -77,14 +78,14 @@ names = st.builds(
 
 
 @given(st.dictionaries(names, st.integers(0, 2**62), max_size=10))
-def test_checkpoints_come_back_in_kafkas_format(offsets) -> None:
+def test_checkpoints_come_back_in_kafkas_format(offsets: dict[PartitionName, int]) -> None:
     data = format_offsets(offsets)
     assert parse_offsets(data) == offsets
     assert data.startswith(f"0\n{len(offsets)}\n".encode())
 
 
 async def test_a_checkpoint_that_kafka_has_not_written_yet_is_nothing_to_complain_of(
-    shelf, caplog
+    shelf: Shelf, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = shelf.root / "checkpoint"
     path.write_bytes(b"")
@@ -92,7 +93,7 @@ async def test_a_checkpoint_that_kafka_has_not_written_yet_is_nothing_to_complai
     assert not caplog.records
 
 
-async def test_damaged_checkpoints_say_nothing(shelf) -> None:
+async def test_damaged_checkpoints_say_nothing(shelf: Shelf) -> None:
     path = shelf.root / "checkpoint"
     assert read_offsets(shelf.disk, str(path)) == {}
     for text in (
@@ -110,7 +111,7 @@ async def test_damaged_checkpoints_say_nothing(shelf) -> None:
 
 
 @given(names, st.binary(min_size=16, max_size=16))
-def test_partition_directories_are_told_from_all_others(name, unique) -> None:
+def test_partition_directories_are_told_from_all_others(name: PartitionName, unique: bytes) -> None:
     assert parse_partition_dir(partition_dir(*name)) == name
     for other in (deleted_dir(*name, unique), stray_dir(*name, unique)):
         assert parse_partition_dir(other) is None
@@ -145,12 +146,12 @@ version=1
 @pytest.mark.parametrize(
     "text", [b"", b"version=0\nbroker.id=1\n", b"version=1\nnode.id=1\n", b"version=1\n\xff"]
 )
-def test_meta_properties_that_make_no_sense_are_refused(text) -> None:
+def test_meta_properties_that_make_no_sense_are_refused(text: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         MetaProperties.decode(text)
 
 
-async def test_a_partitions_topic_is_known_by_its_id(shelf) -> None:
+async def test_a_partitions_topic_is_known_by_its_id(shelf: Shelf) -> None:
     directory = str(shelf.root)
     path = shelf.root / "partition.metadata"
     assert read_topic_id(shelf.disk, directory) is None

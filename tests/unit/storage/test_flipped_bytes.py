@@ -10,8 +10,9 @@ from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.records.batch import Record, decode_records, encode_batch, read_header
 from scriba.records.header import CRC_OFFSET, HEADER_SIZE, check_crc, walk
 from scriba.settings import TopicSettings
-from scriba.storage.log import Slice
+from scriba.storage.log import Log, Slice
 from scriba.storage.segments.not_resident import Cold
+from tests.unit.storage.shelf import Shelf
 
 SETTINGS = TopicSettings(segment_bytes=4000, index_interval_bytes=200)
 BATCHES = 60
@@ -24,11 +25,11 @@ MAGIC = range(16, 17)
 LAST_DELTA = range(23, 27)
 
 
-def told(offset):
+def told(offset: int) -> bytes:
     return f"value of {offset}".encode()
 
 
-async def filled(shelf):
+async def filled(shelf: Shelf) -> tuple[bytes, list[int]]:
     """A partition of some segments, as a clean shutdown leaves it; the positions in the first."""
     log = shelf.open(settings=SETTINGS)
     for number in range(BATCHES):
@@ -41,11 +42,11 @@ async def filled(shelf):
     return data, [position for position, _ in walk(data)]
 
 
-def reopened(shelf):
+def reopened(shelf: Shelf) -> Log:
     return shelf.open(settings=SETTINGS, recovery_point=BATCHES * PER_BATCH, clean=True)
 
 
-async def fetch(log, offset, max_bytes):
+async def fetch(log: Log, offset: int, max_bytes: int) -> bytearray:
     while True:
         found = log.read(offset, max_bytes, log.end_offset)
         if not isinstance(found, Cold):
@@ -57,7 +58,7 @@ async def fetch(log, offset, max_bytes):
     return data
 
 
-async def consume(log, offset, max_bytes):
+async def consume(log: Log, offset: int, max_bytes: int) -> list[tuple[int, bytes | None]]:
     """As a client reads from `offset` on; ParseError for what its checksum refuses."""
     seen = []
     while offset < log.end_offset:
@@ -73,13 +74,15 @@ async def consume(log, offset, max_bytes):
     return seen
 
 
-def expected(first=0):
+def expected(first: int = 0) -> list[tuple[int, bytes]]:
     return [(offset, told(offset)) for offset in range(first, BATCHES * PER_BATCH)]
 
 
 @pytest.mark.parametrize("byte", range(HEADER_SIZE))
 @pytest.mark.parametrize("flip", [0x01, 0x80])
-async def test_a_flipped_byte_never_sends_records_under_wrong_offsets(shelf, byte, flip) -> None:
+async def test_a_flipped_byte_never_sends_records_under_wrong_offsets(
+    shelf: Shelf, byte: int, flip: int
+) -> None:
     whole, positions = await filled(shelf)
     path = shelf.root / "t-0" / NAME
     for position in (positions[0], positions[1], positions[7], positions[-1]):
@@ -108,7 +111,7 @@ async def test_a_flipped_byte_never_sends_records_under_wrong_offsets(shelf, byt
 
 
 @pytest.mark.parametrize("byte", BASE_OFFSET)
-async def test_a_time_is_not_looked_up_under_a_wrong_offset(shelf, byte) -> None:
+async def test_a_time_is_not_looked_up_under_a_wrong_offset(shelf: Shelf, byte: int) -> None:
     whole, positions = await filled(shelf)
     hurt = read_header(whole, positions[7]).base_offset
     broken = bytearray(whole)
@@ -119,7 +122,7 @@ async def test_a_time_is_not_looked_up_under_a_wrong_offset(shelf, byte) -> None
         await log.offset_for_timestamp(1000 + hurt)
 
 
-async def test_what_was_looked_at_is_not_looked_at_again(shelf) -> None:
+async def test_what_was_looked_at_is_not_looked_at_again(shelf: Shelf) -> None:
     await filled(shelf)
     log = reopened(shelf)
     assert await consume(log, 0, 1 << 20) == expected()
@@ -129,7 +132,7 @@ async def test_what_was_looked_at_is_not_looked_at_again(shelf) -> None:
     assert shelf.disk.calls["read"] == before
 
 
-async def test_what_this_process_wrote_is_never_looked_at(shelf) -> None:
+async def test_what_this_process_wrote_is_never_looked_at(shelf: Shelf) -> None:
     log = shelf.open(settings=SETTINGS)
     for _ in range(3):
         shelf.append(log)
@@ -139,7 +142,7 @@ async def test_what_this_process_wrote_is_never_looked_at(shelf) -> None:
     assert shelf.disk.calls["read"] == before
 
 
-async def test_gaps_that_compaction_leaves_are_no_damage(shelf) -> None:
+async def test_gaps_that_compaction_leaves_are_no_damage(shelf: Shelf) -> None:
     whole, positions = await filled(shelf)
     less = bytearray(whole[: positions[3]] + whole[positions[9] :])
     for suffix in (".index", ".timeindex"):
@@ -150,7 +153,9 @@ async def test_gaps_that_compaction_leaves_are_no_damage(shelf) -> None:
     assert await consume(log, 0, 500) == [each for each in expected() if each[0] not in gone]
 
 
-async def test_many_small_batches_are_looked_at_in_parts(shelf, monkeypatch) -> None:
+async def test_many_small_batches_are_looked_at_in_parts(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("scriba.storage.segments.ascent.MOST_HEADERS", 5)
     await filled(shelf)
     log = reopened(shelf)

@@ -7,9 +7,10 @@ import pytest
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import TopicSettings
+from tests.unit.storage.shelf import Shelf
 
 
-async def test_flush_moves_the_flushed_end_to_what_was_written(shelf) -> None:
+async def test_flush_moves_the_flushed_end_to_what_was_written(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log, 3)
     assert log.flushed_offset == 0
@@ -20,7 +21,7 @@ async def test_flush_moves_the_flushed_end_to_what_was_written(shelf) -> None:
     assert shelf.disk.calls["sync"] == before
 
 
-async def test_many_who_wait_share_one_sync(shelf) -> None:
+async def test_many_who_wait_share_one_sync(shelf: Shelf) -> None:
     log = shelf.open(settings=TopicSettings())
     shelf.append(log)
     await log.flush()
@@ -42,7 +43,7 @@ async def test_many_who_wait_share_one_sync(shelf) -> None:
     assert shelf.disk.calls["sync"] - before == 2
 
 
-async def test_a_sync_under_way_promises_nothing_about_later_appends(shelf) -> None:
+async def test_a_sync_under_way_promises_nothing_about_later_appends(shelf: Shelf) -> None:
     log = shelf.open(settings=TopicSettings())
     shelf.append(log)
     shelf.disk.gate = asyncio.Event()
@@ -57,7 +58,7 @@ async def test_a_sync_under_way_promises_nothing_about_later_appends(shelf) -> N
     assert log.flushed_offset == 2
 
 
-async def test_a_waiter_that_goes_away_does_not_take_the_sync_with_it(shelf) -> None:
+async def test_a_waiter_that_goes_away_does_not_take_the_sync_with_it(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log)
     shelf.disk.gate = asyncio.Event()
@@ -71,7 +72,9 @@ async def test_a_waiter_that_goes_away_does_not_take_the_sync_with_it(shelf) -> 
     assert log.flushed_offset == 1
 
 
-async def test_segments_that_leave_the_log_while_a_sync_is_under_way_need_none(shelf) -> None:
+async def test_segments_that_leave_the_log_while_a_sync_is_under_way_need_none(
+    shelf: Shelf,
+) -> None:
     log = shelf.open()
     while log.end_offset < 200:
         shelf.append(log)
@@ -92,7 +95,9 @@ async def test_segments_that_leave_the_log_while_a_sync_is_under_way_need_none(s
     assert log.flushed_offset == 201
 
 
-async def test_new_files_are_in_their_directories_before_the_flushed_end_passes_them(shelf) -> None:
+async def test_new_files_are_in_their_directories_before_the_flushed_end_passes_them(
+    shelf: Shelf,
+) -> None:
     log = shelf.open(topic_id=bytes(range(16)))
     shelf.append(log)
     await log.flush()
@@ -116,14 +121,14 @@ async def test_new_files_are_in_their_directories_before_the_flushed_end_passes_
     assert ("sync_dir", "t-0") in shelf.disk.touched
 
 
-async def test_leader_epochs_are_durable_with_their_records(shelf) -> None:
+async def test_leader_epochs_are_durable_with_their_records(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log, epoch=4)
     await log.flush()
     assert (shelf.directory / "leader-epoch-checkpoint").read_text() == "0\n1\n4 0\n"
 
 
-async def test_after_a_failed_sync_there_is_no_second_try(shelf) -> None:
+async def test_after_a_failed_sync_there_is_no_second_try(shelf: Shelf) -> None:
     told = []
     log = shelf.open(on_failure=lambda log, failure: told.append((log.topic, failure.device)))
     shelf.append(log, 2)
@@ -144,7 +149,7 @@ async def test_after_a_failed_sync_there_is_no_second_try(shelf) -> None:
     assert len(await shelf.consume(log)) == 3
 
 
-async def test_everyone_who_waited_learns_of_the_failed_sync(shelf) -> None:
+async def test_everyone_who_waited_learns_of_the_failed_sync(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log)
     shelf.disk.broken = True
@@ -152,7 +157,9 @@ async def test_everyone_who_waited_learns_of_the_failed_sync(shelf) -> None:
     assert all(isinstance(result, KafkaError) for result in results)
 
 
-async def test_those_who_wait_for_the_next_sync_do_not_get_one_after_a_failure(shelf) -> None:
+async def test_those_who_wait_for_the_next_sync_do_not_get_one_after_a_failure(
+    shelf: Shelf,
+) -> None:
     log = shelf.open()
     shelf.append(log)
     shelf.disk.gate = asyncio.Event()
@@ -171,7 +178,7 @@ async def test_those_who_wait_for_the_next_sync_do_not_get_one_after_a_failure(s
     assert (shelf.disk.calls["sync"], log.flushed_offset) == (syncs, 0)
 
 
-async def test_a_full_disk_costs_the_batch_and_nothing_else(shelf) -> None:
+async def test_a_full_disk_costs_the_batch_and_nothing_else(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log, 2)
     size = log.size
@@ -187,7 +194,7 @@ async def test_a_full_disk_costs_the_batch_and_nothing_else(shelf) -> None:
     assert log.failure is None
 
 
-async def test_a_torn_batch_on_a_read_only_disk_goes_before_the_next_append(shelf) -> None:
+async def test_a_torn_batch_on_a_read_only_disk_goes_before_the_next_append(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log, 2)
     size = log.size
@@ -204,7 +211,7 @@ async def test_a_torn_batch_on_a_read_only_disk_goes_before_the_next_append(shel
     assert len(await shelf.consume(log)) == 3
 
 
-async def test_a_full_disk_at_a_roll_leaves_the_log_usable(shelf) -> None:
+async def test_a_full_disk_at_a_roll_leaves_the_log_usable(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log, size=3000)
     shelf.disk.full = "index"
@@ -217,7 +224,9 @@ async def test_a_full_disk_at_a_roll_leaves_the_log_usable(shelf) -> None:
     assert len(await shelf.consume(log, 10_000)) == 2
 
 
-async def test_damage_found_by_a_reader_takes_the_log_out_of_use_but_not_its_bytes(shelf) -> None:
+async def test_damage_found_by_a_reader_takes_the_log_out_of_use_but_not_its_bytes(
+    shelf: Shelf,
+) -> None:
     log = shelf.open()
     for _ in range(20):
         shelf.append(log)
@@ -244,7 +253,7 @@ async def test_damage_found_by_a_reader_takes_the_log_out_of_use_but_not_its_byt
     assert (await shelf.headers(log, 0, bound=1))[0].base_offset == 0
 
 
-async def test_closing_leaves_nothing_to_read_for_the_next_start(shelf) -> None:
+async def test_closing_leaves_nothing_to_read_for_the_next_start(shelf: Shelf) -> None:
     log = shelf.open()
     for i in range(100):
         shelf.append(log, producer_id=3, producer_epoch=0, base_sequence=i)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,7 @@ SETTINGS = TopicSettings(segment_bytes=3000, index_interval_bytes=200)
 DIRECTORY = "/data/t-0"
 
 
-def opened(volume: Volume, **more) -> Log:
+def opened(volume: Volume, **more: Any) -> Log:
     return Log.open(SimDisk(volume), DIRECTORY, "t", 0, None, SETTINGS, NOW, **more)
 
 
@@ -36,7 +37,11 @@ async def written(rng: SeededRng) -> tuple[Volume, bytes]:
     log = opened(volume)
     data = bytearray()
     for turn in range(60):
-        producer = {"producer_id": turn % 2, "producer_epoch": 0, "base_sequence": turn // 2}
+        producer: dict[str, Any] = {
+            "producer_id": turn % 2,
+            "producer_epoch": 0,
+            "base_sequence": turn // 2,
+        }
         batches = [
             encode_batch([Record(timestamp=NOW.wall_ms + turn, value=bytes(90))], **producer),
             encode_batch(
@@ -138,12 +143,12 @@ async def records_are_spoilt(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_damaged_indexes_checkpoints_and_snapshots_are_rebuilt(seed) -> None:
+def test_damaged_indexes_checkpoints_and_snapshots_are_rebuilt(seed: int) -> None:
     asyncio.run(derived_files_are_spoilt(seed))
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_damaged_records_are_cut_or_quarantined(seed) -> None:
+def test_damaged_records_are_cut_or_quarantined(seed: int) -> None:
     asyncio.run(records_are_spoilt(seed))
 
 

@@ -19,7 +19,7 @@ batches = st.lists(
 )
 
 
-def laid_out(steps) -> list[tuple[int, int, int]]:
+def laid_out(steps: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """(first offset, last offset, position) of batches with these gaps, lengths and sizes."""
     offset, position, found = BASE, 0, []
     for gap, more, size in steps:
@@ -31,7 +31,9 @@ def laid_out(steps) -> list[tuple[int, int, int]]:
 
 
 @given(batches, st.integers(1, 4), st.data())
-def test_an_offset_is_looked_for_at_or_before_its_batch(steps, every, data) -> None:
+def test_an_offset_is_looked_for_at_or_before_its_batch(
+    steps: list[tuple[int, int, int]], every: int, data: st.DataObject
+) -> None:
     all_batches = laid_out(steps)
     index = OffsetIndex(BASE)
     for batch in all_batches[1::every]:
@@ -49,14 +51,16 @@ def test_an_offset_is_looked_for_at_or_before_its_batch(steps, every, data) -> N
         assert position == wanted
     elif named >= 0:
         assert (named, position) in [(last, at) for _, last, at in all_batches]
-    named = [at for _, _, at in all_batches[1::every]]
+    positions = [at for _, _, at in all_batches[1::every]]
     limit = data.draw(st.integers(0, 30_000))
-    below = bisect_right(named, limit)
-    assert index.floor_position(limit) == (named[below - 1] if below else -1)
+    below = bisect_right(positions, limit)
+    assert index.floor_position(limit) == (positions[below - 1] if below else -1)
 
 
 @given(batches, st.data())
-def test_entries_are_the_same_whether_in_memory_or_in_the_file(steps, data) -> None:
+def test_entries_are_the_same_whether_in_memory_or_in_the_file(
+    steps: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
     entries = laid_out(steps)[1:]
     index = OffsetIndex(BASE)
     file = bytearray()
@@ -92,7 +96,7 @@ def test_zeros_at_the_end_and_entries_past_the_log_are_left_out() -> None:
 @pytest.mark.parametrize(
     "entries", [(5, 100, 5, 200), (5, 100, 6, 100), (5, 0), (9, 300, 7, 400), (7, 400, 9, 300)]
 )
-def test_entries_that_do_not_rise_are_damage(entries) -> None:
+def test_entries_that_do_not_rise_are_damage(entries: tuple[int, ...]) -> None:
     index = OffsetIndex(BASE, len(entries) // 2)
     assert not index.load(struct.pack(f">{len(entries)}i", *entries), SIZE)
     assert index.skipped == len(entries) // 2
@@ -130,7 +134,9 @@ stamps = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), min_size=1,
 
 
 @given(stamps, st.integers(-1, 60))
-def test_records_before_the_found_offset_are_all_older(steps, target) -> None:
+def test_records_before_the_found_offset_are_all_older(
+    steps: list[tuple[int, int]], target: int
+) -> None:
     index = TimeIndex(BASE)
     offset, latest, seen = BASE, (-1, BASE), []
     for stamp, more in steps:

@@ -5,6 +5,7 @@ files included. What was flushed must be there afterwards, byte for byte.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
@@ -24,6 +25,7 @@ from scriba.settings import TopicSettings
 from scriba.storage.log import EMPTY, Cold, Log
 from scriba.storage.producers.state import Producers
 from scriba.testing.sim.disk import DiskFaults, SimDisk, Volume
+from tests.typed import present
 
 PRODUCERS = 3
 
@@ -180,7 +182,7 @@ class Model:
         for batch in self.batches:
             header = read_header(batch)
             if header.is_control:
-                marker = read_end_txn_marker(batch)
+                marker = present(read_end_txn_marker(batch))
                 if header.producer_id in first and not marker.commit:
                     line = (header.producer_id, first[header.producer_id], header.base_offset)
                     aborted.append(line)
@@ -189,7 +191,7 @@ class Model:
                 first.setdefault(header.producer_id, header.base_offset)
         return aborted
 
-    async def _read_from(self, offset: int):
+    async def _read_from(self, offset: int) -> AsyncIterator[bytes]:
         while offset < self.log.end_offset:
             limit = 1 + self.rng.below(2000)
             while isinstance(found := self.log.read(offset, limit, self.log.end_offset), Cold):
@@ -241,5 +243,5 @@ async def live(model: Model, steps: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_log_is_a_prefix_of_what_was_appended(seed) -> None:
+def test_the_log_is_a_prefix_of_what_was_appended(seed: int) -> None:
     asyncio.run(live(Model(seed), 250))

@@ -2,6 +2,7 @@
 
 import json
 import os
+from typing import Any
 
 import pytest
 
@@ -10,26 +11,30 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import TopicSettings
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
+from scriba.storage.log import Log
+from tests.unit.storage.shelf import Shelf
 
 SETTINGS = TopicSettings(segment_bytes=4000)
 
 
-async def ready(shelf, **more) -> LogDir:
+async def ready(shelf: Shelf, **more: Any) -> LogDir:
     directory = LogDir.open(shelf.disk, str(shelf.root), shelf.offload, **more)
     await directory.adopt("cluster", 1, b"d" * 16)
     await directory.start()
     return directory
 
 
-async def log_in(shelf, directory: LogDir, partition: int = 0, topic_id: bytes | None = None):
+async def log_in(
+    shelf: Shelf, directory: LogDir, partition: int = 0, topic_id: bytes | None = None
+) -> Log:
     return await directory.open_log("t", partition, topic_id, SETTINGS, shelf.now)
 
 
-def names(shelf) -> set[str]:
+def names(shelf: Shelf) -> set[str]:
     return set(os.listdir(shelf.root))
 
 
-async def test_a_new_directory_becomes_ours(shelf) -> None:
+async def test_a_new_directory_becomes_ours(shelf: Shelf) -> None:
     directory = await ready(shelf)
     assert (directory.clean, directory.id) == (False, b"d" * 16)
     await directory.close(broker_epoch=5)
@@ -41,7 +46,7 @@ async def test_a_new_directory_becomes_ours(shelf) -> None:
     again.release()
 
 
-async def test_another_clusters_or_nodes_directory_is_refused_untouched(shelf) -> None:
+async def test_another_clusters_or_nodes_directory_is_refused_untouched(shelf: Shelf) -> None:
     directory = await ready(shelf)
     await directory.close()
     before = {name: (shelf.root / name).stat().st_mtime_ns for name in names(shelf)}
@@ -53,27 +58,27 @@ async def test_another_clusters_or_nodes_directory_is_refused_untouched(shelf) -
     assert {name: (shelf.root / name).stat().st_mtime_ns for name in names(shelf)} == before
 
 
-async def test_a_directory_in_use_is_refused(shelf) -> None:
+async def test_a_directory_in_use_is_refused(shelf: Shelf) -> None:
     directory = await ready(shelf)
     with pytest.raises(StartError, match="in use by another"):
         LogDir.open(shelf.disk, str(shelf.root), shelf.offload)
     directory.release()
 
 
-async def test_unreadable_meta_properties_stop_the_start_and_release_the_lock(shelf) -> None:
+async def test_unreadable_meta_properties_stop_the_start_and_release_the_lock(shelf: Shelf) -> None:
     (shelf.root / "meta.properties").write_text("version=7\n")
     for _ in range(2):
         with pytest.raises(StartError, match="cannot be read"):
             LogDir.open(shelf.disk, str(shelf.root), shelf.offload)
 
 
-async def test_a_path_that_is_no_directory_stops_the_start(shelf) -> None:
+async def test_a_path_that_is_no_directory_stops_the_start(shelf: Shelf) -> None:
     (shelf.root / "file").write_text("")
     with pytest.raises(StartError, match="cannot be used"):
         LogDir.open(shelf.disk, str(shelf.root / "file"), shelf.offload)
 
 
-async def test_after_a_clean_shutdown_logs_go_on_where_they_were(shelf) -> None:
+async def test_after_a_clean_shutdown_logs_go_on_where_they_were(shelf: Shelf) -> None:
     directory = await ready(shelf)
     for partition in range(3):
         log = await log_in(shelf, directory, partition, topic_id=b"t" * 16)
@@ -93,7 +98,7 @@ async def test_after_a_clean_shutdown_logs_go_on_where_they_were(shelf) -> None:
     await directory.close()
 
 
-async def test_a_crash_is_seen_as_one(shelf) -> None:
+async def test_a_crash_is_seen_as_one(shelf: Shelf) -> None:
     directory = await ready(shelf)
     log = await log_in(shelf, directory)
     shelf.append(log, 10)
@@ -108,7 +113,7 @@ async def test_a_crash_is_seen_as_one(shelf) -> None:
     directory.release()
 
 
-async def test_a_checkpoint_before_all_logs_are_open_forgets_none(shelf) -> None:
+async def test_a_checkpoint_before_all_logs_are_open_forgets_none(shelf: Shelf) -> None:
     directory = await ready(shelf)
     for partition in range(2):
         log = await log_in(shelf, directory, partition)
@@ -127,7 +132,7 @@ async def test_a_checkpoint_before_all_logs_are_open_forgets_none(shelf) -> None
     directory.release()
 
 
-async def test_a_topic_made_anew_is_not_measured_by_the_old_ones_checkpoints(shelf) -> None:
+async def test_a_topic_made_anew_is_not_measured_by_the_old_ones_checkpoints(shelf: Shelf) -> None:
     directory = await ready(shelf)
     old = await log_in(shelf, directory, topic_id=b"a" * 16)
     for _ in range(10):
@@ -149,7 +154,7 @@ async def test_a_topic_made_anew_is_not_measured_by_the_old_ones_checkpoints(she
     directory.release()
 
 
-async def test_a_truncation_lowers_the_recovery_point_first(shelf) -> None:
+async def test_a_truncation_lowers_the_recovery_point_first(shelf: Shelf) -> None:
     directory = await ready(shelf)
     log = await log_in(shelf, directory)
     for _ in range(10):
@@ -165,7 +170,7 @@ async def test_a_truncation_lowers_the_recovery_point_first(shelf) -> None:
     directory.release()
 
 
-async def test_a_failed_device_takes_all_its_logs_with_it(shelf) -> None:
+async def test_a_failed_device_takes_all_its_logs_with_it(shelf: Shelf) -> None:
     told = []
     directory = await ready(
         shelf, on_failure=lambda place, log, why: told.append(log and log.partition)
@@ -188,7 +193,9 @@ async def test_a_failed_device_takes_all_its_logs_with_it(shelf) -> None:
     assert not (shelf.root / ".kafka_cleanshutdown").exists()
 
 
-async def test_a_damaged_log_leaves_the_others_alone_but_no_mark_of_a_clean_end(shelf) -> None:
+async def test_a_damaged_log_leaves_the_others_alone_but_no_mark_of_a_clean_end(
+    shelf: Shelf,
+) -> None:
     directory = await ready(shelf)
     logs = [await log_in(shelf, directory, partition) for partition in range(2)]
     for log in logs:
@@ -200,7 +207,7 @@ async def test_a_damaged_log_leaves_the_others_alone_but_no_mark_of_a_clean_end(
     assert not (shelf.root / ".kafka_cleanshutdown").exists()
 
 
-async def test_directories_of_nobody_are_set_aside_and_kept(shelf) -> None:
+async def test_directories_of_nobody_are_set_aside_and_kept(shelf: Shelf) -> None:
     directory = await ready(shelf)
     for topic_id in (b"a" * 16, b"b" * 16):
         log = await log_in(shelf, directory, topic_id=topic_id)
@@ -215,7 +222,7 @@ async def test_directories_of_nobody_are_set_aside_and_kept(shelf) -> None:
     directory.release()
 
 
-async def test_a_checkpoint_flushes_sealed_segments_but_not_the_active_one(shelf) -> None:
+async def test_a_checkpoint_flushes_sealed_segments_but_not_the_active_one(shelf: Shelf) -> None:
     directory = await ready(shelf)
     log = await log_in(shelf, directory)
     for _ in range(60):

@@ -5,7 +5,8 @@ import os
 import pytest
 
 from scriba.settings import NodeSettings, TopicSettings
-from tests.unit.storage.conftest import Shelf
+from scriba.storage.log import Log
+from tests.unit.storage.shelf import Shelf
 
 SIZE = 4000
 
@@ -20,12 +21,14 @@ def sizes(shelf: Shelf) -> list[int]:
     return [os.path.getsize(shelf.directory / name) for name in shelf.files(".log")]
 
 
-def filled(shelf: Shelf, log, batches: int) -> None:
+def filled(shelf: Shelf, log: Log, batches: int) -> None:
     for _ in range(batches):
         shelf.append(log, 2)
 
 
-async def test_a_new_segment_has_its_full_size_and_a_sealed_one_only_its_batches(roomy) -> None:
+async def test_a_new_segment_has_its_full_size_and_a_sealed_one_only_its_batches(
+    roomy: Shelf,
+) -> None:
     log = roomy.open()
     assert sizes(roomy) == [SIZE]
     filled(roomy, log, 40)
@@ -37,7 +40,7 @@ async def test_a_new_segment_has_its_full_size_and_a_sealed_one_only_its_batches
     assert len(await roomy.consume(log)) == 80
 
 
-async def test_what_was_not_needed_is_given_back_at_the_end(roomy) -> None:
+async def test_what_was_not_needed_is_given_back_at_the_end(roomy: Shelf) -> None:
     log = roomy.open()
     filled(roomy, log, 3)
     size, end = log.size, log.end_offset
@@ -50,14 +53,14 @@ async def test_what_was_not_needed_is_given_back_at_the_end(roomy) -> None:
     assert sizes(roomy) == [log.size], "as with Kafka only a new file is given room"
 
 
-async def test_a_log_that_was_never_written_leaves_an_empty_file(roomy) -> None:
+async def test_a_log_that_was_never_written_leaves_an_empty_file(roomy: Shelf) -> None:
     await roomy.open().close()
     assert sizes(roomy) == [0]
     assert roomy.open(clean=True).end_offset == 0
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-async def test_after_a_crash_the_end_is_that_of_the_last_batch(roomy, flushed) -> None:
+async def test_after_a_crash_the_end_is_that_of_the_last_batch(roomy: Shelf, flushed: bool) -> None:
     log = roomy.open()
     filled(roomy, log, 30)
     if flushed:
@@ -73,7 +76,7 @@ async def test_after_a_crash_the_end_is_that_of_the_last_batch(roomy, flushed) -
 
 
 async def test_a_power_cut_that_undoes_the_trimming_of_a_sealed_segment_costs_nothing(
-    roomy,
+    roomy: Shelf,
 ) -> None:
     log = roomy.open()
     filled(roomy, log, 10)
@@ -91,7 +94,7 @@ async def test_a_power_cut_that_undoes_the_trimming_of_a_sealed_segment_costs_no
     assert len(await roomy.consume(log)) == len(kept) + 1
 
 
-async def test_a_truncated_log_goes_on_where_it_was_cut(roomy) -> None:
+async def test_a_truncated_log_goes_on_where_it_was_cut(roomy: Shelf) -> None:
     log = roomy.open()
     filled(roomy, log, 5)
     log.shortening.truncate_to(4, roomy.now)
@@ -101,7 +104,7 @@ async def test_a_truncated_log_goes_on_where_it_was_cut(roomy) -> None:
     assert len(await roomy.consume(log)) == 6
 
 
-async def test_a_write_that_failed_leaves_whole_batches(roomy) -> None:
+async def test_a_write_that_failed_leaves_whole_batches(roomy: Shelf) -> None:
     log = roomy.open()
     filled(roomy, log, 2)
     roomy.disk.full = ".log"

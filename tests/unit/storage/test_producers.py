@@ -1,5 +1,7 @@
 """Idempotent producers and transactions, as one partition sees them."""
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,14 +15,19 @@ from scriba.records.batch import (
     read_header,
     walk,
 )
+from scriba.records.header import BatchHeader
 from scriba.settings import TopicSettings
-from scriba.storage.log import Slice
+from scriba.storage.log import Appended, Log, Slice
 from scriba.storage.producers.state import AbortedTxn, Producers
+from tests.typed import present
+from tests.unit.storage.shelf import Shelf
 
 NEVER = 2**62
 
 
-def header(sequence: int, count: int = 1, *, pid: int = 1, epoch: int = 0, txn: bool = False):
+def header(
+    sequence: int, count: int = 1, *, pid: int = 1, epoch: int = 0, txn: bool = False
+) -> BatchHeader:
     return read_header(
         encode_batch(
             [Record(timestamp=50)] * count,
@@ -32,20 +39,22 @@ def header(sequence: int, count: int = 1, *, pid: int = 1, epoch: int = 0, txn: 
     )
 
 
-def write(state: Producers, offset: int, sequence: int, count: int = 1, **more) -> None:
+def write(state: Producers, offset: int, sequence: int, count: int = 1, **more: Any) -> None:
     batch = header(sequence, count, **more)
     assert state.check(batch) is None
     state.update(batch, offset, 100)
 
 
-def end(state: Producers, offset: int, commit: bool, *, pid: int = 1, epoch: int = 0, by: int = 0):
+def end(
+    state: Producers, offset: int, commit: bool, *, pid: int = 1, epoch: int = 0, by: int = 0
+) -> AbortedTxn | None:
     marker = EndTxnMarker(commit, by)
     batch = read_header(end_txn_batch(pid, epoch, marker, 60))
     state.check_marker(batch, marker)
     return state.end_txn(batch, marker, offset, 100)
 
 
-def refusal(state: Producers, sequence: int, **more) -> ErrorCode:
+def refusal(state: Producers, sequence: int, **more: Any) -> ErrorCode:
     with pytest.raises(KafkaError) as refused:
         state.check(header(sequence, **more))
     return refused.value.code
@@ -71,7 +80,7 @@ def test_the_last_five_batches_are_recognised_when_they_come_again() -> None:
     for i in range(7):
         write(state, 10 * i, 2 * i, 2)
     for i in range(2, 7):
-        repeat = state.check(header(2 * i, 2))
+        repeat = present(state.check(header(2 * i, 2)))
         assert (repeat.base_offset, repeat.last_offset) == (10 * i, 10 * i + 1)
     assert refusal(state, 2, count=2) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -80,7 +89,7 @@ def test_sequences_wrap() -> None:
     state = Producers()
     write(state, 0, 2**31 - 2, 2)
     write(state, 2, 0)
-    assert state.check(header(2**31 - 2, 2)).base_offset == 0
+    assert present(state.check(header(2**31 - 2, 2))).base_offset == 0
 
 
 def test_a_higher_epoch_starts_at_zero_and_fences_the_lower() -> None:
@@ -162,7 +171,7 @@ producers = st.lists(
 
 
 @given(producers)
-def test_a_snapshot_brings_everything_back(steps) -> None:
+def test_a_snapshot_brings_everything_back(steps: list[tuple[int, int, int, bool, bool]]) -> None:
     state = Producers()
     offset = 0
     epochs: dict[int, int] = {}
@@ -195,7 +204,7 @@ def test_a_snapshot_brings_everything_back(steps) -> None:
             assert _outcome(again, batch) == _outcome(state, batch)
 
 
-def _outcome(state: Producers, batch):
+def _outcome(state: Producers, batch: BatchHeader) -> ErrorCode | tuple[int, int] | None:
     try:
         repeat = state.check(batch)
     except KafkaError as error:
@@ -204,7 +213,7 @@ def _outcome(state: Producers, batch):
 
 
 @given(st.binary(max_size=200))
-def test_a_damaged_snapshot_is_noticed(data) -> None:
+def test_a_damaged_snapshot_is_noticed(data: bytes) -> None:
     with pytest.raises(ParseError):
         Producers.decode(data, 0, NEVER)
 
@@ -223,12 +232,12 @@ def test_every_bit_of_a_snapshot_counts() -> None:
 # ---- through the log, across restarts ----
 
 
-def send(shelf, log, sequence: int, count: int = 1, **more):
+def send(shelf: Shelf, log: Log, sequence: int, count: int = 1, **more: Any) -> Appended:
     return shelf.append(log, count, producer_id=4, producer_epoch=0, base_sequence=sequence, **more)
 
 
 @pytest.mark.parametrize("how", ["clean", "crash", "crash without snapshots"])
-async def test_a_retry_gets_its_original_offset_across_restarts(shelf, how) -> None:
+async def test_a_retry_gets_its_original_offset_across_restarts(shelf: Shelf, how: str) -> None:
     log = shelf.open()
     for i in range(30):
         shelf.append(log)
@@ -248,7 +257,7 @@ async def test_a_retry_gets_its_original_offset_across_restarts(shelf, how) -> N
     assert send(shelf, log, 60).base_offset == 90
 
 
-async def test_a_repeat_reports_the_brokers_time_of_the_first(shelf) -> None:
+async def test_a_repeat_reports_the_brokers_time_of_the_first(shelf: Shelf) -> None:
     log = shelf.open(settings=TopicSettings(message_timestamp_type="LogAppendTime"))
     data = encode_batch(
         [Record()], producer_id=4, producer_epoch=0, base_sequence=0, log_append_time=77
@@ -260,7 +269,7 @@ async def test_a_repeat_reports_the_brokers_time_of_the_first(shelf) -> None:
     assert shelf.append_batch(log, again) == (0, 0, 77, 0, True)
 
 
-async def test_expired_producers_do_not_come_back_from_a_snapshot(shelf) -> None:
+async def test_expired_producers_do_not_come_back_from_a_snapshot(shelf: Shelf) -> None:
     log = shelf.open()
     send(shelf, log, 0)
     await log.close()
@@ -273,7 +282,7 @@ async def test_expired_producers_do_not_come_back_from_a_snapshot(shelf) -> None
 
 
 @pytest.mark.parametrize("how", ["open", "clean", "crash", "damaged index"])
-async def test_aborted_transactions_are_known_to_readers(shelf, how) -> None:
+async def test_aborted_transactions_are_known_to_readers(shelf: Shelf, how: str) -> None:
     log = shelf.open()
     for turn in range(40):
         sent = {"producer_id": 8, "producer_epoch": 0, "transactional": True}
@@ -293,7 +302,7 @@ async def test_aborted_transactions_are_known_to_readers(shelf, how) -> None:
         log = shelf.open(recovery_point=120 if how != "crash" else 54, clean=how != "crash")
     expected = [(8, 3 * turn) for turn in range(1, 40, 2)]
 
-    def aborted(start: int, end: int):
+    def aborted(start: int, end: int) -> list[tuple[int, int]]:
         return [each[:2] for each in log.aborted_transactions(start, end)]
 
     assert aborted(0, 120) == expected
@@ -305,7 +314,7 @@ async def test_aborted_transactions_are_known_to_readers(shelf, how) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_reader_is_told_only_of_aborted_transactions_that_it_may_have_read(
-    shelf, restarted
+    shelf: Shelf, restarted: bool
 ) -> None:
     often = TopicSettings(index_interval_bytes=1000)
     log = shelf.open(settings=often)
@@ -329,7 +338,7 @@ async def test_a_reader_is_told_only_of_aborted_transactions_that_it_may_have_re
         assert len(told) < 30
 
 
-async def test_an_open_transaction_survives_restarts(shelf) -> None:
+async def test_an_open_transaction_survives_restarts(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log, 5)
     sent = {"producer_id": 8, "producer_epoch": 0, "transactional": True}

@@ -3,15 +3,19 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.batch import Record, encode_batch, read_header, walk
 from scriba.settings import TopicSettings
+from scriba.storage.log import Log
+from tests.typed import present
+from tests.unit.storage.shelf import Shelf
 
 
-def log_files(shelf) -> list[str]:
+def log_files(shelf: Shelf) -> list[str]:
     return [str(shelf.directory / name) for name in shelf.files(".log")]
 
 
@@ -19,7 +23,7 @@ def content(path: str) -> bytes:
     return Path(path).read_bytes()
 
 
-def filled(shelf, count: int = 100, **more):
+def filled(shelf: Shelf, count: int = 100, **more: Any) -> Log:
     log = shelf.open(**more)
     for i in range(count):
         shelf.append(log, epoch=i // 40, at=1000 + i)
@@ -34,7 +38,7 @@ def damage(path: str, position: int) -> None:
         file.write(bytes([byte[0] ^ 0xFF]))
 
 
-async def test_a_torn_tail_is_cut_to_the_last_whole_batch(shelf) -> None:
+async def test_a_torn_tail_is_cut_to_the_last_whole_batch(shelf: Shelf) -> None:
     filled(shelf, 3)
     (path,) = log_files(shelf)
     size = os.path.getsize(path)
@@ -47,7 +51,7 @@ async def test_a_torn_tail_is_cut_to_the_last_whole_batch(shelf) -> None:
         assert len(await shelf.consume(log)) == 3
 
 
-async def test_zeros_at_the_end_are_a_tail_too(shelf) -> None:
+async def test_zeros_at_the_end_are_a_tail_too(shelf: Shelf) -> None:
     filled(shelf, 3)
     (path,) = log_files(shelf)
     size = os.path.getsize(path)
@@ -57,7 +61,7 @@ async def test_zeros_at_the_end_are_a_tail_too(shelf) -> None:
 
 
 async def test_a_batch_that_fails_its_checksum_ends_the_log_and_takes_later_segments_with_it(
-    shelf,
+    shelf: Shelf,
 ) -> None:
     log = filled(shelf)
     assert log.segment_count > 3
@@ -72,7 +76,7 @@ async def test_a_batch_that_fails_its_checksum_ends_the_log_and_takes_later_segm
     assert shelf.append(log).base_offset == last + 1
 
 
-async def test_what_was_flushed_is_not_read_again(shelf) -> None:
+async def test_what_was_flushed_is_not_read_again(shelf: Shelf) -> None:
     log = shelf.open(settings=TopicSettings(index_interval_bytes=300))
     for i in range(2000):
         shelf.append(log, at=1000 + i)
@@ -84,10 +88,10 @@ async def test_what_was_flushed_is_not_read_again(shelf) -> None:
     log = shelf.open(recovery_point=2000, settings=log.settings)
     assert log.end_offset == 2010
     assert sum(1 for what, name in shelf.disk.touched if name.endswith(".log")) <= 3
-    assert (await log.max_timestamp_offset())[:2] == (2009, 3009)
+    assert present(await log.max_timestamp_offset())[:2] == (2009, 3009)
 
 
-async def test_damage_below_the_recovery_point_is_never_cut_away(shelf) -> None:
+async def test_damage_below_the_recovery_point_is_never_cut_away(shelf: Shelf) -> None:
     log = filled(shelf)
     await log.flush()
     paths = log_files(shelf)
@@ -109,20 +113,22 @@ async def test_damage_below_the_recovery_point_is_never_cut_away(shelf) -> None:
     assert shelf.open(recovery_point=100).failure is None
 
 
-async def test_a_log_shorter_than_what_was_flushed_is_damaged(shelf) -> None:
+async def test_a_log_shorter_than_what_was_flushed_is_damaged(shelf: Shelf) -> None:
     log = filled(shelf, 10)
     await log.flush()
     (path,) = log_files(shelf)
     os.truncate(path, os.path.getsize(path) // 2)
     log = shelf.open(recovery_point=10)
     assert (log.end_offset, log.failure is None) == (5, False)
-    assert "flushed up to 10" in log.failure.error.message
+    assert "flushed up to 10" in present(log.failure).error.message
     assert len(await shelf.consume(log)) == 5
 
 
 @pytest.mark.parametrize("clean", [True, False])
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", "index", ".snapshot", "checkpoint"])
-async def test_any_index_checkpoint_or_snapshot_may_be_missing(shelf, suffix, clean) -> None:
+async def test_any_index_checkpoint_or_snapshot_may_be_missing(
+    shelf: Shelf, suffix: str, clean: bool
+) -> None:
     log = filled(shelf)
     await log.close()
     expected = await shelf.consume(shelf.open(recovery_point=100, clean=True))
@@ -132,13 +138,13 @@ async def test_any_index_checkpoint_or_snapshot_may_be_missing(shelf, suffix, cl
     assert log.failure is None
     assert await shelf.consume(log) == expected
     assert log.epochs.entries() == [(0, 0), (1, 40), (2, 80)]
-    assert (await log.offset_for_timestamp(1050))[:2] == (50, 1050)
+    assert present(await log.offset_for_timestamp(1050))[:2] == (50, 1050)
     for offset in (0, 33, 99):
         assert (await shelf.headers(log, offset))[0].base_offset == offset
 
 
 @pytest.mark.parametrize("clean", [True, False])
-async def test_every_segment_has_its_index_files_again(shelf, clean) -> None:
+async def test_every_segment_has_its_index_files_again(shelf: Shelf, clean: bool) -> None:
     log = filled(shelf, 10, settings=TopicSettings(segment_bytes=400))
     await log.close()
     names = shelf.files("index")
@@ -154,7 +160,7 @@ async def test_every_segment_has_its_index_files_again(shelf, clean) -> None:
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"])
 @pytest.mark.parametrize("garbage", [b"", b"\1" * 24, b"\xff" * 25, bytes(10_000), b"0\n5\n1 2\n"])
 async def test_any_index_checkpoint_or_snapshot_may_be_garbage(
-    shelf, suffix, garbage, clean
+    shelf: Shelf, suffix: str, garbage: bytes, clean: bool
 ) -> None:
     log = filled(shelf)
     await log.close()
@@ -165,11 +171,11 @@ async def test_any_index_checkpoint_or_snapshot_may_be_garbage(
     assert log.failure is None
     assert await shelf.consume(log) == expected
     assert log.epochs.entries() == [(0, 0), (1, 40), (2, 80)]
-    assert (await log.offset_for_timestamp(1050))[:2] == (50, 1050)
-    assert (await log.max_timestamp_offset())[:2] == (99, 1099)
+    assert present(await log.offset_for_timestamp(1050))[:2] == (50, 1050)
+    assert present(await log.max_timestamp_offset())[:2] == (99, 1099)
 
 
-async def test_rebuilt_indexes_are_those_that_were_lost(shelf) -> None:
+async def test_rebuilt_indexes_are_those_that_were_lost(shelf: Shelf) -> None:
     log = filled(shelf)
     await log.close()
     names = shelf.files("index")
@@ -182,7 +188,7 @@ async def test_rebuilt_indexes_are_those_that_were_lost(shelf) -> None:
 
 
 async def test_an_index_that_kafka_preallocated_and_did_not_trim_is_read_up_to_its_zeros(
-    shelf,
+    shelf: Shelf,
 ) -> None:
     log = filled(shelf)
     await log.close()
@@ -196,7 +202,7 @@ async def test_an_index_that_kafka_preallocated_and_did_not_trim_is_read_up_to_i
 
 
 async def test_a_clean_directory_without_its_checkpoint_is_read_from_the_last_index_entry(
-    shelf,
+    shelf: Shelf,
 ) -> None:
     log = filled(shelf)
     await log.close()
@@ -204,7 +210,7 @@ async def test_a_clean_directory_without_its_checkpoint_is_read_from_the_last_in
     assert (log.end_offset, log.flushed_offset) == (100, 100)
 
 
-async def test_a_clean_mark_is_not_believed_against_the_files(shelf) -> None:
+async def test_a_clean_mark_is_not_believed_against_the_files(shelf: Shelf) -> None:
     log = filled(shelf, 10)
     await log.close()
     (path,) = log_files(shelf)
@@ -216,7 +222,7 @@ async def test_a_clean_mark_is_not_believed_against_the_files(shelf) -> None:
     assert (log.end_offset, log.failure) == (9, None)
 
 
-async def test_files_that_a_crash_left_behind_go(shelf) -> None:
+async def test_files_that_a_crash_left_behind_go(shelf: Shelf) -> None:
     log = filled(shelf)
     await log.close()
     leftovers = [
@@ -232,7 +238,7 @@ async def test_files_that_a_crash_left_behind_go(shelf) -> None:
     assert len(await shelf.consume(log)) == 100
 
 
-async def test_a_cleaned_segment_that_was_about_to_take_its_place_takes_it(shelf) -> None:
+async def test_a_cleaned_segment_that_was_about_to_take_its_place_takes_it(shelf: Shelf) -> None:
     log = filled(shelf)
     await log.close()
     first, second = shelf.files(".log")[:2]
@@ -246,14 +252,14 @@ async def test_a_cleaned_segment_that_was_about_to_take_its_place_takes_it(shelf
     assert not shelf.files(".swap")
 
 
-async def test_a_start_beyond_the_recovered_end_begins_anew_there(shelf) -> None:
+async def test_a_start_beyond_the_recovered_end_begins_anew_there(shelf: Shelf) -> None:
     log = filled(shelf, 10)
     log = shelf.open(log_start=50)
     assert (log.start_offset, log.end_offset, log.failure) == (50, 50, None)
     assert shelf.append(log).base_offset == 50
 
 
-async def test_the_start_from_the_checkpoint_holds(shelf) -> None:
+async def test_the_start_from_the_checkpoint_holds(shelf: Shelf) -> None:
     log = filled(shelf, 10)
     await log.close()
     log = shelf.open(recovery_point=10, clean=True, log_start=4)
@@ -261,7 +267,7 @@ async def test_the_start_from_the_checkpoint_holds(shelf) -> None:
     assert [r.offset for r in await shelf.consume(log)] == [4, 5, 6, 7, 8, 9]
 
 
-async def test_a_directory_of_another_topic_is_refused(shelf) -> None:
+async def test_a_directory_of_another_topic_is_refused(shelf: Shelf) -> None:
     log = shelf.open(topic_id=b"a" * 16)
     await log.close()
     assert shelf.open().topic_id == b"a" * 16
@@ -270,7 +276,7 @@ async def test_a_directory_of_another_topic_is_refused(shelf) -> None:
     assert refused.value.code is ErrorCode.INCONSISTENT_TOPIC_ID
 
 
-async def test_recovery_is_the_same_when_a_crash_interrupts_it(shelf) -> None:
+async def test_recovery_is_the_same_when_a_crash_interrupts_it(shelf: Shelf) -> None:
     filled(shelf)
     damage(log_files(shelf)[-1], 500)
     once = shelf.open()
@@ -280,7 +286,7 @@ async def test_recovery_is_the_same_when_a_crash_interrupts_it(shelf) -> None:
 
 
 async def test_producers_are_snapshotted_between_rolls_so_that_little_is_read(
-    shelf, monkeypatch
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scriba.storage.writer._SNAPSHOT_EVERY", 2000)
     log = shelf.open(settings=TopicSettings())
@@ -294,7 +300,7 @@ async def test_producers_are_snapshotted_between_rolls_so_that_little_is_read(
     assert log.active_producers()[0].last_sequence == 59
 
 
-async def test_every_cut_in_the_unflushed_tail_keeps_the_longest_valid_prefix(shelf) -> None:
+async def test_every_cut_in_the_unflushed_tail_keeps_the_longest_valid_prefix(shelf: Shelf) -> None:
     log = filled(shelf, 12)
     log.roll(shelf.now)
     for i in range(6):

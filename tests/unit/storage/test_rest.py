@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-from scriba.storage.log import EMPTY, Log
+from scriba.storage.log import EMPTY, Log, Slice
+from tests.unit.storage.shelf import Shelf
 
 
 def open_files(directory: Path) -> int:
@@ -17,14 +18,14 @@ def open_files(directory: Path) -> int:
     return held
 
 
-async def put_to_rest(shelf, log: Log) -> None:
+async def put_to_rest(shelf: Shelf, log: Log) -> None:
     log.rest_if_idle()
     assert log.rest_if_idle()
     for _ in range(2):
         await log.shortening.retention(shelf.now, 0)
 
 
-async def test_a_new_log_holds_no_file_open_until_its_first_record(shelf) -> None:
+async def test_a_new_log_holds_no_file_open_until_its_first_record(shelf: Shelf) -> None:
     log = shelf.open()
     assert open_files(shelf.directory) == 0
     assert log.read(0, 1000, 0) is EMPTY
@@ -33,7 +34,7 @@ async def test_a_new_log_holds_no_file_open_until_its_first_record(shelf) -> Non
     assert [record.offset for record in await shelf.consume(log)] == [0]
 
 
-async def test_a_log_without_records_is_closed_without_a_sync(shelf) -> None:
+async def test_a_log_without_records_is_closed_without_a_sync(shelf: Shelf) -> None:
     log = shelf.open()
     log.begin_epoch(3)
     shelf.disk.calls.clear()
@@ -48,7 +49,7 @@ async def test_a_log_without_records_is_closed_without_a_sync(shelf) -> None:
     assert ("sync_dir", "t-0") in shelf.disk.touched, "its name was not on the device before"
 
 
-async def test_an_idle_log_goes_to_rest_and_goes_on_where_it_was(shelf) -> None:
+async def test_an_idle_log_goes_to_rest_and_goes_on_where_it_was(shelf: Shelf) -> None:
     log = shelf.open()
     for i in range(200):
         shelf.append(log, at=i)
@@ -65,7 +66,7 @@ async def test_an_idle_log_goes_to_rest_and_goes_on_where_it_was(shelf) -> None:
     assert [record.offset for record in await shelf.consume(again)] == list(range(300))
 
 
-async def test_a_log_in_use_stays_awake(shelf) -> None:
+async def test_a_log_in_use_stays_awake(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log)
     assert not log.rest_if_idle()
@@ -76,7 +77,7 @@ async def test_a_log_in_use_stays_awake(shelf) -> None:
     assert log.rest_if_idle()
 
 
-async def test_an_epoch_is_written_down_with_its_first_record(shelf) -> None:
+async def test_an_epoch_is_written_down_with_its_first_record(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log, epoch=1)
     await log.flush()
@@ -93,11 +94,12 @@ async def test_an_epoch_is_written_down_with_its_first_record(shelf) -> None:
     ]
 
 
-async def test_a_reader_keeps_what_it_sends_from_until_it_is_done(shelf) -> None:
+async def test_a_reader_keeps_what_it_sends_from_until_it_is_done(shelf: Shelf) -> None:
     log = shelf.open()
     for i in range(10):
         shelf.append(log, at=i)
     sending = log.read(0, 1 << 20, log.end_offset)
+    assert isinstance(sending, Slice)
     assert log.rest_if_idle(or_not=True)
     assert open_files(shelf.directory) == 1
     assert sending.file.pread_into(memoryview(bytearray(sending.size)), 0) == sending.size
@@ -106,7 +108,7 @@ async def test_a_reader_keeps_what_it_sends_from_until_it_is_done(shelf) -> None
     assert [record.offset for record in await shelf.consume(log)] == list(range(10))
 
 
-async def test_a_log_that_only_readers_of_old_segments_use_goes_to_rest_too(shelf) -> None:
+async def test_a_log_that_only_readers_of_old_segments_use_goes_to_rest_too(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log)
     log.roll(shelf.now)

@@ -3,7 +3,7 @@
 
 import asyncio
 import errno
-from typing import Never
+from typing import Any, Never
 
 import pytest
 from hypothesis import given
@@ -12,18 +12,19 @@ from hypothesis import strategies as st
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import FAR_MS, PAUSE_MS, ClockWatch, Instant
 from scriba.settings import TopicSettings
-from scriba.storage.log import EMPTY
+from scriba.storage.log import EMPTY, Log, Slice
 from scriba.storage.retention import (
     Reason,
     SegmentFacts,
     before_start,
     over_size,
 )
+from tests.unit.storage.shelf import Shelf
 
 HOUR = 3_600_000
 
 
-def segments(shelf, count: int = 5, **settings):
+def segments(shelf: Shelf, count: int = 5, **settings: Any) -> Log:
     """A log of `count` segments of ten records, an hour apart, and one record more."""
     log = shelf.open(settings=TopicSettings(**settings))
     for _ in range(count):
@@ -33,7 +34,7 @@ def segments(shelf, count: int = 5, **settings):
     return log
 
 
-async def test_old_segments_go_by_the_age_of_their_newest_record(shelf) -> None:
+async def test_old_segments_go_by_the_age_of_their_newest_record(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=3 * HOUR + 60_000)
     gone = await log.shortening.retention(shelf.now, high_watermark=51)
     assert gone == [(0, Reason.AGE), (10, Reason.AGE)]
@@ -47,7 +48,7 @@ async def test_old_segments_go_by_the_age_of_their_newest_record(shelf) -> None:
     assert [r.offset for r in await shelf.consume(log)] == list(range(20, 51))
 
 
-async def test_nothing_at_or_above_the_high_watermark_goes(shelf) -> None:
+async def test_nothing_at_or_above_the_high_watermark_goes(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=1)
     shelf.later(HOUR)
     assert [base for base, _ in await log.shortening.retention(shelf.now, high_watermark=25)] == [
@@ -57,7 +58,7 @@ async def test_nothing_at_or_above_the_high_watermark_goes(shelf) -> None:
     assert log.start_offset == 20
 
 
-async def test_even_the_active_segment_goes_when_all_of_it_is_too_old(shelf) -> None:
+async def test_even_the_active_segment_goes_when_all_of_it_is_too_old(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=HOUR)
     await log.shortening.retention(shelf.later(2 * HOUR), high_watermark=51)
     assert (log.start_offset, log.end_offset, log.segment_count) == (51, 51, 1)
@@ -67,7 +68,7 @@ async def test_even_the_active_segment_goes_when_all_of_it_is_too_old(shelf) -> 
     assert shelf.open(recovery_point=52, clean=True).start_offset == 51
 
 
-async def test_segments_over_the_size_limit_go(shelf) -> None:
+async def test_segments_over_the_size_limit_go(shelf: Shelf) -> None:
     log = segments(shelf, retention_bytes=2500)
     sizes = [segment.size for segment in log._segments]
     await log.shortening.retention(shelf.now, high_watermark=51)
@@ -75,7 +76,7 @@ async def test_segments_over_the_size_limit_go(shelf) -> None:
     assert log.size - sizes[0] < 2500
 
 
-async def test_without_the_delete_policy_only_records_before_the_start_go(shelf) -> None:
+async def test_without_the_delete_policy_only_records_before_the_start_go(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=1, retention_bytes=1, cleanup_policy=("compact",))
     assert await log.shortening.retention(shelf.later(HOUR), 51) == []
     log.delete_records_to(33)
@@ -83,7 +84,7 @@ async def test_without_the_delete_policy_only_records_before_the_start_go(shelf)
     assert log.start_offset == 33
 
 
-async def test_a_restarted_log_knows_the_age_of_its_segments(shelf) -> None:
+async def test_a_restarted_log_knows_the_age_of_its_segments(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=3 * HOUR)
     await log.close()
     log = shelf.open(recovery_point=51, clean=True, settings=log.settings)
@@ -96,14 +97,15 @@ async def test_a_restarted_log_knows_the_age_of_its_segments(shelf) -> None:
     assert f"{20:020}.log" not in read, "only what is to be deleted is confirmed"
 
 
-async def test_age_is_left_alone_while_the_clock_is_in_doubt(shelf) -> None:
+async def test_age_is_left_alone_while_the_clock_is_in_doubt(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=HOUR)
     assert await log.shortening.retention(shelf.later(100 * HOUR), 51, by_age=False) == []
 
 
-async def test_readers_of_a_deleted_segment_finish(shelf) -> None:
+async def test_readers_of_a_deleted_segment_finish(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=HOUR)
     found = log.read(0, 1 << 20, 51)
+    assert isinstance(found, Slice)
     await log.shortening.retention(shelf.later(50 * HOUR), 51)
     view = memoryview(bytearray(found.size))
     assert found.file.pread_into(view, found.position) == found.size
@@ -112,7 +114,7 @@ async def test_readers_of_a_deleted_segment_finish(shelf) -> None:
     assert refused.value.code is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-async def test_deleting_records_moves_the_start_and_whole_segments_follow(shelf) -> None:
+async def test_deleting_records_moves_the_start_and_whole_segments_follow(shelf: Shelf) -> None:
     log = segments(shelf)
     assert log.delete_records_to(25) == 25
     assert log.delete_records_to(7) == 25
@@ -125,7 +127,9 @@ async def test_deleting_records_moves_the_start_and_whole_segments_follow(shelf)
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=8), st.integers(-1, 300), st.data())
-def test_size_retention_keeps_at_least_what_it_promises(sizes, limit, data) -> None:
+def test_size_retention_keeps_at_least_what_it_promises(
+    sizes: list[int], limit: int, data: st.DataObject
+) -> None:
     facts = [SegmentFacts(10 * (i + 1), size) for i, size in enumerate(sizes)]
     mark = data.draw(st.integers(0, 10 * len(sizes)))
     count = over_size(facts, limit, mark)
@@ -165,7 +169,7 @@ def test_a_clock_that_comes_back_is_believed_at_once() -> None:
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-async def test_truncation_leaves_a_prefix_of_whole_batches(shelf, reopened) -> None:
+async def test_truncation_leaves_a_prefix_of_whole_batches(shelf: Shelf, reopened: bool) -> None:
     log = shelf.open()
     for i in range(60):
         shelf.append(log, 2, epoch=i // 20, producer_id=1, producer_epoch=0, base_sequence=2 * i)
@@ -188,7 +192,9 @@ async def test_truncation_leaves_a_prefix_of_whole_batches(shelf, reopened) -> N
         assert (await shelf.headers(log, end))[0].base_offset == end
 
 
-async def test_truncating_beyond_the_end_only_forgets_an_epoch_without_records(shelf) -> None:
+async def test_truncating_beyond_the_end_only_forgets_an_epoch_without_records(
+    shelf: Shelf,
+) -> None:
     log = shelf.open()
     shelf.append(log, 3, epoch=1)
     log.begin_epoch(2)
@@ -197,7 +203,7 @@ async def test_truncating_beyond_the_end_only_forgets_an_epoch_without_records(s
     assert log.epochs.entries() == [(1, 0)]
 
 
-async def test_a_log_can_be_emptied_and_go_on_elsewhere(shelf) -> None:
+async def test_a_log_can_be_emptied_and_go_on_elsewhere(shelf: Shelf) -> None:
     log = segments(shelf)
     log.shortening.truncate_fully(1000, shelf.now)
     assert (log.start_offset, log.end_offset, log.segment_count) == (1000, 1000, 1)
@@ -210,7 +216,7 @@ async def test_a_log_can_be_emptied_and_go_on_elsewhere(shelf) -> None:
     assert (log.start_offset, log.end_offset) == (5, 5)
 
 
-async def test_a_flush_that_began_before_a_truncation_promises_nothing(shelf) -> None:
+async def test_a_flush_that_began_before_a_truncation_promises_nothing(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log, 10)
     shelf.append(log, 10)
@@ -231,7 +237,7 @@ async def test_a_flush_that_began_before_a_truncation_promises_nothing(shelf) ->
 # ---- the end of a partition ----
 
 
-async def test_a_deleted_partition_gets_another_name_at_once_and_goes_later(shelf) -> None:
+async def test_a_deleted_partition_gets_another_name_at_once_and_goes_later(shelf: Shelf) -> None:
     log = shelf.open(topic_id=b"i" * 16)
     shelf.append(log)
     log.shortening.begin_delete()
@@ -246,10 +252,11 @@ async def test_a_deleted_partition_gets_another_name_at_once_and_goes_later(shel
     assert [path.name for path in shelf.root.iterdir()] == ["t-0"]
 
 
-async def test_senders_finish_although_their_partition_is_deleted(shelf) -> None:
+async def test_senders_finish_although_their_partition_is_deleted(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log)
     found = log.read(0, 1000, 1)
+    assert isinstance(found, Slice)
     log.shortening.begin_delete(b"u" * 16)
     view = memoryview(bytearray(found.size))
     assert found.file.pread_into(view, found.position) == found.size
@@ -259,9 +266,9 @@ async def test_senders_finish_although_their_partition_is_deleted(shelf) -> None
 
 
 async def test_deleting_a_partition_while_it_is_flushed_harms_neither_device_nor_successor(
-    shelf,
+    shelf: Shelf,
 ) -> None:
-    told = []
+    told: list[str] = []
     log = shelf.open(on_failure=lambda log, failure: told.append(failure))
     for _ in range(60):
         shelf.append(log, epoch=3)
@@ -281,7 +288,7 @@ async def test_deleting_a_partition_while_it_is_flushed_harms_neither_device_nor
     assert len(await shelf.consume(successor)) == 1
 
 
-async def test_readers_of_many_segments_leave_few_files_open(shelf) -> None:
+async def test_readers_of_many_segments_leave_few_files_open(shelf: Shelf) -> None:
     log = segments(shelf, count=40, retention_ms=-1)
     await log.flush()
     await shelf.consume(log)
@@ -294,11 +301,13 @@ async def test_readers_of_many_segments_leave_few_files_open(shelf) -> None:
     assert len(await shelf.consume(log)) == 401
 
 
-async def test_retention_on_a_full_device_drops_what_it_can_and_the_rest_later(shelf) -> None:
+async def test_retention_on_a_full_device_drops_what_it_can_and_the_rest_later(
+    shelf: Shelf,
+) -> None:
     log = segments(shelf, retention_ms=HOUR)
     shelf.later(5 * HOUR)
     shelf.disk.full = "index"
-    told = []
+    told: list[str] = []
     log.on_refused = told.append
     await log.shortening.retention(shelf.now, 51)
     assert ["t-0 cannot begin a segment" in each for each in told] == [True]
@@ -310,16 +319,18 @@ async def test_retention_on_a_full_device_drops_what_it_can_and_the_rest_later(s
     assert (log.start_offset, log.failure) == (51, None)
 
 
-def no_longer_names(shelf, monkeypatch) -> None:
+def no_longer_names(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device so full that a directory takes no entry more."""
 
-    def rename(old, new) -> Never:
+    def rename(old: str, new: str) -> Never:
         raise OSError(errno.ENOSPC, "no space left", new)
 
     monkeypatch.setattr(shelf.disk, "rename", rename)
 
 
-async def test_segments_go_at_once_where_not_even_another_name_fits(shelf, monkeypatch) -> None:
+async def test_segments_go_at_once_where_not_even_another_name_fits(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = segments(shelf, retention_ms=HOUR)
     shelf.later(5 * HOUR)
     before = log.segment_count
@@ -329,7 +340,9 @@ async def test_segments_go_at_once_where_not_even_another_name_fits(shelf, monke
     assert len(shelf.files(".log")) == 1
 
 
-async def test_a_topic_is_deleted_where_not_even_another_name_fits(shelf, monkeypatch) -> None:
+async def test_a_topic_is_deleted_where_not_even_another_name_fits(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = segments(shelf)
     no_longer_names(shelf, monkeypatch)
     log.shortening.begin_delete()

@@ -1,15 +1,20 @@
 """A transaction opens in a partition only where its coordinator knows of it (KIP-890)."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch, read_header
-from scriba.storage.producers.state import MAX_EPOCH, Producers, Verification
+from scriba.records.header import BatchHeader
+from scriba.storage.producers.state import MAX_EPOCH, AbortedTxn, Producers, Verification
+from tests.typed import present
 
 NOW = 1_000
 
 
-def header(sequence: int = 0, *, epoch: int = 0, pid: int = 1):
+def header(sequence: int = 0, *, epoch: int = 0, pid: int = 1) -> BatchHeader:
     return read_header(
         encode_batch(
             [Record(timestamp=50)],
@@ -21,18 +26,24 @@ def header(sequence: int = 0, *, epoch: int = 0, pid: int = 1):
     )
 
 
-def verify(state: Producers, epoch: int = 0, sequence: int = 0, bumps: bool = True):
+def verify(
+    state: Producers, epoch: int = 0, sequence: int = 0, bumps: bool = True
+) -> Verification | None:
     return state.begin_verification(1, epoch, sequence, bumps, NOW)
 
 
-def write(state: Producers, offset: int, sequence: int, verification, epoch: int = 0) -> None:
+def write(
+    state: Producers, offset: int, sequence: int, verification: Verification | None, epoch: int = 0
+) -> None:
     batch = header(sequence, epoch=epoch)
     state.admit(batch, verification)
     assert state.check(batch) is None
     state.update(batch, offset, NOW)
 
 
-def end(state: Producers, offset: int, epoch: int, version: int = 2, commit: bool = True):
+def end(
+    state: Producers, offset: int, epoch: int, version: int = 2, commit: bool = True
+) -> AbortedTxn | None:
     marker = EndTxnMarker(commit, 0)
     batch = read_header(end_txn_batch(1, epoch, marker, 60))
     state.check_marker_epoch(1, epoch, version)
@@ -40,7 +51,7 @@ def end(state: Producers, offset: int, epoch: int, version: int = 2, commit: boo
     return state.end_txn(batch, marker, offset, NOW)
 
 
-def code(call, *arguments, **named) -> ErrorCode:
+def code(call: Callable[..., object], *arguments: object, **named: Any) -> ErrorCode:
     with pytest.raises(KafkaError) as refused:
         call(*arguments, **named)
     return refused.value.code
@@ -65,7 +76,7 @@ def test_a_batch_that_nobody_verified_opens_no_transaction() -> None:
 
 @pytest.mark.parametrize("bumps", [True, False])
 def test_a_marker_that_comes_while_the_coordinator_is_asked_makes_the_answer_worthless(
-    bumps,
+    bumps: bool,
 ) -> None:
     state = Producers()
     verification = verify(state, bumps=bumps)
@@ -121,7 +132,7 @@ def test_a_batch_does_not_overtake_an_earlier_one_that_is_still_being_verified()
 
 def test_a_higher_epoch_takes_over_a_verification_that_is_under_way() -> None:
     state = Producers()
-    first = verify(state, epoch=0, sequence=5, bumps=False)
+    first = present(verify(state, epoch=0, sequence=5, bumps=False))
     assert verify(state, epoch=1, sequence=0, bumps=False) is first
     assert (first.epoch, first.lowest_sequence) == (1, 0)
 
@@ -146,7 +157,7 @@ def test_a_marker_that_comes_twice_is_taken_twice() -> None:
 def test_a_marker_of_the_older_versions_has_the_epoch_of_its_transaction() -> None:
     state = Producers()
     write(state, 0, 0, verify(state, bumps=False))
-    aborted = end(state, 1, epoch=0, version=0, commit=False)
+    aborted = present(end(state, 1, epoch=0, version=0, commit=False))
     assert (aborted.first_offset, aborted.last_offset) == (0, 1)
     write(state, 2, 1, verify(state, sequence=1, bumps=False))
 
