@@ -18,6 +18,7 @@ from scriba.client.model import TopicPartition
 from scriba.client.settings import ClientSettings
 from scriba.errors import ErrorCode, error_code
 from scriba.peers.connection import Connection
+from scriba.peers.connection_pool import Links
 from scriba.peers.errors import (
     FIXES,
     BrokerError,
@@ -27,7 +28,6 @@ from scriba.peers.errors import (
     NotKafka,
     TimedOut,
 )
-from scriba.peers.links import Links
 from scriba.peers.ports import Backoff, Ports
 from scriba.runtime.loop.tasks import Tasks
 from scriba.wire.messages.metadata import (

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from scriba.errors import ErrorCode, ParseError
 from scriba.peers.errors import BrokerError, ClientError, Closed, NetworkError, NotKafka, TimedOut
-from scriba.peers.foreign import protocol_of
+from scriba.peers.other_protocols import protocol_of
 from scriba.peers.ports import Ports
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Clock, Stream
 from scriba.wire.apis import API, ApiKey

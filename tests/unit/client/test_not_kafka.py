@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from scriba.client import Admin, Consumer, NotKafka, Producer, TimedOut
-from scriba.peers.foreign import protocol_of
+from scriba.peers.other_protocols import protocol_of
 
 PAGE = b"<!DOCTYPE HTML>\r\n<html><body>400</body></html>"
 TLS_ALERT = bytes.fromhex("15030100020246")
