@@ -14,7 +14,7 @@ from scriba.broker.api.table import api_table
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.request import ANONYMOUS, Context, Deferred
-from scriba.client.consuming.chunk import Chunk, Reading
+from scriba.client.consuming.completed_fetch import Chunk, Reading
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.model import TopicPartition
 from scriba.client.producing.partitioner import by_key

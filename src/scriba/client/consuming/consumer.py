@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from scriba.client.cluster import Cluster
-from scriba.client.consuming.chunk import Reading
+from scriba.client.consuming.completed_fetch import Reading
 from scriba.client.consuming.fetcher import Fetcher
 from scriba.client.consuming.list_offsets import list_offsets, reset_target
 from scriba.client.consuming.positions import Assigned, Positions

@@ -15,7 +15,7 @@ from operator import length_hint
 from typing import Any, Final
 
 from scriba.client.cluster import HOPELESS, NO_NODE, Cluster, Node
-from scriba.client.consuming.chunk import Chunk, Reading
+from scriba.client.consuming.completed_fetch import Chunk, Reading
 from scriba.client.consuming.fetch_request import fetch_request
 from scriba.client.consuming.fetch_session import FINAL_EPOCH, NO_SESSION, FetchSession, Wanted
 from scriba.client.consuming.list_offsets import EpochEnd, epoch_ends, look_up, reset_target

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from scriba.client.cluster import NO_NODE, Cluster, Partition
-from scriba.client.consuming.chunk import Chunk
+from scriba.client.consuming.completed_fetch import Chunk
 from scriba.client.model import TopicPartition
 from scriba.peers.errors import ClientError
 

@@ -26,7 +26,7 @@ from scriba.client.model import (
 )
 from scriba.client.producing.accumulator import Accumulator
 from scriba.client.producing.batches import Delivery, Fate, settled
-from scriba.client.producing.placer import Placer, no_partition
+from scriba.client.producing.router import Placer, no_partition
 from scriba.client.producing.sender import Sender
 from scriba.client.producing.unresolved import Limbo, Parked
 from scriba.client.serializers import read_headers
