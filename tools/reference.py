@@ -7,7 +7,7 @@ from pathlib import Path
 
 from scriba.config import Setting
 from scriba.settings import GroupConfigs, NodeSettings, TopicSettings
-from scriba.settings.elsewhere import ADVICE, GONE, LATER, NOT_APPLICABLE, ONE_NODE
+from scriba.settings.unsupported import ADVICE, GONE, LATER, NOT_APPLICABLE, ONE_NODE
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
 

@@ -6,7 +6,6 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self
 
 from scriba.config import ConfigError, Scope, Source
-from scriba.settings.elsewhere import Screened, screen
 from scriba.settings.listeners import (
     Endpoint,
     check_listeners,
@@ -16,6 +15,7 @@ from scriba.settings.listeners import (
 )
 from scriba.settings.node_keys import NodeKeys, parse_overrides
 from scriba.settings.topic import TopicSettings
+from scriba.settings.unsupported import Screened, screen
 
 MS_PER: Final = {"minutes": 60_000, "hours": 3_600_000}
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from scriba.config import ConfigError, nearest
-from scriba.settings.elsewhere import known_names
 from scriba.settings.node_keys import NodeKeys
+from scriba.settings.unsupported import known_names
 
 ENVIRONMENT_PREFIX: Final = "KAFKA_"
 

@@ -11,7 +11,7 @@ import pytest
 
 from scriba.config import Setting
 from scriba.settings import NodeSettings, TopicSettings
-from scriba.settings.elsewhere import LATER, NOT_APPLICABLE
+from scriba.settings.unsupported import LATER, NOT_APPLICABLE
 
 
 class Fact(NamedTuple):
