@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         TopicPartition,
     )
     from scriba.client.producing.batches import Delivery
+    from scriba.client.producing.partitioner import by_key
     from scriba.client.producing.producer import Producer
     from scriba.client.sync.clients import (
         SyncAdmin,
@@ -150,6 +151,7 @@ __all__ = [
     "TransactionListing",
     "TransactionStateError",
     "UpgradeType",
+    "by_key",
 ]
 
 _HOMES = {
@@ -207,6 +209,7 @@ _HOMES = {
         "TimestampType",
         "TopicPartition",
     ),
+    "scriba.client.producing.partitioner": ("by_key",),
     "scriba.client.producing.producer": ("Producer",),
     "scriba.client.consuming.record": ("ConsumerRecord",),
     "scriba.client.sync.clients": (

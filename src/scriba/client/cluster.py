@@ -18,7 +18,7 @@ from scriba.client.model import TopicPartition
 from scriba.client.settings import ClientSettings
 from scriba.errors import ErrorCode, error_code
 from scriba.peers.connection import Connection
-from scriba.peers.connection_pool import Links
+from scriba.peers.connection_pool import ConnectionPool
 from scriba.peers.errors import (
     FIXES,
     BrokerError,
@@ -104,7 +104,7 @@ class Cluster:
         self.tasks = Tasks()
         self._auto_create = auto_create
         self._topic_idle_ms = topic_idle_ms
-        self._links = Links(ports, settings)
+        self._connections = ConnectionPool(ports, settings)
         self._wanted: dict[str, int] = {}
         self._match: Callable[[str, bool], bool] | None = None
         self._stale = asyncio.Event()
@@ -128,7 +128,7 @@ class Cluster:
     async def close(self) -> None:
         self._closed = True
         await self.tasks.stop()
-        self._links.close()
+        self._connections.close()
         if self._updated is not None and not self._updated.done():
             self._updated.set_exception(Closed("the client was closed"))
             self._updated.exception()  # there may be nobody who waits
@@ -256,7 +256,7 @@ class Cluster:
             self.stale()
             raise NetworkError(f"no broker has the id {node_id}")
         try:
-            return await self._links.connect(node_id, node.host, node.port, purpose)
+            return await self._connections.connect(node_id, node.host, node.port, purpose)
         except NetworkError as failure:
             self._failure = failure
             self.stale()
@@ -264,20 +264,20 @@ class Cluster:
 
     def living(self, node_id: int) -> Connection | None:
         """The connection to a broker, if there is one at this moment."""
-        return self._links.living(node_id)
+        return self._connections.living(node_id)
 
     async def any_connection(self) -> Connection:
         """The least busy connection; a new one, first to known brokers, when there is none."""
-        if found := self._links.least_busy():
+        if found := self._connections.least_busy():
             return found
         failures: list[NetworkError] = []
         known = [(node.id, node.host, node.port) for node in self.nodes.values()]
         rebootstrap = self.settings.metadata_recovery_strategy == "rebootstrap"
-        first = self._links.in_order_of_hope(known)
-        then = self._links.bootstrap() if rebootstrap or not known else []
+        first = self._connections.least_failed_first(known)
+        then = self._connections.bootstrap() if rebootstrap or not known else []
         for node_id, host, port in [*first, *then]:
             try:
-                return await self._links.connect(node_id, host, port)
+                return await self._connections.connect(node_id, host, port)
             except NetworkError as refused:
                 failures.append(refused)
         if not failures:
@@ -365,7 +365,7 @@ class Cluster:
         if answer.error_code:
             if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
                 self.nodes.clear()
-                self._links.drop_all()
+                self._connections.drop_all()
             raise BrokerError(error_code(answer.error_code), about="metadata")
         self._apply(answer, everything)
         self._failure = self.hopeless = None
@@ -378,7 +378,7 @@ class Cluster:
         seen = {broker.node_id for broker in answer.brokers}
         for gone in [node_id for node_id in self.nodes if node_id not in seen]:
             del self.nodes[gone]
-            self._links.drop(gone)
+            self._connections.drop(gone)
         for broker in answer.brokers:
             self._add_node(Node(broker.node_id, broker.host, broker.port, broker.rack))
         for topic in answer.topics:
@@ -394,9 +394,9 @@ class Cluster:
     def _add_node(self, node: Node) -> None:
         known = self.nodes.get(node.id)
         if known is not None and (known.host, known.port) != (node.host, node.port):
-            self._links.drop(node.id)
+            self._connections.drop(node.id)
         self.nodes[node.id] = node
-        self._links.adopt(node.id, node.host, node.port)
+        self._connections.adopt(node.id, node.host, node.port)
 
     def _apply_topic(self, topic: MetadataResponseTopic, name: str) -> None:
         matching = self._match is not None and self._match(name, topic.is_internal)

@@ -15,7 +15,7 @@ from scriba.settings.listeners import (
 )
 from scriba.settings.node_keys import NodeKeys, parse_overrides
 from scriba.settings.topic import TopicSettings
-from scriba.settings.unsupported import Screened, screen
+from scriba.settings.unsupported import ScreenedSettings, screen
 
 MS_PER: Final = {"minutes": 60_000, "hours": 3_600_000}
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
@@ -31,7 +31,7 @@ class NodeSettings(NodeKeys):
     """
 
     layers: ClassVar[Mapping[Source, Mapping[str, str]]] = {}
-    screened: ClassVar[Screened] = Screened({}, (), ())
+    screened: ClassVar[ScreenedSettings] = ScreenedSettings({}, (), ())
     machine: ClassVar[str] = "localhost"
 
     @classmethod
@@ -53,7 +53,7 @@ class NodeSettings(NodeKeys):
 
     @classmethod
     def _layered(
-        cls, layers: dict[Source, Mapping[str, str]], screened: Screened, machine: str
+        cls, layers: dict[Source, Mapping[str, str]], screened: ScreenedSettings, machine: str
     ) -> Self:
         texts: dict[str, str] = {}
         for source in sorted(layers, reverse=True):

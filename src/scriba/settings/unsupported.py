@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from scriba.config import ConfigError, did_you_mean
 
 
-class Screened(NamedTuple):
+class ScreenedSettings(NamedTuple):
     """`kept` are this product's own; `ignored` mean nothing here; `waiting` belong to a feature
     that is not served yet and have the value that one-node installations of Kafka need."""
 
@@ -21,7 +21,9 @@ class Screened(NamedTuple):
     waiting: tuple[str, ...]
 
 
-def screen(given: Mapping[str, str], served: Collection[str], *, at_start: bool = True) -> Screened:
+def screen(
+    given: Mapping[str, str], served: Collection[str], *, at_start: bool = True
+) -> ScreenedSettings:
     """Sorts what was given; ConfigError for a key that can be neither served nor left aside.
 
     At run time nothing is left aside: who alters a setting expects it to change something.
@@ -40,7 +42,7 @@ def screen(given: Mapping[str, str], served: Collection[str], *, at_start: bool 
             waiting.append(name)
         elif not _same(LATER.get(name, ("", None))[1], text):
             raise _no_such(name, served, text)
-    return Screened(kept, tuple(ignored), tuple(waiting))
+    return ScreenedSettings(kept, tuple(ignored), tuple(waiting))
 
 
 def _same(default: str | None, text: str) -> bool:

@@ -14,7 +14,7 @@ from scriba.broker.api.table import api_table
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.request import ANONYMOUS, Context, Deferred
-from scriba.client.consuming.completed_fetch import Chunk, Reading
+from scriba.client.consuming.completed_fetch import CompletedFetch, DecodeSettings
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.model import TopicPartition
 from scriba.client.producing.partitioner import by_key
@@ -37,7 +37,7 @@ LOADING_PAUSE_S: Final = 0.002
 DELETE: Final = 1
 """The operation of IncrementalAlterConfigs that goes back to the default."""
 TOPIC: Final = 2
-AS_BYTES: Final = Reading(to_key=None, to_value=None, check_crcs=True, skip_errors=False)
+AS_BYTES: Final = DecodeSettings(to_key=None, to_value=None, check_crcs=True, skip_errors=False)
 
 Headers = tuple[tuple[str, bytes | None], ...]
 
@@ -302,7 +302,7 @@ async def _records(
                 AbortedTransaction(producer_id=gone.producer_id, first_offset=gone.first_offset)
                 for gone in store.aborted_transactions(offset, bound, found)
             ]
-        chunk = Chunk(where, data, offset, 0, AS_BYTES, aborted)
+        chunk = CompletedFetch(where, data, offset, 0, AS_BYTES, aborted)
         while records := chunk.take(READ_BYTES):
             for record in records:
                 yield record

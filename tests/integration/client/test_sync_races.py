@@ -295,7 +295,7 @@ def cut_connections(producer: SyncProducer) -> None:
     """Has them break, whatever is under way."""
 
     def cut() -> None:
-        for link in list(producer._client._cluster._links._links.values()):
+        for link in list(producer._client._cluster._connections._connections.values()):
             if link.connection is not None:
                 link.connection._lost(None)
 

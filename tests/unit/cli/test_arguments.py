@@ -15,7 +15,7 @@ from scriba.cli.main import main
 from scriba.cli.parsing.arguments import parser
 from scriba.cli.parsing.commands import below, inner
 from scriba.cli.parsing.examples import EXAMPLES
-from scriba.cli.parsing.positions import Place
+from scriba.cli.parsing.positions import Position
 
 EVERY = [found for _, found in below(parser())]
 LEAVES = [found for found in EVERY if not inner(found)]
@@ -157,7 +157,7 @@ def test_the_list_of_commands_stands_in_two_columns(capsys: pytest.CaptureFixtur
 
 def test_a_place_may_begin_with_a_minus() -> None:
     options = parser().parse_args(["consume", "t", "--from", "-5"])
-    assert options.start == Place("last", 5)
+    assert options.start == Position("last", 5)
 
 
 @pytest.mark.parametrize(

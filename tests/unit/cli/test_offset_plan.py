@@ -2,8 +2,8 @@
 
 import pytest
 
-from scriba.cli.groups.offset_plan import Move, moves
-from scriba.cli.parsing.positions import BEGINNING, END, Place
+from scriba.cli.groups.offset_plan import OffsetChange, moves
+from scriba.cli.parsing.positions import BEGINNING, END, Position
 from scriba.client import TopicPartition
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -17,16 +17,16 @@ ENDS = {A: 10, B: 5}
     [
         (BEGINNING, {A: 3, B: 0}),
         (END, {A: 10, B: 5}),
-        (Place("offset", 4), {A: 4, B: 4}),
-        (Place("offset", 0), {A: 3, B: 0}),
-        (Place("offset", 99), {A: 10, B: 5}),
-        (Place("last", 2), {A: 8, B: 3}),
-        (Place("last", 99), {A: 3, B: 0}),
-        (Place("time", 1_700_000_000_000), {A: 6, B: 5}),
+        (Position("offset", 4), {A: 4, B: 4}),
+        (Position("offset", 0), {A: 3, B: 0}),
+        (Position("offset", 99), {A: 10, B: 5}),
+        (Position("last", 2), {A: 8, B: 3}),
+        (Position("last", 99), {A: 3, B: 0}),
+        (Position("time", 1_700_000_000_000), {A: 6, B: 5}),
     ],
 )
 def test_a_place_is_one_for_every_partition_and_never_outside_its_log(
-    place: Place, wanted: dict[TopicPartition, int]
+    place: Position, wanted: dict[TopicPartition, int]
 ) -> None:
     plan = moves(place, None, COMMITTED, STARTS, ENDS, timed={A: 6})
     assert {move.where: move.after for move in plan} == wanted
@@ -37,4 +37,4 @@ def test_a_place_is_one_for_every_partition_and_never_outside_its_log(
 def test_a_shift_moves_what_was_committed_and_leaves_out_what_was_not(
     shift: int, after: int
 ) -> None:
-    assert moves(None, shift, COMMITTED, STARTS, ENDS, {}) == [Move(A, 7, after, 10)]
+    assert moves(None, shift, COMMITTED, STARTS, ENDS, {}) == [OffsetChange(A, 7, after, 10)]

@@ -2,20 +2,20 @@ from datetime import datetime
 
 import pytest
 
-from scriba.cli.parsing.positions import BEGINNING, END, Place, parse_place
+from scriba.cli.parsing.positions import BEGINNING, END, Position, parse_position
 
 NOW = 1_767_225_600_000
 HOUR = 3_600_000
 
 
 def test_places_that_have_a_name_or_a_number() -> None:
-    assert parse_place("beginning", NOW) == BEGINNING
-    assert parse_place(" End ", NOW) == END
-    assert parse_place("earliest", NOW) == BEGINNING
-    assert parse_place("Latest", NOW) == END
-    assert parse_place("42", NOW) == Place("offset", 42)
-    assert parse_place("-10", NOW) == Place("last", 10)
-    assert parse_place("@1234", NOW) == Place("time", 1234)
+    assert parse_position("beginning", NOW) == BEGINNING
+    assert parse_position(" End ", NOW) == END
+    assert parse_position("earliest", NOW) == BEGINNING
+    assert parse_position("Latest", NOW) == END
+    assert parse_position("42", NOW) == Position("offset", 42)
+    assert parse_position("-10", NOW) == Position("last", 10)
+    assert parse_position("@1234", NOW) == Position("time", 1234)
 
 
 @pytest.mark.parametrize(
@@ -34,18 +34,18 @@ def test_places_that_have_a_name_or_a_number() -> None:
     ],
 )
 def test_a_time_ago(text: str, back: int) -> None:
-    assert parse_place(text, NOW) == Place("time", NOW - back)
+    assert parse_position(text, NOW) == Position("time", NOW - back)
 
 
 def test_a_date_is_local_unless_it_names_its_zone() -> None:
     local = datetime(2026, 1, 31, 12).timestamp()
-    assert parse_place("2026-01-31T12:00", NOW) == Place("time", round(local * 1000))
-    assert parse_place("2026-01-01T00:00:00Z", NOW) == Place("time", NOW)
-    assert parse_place("2026-01-01 01:00+01:00", NOW) == Place("time", NOW)
-    assert parse_place("2026-01-01T00:00:00.250Z", NOW) == Place("time", NOW + 250)
+    assert parse_position("2026-01-31T12:00", NOW) == Position("time", round(local * 1000))
+    assert parse_position("2026-01-01T00:00:00Z", NOW) == Position("time", NOW)
+    assert parse_position("2026-01-01 01:00+01:00", NOW) == Position("time", NOW)
+    assert parse_position("2026-01-01T00:00:00.250Z", NOW) == Position("time", NOW + 250)
 
 
 @pytest.mark.parametrize("text", ["", "ago", "2 ago", "2 moons ago", "1h x ago", "noon", "@", "1h"])
 def test_anything_else_is_refused_with_what_is_understood(text: str) -> None:
     with pytest.raises(ValueError, match="2h ago"):
-        parse_place(text, NOW)
+        parse_position(text, NOW)

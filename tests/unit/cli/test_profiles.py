@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scriba.cli.main import main
 from scriba.cli.parsing.arguments import parser
 from scriba.cli.problems import CommandError, Misuse
-from scriba.cli.profiles.store import Book, Profile, load, read, render
+from scriba.cli.profiles.store import Profile, Profiles, load, read, render
 
 VARIABLES = ("SCRIBA_PROFILE", "SCRIBA_BOOTSTRAP")
 
@@ -42,7 +42,7 @@ def add(name: str, bootstrap: str, *more: str) -> None:
 def test_what_is_written_is_read_back(profiles: dict[str, Profile]) -> None:
     import tomllib
 
-    book = Book(profiles, next(iter(profiles), None))
+    book = Profiles(profiles, next(iter(profiles), None))
     assert read(tomllib.loads(render(book)), "file") == book
 
 
@@ -139,6 +139,6 @@ def test_the_life_of_a_profile(home: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["profile", "show"]) == 0
     assert capsys.readouterr().out.startswith("a, in use\n  bootstrap: kafka:2\n")
     assert main(["profile", "remove", "a"]) == 0
-    assert load(home) == Book({})
+    assert load(home) == Profiles({})
     assert main(["profile", "show"]) == 1
     assert main(["profile", "use", "a"]) == 2

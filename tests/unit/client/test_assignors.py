@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scriba.client.group.assignors import ASSIGNORS
-from scriba.client.group.assignors.model import Held, Member, Partitions, Plan
+from scriba.client.group.assignors.model import Member, OwnedPartitions, Partitions, Plan
 from scriba.client.group.assignors.sticky import decode_held, encode_generation, encode_held, owned
 from scriba.client.model import TopicPartition
 from scriba.wire.messages.groups import (
@@ -47,7 +47,7 @@ def groups(draw: st.DrawFn, alike: bool | None = None) -> list[Member]:
 
 
 def holding(member: Member, partitions: list[TopicPartition], generation: int) -> Member:
-    held = Held(tuple(partitions), generation)
+    held = OwnedPartitions(tuple(partitions), generation)
     return Member(member.id, member.topics, member.instance_id, held)
 
 
@@ -143,7 +143,7 @@ def test_a_cooperative_plan_gives_away_nothing_that_another_still_holds(
             m.id,
             data.draw(st.frozensets(st.sampled_from(TOPICS), min_size=1)),
             m.instance_id,
-            Held(tuple(plan[m.id]), 1),
+            OwnedPartitions(tuple(plan[m.id]), 1),
         )
         for m in members
     ]
@@ -164,9 +164,9 @@ def test_a_cooperative_plan_gives_away_nothing_that_another_still_holds(
 def test_of_two_claims_the_younger_counts_and_of_two_as_old_neither() -> None:
     where = TopicPartition("a", 0)
     wanted = frozenset(["a"])
-    old, young = (Member(f"m{g}", wanted, None, Held((where,), g)) for g in (1, 2))
+    old, young = (Member(f"m{g}", wanted, None, OwnedPartitions((where,), g)) for g in (1, 2))
     assert ASSIGNORS["cooperative-sticky"].plan({"a": 1}, [old, young]) == {"m1": [], "m2": [where]}
-    twin = Member("m3", wanted, None, Held((where,), 2))
+    twin = Member("m3", wanted, None, OwnedPartitions((where,), 2))
     plan = ASSIGNORS["cooperative-sticky"].plan({"a": 1}, [young, twin])
     assert given_out(plan) == [], "both have to give it up first"
 
@@ -209,21 +209,26 @@ def test_range_and_round_robin_agree_with_aiokafka(
 
 
 def test_user_data_is_that_of_other_clients() -> None:
-    held = Held((TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)), 7)
+    held = OwnedPartitions(
+        (TopicPartition("a", 0), TopicPartition("a", 2), TopicPartition("b", 1)), 7
+    )
     data = encode_held(held)
     assert data == StickyAssignorUserDataV1([("a", [0, 2]), ("b", [1])], 7).encode()
     assert decode_held(ConsumerProtocolSubscription(topics=["a"], user_data=data)) == held
-    assert encode_held(Held()) is None
+    assert encode_held(OwnedPartitions()) is None
     assert data is not None
     for damaged in (None, b"", b"\x00\x00\x00\x05", data[:-6], b"\xff" * 9):
-        assert decode_held(ConsumerProtocolSubscription(topics=["a"], user_data=damaged)) == Held()
+        assert (
+            decode_held(ConsumerProtocolSubscription(topics=["a"], user_data=damaged))
+            == OwnedPartitions()
+        )
 
 
 def test_a_cooperative_member_names_what_it_owns_in_its_subscription() -> None:
     where = [ConsumerProtocolSubscriptionTopicPartition(topic="a", partitions=[3])]
     young = ConsumerProtocolSubscription(topics=["a"], owned_partitions=where, generation_id=5)
-    assert owned(young) == Held((TopicPartition("a", 3),), 5)
-    held = Held((TopicPartition("a", 3),), 9)
+    assert owned(young) == OwnedPartitions((TopicPartition("a", 3),), 5)
+    held = OwnedPartitions((TopicPartition("a", 3),), 9)
     old = ConsumerProtocolSubscription(
         topics=["a"], owned_partitions=where, user_data=encode_generation(held)
     )

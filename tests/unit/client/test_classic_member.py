@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from scriba.client.group.assignors import ASSIGNORS
 from scriba.client.group.membership.classic import VALID, Classic, Phase
-from scriba.client.group.membership.model import Change, Identity, Wish
+from scriba.client.group.membership.model import Change, Identity, Subscribed
 from scriba.client.group.membership.payload import (
     decode_assignment,
     decode_subscription,
@@ -30,7 +30,7 @@ from scriba.wire.messages.groups import (
 )
 
 T = [TopicPartition("t", n) for n in range(4)]
-WISH = Wish(frozenset(["t"]))
+WISH = Subscribed(frozenset(["t"]))
 
 
 def machine(*names: str, **identity: Any) -> Classic:
@@ -283,7 +283,7 @@ def test_a_static_member_that_does_not_poll_says_nothing() -> None:
 
 def test_a_changed_subscription_means_a_rebalance_that_gives_up_what_is_not_wanted() -> None:
     member = stable("cooperative-sticky")
-    member.want(Wish(frozenset(["u"])))
+    member.want(Subscribed(frozenset(["u"])))
     assert settle(member) == [Change(release=tuple(T))]
     request = join(member)
     subscription = decode_subscription(request.protocols[0].metadata)
@@ -296,7 +296,7 @@ def test_a_subscription_that_changes_while_joining_is_told_afterwards() -> None:
     member.want(WISH)
     request = member.next(0)
     assert isinstance(request, JoinGroupRequest)
-    member.want(Wish(frozenset(["t", "u"])))
+    member.want(Subscribed(frozenset(["t", "u"])))
     answer = JoinGroupResponse(
         generation_id=1, protocol_name="range", leader="other", member_id="me"
     )
@@ -447,7 +447,7 @@ class Life(RuleBasedStateMachine):
 
     @rule(topics=st.frozensets(st.sampled_from(["t", "u"]), min_size=1))
     def want(self, topics: frozenset[str]) -> None:
-        self.member.want(Wish(topics))
+        self.member.want(Subscribed(topics))
 
     @precondition(lambda self: self.member.phase is not Phase.OUT)
     @rule()

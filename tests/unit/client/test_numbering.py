@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scriba.client.model import TopicPartition
 from scriba.client.producing.accumulator import Queue
 from scriba.client.producing.batches import Batch
-from scriba.client.producing.sequences import MAX_EPOCH, Numbering
+from scriba.client.producing.sequences import MAX_EPOCH, SequenceNumbers
 from scriba.records.batch import Record, next_sequence
 
 WHERE = TopicPartition("t", 0)
@@ -60,7 +60,7 @@ class Play:
     def __init__(self) -> None:
         self.leader = Leader()
         self.queue = Queue(WHERE)
-        self.numbering = Numbering(7, 0)
+        self.sequences = SequenceNumbers(7, 0)
         self.wire: list[Batch] = []
         self.succeeded: list[int] = []
         self.given_up: list[int] = []
@@ -71,18 +71,18 @@ class Play:
         self.queue.waiting.append(batch_of(count, self.made))
 
     def send(self) -> None:
-        queue, numbering = self.queue, self.numbering
+        queue, sequences = self.queue, self.sequences
         if not queue.waiting:
             return
         batch = queue.waiting[0]
-        may = numbering.may_send(batch, len(queue.in_flight))
-        if numbering.broken and not queue.in_flight:
-            numbering.restart([b for b in queue.waiting if b.numbered])
+        may = sequences.may_send(batch, len(queue.in_flight))
+        if sequences.broken and not queue.in_flight:
+            sequences.restart([b for b in queue.waiting if b.numbered])
             may = True
         if not may:
             return
         if not batch.numbered:
-            numbering.give(batch)
+            sequences.give(batch)
         queue.in_flight.append(queue.waiting.popleft())
         self.wire.append(batch)
 
@@ -104,13 +104,13 @@ class Play:
             batch.uncertain = True
             self.again(batch)
         elif said in ("written", "duplicate"):
-            self.numbering.acknowledged(batch)
+            self.sequences.acknowledged(batch)
             if not batch.finished:
                 self.succeeded.append(batch.ordinal[0])
                 batch.succeed(0, -1)
         else:
             assert said == "out of order"
-            self.numbering.out_of_order(batch)
+            self.sequences.out_of_order(batch)
             self.again(batch)
 
     def again(self, batch: Batch) -> None:
@@ -127,7 +127,7 @@ class Play:
             batch.uncertain = True
         else:
             self.queue.waiting.remove(batch)
-        self.numbering.given_up(batch)
+        self.sequences.given_up(batch)
         self.given_up.append(batch.ordinal[0])
         batch.data = None
         batch.finished = True
@@ -181,7 +181,7 @@ def test_a_gap_that_may_have_been_written_is_asked_about_before_counting_starts_
     play.make(1)
     play.finish()
     assert play.leader.log == [1, 2, 3, 4, 5]
-    assert play.numbering.epoch == 0, "later acknowledgements prove that there is no gap"
+    assert play.sequences.epoch == 0, "later acknowledgements prove that there is no gap"
 
 
 def test_a_gap_that_was_not_written_raises_the_epoch() -> None:
@@ -195,7 +195,7 @@ def test_a_gap_that_was_not_written_raises_the_epoch() -> None:
     play.expire()
     play.finish()
     assert play.leader.log == [1, 3, 4]
-    assert play.numbering.epoch == 1
+    assert play.sequences.epoch == 1
 
 
 class Huge(Batch):
@@ -203,25 +203,25 @@ class Huge(Batch):
 
 
 def test_sequences_wrap_after_the_largest_number() -> None:
-    numbering = Numbering(7, 0)
+    sequences = SequenceNumbers(7, 0)
     big = Huge(WHERE, (1,), 0)
     big.closed = True
-    numbering.give(big)
-    numbering.acknowledged(big)
+    sequences.give(big)
+    sequences.acknowledged(big)
     two = batch_of(2, 2)
-    numbering.give(two)
+    sequences.give(two)
     assert two.sequence == 2**31 - 1
-    numbering.acknowledged(two)
+    sequences.acknowledged(two)
     three = batch_of(1, 3)
-    numbering.give(three)
+    sequences.give(three)
     assert three.sequence == 1
 
 
 def test_the_last_epoch_needs_a_new_producer_id() -> None:
-    numbering = Numbering(7, MAX_EPOCH)
+    sequences = SequenceNumbers(7, MAX_EPOCH)
     batch = batch_of(1, 1)
-    numbering.give(batch)
-    numbering.forgotten(batch)
-    assert numbering.exhausted
-    numbering.restart([batch], (8, 0))
+    sequences.give(batch)
+    sequences.forgotten(batch)
+    assert sequences.exhausted
+    sequences.restart([batch], (8, 0))
     assert (batch.producer_id, batch.producer_epoch, batch.sequence) == (8, 0, 0)

@@ -143,7 +143,7 @@ def test_a_batch_that_an_old_picture_closes_is_sent_all_the_same() -> None:
             old = p._cluster.topics["t"]
             cluster.topics["t"].logs.append(type(cluster.topics["t"].logs[0])(1))
             delivery = await p.enqueue("t", b"new", partition=1)
-            p._placer.put(old, b"old", None, 0, None, ())
+            p._router.put(old, b"old", None, 0, None, ())
             async with asyncio.timeout(5):
                 assert (await delivery).partition == 1
 
@@ -159,7 +159,7 @@ def test_a_parked_record_that_fails_does_not_fail_those_that_were_placed_before_
             deliveries = [p.send_nowait("t", b"%d" % n) for n in range(3)]
             # None of the memory comes back for the fourth: it is parked in little, placed in much.
             whole = p._accumulator.memory
-            put, calls = p._limbo._put, []
+            put, calls = p._unresolved._put, []
 
             def put_three(*args: Any) -> Any:
                 calls.append(args)
@@ -167,7 +167,7 @@ def test_a_parked_record_that_fails_does_not_fail_those_that_were_placed_before_
                     raise BufferFull("no room", whole)
                 return put(*args)
 
-            p._limbo._put = put_three
+            p._unresolved._put = put_three
             last = [p.send_nowait("t", b"%d" % n) for n in range(3, 5)]
             await p._accumulator.room(100)
             assert [(await delivery).offset for delivery in deliveries] == [0, 1, 2]
@@ -195,11 +195,11 @@ def test_nothing_is_begun_anew_once_the_producer_is_closed() -> None:
         [queue] = p._accumulator.queues()
         await until(lambda: bool(queue.in_flight))
         p._cluster.learn_leader(TopicPartition("t", 0), 2, 5, [])
-        before = dict(p._sender._lanes)
+        before = dict(p._sender._destinations)
         p._sender._again(queue, queue.in_flight[0], TimedOut("late"))
         await p.close(0)
         await asyncio.sleep(5)
-        assert p._sender._lanes == before
+        assert p._sender._destinations == before
         assert not len(p._cluster.tasks)
 
     cluster.run(main)

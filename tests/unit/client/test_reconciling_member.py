@@ -7,7 +7,7 @@ from hypothesis import settings as limits
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from scriba.client.group.membership.model import Change, Identity, Wish
+from scriba.client.group.membership.model import Change, Identity, Subscribed
 from scriba.client.group.membership.reconciling import Phase, Reconciling
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
@@ -21,7 +21,7 @@ from scriba.wire.messages.groups import (
 ID, OTHER = b"1" * 16, b"2" * 16
 T = [TopicPartition("t", n) for n in range(4)]
 U = TopicPartition("u", 0)
-WISH = Wish(frozenset(["t"]))
+WISH = Subscribed(frozenset(["t"]))
 
 
 def target(**topics: list[int]) -> ConsumerGroupHeartbeatResponseAssignment:
@@ -127,7 +127,7 @@ def test_a_topic_that_was_made_anew_is_given_up_and_taken_again() -> None:
 
 def test_a_changed_subscription_is_told_at_once_and_an_expression_is_taken_back() -> None:
     member = stable()
-    member.want(Wish(regex="a.*"))
+    member.want(Subscribed(regex="a.*"))
     request = beat(member, now=1)
     assert (request.subscribed_topic_names, request.subscribed_topic_regex) == ([], "a.*")
     member.want(WISH)
@@ -175,7 +175,7 @@ def test_after_an_answer_that_did_not_come_everything_is_said_again() -> None:
 
 def test_what_only_the_application_can_decide_is_told_once_and_tried_again() -> None:
     member = machine()
-    member.want(Wish(regex="("))
+    member.want(Subscribed(regex="("))
     code = ErrorCode.INVALID_REGULAR_EXPRESSION
     beat(member, error_code=code, error_message="missing )")
     assert member.next(9_000) is None

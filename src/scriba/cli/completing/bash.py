@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from scriba.cli.completing.table import ASK, Place, Source, Value
+from scriba.cli.completing.table import ASK, CommandNode, Source, Value
 
 
-def script(places: list[Place]) -> str:
+def script(places: list[CommandNode]) -> str:
     return "\n".join(
         [
             "# bash completion for scriba; made by `scriba completion bash`",
@@ -36,7 +36,7 @@ def _any(words: Iterable[str]) -> str:
     return " | ".join(f"'{word}'" for word in words)
 
 
-def _values(places: list[Place]) -> list[str]:
+def _values(places: list[CommandNode]) -> list[str]:
     lines = []
     for place in places:
         for option in place.options:
@@ -46,7 +46,7 @@ def _values(places: list[Place]) -> list[str]:
     return lines
 
 
-def _after(place: Place) -> list[str]:
+def _after(place: CommandNode) -> list[str]:
     names = [name for option in place.options for name in option.names]
     words = _words([*place.commands, *names])
     lines = [f"    '{place.path}')"]

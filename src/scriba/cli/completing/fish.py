@@ -1,9 +1,9 @@
 """The table for fish."""
 
-from scriba.cli.completing.table import ASK, Option, Place, Source, Value
+from scriba.cli.completing.table import ASK, CommandNode, Option, Source, Value
 
 
-def script(places: list[Place]) -> str:
+def script(places: list[CommandNode]) -> str:
     paths = " ".join(_quoted(p.path) for p in places if p.path != "scriba")
     return "\n".join(
         [
@@ -30,7 +30,7 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _lines(place: Place) -> list[str]:
+def _lines(place: CommandNode) -> list[str]:
     start = f"complete -c scriba -n {_quoted(f'__scriba_at {_quoted(place.path)}')}"
     lines = [
         f"{start} -a {_quoted(name)} -d {_quoted(summary)}"

@@ -31,7 +31,7 @@ class Option(NamedTuple):
     """None for an option that takes none."""
 
 
-class Place(NamedTuple):
+class CommandNode(NamedTuple):
     """One command, or group of commands: what may stand after its words."""
 
     path: str
@@ -49,11 +49,11 @@ ASK = {
 """The commands that tell names, one a line."""
 
 
-def places(top: argparse.ArgumentParser) -> list[Place]:
+def places(top: argparse.ArgumentParser) -> list[CommandNode]:
     return [_place(" ".join(["scriba", *path]), parser) for path, parser in below(top)]
 
 
-def _place(path: str, parser: argparse.ArgumentParser) -> Place:
+def _place(path: str, parser: argparse.ArgumentParser) -> CommandNode:
     options = []
     value = Value(Source.NOWHERE)
     commands: dict[str, str] = {}
@@ -68,7 +68,7 @@ def _place(path: str, parser: argparse.ArgumentParser) -> Place:
             value = _value(action, path)
     if path == "scriba help":
         value = Value(Source.WORDS, tuple(inner(_top())))
-    return Place(path, commands, tuple(options), value)
+    return CommandNode(path, commands, tuple(options), value)
 
 
 def _top() -> argparse.ArgumentParser:

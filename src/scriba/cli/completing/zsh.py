@@ -1,9 +1,9 @@
 """The table for zsh."""
 
-from scriba.cli.completing.table import ASK, Place, Source, Value
+from scriba.cli.completing.table import ASK, CommandNode, Source, Value
 
 
-def script(places: list[Place]) -> str:
+def script(places: list[CommandNode]) -> str:
     paths = " | ".join(quoted(p.path) for p in places if p.path != "scriba")
     return "\n".join(
         [
@@ -39,7 +39,7 @@ def quoted(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"
 
 
-def _values(place: Place) -> list[str]:
+def _values(place: CommandNode) -> list[str]:
     lines = []
     for option in place.options:
         if option.value is not None:
@@ -48,7 +48,7 @@ def _values(place: Place) -> list[str]:
     return lines
 
 
-def _after(place: Place) -> list[str]:
+def _after(place: CommandNode) -> list[str]:
     options = [_told(name, o.summary) for o in place.options for name in o.names]
     commands = [_told(name, summary) for name, summary in place.commands.items()]
     lines = [f"    ({quoted(place.path)})", "        if [[ $PREFIX == -* ]]; then"]

@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
-from scriba.cli.groups.offset_plan import Move, moves
+from scriba.cli.groups.offset_plan import OffsetChange, moves
 from scriba.cli.output import (
     counted,
     note,
@@ -227,7 +227,7 @@ async def reset(admin: Admin, options: argparse.Namespace) -> int:
     return 0
 
 
-def _move_document(move: Move) -> dict[str, Any]:
+def _move_document(move: OffsetChange) -> dict[str, Any]:
     return {
         "topic": move.where.topic,
         "partition": move.where.partition,
@@ -237,7 +237,7 @@ def _move_document(move: Move) -> dict[str, Any]:
     }
 
 
-def _difference(move: Move) -> str:
+def _difference(move: OffsetChange) -> str:
     return "new" if move.before is None else f"{move.after - move.before:+d}"
 
 

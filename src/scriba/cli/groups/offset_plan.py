@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from scriba.cli.parsing.positions import Place
+from scriba.cli.parsing.positions import Position
 from scriba.client import TopicPartition
 
 Offsets = Mapping[TopicPartition, int]
 
 
-class Move(NamedTuple):
+class OffsetChange(NamedTuple):
     """Of one partition: what is committed, what would be, and where the log ends."""
 
     where: TopicPartition
@@ -19,20 +19,20 @@ class Move(NamedTuple):
 
 
 def moves(
-    to: Place | None,
+    to: Position | None,
     shift: int | None,
     committed: Offsets,
     starts: Offsets,
     ends: Offsets,
     timed: Offsets,
-) -> list[Move]:
+) -> list[OffsetChange]:
     """A move for each partition that is there, to a place or by a shift.
 
     `timed` has the offset of the first record at or after the time of a place; where there is
     none, that is the end. Nothing leaves the log: the nearest offset in it is taken. What was
     never committed cannot be shifted, and is left out.
     """
-    found: list[Move] = []
+    found: list[OffsetChange] = []
     for where in sorted(ends):
         before, start, end = committed.get(where), starts[where], ends[where]
         if to is not None:
@@ -42,11 +42,11 @@ def moves(
             wanted = before + shift
         else:
             continue
-        found.append(Move(where, before, min(max(wanted, start), end), end))
+        found.append(OffsetChange(where, before, min(max(wanted, start), end), end))
     return found
 
 
-def _wanted(to: Place, start: int, end: int, timed: int | None) -> int:
+def _wanted(to: Position, start: int, end: int, timed: int | None) -> int:
     match to.kind:
         case "beginning":
             return start

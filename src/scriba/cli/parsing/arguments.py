@@ -30,7 +30,7 @@ from scriba.pipelines.shop.commands.arguments import shop
 from scriba.pipelines.shop.commands.dashboard_arguments import demo
 
 
-class Top(Parser):
+class RootParser(Parser):
     """All commands; where the chosen one talks to is settled once its words are read."""
 
     def parse_args(  # type: ignore[override]
@@ -43,7 +43,7 @@ class Top(Parser):
 
 
 def parser() -> argparse.ArgumentParser:
-    top = Top(
+    top = RootParser(
         prog="scriba",
         description="A distributed commit log that any Kafka client takes for Kafka.",
         formatter_class=Help,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 if TYPE_CHECKING:
-    from scriba.cli.parsing.positions import Place
+    from scriba.cli.parsing.positions import Position
 
 BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE = "SCRIBA_BOOTSTRAP"
@@ -206,11 +206,11 @@ def pattern(text: str) -> str:
     return text
 
 
-def place(text: str) -> "Place":
-    from scriba.cli.parsing.positions import parse_place
+def place(text: str) -> "Position":
+    from scriba.cli.parsing.positions import parse_position
 
     try:
-        return parse_place(text, time.time_ns() // 1_000_000)
+        return parse_position(text, time.time_ns() // 1_000_000)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 

@@ -16,42 +16,42 @@ _UNITS: Final = {
 _PART: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*", re.ASCII)
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """`number` is the offset, how many records before the end, or milliseconds since 1970."""
 
     kind: Kind
     number: int = 0
 
 
-BEGINNING: Final = Place("beginning")
-END: Final = Place("end")
+BEGINNING: Final = Position("beginning")
+END: Final = Position("end")
 _NAMED: Final = {"beginning": BEGINNING, "earliest": BEGINNING, "end": END, "latest": END}
 
 
-def parse_place(text: str, now_ms: int) -> Place:
+def parse_position(text: str, now_ms: int) -> Position:
     """ValueError says what is understood."""
     words = text.strip().lower()
     if words in _NAMED:
         return _NAMED[words]
     if re.fullmatch(r"-?\d+", words, re.ASCII):
         number = int(words)
-        return Place("offset", number) if number >= 0 else Place("last", -number)
+        return Position("offset", number) if number >= 0 else Position("last", -number)
     if re.fullmatch(r"@\d+", words, re.ASCII):
-        return Place("time", int(words[1:]))
+        return Position("time", int(words[1:]))
     if words.endswith(" ago"):
         seconds = parse_duration(words.removesuffix("ago"))
         if seconds is not None:
-            return Place("time", max(0, now_ms - round(seconds * 1000)))
+            return Position("time", max(0, now_ms - round(seconds * 1000)))
     elif words.startswith("p"):
         from scriba.client.settings import parse_duration_ms
 
         long_ago = parse_duration_ms(words.upper())
         if long_ago is not None:
-            return Place("time", max(0, now_ms - long_ago))
+            return Position("time", max(0, now_ms - long_ago))
     else:
         moment = _moment(text.strip())
         if moment is not None:
-            return Place("time", max(0, round(moment.timestamp() * 1000)))
+            return Position("time", max(0, round(moment.timestamp() * 1000)))
     raise ValueError(
         f"{text!r} is no place in a log: give beginning, end, an offset, -10 for the last ten, "
         "'2h ago' or PT2H, a date and time such as 2026-01-31T12:00, or @milliseconds"

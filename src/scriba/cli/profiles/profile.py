@@ -7,7 +7,7 @@ from typing import Any
 from scriba.cli.output import note, print_json, print_names, print_table
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.profiles import store as profiles
-from scriba.cli.profiles.store import NAME, Book, Profile
+from scriba.cli.profiles.store import NAME, Profile, Profiles
 
 
 def add(options: argparse.Namespace) -> int:
@@ -112,7 +112,7 @@ def remove(options: argparse.Namespace) -> int:
     return 0
 
 
-def _document(name: str, book: Book) -> dict[str, Any]:
+def _document(name: str, book: Profiles) -> dict[str, Any]:
     profile = book.profiles[name]
     return {
         "name": name,

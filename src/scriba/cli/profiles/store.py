@@ -35,7 +35,7 @@ class Profile(NamedTuple):
     settings: dict[str, str]
 
 
-class Book(NamedTuple):
+class Profiles(NamedTuple):
     """All profiles, and the one in use."""
 
     profiles: dict[str, Profile]
@@ -59,20 +59,20 @@ def where(environment: Mapping[str, str] = os.environ) -> Path:
     return home / "scriba" / "profiles.toml"
 
 
-def load(path: Path) -> Book:
+def load(path: Path) -> Profiles:
     """What the file says; without a file there are no profiles."""
     import tomllib
 
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        return Book({})
+        return Profiles({})
     except (ValueError, UnicodeDecodeError) as error:
         raise CommandError(f"{path}: is no TOML ({error})", "mend it, or remove it") from None
     return read(document, str(path))
 
 
-def read(document: dict[str, Any], path: str) -> Book:
+def read(document: dict[str, Any], path: str) -> Profiles:
     _refuse_strangers(document, _TOP, path)
     profiles: dict[str, Profile] = {}
     for name, content in _table(document.get("profiles", {}), f"{path}: profiles").items():
@@ -90,7 +90,7 @@ def read(document: dict[str, Any], path: str) -> Book:
         raise CommandError(
             f"{path}: the current profile {current!r} is not there", "mend or remove the file"
         )
-    return Book(profiles, current)
+    return Profiles(profiles, current)
 
 
 def _table(found: object, at: str) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _refuse_strangers(found: dict[str, Any], known: tuple[str, ...], at: str) ->
             raise CommandError(f"{at} has an unknown key {key!r}", advice)
 
 
-def save(book: Book, path: Path) -> None:
+def save(book: Profiles, path: Path) -> None:
     """Replaces the file in one step; its directory is made if need be."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".profiles-")
@@ -130,7 +130,7 @@ def save(book: Book, path: Path) -> None:
         raise
 
 
-def render(book: Book) -> str:
+def render(book: Profiles) -> str:
     """The file's text."""
     lines = [] if book.current is None else [f"current = {_quoted(book.current)}"]
     for name, profile in sorted(book.profiles.items()):

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from scriba.cli.output import note, warn
-from scriba.cli.parsing.positions import BEGINNING, Place
+from scriba.cli.parsing.positions import BEGINNING, Position
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.records.envelope import to_line
 from scriba.cli.records.template import Render, compile_template, key_and_value
@@ -100,7 +100,9 @@ async def _consume(options: argparse.Namespace, output: "Output") -> int:
             left = {where: end for where, end in ends.items() if starts[where] < end}
             await _read_to(consumer, left, options.count, output)
         else:
-            growth = None if options.partition is not None else Growth(admin, options, consumer)
+            growth = (
+                None if options.partition is not None else NewPartitions(admin, options, consumer)
+            )
             await _follow(consumer, options.count, output, growth)
     return 0
 
@@ -214,7 +216,7 @@ async def _partitions(admin: Admin, options: argparse.Namespace) -> list[TopicPa
     return found
 
 
-class Growth:
+class NewPartitions:
     """Partitions that come while it reads: of the topics, or of new topics that match."""
 
     def __init__(self, admin: Admin, options: argparse.Namespace, consumer: Consumer) -> None:
@@ -245,7 +247,7 @@ class Growth:
 async def _seek(
     consumer: Consumer,
     partitions: Sequence[TopicPartition],
-    place: Place,
+    place: Position,
     ends: dict[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
     """Puts the consumer where it is to begin; the offsets of that."""
@@ -281,7 +283,7 @@ def _within(where: TopicPartition, offset: int, begin: int, end: int) -> int:
 
 
 async def _follow(
-    consumer: Consumer, count: int | None, output: Output, growth: Growth | None = None
+    consumer: Consumer, count: int | None, output: Output, growth: NewPartitions | None = None
 ) -> None:
     """Writes records as they come, this many or without end."""
     while count is None or count > 0:

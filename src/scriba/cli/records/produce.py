@@ -51,7 +51,7 @@ async def _produce(options: argparse.Namespace, source: int, parse: Parse) -> in
     async with Producer(settings | client_settings(options, "producer")) as producer:
         async with watched(producer):
             await producer.partitions(options.topic)
-        work = Work(producer, options, parse)
+        work = LineProducer(producer, options, parse)
         input = Input(source)
         progress = Progress(input.size) if _watched(options) else None
         async with watched(producer, patience=0):
@@ -74,7 +74,7 @@ async def _produce(options: argparse.Namespace, source: int, parse: Parse) -> in
     return 0
 
 
-async def _wind_up(work: "Work", input: Input) -> None:
+async def _wind_up(work: "LineProducer", input: Input) -> None:
     """After a signal: writes what has been read, and says what is lost."""
     input.stop()
     try:
@@ -100,7 +100,7 @@ def _watched(options: argparse.Namespace) -> bool:
     return options.file not in (None, "-") and not options.quiet
 
 
-class Work:
+class LineProducer:
     """From bytes to records that a broker has."""
 
     def __init__(self, producer: Producer, options: argparse.Namespace, parse: Parse) -> None:

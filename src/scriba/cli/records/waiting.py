@@ -2,8 +2,8 @@
 
 A client goes on trying by itself, for as long as its time limits allow. Whoever sits before the
 command learns why nothing happens when that has taken a moment, again every now and then, and that
-it goes on. What to say is decided by `Watch` from the time and the trouble; `watched` asks a client
-for the latter, a few times a second.
+it goes on. What to say is decided by `WaitReporter` from the time and the trouble; `watched` asks a
+client for the latter, a few times a second.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ PATIENCE_SECONDS: Final = 1.0
 AGAIN_SECONDS: Final = 30.0
 
 
-class Troubled(Protocol):
+class ReportsTrouble(Protocol):
     """A client that tells what stands in its way."""
 
     @property
     def trouble(self) -> ClientError | None: ...
 
 
-class Watch:
+class WaitReporter:
     """What there is to say, given what stood in the way at which time."""
 
     def __init__(self, patience: float = PATIENCE_SECONDS) -> None:
@@ -66,9 +66,11 @@ def describe(trouble: ClientError) -> str:
 
 
 @contextlib.asynccontextmanager
-async def watched(client: Troubled, patience: float = PATIENCE_SECONDS) -> AsyncIterator[None]:
+async def watched(
+    client: ReportsTrouble, patience: float = PATIENCE_SECONDS
+) -> AsyncIterator[None]:
     """Within this, what the client waits for is told."""
-    watch = Watch(patience)
+    watch = WaitReporter(patience)
 
     async def look() -> None:
         while True:

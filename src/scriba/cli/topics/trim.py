@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 from scriba.cli.output import counted, print_json, print_table
 from scriba.cli.parsing.partitions import offsets_at, partitions_named
-from scriba.cli.parsing.positions import Place
+from scriba.cli.parsing.positions import Position
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
 from scriba.client import Admin, ConfigResource, OffsetSpec, TopicPartition
 
 
-class Cut(NamedTuple):
+class PartitionTrim(NamedTuple):
     """Of one partition: where its log starts, where it would start, and where it ends."""
 
     where: TopicPartition
@@ -27,11 +27,11 @@ class Cut(NamedTuple):
 
 
 def cuts(
-    before: Place,
+    before: Position,
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
     timed: Mapping[TopicPartition, int],
-) -> list[Cut]:
+) -> list[PartitionTrim]:
     """`timed` has the offset of the first record at or after the time of a place; without one,
     all are older. Nothing outside the log is named: the nearest offset in it is taken."""
     found = []
@@ -48,7 +48,7 @@ def cuts(
                 wanted = before.number
             case "time":
                 wanted = timed.get(where, end)
-        found.append(Cut(where, start, min(max(wanted, start), end), end))
+        found.append(PartitionTrim(where, start, min(max(wanted, start), end), end))
     return found
 
 
@@ -103,7 +103,7 @@ async def _refuse_compacted(admin: Admin, topic: str) -> None:
         )
 
 
-def _document(cut: Cut) -> dict[str, Any]:
+def _document(cut: PartitionTrim) -> dict[str, Any]:
     return {
         "partition": cut.where.partition,
         "start_offset": cut.start,

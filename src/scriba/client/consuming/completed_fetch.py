@@ -35,8 +35,8 @@ from scriba.wire.messages.fetch import AbortedTransaction
 log = logging.getLogger(__name__)
 
 
-class Reading:
-    """How a consumer reads, the same for all its chunks."""
+class DecodeSettings:
+    """How a consumer reads, the same for all its completed fetches."""
 
     __slots__ = ("check_crcs", "skip_errors", "to_key", "to_value")
 
@@ -53,7 +53,7 @@ class Reading:
         self.skip_errors = skip_errors
 
 
-class Chunk:
+class CompletedFetch:
     """`aborted` are the aborted transactions in it, None when they are not left out."""
 
     __slots__ = (
@@ -80,7 +80,7 @@ class Chunk:
         data: memoryview,
         offset: int,
         generation: int,
-        reading: Reading,
+        reading: DecodeSettings,
         aborted: Sequence[AbortedTransaction] | None,
     ) -> None:
         self.where = where
@@ -145,7 +145,7 @@ class Chunk:
         return self._ready[taken - 1].leader_epoch if taken else self._epoch
 
     def take(self, most: int) -> list[ConsumerRecord[Any, Any]]:
-        """Up to `most` records, fewer at the end of a batch; none when the chunk is used up.
+        """Up to `most` records, fewer at the end of a batch; none when all are used up.
 
         DecodeError when the next record cannot be read.
         """

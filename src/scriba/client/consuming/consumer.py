@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, overload
 
 from scriba.client.cluster import Cluster
-from scriba.client.consuming.completed_fetch import Reading
+from scriba.client.consuming.completed_fetch import DecodeSettings
 from scriba.client.consuming.fetcher import Fetcher
 from scriba.client.consuming.list_offsets import list_offsets, reset_target
-from scriba.client.consuming.positions import Assigned, Positions
+from scriba.client.consuming.positions import AssignedPartition, Positions
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.consuming.subscription import Listener, Subscription, Told
 from scriba.client.errors import DecodeError, OffsetError
@@ -122,7 +122,7 @@ class Consumer(Generic[K, V]):
             self._ports, settings, auto_create=settings.allow_auto_create_topics
         )
         self._positions = Positions()
-        reading = Reading(
+        reading = DecodeSettings(
             deserializer(settings.key_deserializer),
             deserializer(settings.value_deserializer),
             settings.check_crcs,
@@ -493,14 +493,14 @@ class Consumer(Generic[K, V]):
     def _limit(self, timeout_ms: int | None) -> int:
         return self.settings.default_api_timeout_ms if timeout_ms is None else timeout_ms
 
-    def _assigned(self, partition: tuple[str, int]) -> Assigned:
+    def _assigned(self, partition: tuple[str, int]) -> AssignedPartition:
         self._check_open()
         found = self._positions.assigned.get(TopicPartition(*partition))
         if found is None:
             raise ValueError(f"{partition} is not assigned to this consumer")
         return found
 
-    def _chosen(self, partitions: tuple[tuple[str, int], ...]) -> list[Assigned]:
+    def _chosen(self, partitions: tuple[tuple[str, int], ...]) -> list[AssignedPartition]:
         if not partitions:
             self._check_open()
             return list(self._positions.assigned.values())

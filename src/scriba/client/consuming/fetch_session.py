@@ -19,7 +19,7 @@ FINAL_EPOCH: Final = -1
 _MAX_EPOCH: Final = 2**31 - 1
 
 
-class Wanted(NamedTuple):
+class FetchSpec(NamedTuple):
     """What to read of a partition, as the broker remembers it."""
 
     topic_id: bytes
@@ -34,18 +34,18 @@ class Plan(NamedTuple):
     session_id: int
     epoch: int
     by_id: bool
-    send: Mapping[TopicPartition, Wanted]
-    forget: Mapping[TopicPartition, Wanted]
+    send: Mapping[TopicPartition, FetchSpec]
+    forget: Mapping[TopicPartition, FetchSpec]
 
 
 class FetchSession:
     def __init__(self) -> None:
         self.id = NO_SESSION
         self._epoch = FIRST_EPOCH
-        self._known: dict[TopicPartition, Wanted] = {}
+        self._known: dict[TopicPartition, FetchSpec] = {}
         self._by_id = False
 
-    def plan(self, wanted: Mapping[TopicPartition, Wanted], ids_spoken: bool) -> Plan:
+    def plan(self, wanted: Mapping[TopicPartition, FetchSpec], ids_spoken: bool) -> Plan:
         """The next request for these partitions; `ids_spoken` tells that topic ids may be used.
 
         Names and ids do not mix in a session, and a topic that was deleted and made again has

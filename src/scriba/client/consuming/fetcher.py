@@ -1,9 +1,9 @@
 """Keeps a consumer's partitions supplied with records, ahead of what the application takes.
 
-One task finds and checks positions; every broker that partitions are read from has a lane: a task
-with a connection and a fetch session of its own that has one Fetch under way at a time. A lane
-waits while one of its partitions has all the chunks it may hold, since a request without it could
-park at the broker just when it runs dry.
+One task finds and checks positions. Every broker that partitions are read from is a source: a task
+with a connection and a fetch session of its own that has one Fetch under way at a time. A source
+waits while one of its partitions has all the completed fetches it may hold, since a request without
+it could park at the broker just when it runs dry.
 """
 
 import asyncio
@@ -15,11 +15,11 @@ from operator import length_hint
 from typing import Any, Final
 
 from scriba.client.cluster import HOPELESS, NO_NODE, Cluster, Node
-from scriba.client.consuming.completed_fetch import Chunk, Reading
+from scriba.client.consuming.completed_fetch import CompletedFetch, DecodeSettings
 from scriba.client.consuming.fetch_request import fetch_request
-from scriba.client.consuming.fetch_session import FINAL_EPOCH, NO_SESSION, FetchSession, Wanted
+from scriba.client.consuming.fetch_session import FINAL_EPOCH, NO_SESSION, FetchSession, FetchSpec
 from scriba.client.consuming.list_offsets import EpochEnd, epoch_ends, look_up, reset_target
-from scriba.client.consuming.positions import Assigned, Positions
+from scriba.client.consuming.positions import AssignedPartition, Positions
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.errors import DecodeError, OffsetError
 from scriba.client.model import Isolation, OffsetSpec, TopicPartition
@@ -55,7 +55,7 @@ _FINAL: Final = frozenset(
 _DRY: Final[Iterator[ConsumerRecord[Any, Any]]] = iter(())
 
 
-class _Lane:
+class _Source:
     __slots__ = ("backoff", "node", "session", "wake")
 
     def __init__(self, node: int, backoff: Backoff) -> None:
@@ -67,12 +67,16 @@ class _Lane:
 
 class Fetcher:
     def __init__(
-        self, cluster: Cluster, settings: ConsumerSettings, positions: Positions, reading: Reading
+        self,
+        cluster: Cluster,
+        settings: ConsumerSettings,
+        positions: Positions,
+        reading: DecodeSettings,
     ) -> None:
         self.arrived = Signal()
         """Wakes who waits for records, positions or errors."""
         self.breathe = False
-        """Whether a chunk was used up since this was last set back: others need a turn."""
+        """Whether a fetch was used up since this was last set back: others need a turn."""
         self.flow: Iterator[ConsumerRecord[Any, Any]] = _DRY
         """Records that may be taken one by one, with nothing else to look at in between."""
         self._left = 0
@@ -87,9 +91,9 @@ class Fetcher:
             Isolation.READ_COMMITTED if self._committed else Isolation.READ_UNCOMMITTED
         )
         self._clock = cluster.ports.clock
-        self._lanes: dict[int, _Lane] = {}
-        self._line: deque[Assigned] = deque()
-        """A partition for each chunk that came, in the order they came."""
+        self._sources: dict[int, _Source] = {}
+        self._line: deque[AssignedPartition] = deque()
+        """A partition for each completed fetch that came, in the order they came."""
         self._tend_now = asyncio.Event()
 
     def start(self) -> None:
@@ -100,8 +104,8 @@ class Fetcher:
         """Tells that positions have changed, or there is room for more."""
         self.halt()
         self._tend_now.set()
-        for lane in self._lanes.values():
-            lane.wake.set()
+        for source in self._sources.values():
+            source.wake.set()
 
     def halt(self) -> None:
         """Has whoever takes one record after the other look up before the next."""
@@ -127,7 +131,7 @@ class Fetcher:
         Raises a partition's error, but only when no record can be given before it.
         """
         taken: list[ConsumerRecord[Any, Any]] = []
-        aside: list[Assigned] = []
+        aside: list[AssignedPartition] = []
         line = self._line
         try:
             while line and len(taken) < most:
@@ -147,10 +151,10 @@ class Fetcher:
             self._raise_errors()
         return taken
 
-    def _take_from(self, assigned: Assigned, most: int) -> list[ConsumerRecord[Any, Any]]:
-        chunk = assigned.buffered[0]
-        taken = chunk.take(most)
-        if not taken or chunk.used_up:
+    def _take_from(self, assigned: AssignedPartition, most: int) -> list[ConsumerRecord[Any, Any]]:
+        completed = assigned.buffered[0]
+        taken = completed.take(most)
+        if not taken or completed.used_up:
             self._finish(assigned)
         return taken
 
@@ -167,14 +171,14 @@ class Fetcher:
                 self._left = length_hint(self.flow)
         return records[0]
 
-    def _finish(self, assigned: Assigned) -> None:
-        """A chunk is used up: there is room for another."""
+    def _finish(self, assigned: AssignedPartition) -> None:
+        """A completed fetch is used up: there is room for another."""
         assigned.used_up()
         self._line.popleft()
         self.breathe = True
         self.poke()
 
-    def _is_current(self, assigned: Assigned) -> bool:
+    def _is_current(self, assigned: AssignedPartition) -> bool:
         return self._positions.assigned.get(assigned.where) is assigned
 
     def _raise_errors(self) -> None:
@@ -200,22 +204,22 @@ class Fetcher:
             await self._tend_now.wait()
             self._tend_now.clear()
             now = self._clock.mono_ms()
-            to_find: dict[int, list[Assigned]] = {}
+            to_find: dict[int, list[AssignedPartition]] = {}
             for assigned in self._positions.to_be_found(now):
                 assigned.asking = True
                 to_find.setdefault(self._cluster.leader(assigned.where), []).append(assigned)
             for part in to_find.values():
                 spawn(self._find(part), name="scriba-find")
-            to_check: dict[int, list[tuple[Assigned, int]]] = {}
+            to_check: dict[int, list[tuple[AssignedPartition, int]]] = {}
             for assigned, partition in self._positions.to_be_checked(self._cluster, now):
                 assigned.asking = True
                 entry = (assigned, partition.leader_epoch)
                 to_check.setdefault(partition.leader, []).append(entry)
             for leader, checks in to_check.items():
                 spawn(self._check(leader, checks), name="scriba-check")
-            self._open_lanes()
+            self._open_sources()
 
-    async def _find(self, part: list[Assigned]) -> None:
+    async def _find(self, part: list[AssignedPartition]) -> None:
         asked = {a.where: (a, a.generation) for a in part}
         wanted = {a.where: a.target for a in part if a.target is not None}
         found = await look_up(self._cluster, wanted, self._isolation)
@@ -235,7 +239,7 @@ class Fetcher:
         self.arrived.wake()
         self.poke()
 
-    async def _check(self, leader: int, part: list[tuple[Assigned, int]]) -> None:
+    async def _check(self, leader: int, part: list[tuple[AssignedPartition, int]]) -> None:
         """Asks a new leader whether it has what was read from the old ones (KIP-320)."""
         generations = [assigned.generation for assigned, _ in part]
         wanted = {assigned.where: (current, assigned.epoch) for assigned, current in part}
@@ -259,7 +263,7 @@ class Fetcher:
                 assigned.checked(current)
         self.poke()
 
-    def _truncated(self, assigned: Assigned, end: EpochEnd) -> None:
+    def _truncated(self, assigned: AssignedPartition, end: EpochEnd) -> None:
         """The leader's log no longer has all that was fetched."""
         log.warning("%s was truncated to offset %d", assigned.where, end.end_offset)
         self.halt()
@@ -273,7 +277,7 @@ class Fetcher:
             assigned.jump(end.end_offset, end.epoch)
         self.arrived.wake()
 
-    def _failed(self, assigned: Assigned, failure: ClientError) -> None:
+    def _failed(self, assigned: AssignedPartition, failure: ClientError) -> None:
         """Something about one partition has to be tried again after a pause, or told."""
         if not failure.retriable:
             assigned.error = failure
@@ -282,14 +286,14 @@ class Fetcher:
             log.debug("%s: trying again after %s", assigned.where, failure)
         self._rest(assigned)
 
-    def _rest(self, assigned: Assigned) -> None:
+    def _rest(self, assigned: AssignedPartition) -> None:
         pause = Backoff(self._cluster.ports.rng, self._settings.retry_backoff_ms, 0).next_ms()
         assigned.retry_at = self._clock.mono_ms() + pause
         asyncio.get_running_loop().call_later(pause / 1000, self.poke)
 
-    # -- lanes -----------------------------------------------------------------------------------
+    # -- sources ---------------------------------------------------------------------------------
 
-    def _open_lanes(self) -> None:
+    def _open_sources(self) -> None:
         now = self._clock.mono_ms()
         for assigned in self._positions.assigned.values():
             partition = self._cluster.partition(assigned.where)
@@ -304,52 +308,52 @@ class Fetcher:
                     self.arrived.wake()
                 continue
             node = assigned.node(partition, now)
-            if node not in self._lanes:
+            if node not in self._sources:
                 settings = self._settings
                 backoff = Backoff(
                     self._cluster.ports.rng,
                     settings.retry_backoff_ms,
                     settings.retry_backoff_max_ms,
                 )
-                lane = self._lanes[node] = _Lane(node, backoff)
-                self._cluster.tasks.spawn(self._run(lane), name=f"scriba-fetch-{node}")
+                source = self._sources[node] = _Source(node, backoff)
+                self._cluster.tasks.spawn(self._run(source), name=f"scriba-fetch-{node}")
 
-    async def _run(self, lane: _Lane) -> None:
+    async def _run(self, source: _Source) -> None:
         busy = False
         while True:
-            wanted = self._wanted(lane.node)
+            wanted = self._wanted(source.node)
             if not wanted:
                 if busy:
                     self.poke()  # what was read here may have to be read elsewhere now
                 busy = False
-                await lane.wake.wait()
-                lane.wake.clear()
+                await source.wake.wait()
+                source.wake.clear()
                 continue
             busy = True
             try:
-                connection = await self._cluster.connect(lane.node, "fetch")
+                connection = await self._cluster.connect(source.node, "fetch")
                 if any(a.fetch_offset != want.offset for a, want in wanted.values()):
                     continue  # the application went elsewhere while the connection was made
-                await self._fetch(lane, connection, wanted)
+                await self._fetch(source, connection, wanted)
             except ClientError as failure:
-                log.debug("fetching from broker %d: %s", lane.node, failure)
-                lane.session.lost()
+                log.debug("fetching from broker %d: %s", source.node, failure)
+                source.session.lost()
                 self._cluster.stale()
                 for assigned, _ in wanted.values():
-                    if assigned.nearby == lane.node:
+                    if assigned.nearby == source.node:
                         assigned.nearby = NO_NODE
                     elif not failure.retriable:
                         assigned.error = failure
                         self.arrived.wake()
-                await asyncio.sleep(lane.backoff.next_ms() / 1000)
+                await asyncio.sleep(source.backoff.next_ms() / 1000)
                 self.poke()
             else:
-                lane.backoff.reset()
+                source.backoff.reset()
 
-    def _wanted(self, node: int) -> dict[TopicPartition, tuple[Assigned, Wanted]]:
+    def _wanted(self, node: int) -> dict[TopicPartition, tuple[AssignedPartition, FetchSpec]]:
         """What to fetch from a broker now."""
         now = self._clock.mono_ms()
-        found: dict[TopicPartition, tuple[Assigned, Wanted]] = {}
+        found: dict[TopicPartition, tuple[AssignedPartition, FetchSpec]] = {}
         for where, assigned in self._positions.assigned.items():
             partition = self._cluster.partition(where)
             if partition is None or assigned.node(partition, now) != node or assigned.paused:
@@ -360,7 +364,7 @@ class Fetcher:
             if ready and not assigned.to_be_checked(partition):
                 found[where] = (
                     assigned,
-                    Wanted(
+                    FetchSpec(
                         self._cluster.topics[where.topic].id,
                         assigned.fetch_offset,
                         partition.leader_epoch,
@@ -371,12 +375,12 @@ class Fetcher:
 
     async def _fetch(
         self,
-        lane: _Lane,
+        source: _Source,
         connection: Connection,
-        wanted: dict[TopicPartition, tuple[Assigned, Wanted]],
+        wanted: dict[TopicPartition, tuple[AssignedPartition, FetchSpec]],
     ) -> None:
         version = connection.version(FetchRequest)
-        plan = lane.session.plan(
+        plan = source.session.plan(
             {where: want for where, (_, want) in wanted.items()}, version >= _BY_TOPIC_ID
         )
         if not plan.by_id:
@@ -391,15 +395,15 @@ class Fetcher:
         )
         if answer.error_code:
             code = error_code(answer.error_code)
-            lane.session.lost(code)
+            source.session.lost(code)
             if code in _SESSION_ERRORS:
-                log.debug("broker %d: fetch session: %s", lane.node, code.name)
+                log.debug("broker %d: fetch session: %s", source.node, code.name)
                 self._cluster.stale()
                 if code in (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID):
                     raise BrokerError(code)
                 return
             raise BrokerError(code, about="fetch")
-        lane.session.answered(answer.session_id if version >= _WITH_SESSIONS else NO_SESSION)
+        source.session.answered(answer.session_id if version >= _WITH_SESSIONS else NO_SESSION)
         nodes = [Node(n.node_id, n.host, n.port, n.rack) for n in answer.node_endpoints]
         for topic in answer.responses:
             name = self._cluster.names.get(topic.topic_id) if plan.by_id else topic.topic
@@ -409,21 +413,21 @@ class Fetcher:
                     assigned, want = wanted[where]
                     stayed = generations[where] == assigned.generation
                     if stayed and self._is_current(assigned):
-                        self._receive(lane, assigned, want, said, nodes)
+                        self._receive(source, assigned, want, said, nodes)
         self.arrived.wake()
 
     # -- answers ---------------------------------------------------------------------------------
 
     def _receive(
         self,
-        lane: _Lane,
-        assigned: Assigned,
-        want: Wanted,
+        source: _Source,
+        assigned: AssignedPartition,
+        want: FetchSpec,
         said: PartitionData,
         nodes: list[Node],
     ) -> None:
         if said.error_code:
-            self._receive_error(lane, assigned, said, nodes)
+            self._receive_error(source, assigned, said, nodes)
             return
         if said.diverging_epoch.end_offset >= 0:
             diverging = said.diverging_epoch
@@ -442,19 +446,23 @@ class Fetcher:
         if not isinstance(data, memoryview) or not data:
             return
         aborted = (said.aborted_transactions or []) if self._committed else None
-        chunk = Chunk(
+        completed = CompletedFetch(
             assigned.where, data, want.offset, assigned.generation, self._reading, aborted
         )
-        if not chunk.used_up:
-            assigned.fetched(chunk, chunk.end_offset, chunk.end_epoch)
+        if not completed.used_up:
+            assigned.fetched(completed, completed.end_offset, completed.end_epoch)
             self._line.append(assigned)
             self._positions.to_end(assigned)
 
     def _receive_error(
-        self, lane: _Lane, assigned: Assigned, said: PartitionData, nodes: list[Node]
+        self,
+        source: _Source,
+        assigned: AssignedPartition,
+        said: PartitionData,
+        nodes: list[Node],
     ) -> None:
         code = error_code(said.error_code)
-        if assigned.nearby == lane.node:
+        if assigned.nearby == source.node:
             # The leader knows best: it is asked next, and may name a replica again.
             assigned.nearby = NO_NODE
             self.poke()
@@ -473,7 +481,7 @@ class Fetcher:
             else:
                 self._rest(assigned)
 
-    def _out_of_range(self, assigned: Assigned) -> None:
+    def _out_of_range(self, assigned: AssignedPartition) -> None:
         """The position is before the log's start, or after its end."""
         if assigned.buffered:
             self._rest(assigned)  # what was fetched before is still good
@@ -490,9 +498,9 @@ class Fetcher:
     def close(self) -> None:
         """Tells brokers that the sessions can go; nobody waits for their answers."""
         self.halt()
-        for lane in self._lanes.values():
-            connection = self._cluster.living(lane.node)
-            if connection is not None and lane.session.id != NO_SESSION:
-                end = FetchRequest(session_id=lane.session.id, session_epoch=FINAL_EPOCH)
+        for source in self._sources.values():
+            connection = self._cluster.living(source.node)
+            if connection is not None and source.session.id != NO_SESSION:
+                end = FetchRequest(session_id=source.session.id, session_epoch=FINAL_EPOCH)
                 with contextlib.suppress(ClientError):
                     connection.post(end, FetchResponse)

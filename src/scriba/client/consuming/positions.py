@@ -16,15 +16,15 @@ from collections.abc import Iterable
 from typing import Final
 
 from scriba.client.cluster import NO_NODE, Cluster, Partition
-from scriba.client.consuming.completed_fetch import Chunk
+from scriba.client.consuming.completed_fetch import CompletedFetch
 from scriba.client.model import TopicPartition
 from scriba.peers.errors import ClientError
 
 AHEAD: Final = 2
-"""Chunks of a partition that are kept: one that is being used up, one fetched ahead."""
+"""Completed fetches of a partition that are kept: one that is being used up, one fetched ahead."""
 
 
-class Assigned:
+class AssignedPartition:
     """One partition that is read."""
 
     __slots__ = (
@@ -59,7 +59,7 @@ class Assigned:
         self._position = -1
         self._seen_epoch = -1
         self._checked_epoch = -1
-        self.buffered: deque[Chunk] = deque()
+        self.buffered: deque[CompletedFetch] = deque()
         self.error: ClientError | None = None
         """Raised by the next poll."""
         self.asking = False
@@ -111,10 +111,10 @@ class Assigned:
         return self._seen_epoch if seen < 0 else seen
 
     def used_up(self) -> None:
-        """The first chunk has nothing more."""
-        chunk = self.buffered.popleft()
-        self._position = chunk.end_offset
-        self._seen_epoch = chunk.end_epoch
+        """The first completed fetch has nothing more."""
+        completed = self.buffered.popleft()
+        self._position = completed.end_offset
+        self._seen_epoch = completed.end_epoch
 
     # -- states ----------------------------------------------------------------------------------
 
@@ -144,8 +144,8 @@ class Assigned:
     def full(self) -> bool:
         return len(self.buffered) >= AHEAD
 
-    def fetched(self, chunk: Chunk, next_offset: int, epoch: int) -> None:
-        self.buffered.append(chunk)
+    def fetched(self, completed: CompletedFetch, next_offset: int, epoch: int) -> None:
+        self.buffered.append(completed)
         self.fetch_offset = next_offset
         self.epoch = epoch
 
@@ -158,26 +158,28 @@ class Positions:
     """All partitions of a consumer, those first that have waited longest for records."""
 
     def __init__(self) -> None:
-        self.assigned: dict[TopicPartition, Assigned] = {}
+        self.assigned: dict[TopicPartition, AssignedPartition] = {}
 
     def assign(self, partitions: Iterable[TopicPartition], target: int | None) -> None:
         """Replaces the partitions; those that stay keep their positions."""
         before = self.assigned
         self.assigned = {
-            where: before.get(where) or Assigned(where, target) for where in partitions
+            where: before.get(where) or AssignedPartition(where, target) for where in partitions
         }
 
-    def to_end(self, assigned: Assigned) -> None:
+    def to_end(self, assigned: AssignedPartition) -> None:
         """Lets the others go first in the next request."""
         del self.assigned[assigned.where]
         self.assigned[assigned.where] = assigned
 
-    def to_be_found(self, now: int) -> list[Assigned]:
+    def to_be_found(self, now: int) -> list[AssignedPartition]:
         return [a for a in self._idle(now) if a.target is not None]
 
-    def to_be_checked(self, cluster: Cluster, now: int) -> list[tuple[Assigned, Partition]]:
+    def to_be_checked(
+        self, cluster: Cluster, now: int
+    ) -> list[tuple[AssignedPartition, Partition]]:
         pairs = [(a, cluster.partition(a.where)) for a in self._idle(now) if a.found]
         return [(a, p) for a, p in pairs if p is not None and a.to_be_checked(p)]
 
-    def _idle(self, now: int) -> list[Assigned]:
+    def _idle(self, now: int) -> list[AssignedPartition]:
         return [a for a in self.assigned.values() if not a.asking and a.retry_at <= now]

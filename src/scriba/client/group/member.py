@@ -21,7 +21,7 @@ from scriba.client.consuming.subscription import Subscription
 from scriba.client.coordinator import Coordinator, CoordinatorKind
 from scriba.client.group.assignors import ASSIGNORS
 from scriba.client.group.membership.classic import NO_GENERATION, Classic, Phase
-from scriba.client.group.membership.model import Change, Identity, Wish
+from scriba.client.group.membership.model import Change, Identity, Subscribed
 from scriba.client.group.membership.reconciling import JOIN_EPOCH, Reconciling
 from scriba.client.group.offsets import GroupOffsets
 from scriba.client.model import ConsumerGroupMetadata, TopicPartition
@@ -61,7 +61,7 @@ _LATE_MS: Final = 5_000
 """How much later than the rebalance itself the answer to JoinGroup may come."""
 
 
-class _Telling:
+class _ListenerCall:
     """A listener that is being told something, until it has returned; then of no group."""
 
     __slots__ = ("group",)
@@ -70,7 +70,7 @@ class _Telling:
         self.group: Group | None = group
 
 
-_telling: ContextVar[_Telling | None] = ContextVar("telling", default=None)
+_telling: ContextVar[_ListenerCall | None] = ContextVar("telling", default=None)
 """Goes with what a listener calls, through tasks and threads."""
 
 
@@ -169,10 +169,10 @@ class Group:
         self._machine.want(wish)
         self._follow()
 
-    def _wish(self, subscription: Subscription) -> Wish:
+    def _wish(self, subscription: Subscription) -> Subscribed:
         if isinstance(self._machine, Reconciling):
-            return Wish(subscription.topics, subscription.regex)
-        return Wish(subscription.topics)
+            return Subscribed(subscription.topics, subscription.regex)
+        return Subscribed(subscription.topics)
 
     async def leave(self, reason: str, timeout_ms: int, commit: bool = True) -> None:
         """Gives everything up, and tells the group."""
@@ -288,7 +288,7 @@ class Group:
 
     async def _tell(self, told: Coroutine[Any, Any, None]) -> Exception | None:
         """The application's own failure goes to its poll, when the rebalance is done."""
-        telling = _Telling(self)
+        telling = _ListenerCall(self)
         before = _telling.set(telling)
         try:
             await told
@@ -386,7 +386,7 @@ class Group:
             matching = subscription is not None and subscription.pattern is not None
             if subscription is not None and matching and isinstance(self._machine, Classic):
                 found = frozenset(filter(subscription.matches, self._cluster.topics))
-                self._machine.want(Wish(found))
+                self._machine.want(Subscribed(found))
             self._follow()
             if isinstance(self._machine, Reconciling) and self._machine.unnamed:
                 await self._name_topics(self._machine)

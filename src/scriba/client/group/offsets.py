@@ -14,7 +14,7 @@ from typing import Final
 from scriba.client.cluster import Cluster
 from scriba.client.consuming.fetcher import Fetcher
 from scriba.client.consuming.list_offsets import reset_target
-from scriba.client.consuming.positions import Assigned, Positions
+from scriba.client.consuming.positions import AssignedPartition, Positions
 from scriba.client.coordinator import Coordinator, CoordinatorKind
 from scriba.client.errors import OffsetError
 from scriba.client.group.commits import CommittedOffsets
@@ -181,12 +181,12 @@ class GroupOffsets:
             refusal.retriable |= refusal.code in _NOT_NOW
             raise
 
-    def restore(self, fresh: list[Assigned]) -> None:
+    def restore(self, fresh: list[AssignedPartition]) -> None:
         """Has partitions begin where the group left off, unless a seek comes first."""
         if fresh:
             self._cluster.tasks.spawn(self._restore(fresh), name="scriba-committed")
 
-    async def _restore(self, fresh: list[Assigned]) -> None:
+    async def _restore(self, fresh: list[AssignedPartition]) -> None:
         settings = self._settings
         rng = self._cluster.ports.rng
         backoff = Backoff(rng, settings.retry_backoff_ms, settings.retry_backoff_max_ms)
@@ -208,11 +208,11 @@ class GroupOffsets:
         self._fetcher.arrived.wake()
         self._fetcher.poke()
 
-    def _waits(self, assigned: Assigned, generation: int) -> bool:
+    def _waits(self, assigned: AssignedPartition, generation: int) -> bool:
         current = self._positions.assigned.get(assigned.where) is assigned
         return current and assigned.generation == generation
 
-    def _begin(self, assigned: Assigned, committed: OffsetAndMetadata | None) -> None:
+    def _begin(self, assigned: AssignedPartition, committed: OffsetAndMetadata | None) -> None:
         if committed is not None:
             assigned.jump(committed.offset, committed.leader_epoch)
             return

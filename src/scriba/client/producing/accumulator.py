@@ -19,7 +19,7 @@ from scriba.client.errors import BufferFull
 from scriba.client.model import TopicPartition
 from scriba.client.producing.batches import Batch, Delivery
 from scriba.client.producing.partitioner import Sticky
-from scriba.client.producing.sequences import Numbering
+from scriba.client.producing.sequences import SequenceNumbers
 from scriba.client.settings import ProducerSettings
 from scriba.native import implementation
 from scriba.native.intake import Lock
@@ -42,8 +42,8 @@ class Queue:
         "blocked_until",
         "in_flight",
         "made",
-        "numbering",
         "open",
+        "sequences",
         "timer",
         "waiting",
         "where",
@@ -60,7 +60,7 @@ class Queue:
         self.in_flight: list[Batch] = []
         self.blocked_until = 0
         """No sending before this time, after a failure."""
-        self.numbering: Numbering | None = None
+        self.sequences: SequenceNumbers | None = None
         self.made = 0
         self.timer: asyncio.TimerHandle | None = None
         """Of the time that the last batch may wait for more."""

@@ -223,7 +223,7 @@ class Batch:
             batch._watchers.append((index, tell))
 
 
-class Fate(Ticket):
+class RecordOutcome(Ticket):
     """What becomes of one record; how to wait for it is for others to say."""
 
     __slots__ = ()
@@ -264,7 +264,7 @@ class Fate(Ticket):
         return self._metadata()
 
 
-class Delivery(Fate):
+class Delivery(RecordOutcome):
     """The fate of one record: awaiting it gives where it was written, or raises why it was not."""
 
     __slots__ = ()

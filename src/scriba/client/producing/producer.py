@@ -25,10 +25,10 @@ from scriba.client.model import (
     RecordMetadata,
 )
 from scriba.client.producing.accumulator import Accumulator
-from scriba.client.producing.batches import Delivery, Fate, settled
-from scriba.client.producing.router import Placer, no_partition
+from scriba.client.producing.batches import Delivery, RecordOutcome, settled
+from scriba.client.producing.router import RecordRouter, no_partition
 from scriba.client.producing.sender import Sender
-from scriba.client.producing.unresolved import Limbo, Parked
+from scriba.client.producing.unresolved import Parked, UnresolvedRecords
 from scriba.client.serializers import read_headers
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions.machine import Transactions
@@ -92,12 +92,12 @@ class Producer:
             _level(settings, codec),
             self._machine,
         )
-        self._placer = Placer(
+        self._router = RecordRouter(
             self._cluster, self._accumulator, settings, self._sender, self._hidden
         )
-        self._prepares = self._machine is not None or self._placer.serializes
+        self._prepares = self._machine is not None or self._router.serializes
         """Whether a record has to be prepared before it is put."""
-        self._limbo = Limbo(
+        self._unresolved = UnresolvedRecords(
             self._cluster,
             self._accumulator,
             settings.max_block_ms,
@@ -113,7 +113,7 @@ class Producer:
                 self._machine,
                 self._sender,
                 self._accumulator,
-                self._limbo.fail,
+                self._unresolved.fail,
             )
         self._started = False
         self._closed = False
@@ -131,7 +131,7 @@ class Producer:
         headers: HeadersLike = _NO_HEADERS,
     ) -> RecordMetadata:
         """Sends a record and waits until it is written: where it is, or the error."""
-        delivery: Fate = await self.enqueue(
+        delivery: RecordOutcome = await self.enqueue(
             topic, value, key, partition=partition, timestamp=timestamp, headers=headers
         )
         return await delivery.written()
@@ -172,18 +172,18 @@ class Producer:
         """The same for a record that was prepared, and could not just be put."""
         limit = self.settings.max_block_ms if within_ms is None else within_ms
         found = self._cluster.topics.get(topic)
-        if found is None or topic in self._limbo or not self._started:
+        if found is None or topic in self._unresolved or not self._started:
             found = await self._find(topic, limit)
         if partition is not None and partition not in found.partitions:
             found = await self._look_again(found, partition, limit)
         self._check_sending()
         try:
-            delivery = self._placer.put(found, value, key, partition, timestamp, headers)
+            delivery = self._router.put(found, value, key, partition, timestamp, headers)
         except BufferFull as full:
             await self._wait_for_room(full.size, limit)
             found = self._cluster.topics.get(topic, found)
             self._check_sending(full.size)
-            delivery = self._placer.put(found, value, key, partition, timestamp, headers, full.size)
+            delivery = self._router.put(found, value, key, partition, timestamp, headers, full.size)
         if not delivery.index:
             await asyncio.sleep(0)  # a batch began, another may be full: the sender gets its turn
         return delivery
@@ -212,23 +212,23 @@ class Producer:
         if delivery is not None:
             return delivery
         found = self._cluster.topics.get(topic)
-        if found is None or topic in self._limbo:
+        if found is None or topic in self._unresolved:
             when = self._wall_ms() if timestamp is None else timestamp
-            return self._limbo.park(topic, (value, key, partition, when, headers))
-        return self._placer.put(found, value, key, partition, timestamp, headers)
+            return self._unresolved.park(topic, (value, key, partition, when, headers))
+        return self._router.put(found, value, key, partition, timestamp, headers)
 
     def _serve_threads(
         self,
         home: object,
-        ticket: type[Fate],
+        ticket: type[RecordOutcome],
         soon: Callable[[Callable[[], object]], object],
     ) -> None:
         """Lets other threads put records: `home` is told to batches, `ticket` is made for each
         record, `soon` has the event loop call something."""
         self._accumulator.home = home
         self._accumulator.intake.ticket = ticket
-        placer = self._placer
-        placer.announce = lambda queue: soon(partial(placer.look_after, queue))
+        router = self._router
+        router.announce = lambda queue: soon(partial(router.look_after, queue))
 
     def _put_from_thread(
         self,
@@ -238,7 +238,7 @@ class Producer:
         partition: int | None,
         timestamp: int | None,
         headers: HeadersLike,
-    ) -> Fate | None:
+    ) -> RecordOutcome | None:
         """Puts a record that was prepared, from any thread; None when it takes the loop to do it.
 
         BufferFull when there is no room for it.
@@ -246,12 +246,12 @@ class Producer:
         with self._accumulator.lock:
             # Under it neither a close nor the end of a transaction comes between look and put.
             found = self._cluster.topics.get(topic)
-            if not self._started or found is None or topic in self._limbo:
+            if not self._started or found is None or topic in self._unresolved:
                 return None
             if partition is not None and partition not in found.partitions:
                 return None
             self._check_sending()
-            return self._placer.put(found, value, key, partition, timestamp, headers)
+            return self._router.put(found, value, key, partition, timestamp, headers)
 
     async def flush(self, timeout_ms: int | None = None) -> None:
         """Sends everything now and waits until the fate of all records sent before is known.
@@ -401,7 +401,7 @@ class Producer:
         """Makes bytes of value and key, and pairs of the headers; raises if it cannot be sent."""
         if self._machine is not None:
             self._machine.check_send()
-        value, key = self._placer.serialized(topic, value, key)
+        value, key = self._router.serialized(topic, value, key)
         return value, key, read_headers(headers)[0] if headers else _NO_HEADERS
 
     def _check_sending(self, reserved: int = 0, parked: bool = False) -> None:
@@ -418,11 +418,11 @@ class Producer:
             raise
 
     def _hidden(self, topic: str) -> bool:
-        return topic in self._limbo or not self._started
+        return topic in self._unresolved or not self._started
 
     def _put_parked(self, topic: Topic, parked: Parked, reserved: int = 0) -> Delivery:
         self._check_sending(reserved, parked=True)
-        return self._placer.put(topic, *parked, reserved)
+        return self._router.put(topic, *parked, reserved)
 
     # -- topics that are not known yet -----------------------------------------------------------
 
@@ -430,7 +430,7 @@ class Producer:
         """The topic, after all records that were parked for it have found their places."""
         if not self._started:
             self._start()
-        await self._limbo.placed(topic)
+        await self._unresolved.placed(topic)
         return await self._cluster.topic(topic, limit_ms)
 
     async def _look_again(self, topic: Topic, partition: int, limit_ms: int) -> Topic:

@@ -28,7 +28,7 @@ from scriba.peers.errors import ClientError
 from scriba.records.record import Record
 
 
-class Placer:
+class RecordRouter:
     """`hidden` tells of topics whose records may not be put but by `put`: others come first."""
 
     def __init__(

@@ -1,13 +1,13 @@
 """Takes ripe batches to the leaders of their partitions, and settles what becomes of them.
 
-Every broker that leads something has a lane: a task that collects one batch per partition into a
+Every broker that leads something is a destination: a task collects one batch per partition into a
 request and posts it while fewer than `max.in.flight.requests.per.connection` are unanswered. Each
 answer is settled when it comes: acknowledged, put back to be sent again after a pause, split
 in two, or failed. Whatever happens in between (a new leader, a lost connection, a broker that
 forgot the producer), a batch ends within `delivery.timeout.ms`.
 
 Order: a batch that is put back goes before all younger ones of its partition. With idempotence the
-broker refuses what comes out of order (see `numbering`); without it, order is kept only when one
+broker refuses what comes out of order (see `sequences`); without it, order is kept only when one
 request is in flight.
 """
 
@@ -29,7 +29,7 @@ from scriba.client.producing.request import (
     Awaited,
     produce_request,
 )
-from scriba.client.producing.sequences import Numbering
+from scriba.client.producing.sequences import SequenceNumbers
 from scriba.client.settings import ProducerSettings
 from scriba.client.transactions.machine import State, Transactions
 from scriba.errors import ErrorCode, error_code
@@ -49,7 +49,7 @@ _CONCURRENT_MS: Final = 5
 """First pause while the last transaction is being ended, which rarely takes long."""
 
 
-class _Lane:
+class _Destination:
     """What is on its way to one broker."""
 
     __slots__ = ("in_flight", "node", "queues", "wake")
@@ -83,7 +83,7 @@ class Sender:
             cluster.ports.rng, settings.retry_backoff_ms, settings.retry_backoff_max_ms
         )
         self._soon = Backoff(cluster.ports.rng, _CONCURRENT_MS, settings.retry_backoff_max_ms)
-        self._lanes: dict[int, _Lane] = {}
+        self._destinations: dict[int, _Destination] = {}
         self._homeless: dict[Queue, None] = {}
         """Queues with something to send whose partition has no known leader."""
         self._failure: ClientError | None = None
@@ -116,12 +116,12 @@ class Sender:
             self._cluster.want(queue.where.topic)  # it may have been forgotten meanwhile
             self._cluster.stale()
             return
-        lane = self._lanes.get(leader)
-        if lane is None:
-            lane = self._lanes[leader] = _Lane(leader)
-            self._cluster.tasks.spawn(self._run(lane), name=f"scriba-lane-{leader}")
-        lane.queues[queue] = None
-        lane.wake.set()
+        destination = self._destinations.get(leader)
+        if destination is None:
+            destination = self._destinations[leader] = _Destination(leader)
+            self._cluster.tasks.spawn(self._run(destination), name=f"scriba-send-{leader}")
+        destination.queues[queue] = None
+        destination.wake.set()
 
     def _ready_again(self, queue: Queue) -> None:
         """The same for one that paused: what waited there may be gone, with the producer."""
@@ -134,58 +134,60 @@ class Sender:
             if queue.waiting:
                 self.ready(queue)
 
-    # -- lanes -----------------------------------------------------------------------------------
+    # -- destinations ----------------------------------------------------------------------------
 
-    async def _run(self, lane: _Lane) -> None:
+    async def _run(self, destination: _Destination) -> None:
         while True:
-            await lane.wake.wait()
-            lane.wake.clear()
+            await destination.wake.wait()
+            destination.wake.clear()
             try:
                 idempotent = self._settings.enable_idempotence and self._transactions is None
-                if lane.queues and idempotent:
+                if destination.queues and idempotent:
                     await self._identity.get()
-                connection = await self._cluster.connect(lane.node)
-                while lane.in_flight < self._window and (batches := self._collect(lane)):
-                    await self._post(lane, connection, batches)
+                connection = await self._cluster.connect(destination.node)
+                while destination.in_flight < self._window and (
+                    batches := self._collect(destination)
+                ):
+                    await self._post(destination, connection, batches)
             except ClientError as failure:
-                log.debug("lane to broker %d: %s", lane.node, failure)
+                log.debug("destination to broker %d: %s", destination.node, failure)
                 self._failure = failure
                 if self._identity.refused is not None:
                     self.fail_all(self._identity.refused)
-                self._reroute(lane)
+                self._reroute(destination)
 
-    def _reroute(self, lane: _Lane) -> None:
+    def _reroute(self, destination: _Destination) -> None:
         """The broker cannot be reached: each queue finds its leader anew when that is known."""
-        queues, lane.queues = lane.queues, {}
+        queues, destination.queues = destination.queues, {}
         for queue in queues:
-            if self._cluster.leader(queue.where) == lane.node:
+            if self._cluster.leader(queue.where) == destination.node:
                 self._homeless[queue] = None
             else:
                 self.ready(queue)
         self._cluster.stale()
 
-    def _collect(self, lane: _Lane) -> list[tuple[Queue, Batch]]:
+    def _collect(self, destination: _Destination) -> list[tuple[Queue, Batch]]:
         """One ripe batch of each queue, as many as fit a request; a queue with more stays."""
         now = self._clock.mono_ms()
         taken: list[tuple[Queue, Batch]] = []
         size = 0
-        for queue in list(lane.queues):
-            if self._cluster.leader(queue.where) != lane.node:
-                del lane.queues[queue]
+        for queue in list(destination.queues):
+            if self._cluster.leader(queue.where) != destination.node:
+                del destination.queues[queue]
                 self.ready(queue)
                 continue
             batch = self._next(queue, now)
             if batch is None:
-                del lane.queues[queue]
+                del destination.queues[queue]
                 continue
             length = len(batch.data) if batch.data is not None else batch.size
             if taken and size + length > self._settings.max_request_size:
                 break
             size += length
             # What is left goes behind the others, so that no partition waits for a busy one.
-            del lane.queues[queue]
+            del destination.queues[queue]
             taken.append((queue, self._accumulator.take(queue)))
-            lane.queues[queue] = None
+            destination.queues[queue] = None
         return taken
 
     def _next(self, queue: Queue, now: int) -> Batch | None:
@@ -198,21 +200,21 @@ class Sender:
         transactions = self._transactions
         if transactions is not None and not self._may_leave(queue, transactions):
             return None
-        numbering = queue.numbering
-        if numbering is None:
+        sequences = queue.sequences
+        if sequences is None:
             identity = self._identity.current if transactions is None else transactions.identity
             assert identity is not None
-            numbering = queue.numbering = Numbering(*identity)
-        may = numbering.may_send(batch, len(queue.in_flight))
-        if numbering.broken and not queue.in_flight and transactions is None:
+            sequences = queue.sequences = SequenceNumbers(*identity)
+        may = sequences.may_send(batch, len(queue.in_flight))
+        if sequences.broken and not queue.in_flight and transactions is None:
             # Only now: what was in flight has been refused and is back in the queue.
-            may = self._restart(queue, numbering)
+            may = self._restart(queue, sequences)
         if not may:
             return None
         if not batch.numbered:
             # First closed: a record that another thread added after this would have no number.
             self._accumulator.close_batch(queue, batch)
-            numbering.give(batch)
+            sequences.give(batch)
         return batch
 
     def _may_leave(self, queue: Queue, transactions: Transactions) -> bool:
@@ -224,21 +226,21 @@ class Sender:
             return False
         return True
 
-    def _restart(self, queue: Queue, numbering: Numbering) -> bool:
+    def _restart(self, queue: Queue, sequences: SequenceNumbers) -> bool:
         fresh = None
-        if numbering.exhausted:
+        if sequences.exhausted:
             current = self._identity.current
-            if current is None or current[0] == numbering.producer_id:
+            if current is None or current[0] == sequences.producer_id:
                 self._identity.current = None
                 asyncio.get_running_loop().call_soon(self.ready, queue)
                 return False
             fresh = current
-        numbering.restart([batch for batch in queue.waiting if batch.numbered], fresh)
-        log.info("%s: sequences start again at epoch %d", queue.where, numbering.epoch)
+        sequences.restart([batch for batch in queue.waiting if batch.numbered], fresh)
+        log.info("%s: sequences start again at epoch %d", queue.where, sequences.epoch)
         return True
 
     async def _post(
-        self, lane: _Lane, connection: Connection, taken: list[tuple[Queue, Batch]]
+        self, destination: _Destination, connection: Connection, taken: list[tuple[Queue, Batch]]
     ) -> None:
         try:
             for _, batch in taken:
@@ -262,8 +264,8 @@ class Sender:
             for queue, batch in taken:
                 self._again(queue, batch, failure)
             raise
-        lane.in_flight += 1
-        answer.add_done_callback(partial(self._settle, lane, where))
+        destination.in_flight += 1
+        answer.add_done_callback(partial(self._settle, destination, where))
 
     def _may_go(self, queue: Queue, batch: Batch) -> bool:
         """Whether a batch can still be sent, after it was made ready."""
@@ -292,11 +294,11 @@ class Sender:
     # -- answers ---------------------------------------------------------------------------------
 
     def _settle(
-        self, lane: _Lane, where: Awaited, answer: "asyncio.Future[ProduceResponse]"
+        self, destination: _Destination, where: Awaited, answer: "asyncio.Future[ProduceResponse]"
     ) -> None:
-        lane.in_flight -= 1
-        if lane.queues:
-            lane.wake.set()
+        destination.in_flight -= 1
+        if destination.queues:
+            destination.wake.set()
         if answer.cancelled():
             return
         failure = answer.exception()
@@ -326,16 +328,16 @@ class Sender:
             self._acknowledge(queue, batch, said.base_offset, said.log_append_time_ms)
             return
         error = BrokerError(code, said.error_message, about=str(queue.where))
-        numbering = queue.numbering
+        sequences = queue.sequences
         if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.finished:
             self._split(queue, batch)
-        elif code in OUT_OF_STEP and numbering is not None:
+        elif code in OUT_OF_STEP and sequences is not None:
             if code == ErrorCode.UNKNOWN_PRODUCER_ID:
-                numbering.forgotten(batch)
+                sequences.forgotten(batch)
             else:
-                numbering.out_of_order(batch)
+                sequences.out_of_order(batch)
             # Within a transaction counting cannot start again: that takes its end.
-            final = self._transactions is not None and numbering.broken
+            final = self._transactions is not None and sequences.broken
             self._again(queue, batch, error, final=final)
         elif code == ErrorCode.CONCURRENT_TRANSACTIONS:
             self._again(queue, batch, error, pause=self._soon.after(batch.attempts))
@@ -356,15 +358,15 @@ class Sender:
         log.info("%s: a batch of %d records was too large: split", queue.where, batch.count)
         self._landed(queue, batch)
         parts = self._accumulator.split(queue, batch)
-        if queue.numbering is not None:
-            queue.numbering.divide(batch, parts)
+        if queue.sequences is not None:
+            queue.sequences.divide(batch, parts)
         self.ready(queue)
 
     def _acknowledge(self, queue: Queue, batch: Batch, offset: int, append_time: int) -> None:
         self._landed(queue, batch)
         self._failure = None
-        if queue.numbering is not None:
-            queue.numbering.acknowledged(batch)
+        if queue.sequences is not None:
+            queue.sequences.acknowledged(batch)
         if not batch.finished:
             self._accumulator.succeed(batch, offset, append_time)
         if queue.waiting:
@@ -421,8 +423,8 @@ class Sender:
         error: ClientError,
         record_errors: dict[int, str | None] | None = None,
     ) -> None:
-        if queue.numbering is not None:
-            queue.numbering.given_up(batch)
+        if queue.sequences is not None:
+            queue.sequences.given_up(batch)
         log.error("%s: %d records were not delivered: %s", queue.where, batch.count, error)
         self._accumulator.fail(batch, self.lost(error, batch.numbered), record_errors)
         if queue.waiting:
@@ -501,7 +503,7 @@ class Sender:
         for queue in self._accumulator.queues():
             assert all(batch.finished for batch in queue.in_flight)
             queue.in_flight.clear()
-            queue.numbering = None
+            queue.sequences = None
 
     def fail_all(self, error: ClientError) -> None:
         """Fails everything that is not settled."""

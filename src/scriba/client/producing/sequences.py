@@ -30,7 +30,7 @@ MAX_UNACKNOWLEDGED: Final = 5
 MAX_EPOCH: Final = 2**15 - 1
 
 
-class Numbering:
+class SequenceNumbers:
     __slots__ = ("_acked", "_broken", "_next", "_unresolved", "epoch", "producer_id")
 
     def __init__(self, producer_id: int, epoch: int) -> None:

@@ -14,7 +14,7 @@ from scriba.client.cluster import Cluster, Topic
 from scriba.client.errors import BufferFull, RecordError
 from scriba.client.model import HeadersLike, TopicPartition
 from scriba.client.producing.accumulator import Accumulator
-from scriba.client.producing.batches import Batch, Delivery, Fate
+from scriba.client.producing.batches import Batch, Delivery, RecordOutcome
 from scriba.native.intake import RECORD_OVERHEAD
 from scriba.peers.errors import ClientError
 
@@ -25,7 +25,7 @@ Parked = tuple[Any, Any, int | None, int, HeadersLike]
 class Put(Protocol):
     """Puts a parked record into the batch of its partition, into memory reserved for it if any."""
 
-    def __call__(self, topic: Topic, parked: Parked, reserved: int = 0) -> Fate: ...
+    def __call__(self, topic: Topic, parked: Parked, reserved: int = 0) -> RecordOutcome: ...
 
 
 class _Waiting:
@@ -39,7 +39,7 @@ class _Waiting:
         self.search = search
 
 
-class Limbo:
+class UnresolvedRecords:
     def __init__(
         self,
         cluster: Cluster,

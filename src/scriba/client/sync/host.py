@@ -41,7 +41,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class _Caller:
+class _WaitingThread:
     """A thread that waits for the loop, and what it is asked to do meanwhile."""
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class _Caller:
         self.gone = False
 
 
-_caller: ContextVar[_Caller] = ContextVar("caller")
+_caller: ContextVar[_WaitingThread] = ContextVar("caller")
 
 
 class Host:
@@ -61,7 +61,7 @@ class Host:
         self._lock = new_lock()
         self._down = False
         """Whether the loop takes nothing more; changed under the lock."""
-        self._callers: set[_Caller] = set()
+        self._callers: set[_WaitingThread] = set()
         start_daemon(partial(self._main, up), "scriba-client")
         self._loop, self._stop = up.get()
 
@@ -90,7 +90,7 @@ class Host:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`, which runs on the loop."""
-        caller = _Caller()
+        caller = _WaitingThread()
 
         async def called() -> T:
             _caller.set(caller)

@@ -19,7 +19,7 @@ from weakref import WeakSet
 from scriba.client.errors import BufferFull, RecordError
 from scriba.client.keywords import ProducerKeywords
 from scriba.client.model import ConsumerGroupMetadata, HeadersLike, RecordMetadata, TopicPartition
-from scriba.client.producing.batches import Batch, Fate
+from scriba.client.producing.batches import Batch, RecordOutcome
 from scriba.client.producing.producer import Producer, tell_unsent
 from scriba.client.settings import ProducerSettings
 from scriba.client.sync.host import Sync, waits
@@ -30,7 +30,7 @@ from scriba.runtime.loop.threads import new_lock
 _Record = tuple[str, Any, Any, int | None, int | None, HeadersLike]
 
 
-class _Handed(NamedTuple):
+class _QueuedRecord(NamedTuple):
     """A record on its way to the loop."""
 
     told: "SyncDelivery"
@@ -47,7 +47,7 @@ _HANDED_OVER: Final = 10_000
 """Records that a producer's caller may be ahead of its event loop."""
 
 
-class SyncDelivery(Fate):
+class SyncDelivery(RecordOutcome):
     """The fate of one record that was sent without waiting."""
 
     __slots__ = ()
@@ -108,7 +108,7 @@ class SyncProducer(Sync[Producer]):
     def __init__(
         self, config: Mapping[str, Any] | None = None, **keywords: Unpack[ProducerKeywords]
     ) -> None:
-        self._handed: deque[_Handed | asyncio.Future[None]] = deque()
+        self._handed: deque[_QueuedRecord | asyncio.Future[None]] = deque()
         """Records, and those who wait until all before them are put."""
         self._behind = False
         """Whether something was handed over and is not yet put."""
@@ -123,7 +123,7 @@ class SyncProducer(Sync[Producer]):
 
     @property
     def _unsettled(self) -> int:
-        handed = sum(1 for handed in list(self._handed) if isinstance(handed, _Handed))
+        handed = sum(1 for handed in list(self._handed) if isinstance(handed, _QueuedRecord))
         return handed + self._client._accumulator.unsettled
 
     send = waits(Producer.send)
@@ -208,7 +208,7 @@ class SyncProducer(Sync[Producer]):
                     return delivery
         else:
             full = self._client._accumulator.intake.shut
-        handed = _Handed(self._stand_in(record[0]), record, self._mono_ms(), _size(record))
+        handed = _QueuedRecord(self._stand_in(record[0]), record, self._mono_ms(), _size(record))
         many = len(self._handed) >= _HANDED_OVER
         many = many or self._bytes + handed.size > self.settings.buffer_memory
         if many and self._host.here:  # a handler of the client's own log, say
@@ -230,7 +230,7 @@ class SyncProducer(Sync[Producer]):
         refused.batch.fail(error)
         return refused
 
-    def _hand_over(self, handed: "_Handed | asyncio.Future[None]") -> None:
+    def _hand_over(self, handed: "_QueuedRecord | asyncio.Future[None]") -> None:
         with self._guard:
             if self._closed:
                 raise Closed("the producer was closed")
@@ -238,7 +238,7 @@ class SyncProducer(Sync[Producer]):
                 self._host.poke(self._take_over)
                 self._behind = True
             self._handed.append(handed)
-            if isinstance(handed, _Handed):
+            if isinstance(handed, _QueuedRecord):
                 self._bytes += handed.size
 
     # -- on the loop -----------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class SyncProducer(Sync[Producer]):
                     self._behind = False
                     return
                 first = self._handed.popleft()
-                if isinstance(first, _Handed):
+                if isinstance(first, _QueuedRecord):
                     self._bytes -= first.size
             if isinstance(first, asyncio.Future):
                 if not first.done():
@@ -274,7 +274,7 @@ class SyncProducer(Sync[Producer]):
                 first.told.timestamp = delivery.timestamp
                 first.told.batch.move([(delivery.batch, delivery.index)])
 
-    async def _enqueue(self, handed: _Handed) -> Fate:
+    async def _enqueue(self, handed: _QueuedRecord) -> RecordOutcome:
         """Its time to wait began when it was handed over, not when those before it were put."""
         most = self.settings.max_block_ms
         left = max(0, most - (self._mono_ms() - handed.since))
@@ -319,7 +319,7 @@ class SyncProducer(Sync[Producer]):
         _open.discard(self)
         with self._guard:
             for left in self._handed:
-                if isinstance(left, _Handed):
+                if isinstance(left, _QueuedRecord):
                     left.told.batch.fail(Closed("the producer was closed"))
             self._handed.clear()
 

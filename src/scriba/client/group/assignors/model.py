@@ -14,7 +14,7 @@ Plan = dict[str, list[TopicPartition]]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class OwnedPartitions:
     """What a member had when it joined, and since which generation (-1 if it does not say)."""
 
     partitions: tuple[TopicPartition, ...] = ()
@@ -28,7 +28,7 @@ class Member:
     id: str
     topics: frozenset[str]
     instance_id: str | None = None
-    held: Held = Held()
+    held: OwnedPartitions = OwnedPartitions()
 
     @property
     def place(self) -> tuple[bool, str]:
@@ -42,9 +42,11 @@ class Assignor:
     plan: Callable[[Partitions, Sequence[Member]], Plan]
     cooperative: bool = False
     """Whether members may keep partitions through a rebalance (KIP-429)."""
-    remember: Callable[[Held], bytes | None] = lambda held: None
+    remember: Callable[[OwnedPartitions], bytes | None] = lambda held: None
     """What a member tells the leader besides its subscription."""
-    held: Callable[[ConsumerProtocolSubscription], Held] = lambda subscription: Held()
+    held: Callable[[ConsumerProtocolSubscription], OwnedPartitions] = lambda subscription: (
+        OwnedPartitions()
+    )
     """What a member told."""
 
 

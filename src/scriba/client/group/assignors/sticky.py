@@ -21,8 +21,8 @@ from typing import Final
 
 from scriba.client.group.assignors.model import (
     Assignor,
-    Held,
     Member,
+    OwnedPartitions,
     Partitions,
     Plan,
     in_order,
@@ -133,7 +133,7 @@ def _even_out(plan: Plan, takers: dict[str, list[str]]) -> bool:
 # -- what members say of themselves -------------------------------------------------------------
 
 
-def encode_held(held: Held) -> bytes | None:
+def encode_held(held: OwnedPartitions) -> bytes | None:
     """The user data of *sticky*: topics with their partitions, then the generation."""
     if held.generation < 0:
         return None
@@ -149,16 +149,16 @@ def encode_held(held: Held) -> bytes | None:
     return bytes(out + _INT.pack(held.generation))
 
 
-def decode_held(subscription: ConsumerProtocolSubscription) -> Held:
+def decode_held(subscription: ConsumerProtocolSubscription) -> OwnedPartitions:
     """Nothing is held when the data cannot be read: another client's mistake costs a move."""
     data = subscription.user_data
     try:
-        return Held() if not data else _decode_held(bytes(data))
+        return OwnedPartitions() if not data else _decode_held(bytes(data))
     except (ParseError, ValueError):
-        return Held()
+        return OwnedPartitions()
 
 
-def _decode_held(data: bytes) -> Held:
+def _decode_held(data: bytes) -> OwnedPartitions:
     at = 0
 
     def number(layout: Layout) -> int:
@@ -176,14 +176,14 @@ def _decode_held(data: bytes) -> Held:
         at += max(0, size)
         found += [TopicPartition(topic, number(_INT)) for _ in range(number(_INT))]
     generation = number(_INT) if at < len(data) else -1
-    return Held(tuple(found), generation)
+    return OwnedPartitions(tuple(found), generation)
 
 
-def encode_generation(held: Held) -> bytes | None:
+def encode_generation(held: OwnedPartitions) -> bytes | None:
     return _INT.pack(held.generation)
 
 
-def owned(subscription: ConsumerProtocolSubscription) -> Held:
+def owned(subscription: ConsumerProtocolSubscription) -> OwnedPartitions:
     """What a cooperative member holds; before version 2 the generation is in the user data."""
     generation = subscription.generation_id
     data = subscription.user_data
@@ -194,7 +194,7 @@ def owned(subscription: ConsumerProtocolSubscription) -> Held:
         for said in subscription.owned_partitions
         for index in said.partitions
     )
-    return Held(partitions, generation)
+    return OwnedPartitions(partitions, generation)
 
 
 STICKY: Final = Assignor("sticky", plan_sticky, remember=encode_held, held=decode_held)

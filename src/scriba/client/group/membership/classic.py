@@ -25,9 +25,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from scriba.client.group.assignors import Assignor
-from scriba.client.group.assignors.model import Held, Member, Partitions
+from scriba.client.group.assignors.model import Member, OwnedPartitions, Partitions
 from scriba.client.group.membership.machine import Machine
-from scriba.client.group.membership.model import Change, Identity, Wish
+from scriba.client.group.membership.model import Change, Identity, Subscribed
 from scriba.client.group.membership.payload import (
     decode_assignment,
     decode_subscription,
@@ -95,7 +95,7 @@ class Classic(Machine[Phase]):
         """What the leader has to know of: the topics of all members."""
         self.cooperative = all(assignor.cooperative for assignor in identity.assignors)
         self._assignors = {assignor.name: assignor for assignor in identity.assignors}
-        self._joined = Wish()
+        self._joined = Subscribed()
         self._rejoin = ""
         self._lost = False
         self._assignor: Assignor | None = None
@@ -105,7 +105,7 @@ class Classic(Machine[Phase]):
         """The partition counts that the current plan was made for, as a leader."""
         self._plan: dict[str, list[TopicPartition]] = {}
         self._target: tuple[TopicPartition, ...] = ()
-        self._held = Held()
+        self._held = OwnedPartitions()
 
     @property
     def lost(self) -> bool:
@@ -113,7 +113,7 @@ class Classic(Machine[Phase]):
 
     # -- what the application wants --------------------------------------------------------------
 
-    def want(self, wish: Wish) -> None:
+    def want(self, wish: Subscribed) -> None:
         self._wish = wish
         if self.phase is Phase.OUT:
             self._go(Phase.PREPARING)
@@ -136,7 +136,7 @@ class Classic(Machine[Phase]):
         self._forget(member_too=True)
         self._lost = self._changing = False
         self.owned = ()
-        self._wish = self._joined = Wish()
+        self._wish = self._joined = Subscribed()
         return request
 
     def _farewell(self, reason: str) -> LeaveGroupRequest | None:
@@ -161,7 +161,7 @@ class Classic(Machine[Phase]):
     def changed(self, change: Change) -> None:
         self._carried_out(change)
         if self.phase is Phase.ADOPTING and change.assign is not None:
-            self._held = Held(self.owned, self.generation)
+            self._held = OwnedPartitions(self.owned, self.generation)
             self._go(Phase.STABLE)
             if change.release:
                 self._wants_rejoin("partitions were given up")
@@ -253,7 +253,7 @@ class Classic(Machine[Phase]):
         )
 
     def _metadata(self, assignor: Assignor) -> bytes:
-        held = Held(self.owned, self.generation) if assignor.cooperative else self._held
+        held = OwnedPartitions(self.owned, self.generation) if assignor.cooperative else self._held
         return encode_subscription(
             self._wish.topics,
             assignor.remember(held),

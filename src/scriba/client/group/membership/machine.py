@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Generic, TypeVar
 
-from scriba.client.group.membership.model import Change, Identity, Wish
+from scriba.client.group.membership.model import Change, Identity, Subscribed
 from scriba.client.model import TopicPartition
 from scriba.peers.errors import ClientError
 
@@ -27,7 +27,7 @@ class Machine(Generic[P]):
         self._identity = identity
         self._valid = valid
         self._polling = polling
-        self._wish = Wish()
+        self._wish = Subscribed()
         self._changing = False
         self._error: ClientError | None = None
         self._beat_at = 0

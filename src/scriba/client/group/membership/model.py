@@ -43,7 +43,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class Subscribed:
     """What is subscribed to: names, and for the consumer protocol the broker's expression."""
 
     topics: frozenset[str] = frozenset()

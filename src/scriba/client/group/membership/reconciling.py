@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from scriba.client.group.membership.machine import Machine
-from scriba.client.group.membership.model import Change, Identity, Wish
+from scriba.client.group.membership.model import Change, Identity, Subscribed
 from scriba.client.group.membership.payload import by_topic
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode, error_code
@@ -64,7 +64,7 @@ class Reconciling(Machine[Phase]):
         self._names: dict[bytes, str] = {}
         self._owned_ids: dict[str, bytes] = {}
         """Which topic of its name each owned partition belongs to."""
-        self._said: tuple[Wish, tuple[TopicPartition, ...] | None] | None = None
+        self._said: tuple[Subscribed, tuple[TopicPartition, ...] | None] | None = None
         """What the broker has been told; None when it has to be told everything, or all that is
         owned."""
         self._at_once = False
@@ -77,7 +77,7 @@ class Reconciling(Machine[Phase]):
 
     # -- what the application wants --------------------------------------------------------------
 
-    def want(self, wish: Wish) -> None:
+    def want(self, wish: Subscribed) -> None:
         if self.phase is Phase.OUT:
             self._go(Phase.JOINING)
         self._at_once = self._at_once or wish != self._wish
@@ -99,7 +99,7 @@ class Reconciling(Machine[Phase]):
         self._reset()
         self._changing = False
         self.owned = ()
-        self._wish = Wish()
+        self._wish = Subscribed()
         return request
 
     def _farewell(self) -> ConsumerGroupHeartbeatRequest:
