@@ -173,14 +173,14 @@ def test_between_a_look_at_the_producer_and_a_put_it_is_not_closed(
 ) -> None:
     with SyncProducer(bootstrap_servers=broker.bootstrap, linger_ms=0) as producer:
         producer.send(topic, b"first")
-        put = producer._client._placer.put
+        put = producer._client._router.put
         lock: Any = producer._client._accumulator.lock
 
         def watched(*args: Any) -> Any:
             assert Meanwhile(lock.acquire, False).result() is False, "a close could come now"
             return put(*args)
 
-        producer._client._placer.put = watched  # type: ignore[method-assign]
+        producer._client._router.put = watched  # type: ignore[method-assign]
         assert producer.send_nowait(topic, b"second").result().offset == 1
 
 
