@@ -87,7 +87,7 @@ class ClientSettings(Settings):
         Kind.STRING,
         default="scriba",
         check=_check_name,
-        doc="A name that brokers show in logs and quotas.",
+        doc="Name of this client in requests: brokers show it in logs and apply quotas by it.",
     )
     request_timeout_ms: int = setting(
         Kind.INT,
@@ -102,7 +102,10 @@ class ClientSettings(Settings):
         doc="Pause before a request is tried again; it doubles with each failure.",
     )
     retry_backoff_max_ms: int = setting(
-        Kind.LONG, default=1_000, at_least=0, doc="Longest such pause; 20% jitter is added."
+        Kind.LONG,
+        default=1_000,
+        at_least=0,
+        doc="Longest pause between two tries of a request; 20% jitter is added.",
     )
     reconnect_backoff_ms: int = setting(
         Kind.LONG,
@@ -111,7 +114,10 @@ class ClientSettings(Settings):
         doc="Pause before a broker that could not be reached is tried again; it doubles.",
     )
     reconnect_backoff_max_ms: int = setting(
-        Kind.LONG, default=1_000, at_least=0, doc="Longest such pause; 20% jitter is added."
+        Kind.LONG,
+        default=1_000,
+        at_least=0,
+        doc="Longest pause between two tries to reach a broker; 20% jitter is added.",
     )
     socket_connection_setup_timeout_ms: int = setting(
         Kind.LONG,
@@ -120,7 +126,10 @@ class ClientSettings(Settings):
         doc="How long making a connection may take; it doubles with each failure.",
     )
     socket_connection_setup_timeout_max_ms: int = setting(
-        Kind.LONG, default=30_000, at_least=0, doc="The longest it may grow to."
+        Kind.LONG,
+        default=30_000,
+        at_least=0,
+        doc="Longest that making a connection may take, however often it has failed.",
     )
     connections_max_idle_ms: int = setting(
         Kind.LONG,
@@ -146,7 +155,7 @@ class ClientSettings(Settings):
         default="PLAINTEXT",
         choices=("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"),
         feature=_SECURITY,
-        doc="How brokers are spoken to.",
+        doc="Protocol of connections to brokers.",
     )
 
     @classmethod
@@ -235,16 +244,25 @@ class ProducerSettings(ClientSettings):
         default="none",
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
         importance=HIGH,
-        doc="How batches are compressed.",
+        doc="Codec of the batches that are sent.",
     )
     compression_gzip_level: int = setting(
-        Kind.INT, default=-1, at_least=1, at_most=9, also=-1, doc="Level for gzip; -1 is its own."
+        Kind.INT,
+        default=-1,
+        at_least=1,
+        at_most=9,
+        also=-1,
+        doc="Compression level of gzip; -1 is its default.",
     )
     compression_lz4_level: int = setting(
-        Kind.INT, default=9, at_least=1, at_most=17, doc="Level for lz4; 9 is its fast mode."
+        Kind.INT,
+        default=9,
+        at_least=1,
+        at_most=17,
+        doc="Compression level of lz4; 9 is its fast mode.",
     )
     compression_zstd_level: int = setting(
-        Kind.INT, default=3, at_least=-131072, at_most=22, doc="Level for zstd."
+        Kind.INT, default=3, at_least=-131072, at_most=22, doc="Compression level of zstd."
     )
     batch_size: int = setting(
         Kind.INT, default=16_384, at_least=0, doc="Bytes at which a batch counts as full."
@@ -429,7 +447,10 @@ class ConsumerSettings(GroupKeys, ClientSettings):
         Kind.INT, default=50 << 20, at_least=0, doc="Bytes in one answer; one batch always fits."
     )
     max_partition_fetch_bytes: int = setting(
-        Kind.INT, default=1 << 20, at_least=0, doc="The same for one partition."
+        Kind.INT,
+        default=1 << 20,
+        at_least=0,
+        doc="Bytes of one partition in one answer; one batch always fits.",
     )
     max_poll_records: int = setting(
         Kind.INT, default=500, at_least=1, doc="Most records that one poll returns."

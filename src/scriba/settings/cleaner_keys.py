@@ -22,7 +22,7 @@ class CleanerKeys(Settings):
         default=15_000,
         at_least=0,
         scope=Scope.CLUSTER_WIDE,
-        doc="Time between two looks for logs to compact, when the last one found none.",
+        doc="Interval between checks for logs to compact, when the last one found none.",
     )
     log_cleaner_dedupe_buffer_size: int = setting(
         Kind.LONG,

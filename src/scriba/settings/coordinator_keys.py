@@ -58,7 +58,7 @@ class GroupKeys(Settings):
         Kind.INT,
         default=45_000,
         at_least=1,
-        doc="Silence after which a member of a consumer group is out.",
+        doc="Time without a heartbeat after which a member is removed from its consumer group.",
     )
     group_consumer_min_session_timeout_ms: int = setting(
         Kind.INT, default=45_000, at_least=1, doc="Shortest session of a consumer group."
@@ -70,19 +70,19 @@ class GroupKeys(Settings):
         Kind.INT,
         default=5000,
         at_least=1,
-        doc="Time between two heartbeats, told to the members of consumer groups.",
+        doc="Interval between heartbeats, told to the members of consumer groups.",
     )
     group_consumer_min_heartbeat_interval_ms: int = setting(
         Kind.INT,
         default=5000,
         at_least=1,
-        doc="Shortest time between two heartbeats of a consumer group.",
+        doc="Shortest interval between heartbeats of a consumer group.",
     )
     group_consumer_max_heartbeat_interval_ms: int = setting(
         Kind.INT,
         default=15_000,
         at_least=1,
-        doc="Longest time between two heartbeats of a consumer group.",
+        doc="Longest interval between heartbeats of a consumer group.",
     )
     group_consumer_max_size: int = setting(
         Kind.INT, default=MAX_INT, at_least=1, doc="Most members of a consumer group."
@@ -159,7 +159,7 @@ class GroupKeys(Settings):
         default=600_000,
         at_least=1,
         importance=HIGH,
-        doc="Time between two looks for offsets to forget.",
+        doc="Interval between checks for offsets to forget.",
     )
     offsets_topic_num_partitions: int = setting(
         Kind.INT,
@@ -231,14 +231,14 @@ class TransactionKeys(Settings):
         default=10_000,
         at_least=1,
         importance=LOW,
-        doc="Time between two looks for transactions that are open too long.",
+        doc="Interval between checks for transactions that are open too long.",
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
         Kind.INT,
         default=3_600_000,
         at_least=1,
         importance=LOW,
-        doc="Time between two looks for transactional ids to forget.",
+        doc="Interval between checks for transactional ids to forget.",
     )
     transaction_partition_verification_enable: bool = setting(
         Kind.BOOLEAN,
@@ -267,7 +267,7 @@ class TransactionKeys(Settings):
         default=100,
         at_least=0,
         importance=HIGH,
-        doc="Time after which such a write stops asking and is told to come again.",
+        doc="Time after which a transactional write stops asking and is told to retry.",
     )
     transaction_state_log_num_partitions: int = setting(
         Kind.INT,

@@ -30,7 +30,7 @@ class GroupConfigs(Settings):
         at_least=1,
         scope=Scope.CLUSTER_WIDE,
         synonyms=("group.consumer.heartbeat.interval.ms",),
-        doc="Time between two heartbeats, told to the members of this group.",
+        doc="Interval between heartbeats, told to the members of this group.",
     )
     consumer_assignment_interval_ms: int = setting(
         Kind.INT,

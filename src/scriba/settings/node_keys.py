@@ -313,7 +313,10 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
     )
     log_retention_bytes: int = for_topics(default="retention.bytes", importance=HIGH)
     log_retention_check_interval_ms: int = setting(
-        Kind.LONG, default=300_000, at_least=1, doc="Time between two looks for segments to delete."
+        Kind.LONG,
+        default=300_000,
+        at_least=1,
+        doc="Interval between checks for segments to delete.",
     )
     log_segment_delete_delay_ms: int = for_topics(default="file.delete.delay.ms", importance=HIGH)
     log_flush_interval_messages: int = for_topics(default="flush.messages", importance=HIGH)
@@ -336,14 +339,14 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         default=60_000,
         at_least=0,
         importance=HIGH,
-        doc="Time between two writes of the recovery points.",
+        doc="Interval between checkpoints of the recovery points.",
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
         Kind.INT,
         default=60_000,
         at_least=0,
         importance=HIGH,
-        doc="Time between two writes of the log start offsets.",
+        doc="Interval between checkpoints of the log start offsets.",
     )
     log_message_timestamp_type: str = for_topics(default="message.timestamp.type")
     log_message_timestamp_before_max_ms: int = for_topics(default="message.timestamp.before.max.ms")
@@ -369,7 +372,7 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         at_least=1,
         importance=LOW,
         internal=True,
-        doc="Time between two looks for producers to forget.",
+        doc="Interval between checks for producers to forget.",
     )
     # --- replication and the controller -------------------------------------------------------
     replica_lag_time_max_ms: int = setting(
@@ -382,13 +385,15 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         Kind.LONG,
         default=5000,
         importance=HIGH,
-        doc="Time between two writes of the high watermarks.",
+        doc="Interval between checkpoints of the high watermarks.",
     )
     broker_heartbeat_interval_ms: int = setting(
-        Kind.INT, default=2000, doc="Time between two heartbeats of a broker to the controller."
+        Kind.INT, default=2000, doc="Interval between heartbeats of a broker to the controller."
     )
     broker_session_timeout_ms: int = setting(
-        Kind.INT, default=9000, doc="Silence after which the controller fences a broker."
+        Kind.INT,
+        default=9000,
+        doc="Time without a heartbeat after which the controller fences a broker.",
     )
     controller_quorum_election_timeout_ms: int = setting(
         Kind.INT,
@@ -402,7 +407,7 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         default=2000,
         at_least=0,
         importance=HIGH,
-        doc="Silence of the leading controller after which another stands for election.",
+        doc="Time without word from the active controller after which another stands for election.",
     )
     controller_quorum_request_timeout_ms: int = setting(
         Kind.INT, default=2000, at_least=0, doc="Time a controller gives another to answer."

@@ -38,7 +38,7 @@ class TopicSettings(Settings):
         also=-1,
         scope=Scope.CLUSTER_WIDE,
         synonyms=("compression.gzip.level",),
-        doc="Effort of gzip when `compression.type` is gzip; -1 is the codec's own choice.",
+        doc="Compression level of gzip when `compression.type` is gzip; -1 is its default.",
     )
     compression_lz4_level: int = setting(
         Kind.INT,
@@ -47,7 +47,7 @@ class TopicSettings(Settings):
         at_most=17,
         scope=Scope.CLUSTER_WIDE,
         synonyms=("compression.lz4.level",),
-        doc="Effort of lz4 when `compression.type` is lz4.",
+        doc="Compression level of lz4 when `compression.type` is lz4.",
     )
     compression_type: str = setting(
         Kind.STRING,
@@ -55,7 +55,7 @@ class TopicSettings(Settings):
         choices=COMPRESSION_TYPES,
         scope=Scope.CLUSTER_WIDE,
         synonyms=("compression.type",),
-        doc="Codec in which batches are stored. `producer` keeps what the producer sent; any "
+        doc="Codec that batches are stored in. `producer` keeps what the producer sent; any "
         "other codec makes the broker recompress batches that arrive in a different one.",
     )
     compression_zstd_level: int = setting(
@@ -65,7 +65,7 @@ class TopicSettings(Settings):
         at_most=22,
         scope=Scope.CLUSTER_WIDE,
         synonyms=("compression.zstd.level",),
-        doc="Effort of zstd when `compression.type` is zstd.",
+        doc="Compression level of zstd when `compression.type` is zstd.",
     )
     delete_retention_ms: int = setting(
         Kind.LONG,
