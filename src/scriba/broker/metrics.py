@@ -186,7 +186,7 @@ def _cleaner(node: Node) -> Iterator[Sample]:
 
 
 def _coordinators(node: Node) -> Iterator[Sample]:
-    both = (node.groups, node.txns)
+    both = (node.group_coordinators, node.txn_coordinators)
     for name, text in (
         ("loads", "Partitions of a coordinator's topic that were loaded."),
         ("records_appended", "Records that coordinators stored."),

@@ -22,8 +22,8 @@ from scriba.broker.api.table import api_table
 from scriba.broker.coordinators.coordination import (
     INTERNAL_TOPICS,
     configure,
-    group_shards,
-    txn_shards,
+    group_coordinators,
+    txn_coordinators,
 )
 from scriba.broker.coordinators.producer_ids import ProducerIds
 from scriba.broker.coordinators.shards import Shards
@@ -121,8 +121,8 @@ class Node:
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.internal_topics = INTERNAL_TOPICS
         self.aging = Aging(self)
-        self.groups = group_shards(self)
-        self.txns = txn_shards(self)
+        self.group_coordinators = group_coordinators(self)
+        self.txn_coordinators = txn_coordinators(self)
         self.transactions = TransactionRunner(self)
         self.supported_features = SUPPORTED
         table = api_table()
@@ -247,7 +247,7 @@ class Node:
         await self._register()
         self.replicas = Replicas(self, self._dirs)
         self._refresh_settings()
-        for shards in (self.groups, self.txns):
+        for shards in (self.group_coordinators, self.txn_coordinators):
             shards.start()
         self.replicas.load(self.image)
         self.controller.subscribe(self._on_change)
@@ -339,7 +339,7 @@ class Node:
         self.metrics.close()
         self.server.stop_listening()
         await self._hand_back()
-        for shards in (self.groups, self.txns):
+        for shards in (self.group_coordinators, self.txn_coordinators):
             shards.stop()
         self.server.close()
         await self.tasks.stop()
@@ -521,7 +521,7 @@ class Node:
         self.replicas.apply(delta, image)
         if delta.configs or delta.features:
             configure(self)
-        self.groups.topics_changed(_topics_of(delta, image))
+        self.group_coordinators.topics_changed(_topics_of(delta, image))
 
     def on_lead(self, partition: Partition) -> None:
         """This broker leads the partition in an epoch that may be new."""
@@ -538,7 +538,11 @@ class Node:
     def _shards_of(self, partition: Partition) -> Shards | None:
         if partition.topic not in INTERNAL_TOPICS:
             return None
-        return self.groups if partition.topic == self.groups.topic else self.txns
+        return (
+            self.group_coordinators
+            if partition.topic == self.group_coordinators.topic
+            else self.txn_coordinators
+        )
 
     def _refresh_settings(self) -> None:
         self.settings = effective_settings(self.static_settings, self.image, self.id)

@@ -82,17 +82,21 @@ class Committer(Writer):
         return self.node.counters.fastpath_commits == before + 1
 
     def store(self, group: str = "g") -> Store:
-        machine = self.node.groups.machine_of(self.node.groups.partition_of(group))
+        machine = self.node.group_coordinators.machine_of(
+            self.node.group_coordinators.partition_of(group)
+        )
         assert isinstance(machine, Groups)
         return machine.state.store
 
     async def store_read_back(self, group: str = "g") -> Store:
         """What a coordinator believes that loads the partition now."""
-        live = self.node.groups.machine_of(self.node.groups.partition_of(group))
+        live = self.node.group_coordinators.machine_of(
+            self.node.group_coordinators.partition_of(group)
+        )
         assert isinstance(live, Groups)
         machine = Groups(live.settings, live.state.topics)
         log = self.node.replicas.find(
-            "__consumer_offsets", self.node.groups.partition_of(group)
+            "__consumer_offsets", self.node.group_coordinators.partition_of(group)
         ).log
         await read_back(log, machine, 1 << 20, Pace(self.world.clock))
         return machine.state.store
@@ -270,10 +274,12 @@ def test_a_coordinator_that_moved_or_rests_is_asked_the_ordinary_way(in_a_node: 
         one = await Committer(node, world).ready()
         await one.commit(1)
         assert await one.short(2)
-        partition = node.replicas.find("__consumer_offsets", node.groups.partition_of("g"))
-        node.groups.unload(partition.index)
+        partition = node.replicas.find(
+            "__consumer_offsets", node.group_coordinators.partition_of("g")
+        )
+        node.group_coordinators.unload(partition.index)
         assert await one.commit(3) == [ErrorCode.NOT_COORDINATOR]
-        node.groups.follow(partition)
+        node.group_coordinators.follow(partition)
         answers: list[int] = []
         while answers != [0]:
             answers = await one.commit(4)
@@ -289,7 +295,9 @@ def test_an_answer_waits_for_the_device_where_only_that_counts(in_a_node: InANod
     async def script(node: Node, world: ProcessWorld) -> None:
         one = await Committer(node, world).ready()
         await one.commit(1)
-        partition = node.replicas.find("__consumer_offsets", node.groups.partition_of("g"))
+        partition = node.replicas.find(
+            "__consumer_offsets", node.group_coordinators.partition_of("g")
+        )
         for offset in range(3):
             assert await one.short(offset)
             assert partition.log.flushed_offset == partition.log.end_offset

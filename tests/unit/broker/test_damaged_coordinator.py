@@ -71,7 +71,7 @@ async def only_the_hurt_shard_is_down(node: Node, admin: Admin) -> None:
             assert (await admin.list_group_offsets(group))[PLACE].offset == 2
     with pytest.raises(ClientError):
         await admin.list_group_offsets(GROUPS[0], timeout_ms=500)
-    while node.groups.counts.failures < 3:  # noqa: ASYNC110
+    while node.group_coordinators.counts.failures < 3:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     events = [e for e in node.events.since() if e.kind == "coordinator"]
     assert len(events) == 1

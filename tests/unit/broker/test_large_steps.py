@@ -40,16 +40,18 @@ class Asker(Committer):
 
     @property
     def index(self) -> int:
-        return self.node.groups.partition_of("g")
+        return self.node.group_coordinators.partition_of("g")
 
     @property
     def busy(self) -> bool:
-        return self.node.groups._shards[self.index].idle is not None
+        return self.node.group_coordinators._shards[self.index].idle is not None
 
     def ask(self, request: Message, version: int) -> "asyncio.Future[Any]":
         """Begins at once."""
         ctx = Context(ANONYMOUS, "", None, "", ApiKey.OFFSET_COMMIT, version, 0)
-        return asyncio.ensure_future(settled(self.node.groups.begin(self.index, request, ctx)))
+        return asyncio.ensure_future(
+            settled(self.node.group_coordinators.begin(self.index, request, ctx))
+        )
 
     def commits(self, *offsets: int) -> "asyncio.Future[Any]":
         parts = [
@@ -151,7 +153,7 @@ def test_news_of_a_topic_wait_for_the_end_of_a_large_commit(in_a_node: InANode) 
         )
         large = one.ask(commit, 9)
         assert one.busy
-        node.groups.topics_changed(["t"])
+        node.group_coordinators.topics_changed(["t"])
         await steps(3)
         assert one.busy
         assert not group.stale
@@ -186,7 +188,7 @@ def test_leadership_that_goes_during_a_large_commit_ends_it(in_a_node: InANode, 
         large, waiting = one.commits(*range(MANY)), one.commits(1)
         await steps(after)
         partition = node.replicas.find("__consumer_offsets", one.index)
-        node.groups.unload(one.index)
+        node.group_coordinators.unload(one.index)
         await asyncio.wait([large, waiting])
         for each in (large, waiting):
             assert each.exception() is None or isinstance(each.exception(), KafkaError)

@@ -146,8 +146,8 @@ def test_many_transactions_that_end_at_once_all_end(in_a_node: InANode) -> None:
         client = await producer(world)
         await client.begin()
         partition = node.replicas.get(TOPIC, 0)
-        index = node.txns.partition_of(TID)
-        shard = node.replicas.get(node.txns.topic, index)
+        index = node.txn_coordinators.partition_of(TID)
+        shard = node.replicas.get(node.txn_coordinators.topic, index)
         assert partition is not None
         assert shard is not None
         for number in range(100):

@@ -130,8 +130,8 @@ def answer(number: int) -> Message:
 
 async def with_toys(node: Node, codec: Codec = Codec.NONE, load_bytes: int = 1000) -> Shards:
     """The node's coordinators of groups, replaced by toys."""
-    node.groups.stop()
-    node.groups = Shards(
+    node.group_coordinators.stop()
+    node.group_coordinators = Shards(
         node,
         Kind(
             OFFSETS_TOPIC,
@@ -142,11 +142,11 @@ async def with_toys(node: Node, codec: Codec = Codec.NONE, load_bytes: int = 100
             draws=frozenset({HeartbeatRequest}),
         ),
     )
-    node.groups.start()
+    node.group_coordinators.start()
     await make_internal_topic(node, OFFSETS_TOPIC)
     for partition in node.replicas:
         node.on_lead(partition)
-    return node.groups
+    return node.group_coordinators
 
 
 def ask(shards: Shards, what: str, amount: int = 1, group: str = "g") -> Awaitable[Message]:

@@ -112,7 +112,7 @@ def serves_consumer_protocol(node: Node) -> bool:
     )
 
 
-def group_shards(node: Node) -> Shards:
+def group_coordinators(node: Node) -> Shards:
     """The coordinators of groups, over the partitions of `__consumer_offsets`."""
     topics = ClusterTopics(node)
     return Shards(
@@ -130,7 +130,7 @@ def group_shards(node: Node) -> Shards:
     )
 
 
-def txn_shards(node: Node) -> Shards:
+def txn_coordinators(node: Node) -> Shards:
     """The coordinators of transactions, over the partitions of `__transaction_state`."""
     return Shards(
         node,
@@ -150,7 +150,7 @@ def configure(node: Node) -> None:
     """Hands changed settings and features to the coordinators."""
     of_groups = group_settings(node.settings, node.image)
     of_transactions = txn_settings(node.settings, node.image)
-    for machine in (*node.groups.machines(), *node.txns.machines()):
+    for machine in (*node.group_coordinators.machines(), *node.txn_coordinators.machines()):
         if isinstance(machine, Groups):
             machine.settings = of_groups
         elif isinstance(machine, Transactions):

@@ -80,8 +80,8 @@ def append_marker(
     if settings.message_timestamp_type == "LogAppendTime":
         header = set_log_append_time(view, 0, header, now.wall_ms)
     appended = partition.append(view, header, now)
-    if topic == node.groups.topic:
-        node.groups.marker_appended(index, *producer, marker.commit)
+    if topic == node.group_coordinators.topic:
+        node.group_coordinators.marker_appended(index, *producer, marker.commit)
     return partition.high_watermark, appended.last_offset + 1
 
 
@@ -94,7 +94,7 @@ class TransactionRunner:
         """Transactions taken up in this turn of the loop."""
         self._queue: deque[tuple[WriteMarkers, int, asyncio.Future[None]]] = deque()
         self._worker: asyncio.Task[None] | None = None
-        node.txns.on_send = self.carry_out
+        node.txn_coordinators.on_send = self.carry_out
 
     # ---- markers ----
 
@@ -201,7 +201,7 @@ class TransactionRunner:
             self._over(send, ending)
 
     def _is_current(self, index: int, epoch: int) -> bool:
-        partition = self._node.replicas.get(self._node.txns.topic, index)
+        partition = self._node.replicas.get(self._node.txn_coordinators.topic, index)
         return (
             partition is not None
             and partition.leader is not None
@@ -216,7 +216,7 @@ class TransactionRunner:
             commit=send.commit,
         )
         try:
-            answer = self._node.txns.begin(send.partition, done, self._context())
+            answer = self._node.txn_coordinators.begin(send.partition, done, self._context())
         except KafkaError:
             pass  # the shard is gone: the one that comes after it sends the markers again
         else:
@@ -278,7 +278,9 @@ class TransactionRunner:
     ) -> dict[TopicPartition, ErrorCode]:
         topics = request.transactions[0].topics
         try:
-            answer = await self._node.txns.ask(transactional_id, request, self._context())
+            answer = await self._node.txn_coordinators.ask(
+                transactional_id, request, self._context()
+            )
         except KafkaError as error:
             return {(t.name, index): error.code for t in topics for index in t.partitions}
         assert isinstance(answer, AddPartitionsToTxnResponse)

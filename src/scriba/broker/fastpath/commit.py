@@ -145,7 +145,7 @@ class CommitLane:
     def _commit(self, offsets: tuple[int, ...], header: BatchHeader, now: Instant) -> bool:
         """Appends and replays: one step. False where the log takes nothing, and is unchanged."""
         shard = self._shard
-        groups = self._node.groups
+        groups = self._node.group_coordinators
         try:
             appended = shard.partition.append(self._view, header, now, True)
         except KafkaError:
@@ -162,7 +162,7 @@ class CommitLane:
 
     async def _wait(self, accepted: bytearray, end_offset: int) -> Parts:
         try:
-            await self._node.groups.covered(self._shard.partition, end_offset)
+            await self._node.group_coordinators.covered(self._shard.partition, end_offset)
         except KafkaError as error:
             version = self._repeat.caller.version
             out = bytearray(8 + (version >= FLEXIBLE_FROM))
@@ -217,7 +217,9 @@ class CommitLanes:
         node = self._node
         version = int.from_bytes(frame[2:4], "big")
         try:
-            shard = node.groups.answering(node.groups.partition_of(request.group_id))
+            shard = node.group_coordinators.answering(
+                node.group_coordinators.partition_of(request.group_id)
+            )
         except KafkaError:
             return None
         machine = shard.machine

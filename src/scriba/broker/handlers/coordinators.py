@@ -46,7 +46,7 @@ def find_coordinator(
 
 def _shards(node: Node, key_type: int) -> Shards | None:
     """Coordinators of share groups are as unknown as those of any other number."""
-    return {GROUP: node.groups, TRANSACTION: node.txns}.get(key_type)
+    return {GROUP: node.group_coordinators, TRANSACTION: node.txn_coordinators}.get(key_type)
 
 
 async def _make_and_answer(

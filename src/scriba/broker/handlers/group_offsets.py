@@ -172,9 +172,9 @@ async def _verify(node: Node, ctx: Context, request: TxnOffsetCommitRequest) -> 
     adds = ctx.version >= FIRST_THAT_ADDS
     if not adds and not node.settings.transaction_partition_verification_enable:
         return
-    index = node.groups.partition_of(request.group_id)
+    index = node.group_coordinators.partition_of(request.group_id)
     try:
-        producers = node.replicas.find(node.groups.topic, index).log.producers
+        producers = node.replicas.find(node.group_coordinators.topic, index).log.producers
     except KafkaError as error:
         raise KafkaError(ErrorCode.NOT_COORDINATOR, error.message) from error
     producer = (request.producer_id, request.producer_epoch)
@@ -182,7 +182,7 @@ async def _verify(node: Node, ctx: Context, request: TxnOffsetCommitRequest) -> 
     pending: Verification | None = producers.begin_verification(*producer, 0, adds, now_ms)
     if pending is None:
         return
-    where = (node.groups.topic, index)
+    where = (node.group_coordinators.topic, index)
     codes = await node.transactions.verify(
         request.transactional_id, *producer, [where], adds, ctx.version >= FIRST_WITH_ABORTABLE
     )

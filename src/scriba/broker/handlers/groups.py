@@ -44,7 +44,9 @@ def to_coordinator(
 ) -> Answer:
     """The coordinator's answer, now or later, passed through `finish`."""
     try:
-        answer = node.groups.begin(node.groups.partition_of(group_id), request, ctx)
+        answer = node.group_coordinators.begin(
+            node.group_coordinators.partition_of(group_id), request, ctx
+        )
     except KafkaError as error:
         return finish(refused(request, error.code, ctx.version))
     if isinstance(answer, Message):
@@ -96,7 +98,7 @@ async def _by_shard(
     answers: list[Any] = []
     for group_id in group_ids:
         try:
-            shares.setdefault(node.groups.partition_of(group_id), []).append(group_id)
+            shares.setdefault(node.group_coordinators.partition_of(group_id), []).append(group_id)
         except KafkaError as error:
             answers.append(refused(part([group_id]), error.code, ctx.version))
     asked = [_ask_shard(node, ctx, index, part(share)) for index, share in shares.items()]
@@ -105,7 +107,7 @@ async def _by_shard(
 
 async def _ask_shard(node: Node, ctx: Context, index: int, request: Message) -> Message:
     try:
-        return await node.groups.ask_partition(index, request, ctx)
+        return await node.group_coordinators.ask_partition(index, request, ctx)
     except KafkaError as error:
         return refused(request, error.code, ctx.version)
 
@@ -221,7 +223,9 @@ def list_groups(
 async def _list_groups(
     node: Node, ctx: Context, request: wire.ListGroupsRequest
 ) -> wire.ListGroupsResponse:
-    asked = [_ask_shard(node, ctx, index, request) for index in node.groups.partitions_led()]
+    asked = [
+        _ask_shard(node, ctx, index, request) for index in node.group_coordinators.partitions_led()
+    ]
     everything = node.access.allowed(ctx, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
     response = wire.ListGroupsResponse()
     for answer in await asyncio.gather(*asked):

@@ -63,11 +63,11 @@ async def _new_epoch(
     node: Node, ctx: Context, request: InitProducerIdRequest, tid: str
 ) -> InitProducerIdResponse:
     try:
-        answer = await node.txns.ask(tid, request, ctx)
+        answer = await node.txn_coordinators.ask(tid, request, ctx)
     except ProducerIdNeeded:
         fresh = await node.producer_ids.next()
         again = InitProducerIdWith(request=request, fresh_producer_id=fresh)
-        answer = await node.txns.ask(tid, again, ctx)
+        answer = await node.txn_coordinators.ask(tid, again, ctx)
     assert isinstance(answer, InitProducerIdResponse)
     answer.error_code = fenced_as(answer.error_code, ctx.version >= FIRST_WITH_FENCED)
     return answer

@@ -105,7 +105,9 @@ def _add_to_one(
         return grouped(asked.transactional_id, refused)
     request = AddPartitionsToTxnRequest(transactions=[asked])
     try:
-        answer = node.txns.begin(node.txns.partition_of(asked.transactional_id), request, ctx)
+        answer = node.txn_coordinators.begin(
+            node.txn_coordinators.partition_of(asked.transactional_id), request, ctx
+        )
     except KafkaError as error:
         return result_of(asked, dict.fromkeys(_partitions(asked.topics), error.code))
     if isinstance(answer, Message):
@@ -192,7 +194,7 @@ async def _add_offsets(
     node: Node, ctx: Context, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
     """The group's offsets are one more partition that the transaction writes to."""
-    offsets = node.image.topics_by_name.get(node.groups.topic)
+    offsets = node.image.topics_by_name.get(node.group_coordinators.topic)
     count = len(offsets.partitions) if offsets else node.settings.offsets_topic_num_partitions
     asked = AddPartitionsToTxnTransaction(
         transactional_id=request.transactional_id,
@@ -200,14 +202,15 @@ async def _add_offsets(
         producer_epoch=request.producer_epoch,
         topics=[
             AddPartitionsToTxnTopic(
-                name=node.groups.topic, partitions=[partition_for(request.group_id, count)]
+                name=node.group_coordinators.topic,
+                partitions=[partition_for(request.group_id, count)],
             )
         ],
     )
     classic = Context(
         ctx.principal, ctx.listener, ctx.client_id, ctx.host, ctx.api, 0, ctx.received
     )
-    answer = await node.txns.ask(
+    answer = await node.txn_coordinators.ask(
         request.transactional_id, AddPartitionsToTxnRequest(transactions=[asked]), classic
     )
     assert isinstance(answer, AddPartitionsToTxnResponse)
@@ -227,9 +230,9 @@ def end_txn(
     tid = request.transactional_id
     if not node.access.allowed(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, tid):
         return EndTxnResponse(error_code=ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-    index = node.txns.partition_of(tid)
+    index = node.txn_coordinators.partition_of(tid)
     try:
-        answer = node.txns.begin(index, request, ctx)
+        answer = node.txn_coordinators.begin(index, request, ctx)
     except ProducerIdNeeded:
         return Deferred(_end_with_id(node, ctx, request, index))
     if isinstance(answer, Message):
@@ -250,7 +253,7 @@ async def _end_with_id(
     node: Node, ctx: Context, request: EndTxnRequest, index: int
 ) -> EndTxnResponse:
     again = EndTxnWith(request=request, fresh_producer_id=await node.producer_ids.next())
-    return _ended(ctx, await node.txns.ask_partition(index, again, ctx))
+    return _ended(ctx, await node.txn_coordinators.ask_partition(index, again, ctx))
 
 
 def _ended(ctx: Context, answer: Message) -> EndTxnResponse:
@@ -271,7 +274,7 @@ def write_txn_markers(
         for operation in (Operation.ALTER, Operation.CLUSTER_ACTION)
     ):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
-    offsets = node.groups.topic
+    offsets = node.group_coordinators.topic
     for marker in request.markers:
         written = [w for w in _places(marker) if w[0] != offsets and node.replicas.get(*w)]
         if written and min(marker.producer_id, marker.producer_epoch) < 0:
@@ -390,7 +393,7 @@ async def _describe_one(
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, tid):
         try:
-            answer = await node.txns.ask(
+            answer = await node.txn_coordinators.ask(
                 tid, DescribeTransactionsRequest(transactional_ids=[tid]), ctx
             )
         except KafkaError as error:
@@ -427,8 +430,8 @@ async def _list(
     merged = ListTransactionsResponse(
         unknown_state_filters=[name for name in request.state_filters if name not in BY_LABEL]
     )
-    for index in node.txns.partitions_led():
-        part = await node.txns.ask_partition(index, request, ctx)
+    for index in node.txn_coordinators.partitions_led():
+        part = await node.txn_coordinators.ask_partition(index, request, ctx)
         assert isinstance(part, ListTransactionsResponse)
         merged.transaction_states += part.transaction_states
     names = [state.transactional_id for state in merged.transaction_states]
