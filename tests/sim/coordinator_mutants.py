@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import pytest
 
 from scriba.broker.coordinators import shard_log, transactions
-from scriba.broker.coordinators.shards import Shards
+from scriba.broker.coordinators.runtime import CoordinatorRuntime
 from scriba.broker.jobs import compaction
 from scriba.broker.partitions.partition import Partition
 from scriba.groups import machine
@@ -53,10 +53,10 @@ class Mutant:
 def answers_before_it_is_safe(patch: Patch) -> None:
     """Replies leave although the high watermark does not cover what they tell of."""
 
-    async def covered(self: Shards, partition: Partition, end_offset: int) -> None:
+    async def covered(self: CoordinatorRuntime, partition: Partition, end_offset: int) -> None:
         """Does not wait."""
 
-    patch.setattr(Shards, "covered", covered)
+    patch.setattr(CoordinatorRuntime, "covered", covered)
 
 
 def replays_the_older_offset_over_the_newer(patch: Patch) -> None:
@@ -91,7 +91,7 @@ def forgets_a_marker(patch: Patch) -> None:
 
 def keeps_the_end_of_transactions_from_groups(patch: Patch) -> None:
     """Offsets that a transaction committed stay pending until the next load."""
-    patch.setattr(Shards, "marker_appended", lambda *_: None)
+    patch.setattr(CoordinatorRuntime, "marker_appended", lambda *_: None)
 
 
 def tells_no_reader_of_aborted_transactions(patch: Patch) -> None:

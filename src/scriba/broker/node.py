@@ -26,7 +26,7 @@ from scriba.broker.coordinators.coordination import (
     txn_coordinators,
 )
 from scriba.broker.coordinators.producer_ids import ProducerIds
-from scriba.broker.coordinators.shards import Shards
+from scriba.broker.coordinators.runtime import CoordinatorRuntime
 from scriba.broker.coordinators.transactions import TransactionRunner
 from scriba.broker.jobs.aging import Aging
 from scriba.broker.jobs.compaction import Cleaning
@@ -535,7 +535,7 @@ class Node:
         if shards is not None:
             shards.unload(partition.index)
 
-    def _shards_of(self, partition: Partition) -> Shards | None:
+    def _shards_of(self, partition: Partition) -> CoordinatorRuntime | None:
         if partition.topic not in INTERNAL_TOPICS:
             return None
         return (

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Iterable
 import pytest
 
 from scriba.broker.coordinators.coordination import make_internal_topic
-from scriba.broker.coordinators.shards import Kind, Shards
+from scriba.broker.coordinators.runtime import CoordinatorRuntime, Kind
 from scriba.broker.node import Node
 from scriba.broker.request import Context
 from scriba.errors import ErrorCode, KafkaError
@@ -128,10 +128,12 @@ def answer(number: int) -> Message:
     return HeartbeatResponse(throttle_time_ms=number)
 
 
-async def with_toys(node: Node, codec: Codec = Codec.NONE, load_bytes: int = 1000) -> Shards:
+async def with_toys(
+    node: Node, codec: Codec = Codec.NONE, load_bytes: int = 1000
+) -> CoordinatorRuntime:
     """The node's coordinators of groups, replaced by toys."""
     node.group_coordinators.stop()
-    node.group_coordinators = Shards(
+    node.group_coordinators = CoordinatorRuntime(
         node,
         Kind(
             OFFSETS_TOPIC,
@@ -149,7 +151,9 @@ async def with_toys(node: Node, codec: Codec = Codec.NONE, load_bytes: int = 100
     return node.group_coordinators
 
 
-def ask(shards: Shards, what: str, amount: int = 1, group: str = "g") -> Awaitable[Message]:
+def ask(
+    shards: CoordinatorRuntime, what: str, amount: int = 1, group: str = "g"
+) -> Awaitable[Message]:
     request = HeartbeatRequest(group_id=group, generation_id=amount, member_id=what)
     return shards.ask(group, request, CALLER)
 
@@ -166,7 +170,7 @@ async def refusal(asked: Awaitable[Message]) -> ErrorCode:
     return caught.value.code
 
 
-async def ready(shards: Shards, group: str = "g") -> None:
+async def ready(shards: CoordinatorRuntime, group: str = "g") -> None:
     """Returns when the shard of the group answers."""
     while True:
         try:
@@ -179,7 +183,7 @@ async def ready(shards: Shards, group: str = "g") -> None:
             return
 
 
-def toy(shards: Shards, group: str = "g") -> Toy:
+def toy(shards: CoordinatorRuntime, group: str = "g") -> Toy:
     machine = shards.machine_of(shards.partition_of(group))
     assert isinstance(machine, Toy)
     return machine

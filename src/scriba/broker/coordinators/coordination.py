@@ -14,7 +14,7 @@ from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.coordinators.shards import Kind, Shards
+from scriba.broker.coordinators.runtime import CoordinatorRuntime, Kind
 from scriba.config import ConfigError
 from scriba.controller.features import GROUP_VERSION, TRANSACTION_VERSION
 from scriba.controller.image import GROUP
@@ -112,10 +112,10 @@ def serves_consumer_protocol(node: Node) -> bool:
     )
 
 
-def group_coordinators(node: Node) -> Shards:
+def group_coordinators(node: Node) -> CoordinatorRuntime:
     """The coordinators of groups, over the partitions of `__consumer_offsets`."""
     topics = ClusterTopics(node)
-    return Shards(
+    return CoordinatorRuntime(
         node,
         Kind(
             topic=OFFSETS_TOPIC,
@@ -130,9 +130,9 @@ def group_coordinators(node: Node) -> Shards:
     )
 
 
-def txn_coordinators(node: Node) -> Shards:
+def txn_coordinators(node: Node) -> CoordinatorRuntime:
     """The coordinators of transactions, over the partitions of `__transaction_state`."""
-    return Shards(
+    return CoordinatorRuntime(
         node,
         Kind(
             topic=TRANSACTIONS_TOPIC,

@@ -22,13 +22,15 @@ from scriba.outcome import Outcome
 from scriba.runtime.loop.pace import Pace
 
 if TYPE_CHECKING:
-    from scriba.broker.coordinators.shards import Shards
+    from scriba.broker.coordinators.runtime import CoordinatorRuntime
 
 BETWEEN_LOOKS: Final = 64
 """Records after which the clock is looked at."""
 
 
-async def carry_out_in_slices(shards: Shards, shard: Shard, outcome: Outcome, now: Instant) -> None:
+async def carry_out_in_slices(
+    shards: CoordinatorRuntime, shard: Shard, outcome: Outcome, now: Instant
+) -> None:
     try:
         whole = await _carry_out(shards, shard, outcome, now)
     except Exception:
@@ -41,7 +43,7 @@ async def carry_out_in_slices(shards: Shards, shard: Shard, outcome: Outcome, no
 
 
 async def _carry_out(
-    shards: Shards, shard: Shard, outcome: Outcome, now: Instant
+    shards: CoordinatorRuntime, shard: Shard, outcome: Outcome, now: Instant
 ) -> Outcome | None:
     """The outcome once it is in the log and replayed; None where it came to nothing."""
     pace = Pace(shards.clock)
@@ -81,6 +83,6 @@ async def _carry_out(
     return outcome
 
 
-def _give_up(shards: Shards, shard: Shard, outcome: Outcome, error: KafkaError) -> None:
+def _give_up(shards: CoordinatorRuntime, shard: Shard, outcome: Outcome, error: KafkaError) -> None:
     shard.move(State.ACTIVE)
     shards.not_appended(shard, outcome, error)

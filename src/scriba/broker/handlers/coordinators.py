@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.broker.access import Operation, Resource
 from scriba.broker.coordinators.coordination import make_internal_topic
-from scriba.broker.coordinators.shards import Shards
+from scriba.broker.coordinators.runtime import CoordinatorRuntime
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.metadata import (
@@ -44,13 +44,13 @@ def find_coordinator(
     return Deferred(_make_and_answer(node, ctx, request, shards))
 
 
-def _shards(node: Node, key_type: int) -> Shards | None:
+def _shards(node: Node, key_type: int) -> CoordinatorRuntime | None:
     """Coordinators of share groups are as unknown as those of any other number."""
     return {GROUP: node.group_coordinators, TRANSACTION: node.txn_coordinators}.get(key_type)
 
 
 async def _make_and_answer(
-    node: Node, ctx: Context, request: FindCoordinatorRequest, shards: Shards
+    node: Node, ctx: Context, request: FindCoordinatorRequest, shards: CoordinatorRuntime
 ) -> FindCoordinatorResponse:
     keys = _keys(ctx, request)
     if any(_allowed(node, ctx, request.key_type, key) is ErrorCode.NONE for key in keys):
@@ -64,7 +64,7 @@ def _keys(ctx: Context, request: FindCoordinatorRequest) -> list[str]:
 
 
 def _answer(
-    node: Node, ctx: Context, request: FindCoordinatorRequest, shards: Shards | None
+    node: Node, ctx: Context, request: FindCoordinatorRequest, shards: CoordinatorRuntime | None
 ) -> FindCoordinatorResponse:
     answers = [(key, _find(node, ctx, request, shards, key)) for key in _keys(ctx, request)]
     if ctx.version >= FIRST_FOR_SEVERAL:
@@ -102,7 +102,11 @@ def _allowed(node: Node, ctx: Context, key_type: int, key: str) -> ErrorCode:
 
 
 def _find(
-    node: Node, ctx: Context, request: FindCoordinatorRequest, shards: Shards | None, key: str
+    node: Node,
+    ctx: Context,
+    request: FindCoordinatorRequest,
+    shards: CoordinatorRuntime | None,
+    key: str,
 ) -> Found:
     if shards is None:
         return Found(ErrorCode.INVALID_REQUEST)

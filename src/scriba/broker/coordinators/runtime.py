@@ -6,7 +6,7 @@ requests are handed to the machine one by one. What it returns is carried out in
 await: its records are appended, replayed into it, and its replies are given to those who asked. A
 caller gets a reply, a refusal too, only once the high watermark covers all that was in the log when
 it was computed: nobody hears of what may yet be lost. A large step takes its time, in slices
-(`shard_slices`); whoever comes meanwhile waits until it is done.
+(`slices`); whoever comes meanwhile waits until it is done.
 
 A shard whose append failed is thrown away, its callers come back later, and it is built again from
 the log, after a rest that grows while failures repeat. The same happens to one whose machine failed
@@ -81,7 +81,7 @@ class Kind:
     """Requests that are handed random bytes."""
 
 
-class Shards:
+class CoordinatorRuntime:
     def __init__(self, node: Node, kind: Kind) -> None:
         self.topic = kind.topic
         self.counts = Counts()
