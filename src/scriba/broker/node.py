@@ -20,14 +20,15 @@ from scriba.broker.api.dispatch import Dispatch
 from scriba.broker.api.faults import Faults
 from scriba.broker.api.table import api_table
 from scriba.broker.coordinators.coordination import (
-    INTERNAL_TOPICS,
     configure,
     group_coordinators,
     txn_coordinators,
 )
+from scriba.broker.coordinators.internal_topics import INTERNAL_TOPICS
+from scriba.broker.coordinators.markers import TransactionMarkers
 from scriba.broker.coordinators.producer_ids import ProducerIds
 from scriba.broker.coordinators.runtime import CoordinatorRuntime
-from scriba.broker.coordinators.transactions import TransactionRunner
+from scriba.broker.coordinators.verification import TransactionVerifier
 from scriba.broker.jobs.aging import Aging
 from scriba.broker.jobs.compaction import Cleaning
 from scriba.broker.jobs.schedule import JOBS, run_forever
@@ -123,7 +124,8 @@ class Node:
         self.aging = Aging(self)
         self.group_coordinators = group_coordinators(self)
         self.txn_coordinators = txn_coordinators(self)
-        self.transactions = TransactionRunner(self)
+        self.txn_markers = TransactionMarkers(self)
+        self.txn_verifier = TransactionVerifier(self)
         self.supported_features = SUPPORTED
         table = api_table()
         self.dispatch = Dispatch(self, faults.install(self, table) if faults else table)
@@ -136,7 +138,7 @@ class Node:
         self.fast_paths = settings.scriba_fast_paths
         """Whether a request that repeats an earlier one may be answered without its handler."""
         self._handlers_asked = False
-        self.topology = 0
+        self.topology: int = 0
         """Counts changes of topics, partitions and brokers: what Metadata tells."""
         self.cleaning = Cleaning(self)
         self.metrics = MetricsServer(self)

@@ -37,6 +37,11 @@ class Context:
         self.received = received
 
 
+def broker_context(api: int, version: int, received: int) -> Context:
+    """The context of what the broker asks its own coordinators, on nobody's behalf."""
+    return Context(ANONYMOUS, "", None, "", api, version, received)
+
+
 class Deferred(Generic[T]):
     """What a handler returns when its response must wait.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.coordinators.transactions import append_marker
+from scriba.broker.coordinators.markers import append_marker
 from scriba.broker.node import Node
 from scriba.broker.request import ANONYMOUS, Context
 from scriba.errors import KafkaError

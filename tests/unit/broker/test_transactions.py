@@ -152,11 +152,11 @@ def test_many_transactions_that_end_at_once_all_end(in_a_node: InANode) -> None:
         assert shard is not None
         for number in range(100):
             send = WriteMarkers(index, f"t{number}", 5_000 + number, 1, True, ((TOPIC, 0),), 2)
-            node.transactions.carry_out(send, shard.leader_epoch)
+            node.txn_markers.carry_out(send, shard.leader_epoch)
         assert partition.log.end_offset < 100
         await asyncio.sleep(0.1)
         assert partition.log.end_offset == 100
-        assert not node.transactions._ending
+        assert not node.txn_markers._ending
 
     in_a_node(play)
 

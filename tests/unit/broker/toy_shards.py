@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterable
 
 import pytest
 
-from scriba.broker.coordinators.coordination import make_internal_topic
+from scriba.broker.coordinators.internal_topics import make_internal_topic
 from scriba.broker.coordinators.runtime import CoordinatorRuntime, Kind
 from scriba.broker.node import Node
 from scriba.broker.request import Context

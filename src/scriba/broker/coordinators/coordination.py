@@ -1,51 +1,54 @@
-"""What the coordinators are told: their settings, the topics of the cluster, and how the topics
-that hold their records are made.
-
-The internal topics come into being with the first question for a coordinator, as in Kafka. Their
-replication factor is a wish for clusters: a broker that is alone in its cluster makes them with one
-replica, so that groups work from the first minute.
-"""
+"""The two kinds of coordinators, of groups and of transactions, and the settings they follow."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from scriba.broker.coordinators.runtime import CoordinatorRuntime, Kind
+from scriba.broker.coordinators.cluster_topics import ClusterTopics
+from scriba.broker.coordinators.runtime import CoordinatorHost, CoordinatorRuntime, Kind
+from scriba.broker.ports import Configuration, MetadataView
 from scriba.config import ConfigError
 from scriba.controller.features import GROUP_VERSION, TRANSACTION_VERSION
 from scriba.controller.image import GROUP
-from scriba.errors import ErrorCode, KafkaError
-from scriba.groups.facts import GroupSettings, TopicFacts
+from scriba.groups.facts import GroupSettings
 from scriba.groups.machine import Groups
-from scriba.groups.regex.search import Search
-from scriba.groups.regex.syntax import Expression
-from scriba.outcome import Sees
 from scriba.records.compression import Codec
-from scriba.runtime.loop.pace import Pace
 from scriba.settings import GroupConfigs, NodeSettings
-from scriba.storage.results import NoRoom
 from scriba.txn.facts import TxnSettings
 from scriba.txn.machine import Transactions
-from scriba.wire.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from scriba.wire.messages.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from scriba.wire.messages.groups import ConsumerGroupHeartbeatRequest, JoinGroupRequest
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
-    from scriba.controller.image import ClusterImage, TopicImage
-
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+    from scriba.controller.image import ClusterImage
+    from scriba.instant import ClockWatch
 
 MS_PER_MINUTE: Final = 60_000
-SLICE_VISITS: Final = 20_000
-SLICE_TOPICS: Final = 2_000
-"""What is matched against an expression at a time: some milliseconds."""
-KEPT_FOR_S: Final = 60.0
-"""How long topics that were found wait to be asked for."""
+
+
+class Watched(Protocol):
+    @property
+    def watch(self) -> ClockWatch:
+        """Whether the clock is believed by those who delete by age."""
+
+
+class AgingCoordinatorHost(CoordinatorHost, Protocol):
+    @property
+    def aging(self) -> Watched: ...
+
+
+class ConfiguredCoordinators(Configuration, MetadataView, Protocol):
+    @property
+    def group_coordinators(self) -> CoordinatorRuntime: ...
+
+    @property
+    def txn_coordinators(self) -> CoordinatorRuntime: ...
+
+
+class ConfiguredFeatures(Configuration, MetadataView, Protocol):
+    """Settings, and the features that the cluster has finalized."""
 
 
 def group_settings(node: NodeSettings, image: ClusterImage) -> GroupSettings:
@@ -104,7 +107,7 @@ def txn_settings(node: NodeSettings, image: ClusterImage) -> TxnSettings:
     )
 
 
-def serves_consumer_protocol(node: Node) -> bool:
+def serves_consumer_protocol(node: ConfiguredFeatures) -> bool:
     """Whether groups may use the protocol of KIP-848: by setting and by the cluster's feature."""
     return (
         "consumer" in node.settings.group_coordinator_rebalance_protocols
@@ -112,7 +115,7 @@ def serves_consumer_protocol(node: Node) -> bool:
     )
 
 
-def group_coordinators(node: Node) -> CoordinatorRuntime:
+def group_coordinators(node: AgingCoordinatorHost) -> CoordinatorRuntime:
     """The coordinators of groups, over the partitions of `__consumer_offsets`."""
     topics = ClusterTopics(node)
     return CoordinatorRuntime(
@@ -130,7 +133,7 @@ def group_coordinators(node: Node) -> CoordinatorRuntime:
     )
 
 
-def txn_coordinators(node: Node) -> CoordinatorRuntime:
+def txn_coordinators(node: AgingCoordinatorHost) -> CoordinatorRuntime:
     """The coordinators of transactions, over the partitions of `__transaction_state`."""
     return CoordinatorRuntime(
         node,
@@ -146,7 +149,7 @@ def txn_coordinators(node: Node) -> CoordinatorRuntime:
     )
 
 
-def configure(node: Node) -> None:
+def configure(node: ConfiguredCoordinators) -> None:
     """Hands changed settings and features to the coordinators."""
     of_groups = group_settings(node.settings, node.image)
     of_transactions = txn_settings(node.settings, node.image)
@@ -155,167 +158,3 @@ def configure(node: Node) -> None:
             machine.settings = of_groups
         elif isinstance(machine, Transactions):
             machine.settings = of_transactions
-
-
-async def make_internal_topic(node: Node, name: str) -> None:
-    """Makes the topic unless it is there; KafkaError where that cannot be done now."""
-    if name in node.image.topics_by_name:
-        return
-    topic = internal_topic(name, node.settings, alone=len(node.image.brokers) == 1)
-    try:
-        response = await node.controller.call(
-            CreateTopicsRequest(timeout_ms=node.settings.request_timeout_ms, topics=[topic])
-        )
-    except NoRoom as error:
-        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
-    await node.replicas.settled()
-    for result in response.topics:
-        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            node.note("coordinator", name, f"cannot be made: {result.error_message}")
-            raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.error_message or "")
-
-
-def internal_topic(name: str, node: NodeSettings, *, alone: bool) -> CreatableTopic:
-    """How `name` is made; `alone` where the cluster has no other broker."""
-    if name == OFFSETS_TOPIC:
-        partitions = node.offsets_topic_num_partitions
-        replicas = 1 if alone else node.offsets_topic_replication_factor
-        configs: dict[str, str | int] = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": node.offsets_topic_segment_bytes,
-        }
-    else:
-        partitions = node.transaction_state_log_num_partitions
-        replicas = 1 if alone else node.transaction_state_log_replication_factor
-        configs = {
-            "cleanup.policy": "compact",
-            "compression.type": "uncompressed",
-            "min.insync.replicas": min(node.transaction_state_log_min_isr, replicas),
-            "segment.bytes": node.transaction_state_log_segment_bytes,
-            "unclean.leader.election.enable": "false",
-        }
-    return CreatableTopic(
-        name=name,
-        num_partitions=partitions,
-        replication_factor=replicas,
-        configs=_configs(configs),
-    )
-
-
-def _configs(configs: Mapping[str, str | int]) -> list[CreatableTopicConfig]:
-    return [CreatableTopicConfig(name=name, value=str(value)) for name, value in configs.items()]
-
-
-class TopicSearch:
-    """The topics that a regular expression names and its subscriber sees, found in slices."""
-
-    def __init__(self, node: Node, expression: str, sees: Sees | None) -> None:
-        self.key = (expression, sees)
-        self.topology = node.topology
-        self.done = False
-        self._search = Search(Expression(expression), tuple(node.image.topics_by_name))
-        self._unseen: Iterator[str] | None = None
-        self._seen: list[str] = []
-        self._sees = sees
-        self._failure: KafkaError | None = None
-
-    def advance(self) -> bool:
-        """Does a slice of it; whether there is an end."""
-        if not self.done:
-            try:
-                self.done = self._slice()
-            except KafkaError as error:  # told to whoever asks for the topics
-                self._failure, self.done = error, True
-        return self.done
-
-    def _slice(self) -> bool:
-        if self._unseen is None:
-            if not self._search.advance(SLICE_VISITS):
-                return False
-            self._unseen = iter(sorted(self._search.found()))
-        if self._sees is None:
-            self._seen += self._unseen
-            return True
-        for name in islice(self._unseen, SLICE_TOPICS):
-            if self._sees(name):
-                self._seen.append(name)
-        more = next(self._unseen, None)
-        if more is None:
-            return True
-        self._unseen = chain((more,), self._unseen)
-        return False
-
-    def found(self) -> frozenset[str]:
-        if self._failure is not None:
-            raise self._failure
-        return frozenset(self._seen)
-
-
-class ClusterTopics:
-    """The topics of the image as the group coordinators see them: `groups.facts.Topics`.
-
-    What was told of a topic is kept until the cluster's shape changes: a commit asks for it each
-    time, and with racks it takes as long as the topic has partitions.
-    """
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._searches: dict[tuple[str, Sees | None], TopicSearch] = {}
-        """Under way, or done and not yet asked for."""
-        self._known: dict[bytes, TopicFacts] = {}
-        self._known_at = -1
-
-    def get(self, name: str) -> TopicFacts | None:
-        topic = self._node.image.topics_by_name.get(name)
-        return None if topic is None else self._facts(topic)
-
-    def by_id(self, id: bytes) -> TopicFacts | None:
-        topic = self._node.image.topics_by_id.get(id)
-        return None if topic is None else self._facts(topic)
-
-    def names(self) -> Iterable[str]:
-        return self._node.image.topics_by_name
-
-    def matching(self, expression: str, sees: Sees | None) -> frozenset[str] | None:
-        search = self._searches.pop((expression, sees), None)
-        if search is None or search.topology != self._node.topology:
-            search = TopicSearch(self._node, expression, sees)
-        elif not search.done:
-            self._searches[expression, sees] = search
-            return None
-        if search.advance():
-            return search.found()
-        self._searches[expression, sees] = search
-        self._node.tasks.spawn(self._go_on(search), name="matches topics")
-        return None
-
-    async def _go_on(self, search: TopicSearch) -> None:
-        pace = Pace(self._node.world.clock)
-        while not search.advance():
-            await pace()
-        # Nobody may come back for it: the member has gone, say.
-        await asyncio.sleep(KEPT_FOR_S)
-        if self._searches.get(search.key) is search:
-            del self._searches[search.key]
-
-    def _facts(self, topic: TopicImage) -> TopicFacts:
-        if self._known_at != self._node.topology:
-            self._known.clear()
-            self._known_at = self._node.topology
-        known = self._known.get(topic.id)
-        if known is None:
-            racks = self._racks(topic)
-            known = TopicFacts(topic.name, topic.id, len(topic.partitions), racks)
-            self._known[topic.id] = known
-        return known
-
-    def _racks(self, topic: TopicImage) -> tuple[frozenset[str], ...]:
-        brokers = self._node.image.brokers.values()
-        racks = {broker.id: broker.rack for broker in brokers if broker.rack}
-        if not racks:
-            return ()
-        return tuple(
-            frozenset(racks[each] for each in partition.replicas if each in racks)
-            for _, partition in sorted(topic.partitions.items())
-        )

@@ -26,7 +26,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scriba.broker.access import Sight
 from scriba.broker.coordinators.shard import (
@@ -40,6 +40,14 @@ from scriba.broker.coordinators.shard import (
 )
 from scriba.broker.coordinators.shard_log import Batch, Packing, read_back
 from scriba.broker.coordinators.slices import carry_out_in_slices
+from scriba.broker.ports import (
+    Authorization,
+    BackgroundTasks,
+    Configuration,
+    EventLog,
+    MetadataView,
+    WorldAccess,
+)
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
 from scriba.outcome import Caller, Change, Machine, Origin, Outcome, Token
@@ -49,7 +57,6 @@ from scriba.settings import NodeSettings
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
     from scriba.broker.partitions.partition import Partition
     from scriba.broker.request import Context
 
@@ -81,8 +88,20 @@ class Kind:
     """Requests that are handed random bytes."""
 
 
+class CoordinatorHost(
+    Authorization,
+    BackgroundTasks,
+    Configuration,
+    EventLog,
+    MetadataView,
+    WorldAccess,
+    Protocol,
+):
+    """What running coordinators takes of the node."""
+
+
 class CoordinatorRuntime:
-    def __init__(self, node: Node, kind: Kind) -> None:
+    def __init__(self, node: CoordinatorHost, kind: Kind) -> None:
         self.topic = kind.topic
         self.counts = Counts()
         self.on_send: Callable[[Any, int], None] | None = None

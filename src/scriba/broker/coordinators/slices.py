@@ -13,7 +13,8 @@ Never: for records of a transaction, which must be appended in the step that ver
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final, Protocol
 
 from scriba.broker.coordinators.shard import Shard, State
 from scriba.errors import KafkaError
@@ -22,31 +23,50 @@ from scriba.outcome import Outcome
 from scriba.runtime.loop.pace import Pace
 
 if TYPE_CHECKING:
-    from scriba.broker.coordinators.runtime import CoordinatorRuntime
+    from scriba.broker.coordinators.shard_log import Batch, Packing
+    from scriba.outcome import Change, Origin
+    from scriba.runtime.ports import Clock
 
 BETWEEN_LOOKS: Final = 64
 """Records after which the clock is looked at."""
 
 
-async def carry_out_in_slices(
-    shards: CoordinatorRuntime, shard: Shard, outcome: Outcome, now: Instant
-) -> None:
+class Steps(Protocol):
+    """The parts of a step, as the runtime of the shards does each of them."""
+
+    @property
+    def clock(self) -> Clock: ...
+
+    def packing(self, shard: Shard, outcome: Outcome, now: Instant) -> Packing: ...
+
+    def checked(self, shard: Shard, built: list[Batch]) -> list[Batch]: ...
+
+    def append_batch(
+        self, shard: Shard, batch: Batch, outcome: Outcome, now: Instant
+    ) -> Iterator[tuple[Change, Origin]]: ...
+
+    def not_appended(self, shard: Shard, outcome: Outcome, error: KafkaError) -> None: ...
+
+    def conclude(self, shard: Shard, outcome: Outcome) -> None: ...
+
+    def surprised(self, shard: Shard) -> None: ...
+
+
+async def carry_out_in_slices(steps: Steps, shard: Shard, outcome: Outcome, now: Instant) -> None:
     try:
-        whole = await _carry_out(shards, shard, outcome, now)
+        whole = await _carry_out(steps, shard, outcome, now)
     except Exception:
         if shard.state is State.BUSY:
-            shards.surprised(shard)
+            steps.surprised(shard)
         return
     if whole is not None:
         shard.move(State.ACTIVE)
-        shards.conclude(shard, whole)
+        steps.conclude(shard, whole)
 
 
-async def _carry_out(
-    shards: CoordinatorRuntime, shard: Shard, outcome: Outcome, now: Instant
-) -> Outcome | None:
+async def _carry_out(steps: Steps, shard: Shard, outcome: Outcome, now: Instant) -> Outcome | None:
     """The outcome once it is in the log and replayed; None where it came to nothing."""
-    pace = Pace(shards.clock)
+    pace = Pace(steps.clock)
     work = outcome.work
     while work is not None:
         try:
@@ -57,22 +77,22 @@ async def _carry_out(
         if shard.state is not State.BUSY:
             return None  # it rests, or has lost its leadership
     try:
-        packing = shards.packing(shard, outcome, now)
+        packing = steps.packing(shard, outcome, now)
         for count, change in enumerate(outcome.records):
             packing.add(change)
             if count % BETWEEN_LOOKS == 0:
                 await pace()
                 if shard.state is not State.BUSY:
                     return None
-        built = shards.checked(shard, packing.done())
+        built = steps.checked(shard, packing.done())
     except KafkaError as error:
-        _give_up(shards, shard, outcome, error)
+        _give_up(steps, shard, outcome, error)
         return None
     for batch in built:
         try:
-            replayed = shards.append_batch(shard, batch, outcome, now)
+            replayed = steps.append_batch(shard, batch, outcome, now)
         except KafkaError as error:
-            _give_up(shards, shard, outcome, error)
+            _give_up(steps, shard, outcome, error)
             return None
         for count, (change, origin) in enumerate(replayed):
             shard.machine.replay(*change, origin)
@@ -83,6 +103,6 @@ async def _carry_out(
     return outcome
 
 
-def _give_up(shards: CoordinatorRuntime, shard: Shard, outcome: Outcome, error: KafkaError) -> None:
+def _give_up(steps: Steps, shard: Shard, outcome: Outcome, error: KafkaError) -> None:
     shard.move(State.ACTIVE)
-    shards.not_appended(shard, outcome, error)
+    steps.not_appended(shard, outcome, error)

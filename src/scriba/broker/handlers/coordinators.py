@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.broker.access import Operation, Resource
-from scriba.broker.coordinators.coordination import make_internal_topic
+from scriba.broker.coordinators.internal_topics import make_internal_topic
 from scriba.broker.coordinators.runtime import CoordinatorRuntime
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError

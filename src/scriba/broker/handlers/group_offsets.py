@@ -183,7 +183,7 @@ async def _verify(node: Node, ctx: Context, request: TxnOffsetCommitRequest) -> 
     if pending is None:
         return
     where = (node.group_coordinators.topic, index)
-    codes = await node.transactions.verify(
+    codes = await node.txn_verifier.verify(
         request.transactional_id, *producer, [where], adds, ctx.version >= FIRST_WITH_ABORTABLE
     )
     if codes[where] is not ErrorCode.NONE:

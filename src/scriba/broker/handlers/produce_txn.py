@@ -96,7 +96,7 @@ def unverified(node: Node, ctx: Context, request: ProduceRequest) -> Open | None
 async def verify(node: Node, ctx: Context, tid: str, opening: Open) -> Verified:
     """The entries again, those that the coordinator will not have with the error for the client."""
     adds = ctx.version >= FIRST_THAT_ADDS
-    codes = await node.transactions.verify(
+    codes = await node.txn_verifier.verify(
         tid,
         opening.producer_id,
         opening.epoch,

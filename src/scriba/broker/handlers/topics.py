@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.coordinators.coordination import internal_topic
+from scriba.broker.coordinators.internal_topics import internal_topic
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.wire.messages.admin import (

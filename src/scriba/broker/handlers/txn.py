@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
+from scriba.broker.coordinators.markers import NOBODYS_MARKER, Covered, append_marker
 from scriba.broker.coordinators.shard import partition_for
-from scriba.broker.coordinators.transactions import NOBODYS_MARKER, Covered, append_marker
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.regex.search import matching

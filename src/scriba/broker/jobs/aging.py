@@ -17,8 +17,15 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
+from scriba.broker.ports import (
+    BrokerIdentity,
+    Configuration,
+    ControllerAccess,
+    EventLog,
+    Timekeeping,
+)
 from scriba.controller.image import BROKER, ClusterImage
 from scriba.instant import OFF_MS, PAUSE_MS, ClockWatch, Instant
 from scriba.runtime.loop.pace import Pace
@@ -31,7 +38,9 @@ from scriba.wire.messages.stored import ConfigRecord
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from collections.abc import Iterable
+
+    from scriba.broker.partitions.partition import Partition
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +53,14 @@ SET, DELETE = 0, 1
 _HOUR_MS: Final = 3_600_000
 
 
+class AgingHost(BrokerIdentity, Configuration, ControllerAccess, EventLog, Timekeeping, Protocol):
+    @property
+    def replicas(self) -> Iterable[Partition]:
+        """Partitions whose records may vouch for the clock."""
+
+
 class Aging:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: AgingHost) -> None:
         self._node = node
         self.watch = ClockWatch(node.world.clock.now())
         self._kept = False

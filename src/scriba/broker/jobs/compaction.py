@@ -24,8 +24,9 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from scriba.broker.ports import Configuration, Counting, EventLog, WorldAccess
 from scriba.errors import KafkaError
 from scriba.instant import Instant
 from scriba.runtime.loop.pace import Pace
@@ -39,8 +40,8 @@ from scriba.storage.directory.names import PartitionName
 from scriba.storage.results import FULL
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
     from scriba.broker.partitions.partition import Partition
+    from scriba.broker.partitions.replicas import Replicas
     from scriba.storage.directory.logdir import LogDir
 
 logger = logging.getLogger(__name__)
@@ -93,8 +94,13 @@ class _Candidate(NamedTuple):
     dirt: Dirt
 
 
+class CleaningHost(Configuration, Counting, EventLog, WorldAccess, Protocol):
+    @property
+    def replicas(self) -> Replicas: ...
+
+
 class Cleaning:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: CleaningHost) -> None:
         self._node = node
         self._throttle = Throttle(node.world.clock)
         self.gauges = Gauges()

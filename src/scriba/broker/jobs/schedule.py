@@ -11,14 +11,19 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from scriba.broker.ports import Configuration, EventLog, Timekeeping
 from scriba.errors import KafkaError
 from scriba.instant import Instant
 from scriba.runtime.loop.pace import Pace
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.jobs.aging import Aging
+    from scriba.broker.jobs.compaction import Cleaning
+    from scriba.broker.metadata.controller import ControllerNode
+    from scriba.broker.net.server import Server
+    from scriba.broker.partitions.replicas import Replicas
 
 CONNECTION_CHECK_MS: Final = 1_000
 CLOCK_CHECK_MS: Final = 5_000
@@ -27,14 +32,38 @@ REMOVAL_CHECK_MS: Final = 1_000
 LONGEST_FLUSH_CHECK_MS: Final = 1_000
 
 
+class JobHost(Configuration, EventLog, Timekeeping, Protocol):
+    """What background work is done on: all that stands by itself in a node, and no request."""
+
+    @property
+    def aging(self) -> Aging: ...
+
+    @property
+    def cleaning(self) -> Cleaning: ...
+
+    @property
+    def controller(self) -> ControllerNode: ...
+
+    @property
+    def replicas(self) -> Replicas: ...
+
+    @property
+    def server(self) -> Server: ...
+
+    @property
+    def settings_changed(self) -> asyncio.Event: ...
+
+    async def heartbeat(self) -> Any: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     name: str
-    run: Callable[[Node, Instant], Awaitable[None]]
-    every_ms: Callable[[Node], int]
+    run: Callable[[JobHost, Instant], Awaitable[None]]
+    every_ms: Callable[[JobHost], int]
 
 
-async def heartbeat_pass(node: Node, now: Instant) -> None:
+async def heartbeat_pass(node: JobHost, now: Instant) -> None:
     # What a heartbeat changes is a record of the metadata log. Where that does not take it,
     # nothing changes, and the next one brings it again.
     with node.controller.unless_refused():
@@ -42,12 +71,12 @@ async def heartbeat_pass(node: Node, now: Instant) -> None:
     await node.replicas.assignments.tell()
 
 
-async def clock_pass(node: Node, now: Instant) -> None:
+async def clock_pass(node: JobHost, now: Instant) -> None:
     with node.controller.unless_refused():
         await node.aging.settle(now)
 
 
-async def retention_pass(node: Node, now: Instant) -> None:
+async def retention_pass(node: JobHost, now: Instant) -> None:
     """Drops what retention no longer covers, a partition at a time; idle logs close their files.
 
     Retention by age trusts the wall clock. While that has run far ahead of the monotonic one it is
@@ -69,30 +98,30 @@ async def retention_pass(node: Node, now: Instant) -> None:
             node.note("retention", repr(partition), str(error))
 
 
-async def cleaning_pass(node: Node, now: Instant) -> None:
+async def cleaning_pass(node: JobHost, now: Instant) -> None:
     """Compacts what is due. Tombstones go by the wall clock, so that has to be right."""
     if node.settings.log_cleaner_enable and node.aging.allowed(now):
         await node.cleaning.run(now)
 
 
-async def flush_pass(node: Node, now: Instant) -> None:
+async def flush_pass(node: JobHost, now: Instant) -> None:
     for partition in node.replicas:
         partition.flush_if_due(now)
 
 
-async def recovery_checkpoint_pass(node: Node, now: Instant) -> None:
+async def recovery_checkpoint_pass(node: JobHost, now: Instant) -> None:
     await _or_note(node, node.replicas.checkpoint())
 
 
-async def start_checkpoint_pass(node: Node, now: Instant) -> None:
+async def start_checkpoint_pass(node: JobHost, now: Instant) -> None:
     await _or_note(node, node.replicas.checkpoint_starts())
 
 
-async def high_watermark_pass(node: Node, now: Instant) -> None:
+async def high_watermark_pass(node: JobHost, now: Instant) -> None:
     await _or_note(node, node.replicas.checkpoint_high_watermarks())
 
 
-async def _or_note(node: Node, checkpoint: Awaitable[None]) -> None:
+async def _or_note(node: JobHost, checkpoint: Awaitable[None]) -> None:
     """A checkpoint that cannot be written is a matter of its directory, not of the node."""
     try:
         await checkpoint
@@ -100,7 +129,7 @@ async def _or_note(node: Node, checkpoint: Awaitable[None]) -> None:
         node.note("checkpoint", "log directory", error.message)
 
 
-async def producer_expiry_pass(node: Node, now: Instant) -> None:
+async def producer_expiry_pass(node: JobHost, now: Instant) -> None:
     """Forgets idle producers. One forgotten too early could write a batch twice."""
     if not node.aging.allowed(now):
         return
@@ -110,16 +139,16 @@ async def producer_expiry_pass(node: Node, now: Instant) -> None:
         partition.log.expire_producers(now, node.settings.producer_id_expiration_ms)
 
 
-async def controller_pass(node: Node, now: Instant) -> None:
+async def controller_pass(node: JobHost, now: Instant) -> None:
     await node.controller.tick(now)
 
 
-async def removal_pass(node: Node, now: Instant) -> None:
+async def removal_pass(node: JobHost, now: Instant) -> None:
     await node.replicas.remove_deleted(now.mono_ms)
     node.replicas.open_waiting()
 
 
-async def idle_connections_pass(node: Node, now: Instant) -> None:
+async def idle_connections_pass(node: JobHost, now: Instant) -> None:
     node.server.close_idle()
 
 
@@ -159,13 +188,13 @@ JOBS: Final = (
 )
 
 
-async def run_forever(node: Node, job: Job) -> None:
+async def run_forever(node: JobHost, job: Job) -> None:
     while True:
         await _pause(node, job)
         await job.run(node, node.world.clock.now())
 
 
-async def _pause(node: Node, job: Job) -> None:
+async def _pause(node: JobHost, job: Job) -> None:
     """Until the interval has passed, as it is set then: a shorter one counts from now on."""
     clock = node.world.clock
     began = clock.mono_ms()

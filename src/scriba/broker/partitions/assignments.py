@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
+from scriba.broker.ports import BrokerIdentity, ControllerAccess
 from scriba.errors import KafkaError
 from scriba.storage.directory.names import PartitionName
 from scriba.wire.messages.brokers import (
@@ -21,12 +22,13 @@ from scriba.wire.messages.brokers import (
     AssignReplicasToDirsRequestTopicData,
 )
 
-if TYPE_CHECKING:
-    from scriba.broker.node import Node
-
 log = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 2_000
+
+
+class AssignmentHost(BrokerIdentity, ControllerAccess, Protocol):
+    """What telling the controller takes."""
 
 
 class Place(NamedTuple):
@@ -35,7 +37,7 @@ class Place(NamedTuple):
 
 
 class Assignments:
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: AssignmentHost) -> None:
         self._node = node
         self._untold: dict[PartitionName, Place] = {}
 

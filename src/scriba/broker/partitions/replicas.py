@@ -13,10 +13,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from scriba.broker.partitions.assignments import Assignments
+from scriba.broker.partitions.assignments import AssignmentHost, Assignments
 from scriba.broker.partitions.partition import Partition
+from scriba.broker.ports import (
+    BackgroundTasks,
+    Configuration,
+    EventLog,
+    MetadataView,
+    WorldAccess,
+)
 from scriba.controller.image import BROKER, TOPIC, ClusterImage, Delta, PartitionImage
 from scriba.errors import ErrorCode, KafkaError
 from scriba.runtime.loop.pace import Pace
@@ -27,17 +34,41 @@ from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Log
 from scriba.storage.results import FULL, NoRoom
 
-if TYPE_CHECKING:
-    from scriba.broker.node import Node
-
 log = logging.getLogger(__name__)
 
 Placement = tuple[str, bytes, list[tuple[int, PartitionImage]]]
 """A topic's name and id, and those of its partitions that are to be looked at."""
 
 
+class ClockDoubt(Protocol):
+    @property
+    def paused(self) -> bool:
+        """Whether nothing may go because of its age, the clock being in doubt."""
+
+
+class ReplicaHost(
+    AssignmentHost,
+    BackgroundTasks,
+    Configuration,
+    EventLog,
+    MetadataView,
+    WorldAccess,
+    Protocol,
+):
+    """What hosting replicas takes, and who is told of leaderships."""
+
+    @property
+    def aging(self) -> ClockDoubt: ...
+
+    def on_lead(self, partition: Partition) -> None:
+        """This broker leads the partition, in an epoch that may be new."""
+
+    def on_let_go(self, partition: Partition) -> None:
+        """The partition is no longer here, or of no use any more."""
+
+
 class Replicas:
-    def __init__(self, node: Node, dirs: list[LogDir]) -> None:
+    def __init__(self, node: ReplicaHost, dirs: list[LogDir]) -> None:
         self.dirs = dirs
         self._node = node
         self._partitions: dict[PartitionName, Partition] = {}

@@ -1,13 +1,10 @@
-"""Transactions as the broker carries them out: markers into partitions, and verification.
+"""Transaction markers: what a coordinator has decided, written into the partitions concerned.
 
 What a coordinator has decided is final, so its markers are written until each partition has one
 or is gone. Few markers are appended at once, in the step that committed the decision; many go a
 slice at a time. When all are covered by the high watermark the coordinator is told. If its shard is
 gone by then, nobody is told: whoever loads the decision from the log sends the markers again, and a
 marker that comes twice does no harm.
-
-A client's batch may open a transaction in a partition only if the coordinator knows of it; `verify`
-asks. A client of transaction version 2 does not announce its partitions: there, asking adds them.
 """
 
 from __future__ import annotations
@@ -16,36 +13,29 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
-from scriba.broker.request import ANONYMOUS, Context
-from scriba.errors import ErrorCode, KafkaError, error_code
+from scriba.broker.partitions.ports import PartitionAccess
+from scriba.broker.ports import BackgroundTasks, EventLog, MetadataView, Timekeeping
+from scriba.broker.request import Context, broker_context
+from scriba.errors import ErrorCode, KafkaError
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
 from scriba.records.header import set_log_append_time
 from scriba.runtime.loop.pace import Pace
 from scriba.runtime.watermark import Watermark
 from scriba.txn.messages import MarkersWritten, TopicPartition, WriteMarkers
-from scriba.txn.states import by_topic
 from scriba.wire.apis import ApiKey
-from scriba.wire.messages.txn import (
-    AddPartitionsToTxnRequest,
-    AddPartitionsToTxnResponse,
-    AddPartitionsToTxnTopic,
-    AddPartitionsToTxnTransaction,
-)
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.coordinators.runtime import CoordinatorRuntime
 
 AT_ONCE: Final = 16
 """Markers of one transaction, and transactions, that are taken up in one go; what is more than that
 gives way in between."""
 FIRST_PAUSE_S: Final = 0.1
 LONGEST_PAUSE_S: Final = 2.0
-ADD_PARTITIONS_VERSION: Final = 5
-"""What brokers use among themselves; before version 4 it was for clients."""
-
+MARKERS_VERSION: Final = 2
 NOBODYS_MARKER: Final = "a marker needs a producer and its epoch"
 
 _ENDED_BY_OTHERS: Final = frozenset(
@@ -57,8 +47,31 @@ Covered = tuple[Watermark, int]
 """A high watermark, and the offset that it is to reach."""
 
 
+class MarkerReceiver(Protocol):
+    """The group coordinators, whose offsets may be part of a transaction."""
+
+    @property
+    def topic(self) -> str: ...
+
+    def marker_appended(
+        self, index: int, producer_id: int, producer_epoch: int, commit: bool
+    ) -> None: ...
+
+
+class MarkerTarget(PartitionAccess, Timekeeping, Protocol):
+    """What appending a marker takes."""
+
+    @property
+    def group_coordinators(self) -> MarkerReceiver: ...
+
+
+class MarkerHost(BackgroundTasks, EventLog, MarkerTarget, MetadataView, Protocol):
+    @property
+    def txn_coordinators(self) -> CoordinatorRuntime: ...
+
+
 def append_marker(
-    node: Node,
+    node: MarkerTarget,
     where: TopicPartition,
     producer: tuple[int, int],
     marker: EndTxnMarker,
@@ -85,8 +98,8 @@ def append_marker(
     return partition.high_watermark, appended.last_offset + 1
 
 
-class TransactionRunner:
-    def __init__(self, node: Node) -> None:
+class TransactionMarkers:
+    def __init__(self, node: MarkerHost) -> None:
         self._node = node
         self._ending: dict[str, asyncio.Future[None]] = {}
         """Transactional ids whose markers are being written; done when the next may begin."""
@@ -230,94 +243,17 @@ class TransactionRunner:
         if not ending.done():
             ending.set_result(None)
 
-    # ---- verification ----
+    def _context(self) -> Context:
+        now_ms = self._node.world.clock.mono_ms()
+        return broker_context(ApiKey.WRITE_TXN_MARKERS, MARKERS_VERSION, now_ms)
 
-    async def verify(
-        self,
-        transactional_id: str,
-        producer_id: int,
-        epoch: int,
-        partitions: Iterable[TopicPartition],
-        add: bool,
-        abortable: bool = True,
-    ) -> dict[TopicPartition, ErrorCode]:
-        """For each partition, NONE or why the producer may not write to it in its transaction.
-
-        With `add` the partitions join the transaction; while the last one is still being ended,
-        that is waited for, though not for long. `abortable`: the client knows what to do with
-        TRANSACTION_ABORTABLE.
-        """
-        request = AddPartitionsToTxnRequest(
-            transactions=[
-                AddPartitionsToTxnTransaction(
-                    transactional_id=transactional_id,
-                    producer_id=producer_id,
-                    producer_epoch=epoch,
-                    verify_only=not add,
-                    topics=[
-                        AddPartitionsToTxnTopic(name=topic, partitions=indexes)
-                        for topic, indexes in by_topic(partitions).items()
-                    ],
-                )
-            ]
-        )
-        clock, settings = self._node.world.clock, self._node.settings
-        longest_ms = min(
-            settings.add_partitions_to_txn_retry_backoff_max_ms, settings.request_timeout_ms
-        )
-        give_up_ms = clock.mono_ms() + longest_ms
-        while True:
-            codes = await self._ask(transactional_id, request)
-            busy = ErrorCode.CONCURRENT_TRANSACTIONS in codes.values()
-            if not add or not busy or clock.mono_ms() >= give_up_ms:
-                return {where: _told(code, abortable) for where, code in codes.items()}
-            await self._ended(transactional_id, settings.add_partitions_to_txn_retry_backoff_ms)
-
-    async def _ask(
-        self, transactional_id: str, request: AddPartitionsToTxnRequest
-    ) -> dict[TopicPartition, ErrorCode]:
-        topics = request.transactions[0].topics
-        try:
-            answer = await self._node.txn_coordinators.ask(
-                transactional_id, request, self._context()
-            )
-        except KafkaError as error:
-            return {(t.name, index): error.code for t in topics for index in t.partitions}
-        assert isinstance(answer, AddPartitionsToTxnResponse)
-        return {
-            (topic.name, partition.partition_index): error_code(partition.partition_error_code)
-            for result in answer.results_by_transaction
-            for topic in result.topic_results
-            for partition in topic.results_by_partition
-        }
-
-    async def _ended(self, transactional_id: str, longest_ms: int) -> None:
+    async def ended(self, transactional_id: str, longest_ms: int) -> None:
         """Returns when the markers are written, or it has taken so long."""
         ending = self._ending.get(transactional_id)
         if ending is None:
             await asyncio.sleep(longest_ms / 1000)
         else:
             await asyncio.wait([ending], timeout=longest_ms / 1000)
-
-    def _context(self) -> Context:
-        return Context(
-            ANONYMOUS,
-            "",
-            None,
-            "",
-            ApiKey.ADD_PARTITIONS_TO_TXN,
-            ADD_PARTITIONS_VERSION,
-            self._node.world.clock.mono_ms(),
-        )
-
-
-def _told(code: ErrorCode, abortable: bool) -> ErrorCode:
-    """To a client that writes, only the partition is speaking."""
-    if code is ErrorCode.PRODUCER_FENCED:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    if code is ErrorCode.TRANSACTION_ABORTABLE and not abortable:
-        return ErrorCode.INVALID_TXN_STATE
-    return code
 
 
 async def _reached(waits: list[Covered]) -> bool:
