@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from scriba.broker.access import Access, Open, Operation, Resource
+from scriba.broker.access import Access, Open
 from scriba.broker.api.dispatch import Dispatch
 from scriba.broker.api.faults import Faults
 from scriba.broker.api.table import api_table
@@ -45,9 +45,8 @@ from scriba.broker.partitions.replicas import Replicas
 from scriba.broker.request import Context
 from scriba.config import StartError, StorageLost
 from scriba.controller.features import SUPPORTED
-from scriba.controller.image import BrokerImage, ClusterImage, Delta
+from scriba.controller.image import ClusterImage, Delta
 from scriba.controller.machine import effective_settings
-from scriba.controller.topics import check_name
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
@@ -149,7 +148,6 @@ class Node:
         self._all_dirs: list[LogDir] = []
         """Those, and the one of the metadata log if it has one of its own."""
         self._incarnation = world.rng.uuid()
-        self._alive: dict[str, tuple[int, frozenset[int]]] = {}
         self._refused_told: dict[str, int] = {}
         """When to tell again that a directory takes no writes."""
         self._started = False
@@ -405,37 +403,6 @@ class Node:
     def topic_name(self, topic_id: bytes) -> str | None:
         topic = self.image.topics_by_id.get(topic_id)
         return topic.name if topic is not None else None
-
-    def is_legal_topic(self, name: str) -> bool:
-        try:
-            check_name(name)
-        except KafkaError:
-            return False
-        return True
-
-    def alive_brokers(self, listener: str) -> Iterator[tuple[BrokerImage, str, int]]:
-        """Brokers that clients of a listener can be sent to, with the address for them."""
-        return self.known_brokers(listener, fenced=False)
-
-    def known_brokers(
-        self, listener: str, *, fenced: bool
-    ) -> Iterator[tuple[BrokerImage, str, int]]:
-        for _, broker in sorted(self.image.brokers.items()):
-            if broker.fenced and not fenced:
-                continue
-            for endpoint in broker.listeners:
-                if endpoint.name == listener:
-                    yield broker, endpoint.host, endpoint.port
-
-    def alive_ids(self, listener: str) -> frozenset[int]:
-        return frozenset(broker.id for broker, _, _ in self.alive_brokers(listener))
-
-    def writes_any_topic(self, ctx: Context) -> bool:
-        """Whether the caller may write somewhere: reason enough for a producer id (KIP-679)."""
-        return any(
-            self.access.allowed(ctx, Operation.WRITE, Resource.TOPIC, name)
-            for name in self.image.topics_by_name
-        )
 
     def throttle(self, ctx: Context, response: Any) -> None:
         """The one place that fills `throttle_time_ms`; without quotas it stays at zero.

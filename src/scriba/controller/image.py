@@ -168,6 +168,17 @@ class ClusterImage:
         """Whether records are held back until their metadata transaction ends."""
         return self._open_transaction is not None
 
+    def brokers_on(
+        self, listener: str, *, fenced: bool = False
+    ) -> Iterator[tuple[BrokerImage, str, int]]:
+        """Brokers that clients of a listener can be sent to, with the address for them."""
+        for _, broker in sorted(self.brokers.items()):
+            if broker.fenced and not fenced:
+                continue
+            for endpoint in broker.listeners:
+                if endpoint.name == listener:
+                    yield broker, endpoint.host, endpoint.port
+
     def config(self, resource_type: int, name: str) -> dict[str, str]:
         return self.configs.get((resource_type, name), {})
 

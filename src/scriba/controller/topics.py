@@ -53,6 +53,14 @@ def check_name(name: str) -> None:
     fail(ErrorCode.INVALID_TOPIC_EXCEPTION, complaint)
 
 
+def is_legal_name(name: str) -> bool:
+    try:
+        check_name(name)
+    except KafkaError:
+        return False
+    return True
+
+
 def metric_form(name: str) -> str | None:
     """The name as metrics write it, if that may be another topic's, too: '.' becomes '_'."""
     return name.replace(".", "_") if "." in name or "_" in name else None

@@ -21,11 +21,13 @@ import logging
 import struct
 from collections.abc import Awaitable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scriba.broker.fastpath.commit import CommitLanes
 from scriba.broker.fastpath.fetch import FetchLanes
+from scriba.broker.fastpath.ports import FastPathSwitch
 from scriba.broker.fastpath.produce import ProduceLanes
+from scriba.broker.handlers.ports import Broker
 from scriba.broker.net.answers import CloseConnection, Kept, LargeAnswer, Parked, Parts, Unsent
 from scriba.broker.net.api_entry import ApiEntry, refusal
 from scriba.broker.net.connection import Connection
@@ -44,7 +46,7 @@ from scriba.wire.frame import RequestHeader, decode_request_header
 from scriba.wire.schema import Hole, Message, TooMany
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.net.server import Server
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +70,18 @@ _HEAD: Final = struct.Struct(">ii")
 Question = tuple[str, int, bytes]
 
 
+class DispatchHost(Broker, FastPathSwitch, Protocol):
+    """A node whose requests are dispatched: all that handlers and fast paths ask for, and more."""
+
+    @property
+    def server(self) -> Server: ...
+
+    def throttle(self, ctx: Context, response: Any) -> None:
+        """Fills `throttle_time_ms` of an answer."""
+
+
 class Dispatch:
-    def __init__(self, node: Node, table: dict[int, ApiEntry]) -> None:
+    def __init__(self, node: DispatchHost, table: dict[int, ApiEntry]) -> None:
         self._node = node
         self.table = table
         self._cached: dict[Question, bytes] = {}

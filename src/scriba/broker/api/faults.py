@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scriba.broker.net.answers import CloseConnection
 from scriba.broker.net.api_entry import refusal
@@ -27,7 +27,6 @@ from scriba.wire.schema import Message, Struct
 
 if TYPE_CHECKING:
     from scriba.broker.net.api_entry import ApiEntry, Handler
-    from scriba.broker.node import Node
 
 
 @dataclass(slots=True)
@@ -47,12 +46,17 @@ class Fault:
     """Whether a request whose answer is dropped has its effect."""
 
 
+class FaultHost(Protocol):
+    def ask_handlers(self, always: bool) -> None:
+        """Has every request pass its handler, so that it meets its fault."""
+
+
 class Faults:
     def __init__(self) -> None:
-        self._node: Node | None = None
+        self._node: FaultHost | None = None
         self._armed: dict[int, deque[Fault]] = {}
 
-    def install(self, node: Node, table: dict[int, ApiEntry]) -> dict[int, ApiEntry]:
+    def install(self, node: FaultHost, table: dict[int, ApiEntry]) -> dict[int, ApiEntry]:
         """Wraps every handler of a node's table; called before any request is served."""
         self._node = node
         for api in table.values():
@@ -77,7 +81,7 @@ class Faults:
             self._node.ask_handlers(bool(self._armed))
 
     def _handle(
-        self, api: ApiEntry, handler: Handler, node: Node, ctx: Context, request: Message
+        self, api: ApiEntry, handler: Handler, node: Any, ctx: Context, request: Message
     ) -> Any:
         fault = self._find(api.key, ctx)
         if fault is None:

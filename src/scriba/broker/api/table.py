@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from scriba.broker.handlers import (
     acls,
@@ -20,15 +21,22 @@ from scriba.broker.handlers import (
     topics,
     txn,
 )
-from scriba.broker.net.api_entry import ApiEntry, Handler, Refuse, refuse_at_top
+from scriba.broker.net.api_entry import ApiEntry, Refuse, refuse_at_top
 from scriba.broker.net.large_requests import DEFAULT, LIMITS
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.schema import LATEST
 
+if TYPE_CHECKING:
+    from scriba.broker.handlers.ports import Broker
+    from scriba.broker.request import Context
+
+BrokerHandler = Callable[["Broker", "Context", Any], Any]
+"""What each handler asks for must be part of `Broker`: mypy holds the table below to it."""
+
 _AT_TOP: Final = None
 """The response has one error code of its own."""
 
-_HANDLERS: Final[dict[ApiKey, tuple[Handler, Refuse | None]]] = {
+_HANDLERS: Final[dict[ApiKey, tuple[BrokerHandler, Refuse | None]]] = {
     ApiKey.PRODUCE: (produce.produce, produce.refuse),
     ApiKey.FETCH: (fetch.fetch, fetch.refuse),
     ApiKey.LIST_OFFSETS: (offsets.list_offsets, offsets.refuse_list_offsets),

@@ -41,8 +41,8 @@ from scriba.wire.messages.groups import (
 )
 
 if TYPE_CHECKING:
+    from scriba.broker.fastpath.ports import CommitFastPathHost
     from scriba.broker.net.api_entry import ApiEntry
-    from scriba.broker.node import Node
 
 MOST_BYTES: Final = 4096
 """A request beyond this has no lane: connections should stay small."""
@@ -77,7 +77,7 @@ class CommitLane:
 
     def __init__(
         self,
-        node: Node,
+        node: CommitFastPathHost,
         api: ApiEntry,
         shard: Shard,
         machine: Groups,
@@ -197,7 +197,7 @@ class Commits:
 
 
 class CommitLanes:
-    def __init__(self, node: Node, api: ApiEntry) -> None:
+    def __init__(self, node: CommitFastPathHost, api: ApiEntry) -> None:
         self._node = node
         self._api = api
 

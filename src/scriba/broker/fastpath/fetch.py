@@ -38,9 +38,9 @@ from scriba.wire.schema import Struct
 from scriba.wire.varint import write_uvarint
 
 if TYPE_CHECKING:
+    from scriba.broker.fastpath.ports import FetchFastPathHost
     from scriba.broker.net.api_entry import ApiEntry
     from scriba.broker.net.connection import Connection
-    from scriba.broker.node import Node
     from scriba.broker.partitions.fetch_sessions import Watched
     from scriba.broker.partitions.partition import Partition
 
@@ -205,7 +205,7 @@ class FetchLane:
 
 
 class FetchLanes:
-    def __init__(self, node: Node, api: ApiEntry, ordinary: Ordinary) -> None:
+    def __init__(self, node: FetchFastPathHost, api: ApiEntry, ordinary: Ordinary) -> None:
         self.node = node
         self.ordinary = ordinary
         self._api = api

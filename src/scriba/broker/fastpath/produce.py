@@ -33,8 +33,8 @@ from scriba.wire.messages.produce import (
 from scriba.wire.varint import read_uvarint
 
 if TYPE_CHECKING:
+    from scriba.broker.fastpath.ports import ProduceFastPathHost
     from scriba.broker.net.api_entry import ApiEntry
-    from scriba.broker.node import Node
     from scriba.broker.partitions.partition import Partition
 
 MOST_LANES: Final = 4096
@@ -71,7 +71,7 @@ class Lane:
 
     def __init__(
         self,
-        node: Node,
+        node: ProduceFastPathHost,
         api: ApiEntry,
         partition: Partition,
         request: ProduceRequest,
@@ -171,7 +171,7 @@ class Lane:
 
 
 class ProduceLanes:
-    def __init__(self, node: Node, api: ApiEntry) -> None:
+    def __init__(self, node: ProduceFastPathHost, api: ApiEntry) -> None:
         self._node = node
         self._api = api
         self._lanes: dict[int, dict[bytes, Lane]] = {}

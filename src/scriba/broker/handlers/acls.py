@@ -18,20 +18,20 @@ from scriba.wire.messages.security import (
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.ports import Authorization
 
 
-def _refuse(node: Node, ctx: Context, operation: Operation) -> NoReturn:
+def _refuse(node: Authorization, ctx: Context, operation: Operation) -> NoReturn:
     if not node.access.allowed(ctx, operation, Resource.CLUSTER, CLUSTER_NAME):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     raise KafkaError(ErrorCode.SECURITY_DISABLED)
 
 
-def describe_acls(node: Node, ctx: Context, request: Message) -> NoReturn:
+def describe_acls(node: Authorization, ctx: Context, request: Message) -> NoReturn:
     _refuse(node, ctx, Operation.DESCRIBE)
 
 
-def change_acls(node: Node, ctx: Context, request: Message) -> NoReturn:
+def change_acls(node: Authorization, ctx: Context, request: Message) -> NoReturn:
     """CreateAcls and DeleteAcls."""
     _refuse(node, ctx, Operation.ALTER)
 

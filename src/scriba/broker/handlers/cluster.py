@@ -19,17 +19,17 @@ from scriba.wire.messages.quorum import DescribeQuorumRequest, DescribeQuorumRes
 from scriba.wire.uuids import ZERO
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import ControllerForwarding, LogDirDescription
     from scriba.storage.directory.logdir import LogDir
 
 
-def _require(node: Node, ctx: Context, operation: Operation) -> None:
+def _require(node: ControllerForwarding, ctx: Context, operation: Operation) -> None:
     if not node.access.allowed(ctx, operation, Resource.CLUSTER, CLUSTER_NAME):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def describe_log_dirs(
-    node: Node, ctx: Context, request: DescribeLogDirsRequest
+    node: LogDirDescription, ctx: Context, request: DescribeLogDirsRequest
 ) -> DescribeLogDirsResponse:
     if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
         # Before version 3 there is no place for the error: an empty answer is the refusal.
@@ -46,7 +46,7 @@ def describe_log_dirs(
 
 
 def _log_dir(
-    node: Node, hosted: LogDir, wanted: dict[str, set[int]] | None
+    node: LogDirDescription, hosted: LogDir, wanted: dict[str, set[int]] | None
 ) -> DescribeLogDirsResult:
     result = DescribeLogDirsResult(log_dir=hosted.path)
     if hosted.failure is not None:
@@ -77,14 +77,14 @@ def refuse_log_dirs(
 
 
 def describe_quorum(
-    node: Node, ctx: Context, request: DescribeQuorumRequest
+    node: ControllerForwarding, ctx: Context, request: DescribeQuorumRequest
 ) -> Deferred[DescribeQuorumResponse]:
     _require(node, ctx, Operation.DESCRIBE)
     return Deferred(_describe_quorum(node, ctx, request))
 
 
 async def _describe_quorum(
-    node: Node, ctx: Context, request: DescribeQuorumRequest
+    node: ControllerForwarding, ctx: Context, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
     response: DescribeQuorumResponse = await node.controller.call(request, ctx.version)
     if ctx.version < 2:
@@ -97,7 +97,7 @@ async def _describe_quorum(
 
 
 def update_features(
-    node: Node, ctx: Context, request: UpdateFeaturesRequest
+    node: ControllerForwarding, ctx: Context, request: UpdateFeaturesRequest
 ) -> Deferred[UpdateFeaturesResponse]:
     _require(node, ctx, Operation.ALTER)
     return Deferred(node.controller.call(request, ctx.version))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.request import Context, Deferred
 from scriba.config import ConfigError, ConfigRow
+from scriba.controller.topics import is_legal_name
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import describe_broker, describe_cluster, describe_group, describe_topic
 from scriba.wire.messages.configs import (
@@ -29,7 +30,7 @@ from scriba.wire.messages.configs import (
 )
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import ConfigAdministration
 
 TOPIC: Final = 2
 BROKER: Final = 4
@@ -43,7 +44,7 @@ LISTED: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
 
 
 def describe_configs(
-    node: Node, ctx: Context, request: DescribeConfigsRequest
+    node: ConfigAdministration, ctx: Context, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
     response = DescribeConfigsResponse()
     for asked in request.resources:
@@ -68,14 +69,16 @@ def _in_order(rows: list[ConfigRow], keys: list[str] | None) -> list[ConfigRow]:
     return [by_name[key] for key in dict.fromkeys(keys) if key in by_name]
 
 
-def _describe(node: Node, ctx: Context, asked: DescribeConfigsResource) -> list[ConfigRow]:
+def _describe(
+    node: ConfigAdministration, ctx: Context, asked: DescribeConfigsResource
+) -> list[ConfigRow]:
     name = asked.resource_name
     # An empty list of keys means all of them, as null does (KAFKA-15695).
     keys = frozenset(asked.configuration_keys or ()) or None
     if asked.resource_type == TOPIC:
         if not node.access.allowed(ctx, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        if not node.is_legal_topic(name):
+        if not is_legal_name(name):
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"{name!r} is no topic name")
         if name not in node.image.topics_by_name:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -141,7 +144,7 @@ def refuse_describe_configs(
 
 
 def list_config_resources(
-    node: Node, ctx: Context, request: ListConfigResourcesRequest
+    node: ConfigAdministration, ctx: Context, request: ListConfigResourcesRequest
 ) -> ListConfigResourcesResponse:
     if not node.access.allowed(ctx, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER_NAME):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -170,13 +173,13 @@ def list_config_resources(
 
 
 def alter_configs(
-    node: Node, ctx: Context, request: AlterConfigsRequest
+    node: ConfigAdministration, ctx: Context, request: AlterConfigsRequest
 ) -> Deferred[AlterConfigsResponse]:
     return Deferred(_alter(node, ctx, request, AlterConfigsResponse(), _refused_alter))
 
 
 def incremental_alter_configs(
-    node: Node, ctx: Context, request: IncrementalAlterConfigsRequest
+    node: ConfigAdministration, ctx: Context, request: IncrementalAlterConfigsRequest
 ) -> Deferred[IncrementalAlterConfigsResponse]:
     return Deferred(
         _alter(node, ctx, request, IncrementalAlterConfigsResponse(), _refused_incremental)
@@ -184,7 +187,7 @@ def incremental_alter_configs(
 
 
 async def _alter(
-    node: Node,
+    node: ConfigAdministration,
     ctx: Context,
     request: Any,
     response: Any,
@@ -210,12 +213,14 @@ async def _alter(
     return response
 
 
-def _refuse_alter(node: Node, ctx: Context, kind: int, name: str) -> ErrorCode | None:
+def _refuse_alter(
+    node: ConfigAdministration, ctx: Context, kind: int, name: str
+) -> ErrorCode | None:
     if kind == TOPIC:
         if not node.access.allowed(ctx, Operation.ALTER_CONFIGS, Resource.TOPIC, name):
             return ErrorCode.TOPIC_AUTHORIZATION_FAILED
         # Without a name it is the request that is wrong, which the controller says.
-        if name and not node.is_legal_topic(name):
+        if name and not is_legal_name(name):
             return ErrorCode.INVALID_TOPIC_EXCEPTION
         return None
     if kind == BROKER:

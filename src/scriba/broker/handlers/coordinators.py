@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.broker.access import Operation, Resource
 from scriba.broker.coordinators.internal_topics import make_internal_topic
-from scriba.broker.coordinators.runtime import CoordinatorRuntime
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.metadata import (
@@ -21,7 +20,7 @@ from scriba.wire.messages.metadata import (
 )
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import CoordinatorLookup, Coordinators
 
 GROUP: Final = 0
 TRANSACTION: Final = 1
@@ -36,7 +35,7 @@ class Found(NamedTuple):
 
 
 def find_coordinator(
-    node: Node, ctx: Context, request: FindCoordinatorRequest
+    node: CoordinatorLookup, ctx: Context, request: FindCoordinatorRequest
 ) -> FindCoordinatorResponse | Deferred[FindCoordinatorResponse]:
     shards = _shards(node, request.key_type)
     if shards is None or shards.topic in node.image.topics_by_name:
@@ -44,13 +43,16 @@ def find_coordinator(
     return Deferred(_make_and_answer(node, ctx, request, shards))
 
 
-def _shards(node: Node, key_type: int) -> CoordinatorRuntime | None:
+def _shards(node: CoordinatorLookup, key_type: int) -> Coordinators | None:
     """Coordinators of share groups are as unknown as those of any other number."""
     return {GROUP: node.group_coordinators, TRANSACTION: node.txn_coordinators}.get(key_type)
 
 
 async def _make_and_answer(
-    node: Node, ctx: Context, request: FindCoordinatorRequest, shards: CoordinatorRuntime
+    node: CoordinatorLookup,
+    ctx: Context,
+    request: FindCoordinatorRequest,
+    shards: Coordinators,
 ) -> FindCoordinatorResponse:
     keys = _keys(ctx, request)
     if any(_allowed(node, ctx, request.key_type, key) is ErrorCode.NONE for key in keys):
@@ -64,7 +66,10 @@ def _keys(ctx: Context, request: FindCoordinatorRequest) -> list[str]:
 
 
 def _answer(
-    node: Node, ctx: Context, request: FindCoordinatorRequest, shards: CoordinatorRuntime | None
+    node: CoordinatorLookup,
+    ctx: Context,
+    request: FindCoordinatorRequest,
+    shards: Coordinators | None,
 ) -> FindCoordinatorResponse:
     answers = [(key, _find(node, ctx, request, shards, key)) for key in _keys(ctx, request)]
     if ctx.version >= FIRST_FOR_SEVERAL:
@@ -91,7 +96,7 @@ def _answer(
     )
 
 
-def _allowed(node: Node, ctx: Context, key_type: int, key: str) -> ErrorCode:
+def _allowed(node: CoordinatorLookup, ctx: Context, key_type: int, key: str) -> ErrorCode:
     if key_type == GROUP:
         resource, refusal = Resource.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED
     else:
@@ -102,10 +107,10 @@ def _allowed(node: Node, ctx: Context, key_type: int, key: str) -> ErrorCode:
 
 
 def _find(
-    node: Node,
+    node: CoordinatorLookup,
     ctx: Context,
     request: FindCoordinatorRequest,
-    shards: CoordinatorRuntime | None,
+    shards: Coordinators | None,
     key: str,
 ) -> Found:
     if shards is None:
@@ -116,7 +121,7 @@ def _find(
     topic = node.image.topics_by_name.get(shards.topic)
     if topic is not None:
         leader = topic.partitions[shards.partition_of(key)].leader
-        for broker, host, port in node.alive_brokers(ctx.listener):
+        for broker, host, port in node.image.brokers_on(ctx.listener):
             if broker.id == leader:
                 return Found(ErrorCode.NONE, broker.id, host, port)
     return Found(ErrorCode.COORDINATOR_NOT_AVAILABLE)

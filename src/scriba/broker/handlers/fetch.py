@@ -34,7 +34,7 @@ from scriba.wire.messages.fetch import (
 from scriba.wire.schema import Hole
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import Fetching as Node
     from scriba.broker.partitions.partition import Partition
     from scriba.replication.leader import LeaderState
     from scriba.wire.messages.fetch import FetchPartition

@@ -25,7 +25,7 @@ from scriba.wire.messages.txn import (
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import GroupOffsets
     from scriba.storage.producers.state import Verification
 
 TOPIC_IDS_FROM: Final = 10
@@ -43,7 +43,7 @@ T = TypeVar("T", bound=Named)
 
 
 def _sorted_out(
-    node: Node, ctx: Context, operation: Operation, topics: Sequence[T], by_id: bool
+    node: GroupOffsets, ctx: Context, operation: Operation, topics: Sequence[T], by_id: bool
 ) -> tuple[list[T], list[T]]:
     """Topics that the caller may do this to, and those it may not.
 
@@ -60,14 +60,14 @@ def _sorted_out(
     return allowed, denied
 
 
-def _group_allows(node: Node, ctx: Context, operation: Operation, group_id: str) -> bool:
+def _group_allows(node: GroupOffsets, ctx: Context, operation: Operation, group_id: str) -> bool:
     return node.access.allowed(ctx, operation, Resource.GROUP, group_id)
 
 
 # ---- OffsetCommit ----
 
 
-def offset_commit(node: Node, ctx: Context, request: wire.OffsetCommitRequest) -> Answer:
+def offset_commit(node: GroupOffsets, ctx: Context, request: wire.OffsetCommitRequest) -> Answer:
     if not _group_allows(node, ctx, Operation.READ, request.group_id):
         return refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, ctx.version)
     by_id = ctx.version >= TOPIC_IDS_FROM
@@ -88,7 +88,7 @@ def offset_commit(node: Node, ctx: Context, request: wire.OffsetCommitRequest) -
 # ---- TxnOffsetCommit ----
 
 
-def txn_offset_commit(node: Node, ctx: Context, request: TxnOffsetCommitRequest) -> Answer:
+def txn_offset_commit(node: GroupOffsets, ctx: Context, request: TxnOffsetCommitRequest) -> Answer:
     tid = request.transactional_id
     if not node.access.allowed(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, tid):
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -99,7 +99,7 @@ def txn_offset_commit(node: Node, ctx: Context, request: TxnOffsetCommitRequest)
 
 
 async def _txn_offset_commit(
-    node: Node, ctx: Context, request: TxnOffsetCommitRequest
+    node: GroupOffsets, ctx: Context, request: TxnOffsetCommitRequest
 ) -> Message | Deferred[Message]:
     """What does not exist is answered before anybody asks whose transaction it is."""
     request.topics, denied = _sorted_out(node, ctx, Operation.READ, request.topics, by_id=False)
@@ -136,7 +136,7 @@ async def _txn_offset_commit(
 
 
 def _existing(
-    node: Node, topics: list[TxnOffsetCommitRequestTopic]
+    node: GroupOffsets, topics: list[TxnOffsetCommitRequestTopic]
 ) -> tuple[list[TxnOffsetCommitRequestTopic], list[TxnOffsetCommitRequestTopic]]:
     """Places that exist, and those that do not; a topic may be in both."""
     existing: list[TxnOffsetCommitRequestTopic] = []
@@ -163,7 +163,7 @@ def _refused_in_txn(
     return found
 
 
-async def _verify(node: Node, ctx: Context, request: TxnOffsetCommitRequest) -> None:
+async def _verify(node: GroupOffsets, ctx: Context, request: TxnOffsetCommitRequest) -> None:
     """Refuses offsets of a transaction that its coordinator does not know to be open.
 
     From version 5 on the group joins the transaction by this request, so asking adds it. Nothing
@@ -195,7 +195,7 @@ async def _verify(node: Node, ctx: Context, request: TxnOffsetCommitRequest) -> 
 # ---- OffsetFetch ----
 
 
-def offset_fetch(node: Node, ctx: Context, request: wire.OffsetFetchRequest) -> Answer:
+def offset_fetch(node: GroupOffsets, ctx: Context, request: wire.OffsetFetchRequest) -> Answer:
     if ctx.version >= SEVERAL_GROUPS_FROM:
         if len(request.groups) != 1:
             return Deferred(_fetch_several(node, ctx, request))
@@ -222,7 +222,7 @@ def offset_fetch(node: Node, ctx: Context, request: wire.OffsetFetchRequest) -> 
 
 
 def _fetch_group(
-    node: Node,
+    node: GroupOffsets,
     ctx: Context,
     request: wire.OffsetFetchRequest,
     group: wire.OffsetFetchRequestGroup,
@@ -263,7 +263,7 @@ def _denied_topic(topic: wire.OffsetFetchRequestTopics) -> wire.OffsetFetchRespo
 
 
 async def _fetch_several(
-    node: Node, ctx: Context, request: wire.OffsetFetchRequest
+    node: GroupOffsets, ctx: Context, request: wire.OffsetFetchRequest
 ) -> wire.OffsetFetchResponse:
     check_asked_once(request)
     response = wire.OffsetFetchResponse()
@@ -292,7 +292,7 @@ def refuse_offset_fetch(
 # ---- OffsetDelete ----
 
 
-def offset_delete(node: Node, ctx: Context, request: wire.OffsetDeleteRequest) -> Answer:
+def offset_delete(node: GroupOffsets, ctx: Context, request: wire.OffsetDeleteRequest) -> Answer:
     if not _group_allows(node, ctx, Operation.DELETE, request.group_id):
         return refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, ctx.version)
     request.topics, denied = _sorted_out(node, ctx, Operation.READ, request.topics, by_id=False)

@@ -19,7 +19,7 @@ from scriba.wire.messages import groups as wire
 from scriba.wire.schema import LATEST, Message
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import GroupCoordinators, GroupMembership
 
 Answer = Message | Deferred[Message]
 M = TypeVar("M", bound=Message)
@@ -36,7 +36,7 @@ def _as_it_is(answer: Message) -> Message:
 
 
 def to_coordinator(
-    node: Node,
+    node: GroupCoordinators,
     ctx: Context,
     request: Message,
     group_id: str,
@@ -63,11 +63,11 @@ async def _later(
         return finish(refused(request, error.code, ctx.version))
 
 
-def _readable(node: Node, ctx: Context, group_id: str) -> bool:
+def _readable(node: GroupMembership, ctx: Context, group_id: str) -> bool:
     return node.access.allowed(ctx, Operation.READ, Resource.GROUP, group_id)
 
 
-def of_a_member(node: Node, ctx: Context, request: Any) -> Answer:
+def of_a_member(node: GroupMembership, ctx: Context, request: Any) -> Answer:
     """JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
     if not _readable(node, ctx, request.group_id):
         return refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, ctx.version)
@@ -75,7 +75,7 @@ def of_a_member(node: Node, ctx: Context, request: Any) -> Answer:
 
 
 def consumer_group_heartbeat(
-    node: Node, ctx: Context, request: wire.ConsumerGroupHeartbeatRequest
+    node: GroupMembership, ctx: Context, request: wire.ConsumerGroupHeartbeatRequest
 ) -> Answer:
     if not serves_consumer_protocol(node):
         return refused(request, ErrorCode.UNSUPPORTED_VERSION, ctx.version)
@@ -91,7 +91,7 @@ def consumer_group_heartbeat(
 
 
 async def _by_shard(
-    node: Node, ctx: Context, group_ids: Iterable[str], part: Callable[[list[str]], M]
+    node: GroupMembership, ctx: Context, group_ids: Iterable[str], part: Callable[[list[str]], M]
 ) -> list[Any]:
     """Asks each shard about its groups, all at once; the answers of all."""
     shares: dict[int, list[str]] = {}
@@ -105,7 +105,7 @@ async def _by_shard(
     return [*answers, *await asyncio.gather(*asked)]
 
 
-async def _ask_shard(node: Node, ctx: Context, index: int, request: Message) -> Message:
+async def _ask_shard(node: GroupMembership, ctx: Context, index: int, request: Message) -> Message:
     try:
         return await node.group_coordinators.ask_partition(index, request, ctx)
     except KafkaError as error:
@@ -113,7 +113,7 @@ async def _ask_shard(node: Node, ctx: Context, index: int, request: Message) -> 
 
 
 def _may(
-    node: Node, ctx: Context, operation: Operation, group_ids: Iterable[str]
+    node: GroupMembership, ctx: Context, operation: Operation, group_ids: Iterable[str]
 ) -> dict[str, bool]:
     """Each group that is named, once, and whether the caller may do that to it."""
     return {
@@ -123,13 +123,13 @@ def _may(
 
 
 def describe_groups(
-    node: Node, ctx: Context, request: wire.DescribeGroupsRequest
+    node: GroupMembership, ctx: Context, request: wire.DescribeGroupsRequest
 ) -> Deferred[wire.DescribeGroupsResponse]:
     return Deferred(_describe_groups(node, ctx, request))
 
 
 async def _describe_groups(
-    node: Node, ctx: Context, request: wire.DescribeGroupsRequest
+    node: GroupMembership, ctx: Context, request: wire.DescribeGroupsRequest
 ) -> wire.DescribeGroupsResponse:
     may = _may(node, ctx, Operation.DESCRIBE, request.groups)
     answers = await _by_shard(
@@ -150,14 +150,14 @@ async def _describe_groups(
     return wire.DescribeGroupsResponse(groups=[found[group_id] for group_id in request.groups])
 
 
-def _operations(node: Node, ctx: Context, group: Any) -> int:
+def _operations(node: GroupMembership, ctx: Context, group: Any) -> int:
     if group.error_code:
         return UNKNOWN_OPERATIONS
     return allowed_operations(node.access, ctx, Resource.GROUP, group.group_id)
 
 
 def consumer_group_describe(
-    node: Node, ctx: Context, request: wire.ConsumerGroupDescribeRequest
+    node: GroupMembership, ctx: Context, request: wire.ConsumerGroupDescribeRequest
 ) -> Answer:
     if not serves_consumer_protocol(node):
         return refused(request, ErrorCode.UNSUPPORTED_VERSION, ctx.version)
@@ -165,7 +165,7 @@ def consumer_group_describe(
 
 
 async def _consumer_group_describe(
-    node: Node, ctx: Context, request: wire.ConsumerGroupDescribeRequest
+    node: GroupMembership, ctx: Context, request: wire.ConsumerGroupDescribeRequest
 ) -> wire.ConsumerGroupDescribeResponse:
     may = _may(node, ctx, Operation.DESCRIBE, request.group_ids)
     answers = await _by_shard(
@@ -195,7 +195,7 @@ async def _consumer_group_describe(
 
 
 def _hide_topics(
-    node: Node, ctx: Context, group: wire.ConsumerGroupDescribeResponseDescribedGroup
+    node: GroupMembership, ctx: Context, group: wire.ConsumerGroupDescribeResponseDescribedGroup
 ) -> None:
     """A caller that may not see all topics of a group hears nothing of its members."""
     if node.access.open:
@@ -215,13 +215,13 @@ def _hide_topics(
 
 
 def list_groups(
-    node: Node, ctx: Context, request: wire.ListGroupsRequest
+    node: GroupMembership, ctx: Context, request: wire.ListGroupsRequest
 ) -> Deferred[wire.ListGroupsResponse]:
     return Deferred(_list_groups(node, ctx, request))
 
 
 async def _list_groups(
-    node: Node, ctx: Context, request: wire.ListGroupsRequest
+    node: GroupMembership, ctx: Context, request: wire.ListGroupsRequest
 ) -> wire.ListGroupsResponse:
     asked = [
         _ask_shard(node, ctx, index, request) for index in node.group_coordinators.partitions_led()
@@ -243,13 +243,13 @@ async def _list_groups(
 
 
 def delete_groups(
-    node: Node, ctx: Context, request: wire.DeleteGroupsRequest
+    node: GroupMembership, ctx: Context, request: wire.DeleteGroupsRequest
 ) -> Deferred[wire.DeleteGroupsResponse]:
     return Deferred(_delete_groups(node, ctx, request))
 
 
 async def _delete_groups(
-    node: Node, ctx: Context, request: wire.DeleteGroupsRequest
+    node: GroupMembership, ctx: Context, request: wire.DeleteGroupsRequest
 ) -> wire.DeleteGroupsResponse:
     may = _may(node, ctx, Operation.DELETE, request.groups_names)
     answers = await _by_shard(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource, allowed_operations
 from scriba.broker.handlers.topics import auto_create
 from scriba.broker.request import Context, Deferred
+from scriba.controller.topics import is_legal_name
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
 from scriba.runtime.loop.pace import Pace, in_slices
@@ -37,7 +38,7 @@ from scriba.wire.packed import Packed
 from scriba.wire.uuids import ZERO
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import MetadataDescription
     from scriba.controller.image import PartitionImage, TopicImage
 
 FIRST_BY_ID: Final = 12
@@ -59,7 +60,9 @@ SOFTWARE_NAME: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST
 # ---- ApiVersions ----
 
 
-def api_versions(node: Node, ctx: Context, request: ApiVersionsRequest) -> ApiVersionsResponse:
+def api_versions(
+    node: MetadataDescription, ctx: Context, request: ApiVersionsRequest
+) -> ApiVersionsResponse:
     if ctx.version >= 3 and not (
         _is_software(request.client_software_name) and _is_software(request.client_software_version)
     ):
@@ -109,7 +112,7 @@ def refuse_api_versions(
 
 
 def metadata(
-    node: Node, ctx: Context, request: MetadataRequest
+    node: MetadataDescription, ctx: Context, request: MetadataRequest
 ) -> MetadataResponse | Deferred[MetadataResponse]:
     if _is_long(node, ctx, request):
         return Deferred(_list_slowly(node, ctx, request))
@@ -120,14 +123,18 @@ def metadata(
     return _metadata(node, ctx, request, asked, {})
 
 
-def _is_long(node: Node, ctx: Context, request: MetadataRequest) -> bool:
+def _is_long(node: MetadataDescription, ctx: Context, request: MetadataRequest) -> bool:
     """Whether the answer is too much for one slice of the loop."""
+    image, count = node.image, 0
     if _wants_all(ctx, request):
-        return len(node.replicas) > SHORT
+        for known in image.topics_by_name.values():
+            count += len(known.partitions)
+            if count > SHORT:
+                return True
+        return False
     topics = request.topics or ()
     if len(topics) > SHORT:
         return True
-    image, count = node.image, 0
     for asked in topics:
         if asked.name is None:
             topic = image.topics_by_id.get(asked.topic_id)
@@ -138,7 +145,9 @@ def _is_long(node: Node, ctx: Context, request: MetadataRequest) -> bool:
     return count > SHORT
 
 
-async def _list_slowly(node: Node, ctx: Context, request: MetadataRequest) -> MetadataResponse:
+async def _list_slowly(
+    node: MetadataDescription, ctx: Context, request: MetadataRequest
+) -> MetadataResponse:
     """As `_metadata`, a slice at a time. Every topic, where all are asked for, as of one moment."""
     pace = Pace(node.world.clock)
     response = _frame(node, ctx, request)
@@ -167,7 +176,7 @@ async def _list_slowly(node: Node, ctx: Context, request: MetadataRequest) -> Me
 
 
 async def _topic_slowly(
-    node: Node, ctx: Context, topic: TopicImage, pace: Pace
+    node: MetadataDescription, ctx: Context, topic: TopicImage, pace: Pace
 ) -> MetadataResponseTopic:
     answer = _topic(node, ctx, topic, slice(0, PAGE))
     for start in range(PAGE, len(topic.partitions), PAGE):
@@ -178,7 +187,7 @@ async def _topic_slowly(
 
 
 async def _create_slowly(
-    node: Node,
+    node: MetadataDescription,
     ctx: Context,
     request: MetadataRequest,
     asked: list[MetadataRequestTopic],
@@ -196,7 +205,7 @@ async def _create_slowly(
 
 
 async def _create_then_answer(
-    node: Node,
+    node: MetadataDescription,
     ctx: Context,
     request: MetadataRequest,
     asked: list[MetadataRequestTopic],
@@ -210,7 +219,7 @@ def _wants_all(ctx: Context, request: MetadataRequest) -> bool:
 
 
 def _may_be_made(
-    node: Node, ctx: Context, request: MetadataRequest, asked: MetadataRequestTopic
+    node: MetadataDescription, ctx: Context, request: MetadataRequest, asked: MetadataRequestTopic
 ) -> bool:
     """Whether it is a topic asked for by name that may be made on the spot."""
     return bool(
@@ -223,7 +232,7 @@ def _may_be_made(
 
 
 def _metadata(
-    node: Node,
+    node: MetadataDescription,
     ctx: Context,
     request: MetadataRequest,
     asked: list[MetadataRequestTopic],
@@ -243,12 +252,12 @@ def _metadata(
     return response
 
 
-def _frame(node: Node, ctx: Context, request: MetadataRequest) -> MetadataResponse:
+def _frame(node: MetadataDescription, ctx: Context, request: MetadataRequest) -> MetadataResponse:
     """The answer without its topics."""
     response = MetadataResponse(
         brokers=[
             MetadataResponseBroker(node_id=broker.id, host=host, port=port, rack=broker.rack)
-            for broker, host, port in node.alive_brokers(ctx.listener)
+            for broker, host, port in node.image.brokers_on(ctx.listener)
         ],
         cluster_id=node.cluster_id,
         controller_id=node.controller_id,
@@ -261,7 +270,7 @@ def _frame(node: Node, ctx: Context, request: MetadataRequest) -> MetadataRespon
 
 
 def _add_operations(
-    node: Node, ctx: Context, request: MetadataRequest, topic: MetadataResponseTopic
+    node: MetadataDescription, ctx: Context, request: MetadataRequest, topic: MetadataResponseTopic
 ) -> None:
     if (
         request.include_topic_authorized_operations
@@ -290,7 +299,7 @@ def _asked_once(
 
 
 def _named(
-    node: Node,
+    node: MetadataDescription,
     ctx: Context,
     asked: MetadataRequestTopic,
     failed: dict[str, ErrorCode],
@@ -313,7 +322,7 @@ def _named(
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     elif (topic := image.topics_by_name.get(asked.name)) is not None:
         return _topic(node, ctx, topic, page)
-    elif not node.is_legal_topic(asked.name):
+    elif not is_legal_name(asked.name):
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
     else:
         code = failed.get(asked.name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -326,10 +335,10 @@ def _named(
 
 
 def _topic(
-    node: Node, ctx: Context, topic: TopicImage, page: slice = _ALL
+    node: MetadataDescription, ctx: Context, topic: TopicImage, page: slice = _ALL
 ) -> MetadataResponseTopic:
     """A topic with those of its partitions, in order, that are on the page."""
-    alive = node.alive_ids(ctx.listener)
+    alive = frozenset(broker.id for broker, _, _ in node.image.brokers_on(ctx.listener))
     answer = MetadataResponseTopic(
         name=topic.name, topic_id=topic.id, is_internal=topic.name in node.internal_topics
     )
@@ -362,7 +371,7 @@ def _leader(partition: PartitionImage, alive: frozenset[int]) -> tuple[int, Erro
 
 
 def describe_topic_partitions(
-    node: Node, ctx: Context, request: DescribeTopicPartitionsRequest
+    node: MetadataDescription, ctx: Context, request: DescribeTopicPartitionsRequest
 ) -> DescribeTopicPartitionsResponse | Deferred[DescribeTopicPartitionsResponse]:
     """Pages through topics in the order of their names, as a cursor needs (KIP-966)."""
     work = _describe_page(node, ctx, request)
@@ -372,7 +381,7 @@ def describe_topic_partitions(
 
 
 def _describe_page(
-    node: Node, ctx: Context, request: DescribeTopicPartitionsRequest
+    node: MetadataDescription, ctx: Context, request: DescribeTopicPartitionsRequest
 ) -> Generator[None, None, DescribeTopicPartitionsResponse]:
     image = node.image
     cursor = request.cursor
@@ -408,7 +417,7 @@ def _describe_page(
 
 
 def _described(
-    node: Node, ctx: Context, name: str, named: bool, page: slice
+    node: MetadataDescription, ctx: Context, name: str, named: bool, page: slice
 ) -> DescribeTopicPartitionsResponseTopic | None:
     answer = DescribeTopicPartitionsResponseTopic(name=name)
     if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
@@ -420,7 +429,7 @@ def _described(
     if topic is None:
         answer.error_code = (
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            if node.is_legal_topic(name)
+            if is_legal_name(name)
             else ErrorCode.INVALID_TOPIC_EXCEPTION
         )
         return answer
@@ -446,7 +455,7 @@ def _described(
 
 
 def describe_cluster(
-    node: Node, ctx: Context, request: DescribeClusterRequest
+    node: MetadataDescription, ctx: Context, request: DescribeClusterRequest
 ) -> DescribeClusterResponse:
     if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
@@ -468,7 +477,7 @@ def describe_cluster(
                 rack=broker.rack,
                 is_fenced=broker.fenced if ctx.version >= 2 else False,
             )
-            for broker, host, port in node.known_brokers(
+            for broker, host, port in node.image.brokers_on(
                 ctx.listener, fenced=request.include_fenced_brokers
             )
         ],

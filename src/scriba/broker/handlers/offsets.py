@@ -27,7 +27,7 @@ from scriba.wire.messages.fetch import (
 )
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import OffsetAccess
     from scriba.broker.partitions.partition import Partition
 
 LATEST: Final = -1
@@ -53,13 +53,13 @@ NOWHERE: Final = (-1, -1, -1)
 
 
 def list_offsets(
-    node: Node, ctx: Context, request: ListOffsetsRequest
+    node: OffsetAccess, ctx: Context, request: ListOffsetsRequest
 ) -> Deferred[ListOffsetsResponse]:
     return Deferred(_list_offsets(node, ctx, request))
 
 
 async def _list_offsets(
-    node: Node, ctx: Context, request: ListOffsetsRequest
+    node: OffsetAccess, ctx: Context, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
     check_isolation(request.isolation_level)
     response = ListOffsetsResponse()
@@ -139,7 +139,7 @@ def _not_yet(version: int) -> KafkaError:
 
 
 def offset_for_leader_epoch(
-    node: Node, ctx: Context, request: OffsetForLeaderEpochRequest
+    node: OffsetAccess, ctx: Context, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
@@ -162,13 +162,13 @@ def offset_for_leader_epoch(
 
 
 def delete_records(
-    node: Node, ctx: Context, request: DeleteRecordsRequest
+    node: OffsetAccess, ctx: Context, request: DeleteRecordsRequest
 ) -> Deferred[DeleteRecordsResponse]:
     return Deferred(_delete_records(node, ctx, request))
 
 
 async def _delete_records(
-    node: Node, ctx: Context, request: DeleteRecordsRequest
+    node: OffsetAccess, ctx: Context, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     response = DeleteRecordsResponse()
     for topic in request.topics:

@@ -57,7 +57,7 @@ from scriba.wire.messages.produce import (
 from scriba.wire.uuids import ZERO
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import Producing as Node
     from scriba.broker.partitions.partition import Partition
     from scriba.storage.log import Appended
     from scriba.storage.producers.state import Verification

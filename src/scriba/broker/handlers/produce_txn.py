@@ -16,7 +16,7 @@ from scriba.storage.producers.state import Verification
 from scriba.wire.messages.produce import ProduceRequest
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import Producing as Node
     from scriba.broker.partitions.partition import Partition
     from scriba.txn.messages import TopicPartition
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.handlers.txn import fenced_as
 from scriba.broker.request import Context, Deferred
+from scriba.controller.topics import is_legal_name
 from scriba.errors import ErrorCode, KafkaError
 from scriba.txn.messages import InitProducerIdWith, ProducerIdNeeded
 from scriba.wire.messages.txn import (
@@ -20,7 +21,7 @@ from scriba.wire.messages.txn import (
 )
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import ProducerIdentity
 
 NO_PRODUCER: Final = -1
 FIRST_WITH_FENCED: Final = 4
@@ -28,7 +29,7 @@ FIRST_WITH_FENCED: Final = 4
 
 
 def init_producer_id(
-    node: Node, ctx: Context, request: InitProducerIdRequest
+    node: ProducerIdentity, ctx: Context, request: InitProducerIdRequest
 ) -> InitProducerIdResponse | Deferred[InitProducerIdResponse]:
     code = _refuse_id(node, ctx, request)
     if code is not None:
@@ -38,14 +39,16 @@ def init_producer_id(
     return Deferred(_new_epoch(node, ctx, request, request.transactional_id))
 
 
-def _refuse_id(node: Node, ctx: Context, request: InitProducerIdRequest) -> ErrorCode | None:
+def _refuse_id(
+    node: ProducerIdentity, ctx: Context, request: InitProducerIdRequest
+) -> ErrorCode | None:
     tid = request.transactional_id
     if tid is not None:
         if not node.access.allowed(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, tid):
             return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     elif not node.access.allowed(
         ctx, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME
-    ) and not node.writes_any_topic(ctx):
+    ) and not _writes_any_topic(node, ctx):
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER):
         return ErrorCode.INVALID_REQUEST  # half a producer
@@ -54,13 +57,21 @@ def _refuse_id(node: Node, ctx: Context, request: InitProducerIdRequest) -> Erro
     return None
 
 
-async def _new_id(node: Node) -> InitProducerIdResponse:
+def _writes_any_topic(node: ProducerIdentity, ctx: Context) -> bool:
+    """Whether the caller may write somewhere: reason enough for a producer id (KIP-679)."""
+    return any(
+        node.access.allowed(ctx, Operation.WRITE, Resource.TOPIC, name)
+        for name in node.image.topics_by_name
+    )
+
+
+async def _new_id(node: ProducerIdentity) -> InitProducerIdResponse:
     # Without a transactional id there is nothing to bump: every call gets an id of its own.
     return InitProducerIdResponse(producer_id=await node.producer_ids.next(), producer_epoch=0)
 
 
 async def _new_epoch(
-    node: Node, ctx: Context, request: InitProducerIdRequest, tid: str
+    node: ProducerIdentity, ctx: Context, request: InitProducerIdRequest, tid: str
 ) -> InitProducerIdResponse:
     try:
         answer = await node.txn_coordinators.ask(tid, request, ctx)
@@ -80,7 +91,7 @@ def refuse_init_producer_id(
 
 
 def describe_producers(
-    node: Node, ctx: Context, request: DescribeProducersRequest
+    node: ProducerIdentity, ctx: Context, request: DescribeProducersRequest
 ) -> DescribeProducersResponse:
     response = DescribeProducersResponse()
     for topic in request.topics:
@@ -113,8 +124,8 @@ def describe_producers(
     return response
 
 
-def _refuse_topic(node: Node, ctx: Context, name: str) -> ErrorCode | None:
-    if not node.is_legal_topic(name):
+def _refuse_topic(node: ProducerIdentity, ctx: Context, name: str) -> ErrorCode | None:
+    if not is_legal_name(name):
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if not node.access.allowed(ctx, Operation.READ, Resource.TOPIC, name):
         return ErrorCode.TOPIC_AUTHORIZATION_FAILED

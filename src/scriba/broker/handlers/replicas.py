@@ -21,16 +21,16 @@ from scriba.wire.messages.admin import (
 )
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import ControllerForwarding
 
 
-def _require(node: Node, ctx: Context, operation: Operation) -> None:
+def _require(node: ControllerForwarding, ctx: Context, operation: Operation) -> None:
     if not node.access.allowed(ctx, operation, Resource.CLUSTER, CLUSTER_NAME):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
 
 def elect_leaders(
-    node: Node, ctx: Context, request: ElectLeadersRequest
+    node: ControllerForwarding, ctx: Context, request: ElectLeadersRequest
 ) -> Deferred[ElectLeadersResponse]:
     _require(node, ctx, Operation.ALTER)
     return Deferred(node.controller.call(request, ctx.version))
@@ -56,7 +56,7 @@ def refuse_elect_leaders(
 
 
 def alter_partition_reassignments(
-    node: Node, ctx: Context, request: AlterPartitionReassignmentsRequest
+    node: ControllerForwarding, ctx: Context, request: AlterPartitionReassignmentsRequest
 ) -> Deferred[AlterPartitionReassignmentsResponse]:
     _require(node, ctx, Operation.ALTER)
     return Deferred(node.controller.call(request, ctx.version))
@@ -84,7 +84,7 @@ def refuse_alter_partition_reassignments(
 
 
 def list_partition_reassignments(
-    node: Node, ctx: Context, request: ListPartitionReassignmentsRequest
+    node: ControllerForwarding, ctx: Context, request: ListPartitionReassignmentsRequest
 ) -> Deferred[ListPartitionReassignmentsResponse]:
     _require(node, ctx, Operation.DESCRIBE)
     return Deferred(node.controller.call(request, ctx.version))

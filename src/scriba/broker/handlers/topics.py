@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.coordinators.internal_topics import internal_topic
 from scriba.broker.request import Context, Deferred
+from scriba.controller.topics import is_legal_name
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.wire.messages.admin import (
     CreatableTopic,
@@ -24,7 +25,7 @@ from scriba.wire.messages.admin import (
 from scriba.wire.uuids import ZERO
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import TopicAdministration
 
 USE_DEFAULT: Final = -1
 
@@ -33,13 +34,13 @@ USE_DEFAULT: Final = -1
 
 
 def create_topics(
-    node: Node, ctx: Context, request: CreateTopicsRequest
+    node: TopicAdministration, ctx: Context, request: CreateTopicsRequest
 ) -> Deferred[CreateTopicsResponse]:
     return Deferred(_create_topics(node, ctx, request))
 
 
 async def _create_topics(
-    node: Node, ctx: Context, request: CreateTopicsRequest
+    node: TopicAdministration, ctx: Context, request: CreateTopicsRequest
 ) -> CreateTopicsResponse:
     anywhere = node.access.allowed(ctx, Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME)
     allowed: list[CreatableTopic] = []
@@ -67,7 +68,7 @@ async def _create_topics(
     return response
 
 
-def _hide_configs(node: Node, ctx: Context, result: CreatableTopicResult) -> None:
+def _hide_configs(node: TopicAdministration, ctx: Context, result: CreatableTopicResult) -> None:
     if result.error_code or node.access.allowed(
         ctx, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, result.name
     ):
@@ -77,13 +78,15 @@ def _hide_configs(node: Node, ctx: Context, result: CreatableTopicResult) -> Non
     result.configs = []
 
 
-async def auto_create(node: Node, ctx: Context, names: list[str]) -> dict[str, ErrorCode]:
+async def auto_create(
+    node: TopicAdministration, ctx: Context, names: list[str]
+) -> dict[str, ErrorCode]:
     """Makes topics that a client asked about; returns why for those it could not."""
     failed: dict[str, ErrorCode] = {}
     wanted = CreateTopicsRequest(timeout_ms=node.settings.request_timeout_ms)
     anywhere = node.access.allowed(ctx, Operation.CREATE, Resource.CLUSTER, CLUSTER_NAME)
     for name in names:
-        if not node.is_legal_topic(name):
+        if not is_legal_name(name):
             failed[name] = ErrorCode.INVALID_TOPIC_EXCEPTION
         elif not anywhere and not node.access.allowed(ctx, Operation.CREATE, Resource.TOPIC, name):
             failed[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
@@ -101,7 +104,7 @@ async def auto_create(node: Node, ctx: Context, names: list[str]) -> dict[str, E
     return failed
 
 
-def _by_default(node: Node, name: str) -> CreatableTopic:
+def _by_default(node: TopicAdministration, name: str) -> CreatableTopic:
     if name in node.internal_topics:
         # Whoever asks first, it is to be fit for its coordinators.
         return internal_topic(name, node.settings, alone=len(node.image.brokers) == 1)
@@ -123,13 +126,13 @@ def refuse_create_topics(
 
 
 def create_partitions(
-    node: Node, ctx: Context, request: CreatePartitionsRequest
+    node: TopicAdministration, ctx: Context, request: CreatePartitionsRequest
 ) -> Deferred[CreatePartitionsResponse]:
     return Deferred(_create_partitions(node, ctx, request))
 
 
 async def _create_partitions(
-    node: Node, ctx: Context, request: CreatePartitionsRequest
+    node: TopicAdministration, ctx: Context, request: CreatePartitionsRequest
 ) -> CreatePartitionsResponse:
     refused: list[CreatePartitionsTopicResult] = []
     allowed = []
@@ -163,13 +166,13 @@ def refuse_create_partitions(
 
 
 def delete_topics(
-    node: Node, ctx: Context, request: DeleteTopicsRequest
+    node: TopicAdministration, ctx: Context, request: DeleteTopicsRequest
 ) -> Deferred[DeleteTopicsResponse]:
     return Deferred(_delete_topics(node, ctx, request))
 
 
 async def _delete_topics(
-    node: Node, ctx: Context, request: DeleteTopicsRequest
+    node: TopicAdministration, ctx: Context, request: DeleteTopicsRequest
 ) -> DeleteTopicsResponse:
     if not node.settings.delete_topic_enable:
         # Clients before version 3 do not know the newer code.
@@ -197,7 +200,7 @@ async def _delete_topics(
 
 
 def _refuse_delete(
-    node: Node, ctx: Context, topic: DeleteTopicState
+    node: TopicAdministration, ctx: Context, topic: DeleteTopicState
 ) -> DeletableTopicResult | None:
     """Why the caller may not delete it; a name it may not see is not given away by an id."""
     name = topic.name

@@ -43,7 +43,7 @@ from scriba.wire.messages.txn import (
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
-    from scriba.broker.node import Node
+    from scriba.broker.handlers.ports import TransactionHandling
 
 FIRST_WITH_FENCED: Final = 2
 """Older clients know INVALID_PRODUCER_EPOCH, not PRODUCER_FENCED (KIP-588)."""
@@ -62,7 +62,7 @@ def fenced_as(code: int, known: bool) -> int:
 
 
 def add_partitions_to_txn(
-    node: Node, ctx: Context, request: AddPartitionsToTxnRequest
+    node: TransactionHandling, ctx: Context, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse | Deferred[AddPartitionsToTxnResponse]:
     if ctx.version >= FIRST_FROM_BROKERS:
         if not node.access.allowed(ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME):
@@ -86,7 +86,7 @@ async def _add_later(adding: Awaitable[AddPartitionsToTxnResult]) -> AddPartitio
 
 
 async def _add_to_several(
-    node: Node, ctx: Context, asked: list[AddPartitionsToTxnTransaction]
+    node: TransactionHandling, ctx: Context, asked: list[AddPartitionsToTxnTransaction]
 ) -> AddPartitionsToTxnResponse:
     results = []
     pace = Pace(node.world.clock)
@@ -98,7 +98,7 @@ async def _add_to_several(
 
 
 def _add_to_one(
-    node: Node, ctx: Context, asked: AddPartitionsToTxnTransaction
+    node: TransactionHandling, ctx: Context, asked: AddPartitionsToTxnTransaction
 ) -> AddPartitionsToTxnResult | Awaitable[AddPartitionsToTxnResult]:
     refused = _refuse_partitions(node, ctx, asked)
     if refused:
@@ -136,7 +136,7 @@ def _added(ctx: Context, answer: Message) -> AddPartitionsToTxnResult:
 
 
 def _refuse_partitions(
-    node: Node, ctx: Context, asked: AddPartitionsToTxnTransaction
+    node: TransactionHandling, ctx: Context, asked: AddPartitionsToTxnTransaction
 ) -> dict[TopicPartition, ErrorCode]:
     """Codes for all partitions if one of them cannot be added: all join, or none."""
     partitions = list(_partitions(asked.topics))
@@ -178,7 +178,7 @@ def refuse_add_partitions(
 
 
 def add_offsets_to_txn(
-    node: Node, ctx: Context, request: AddOffsetsToTxnRequest
+    node: TransactionHandling, ctx: Context, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse | Deferred[AddOffsetsToTxnResponse]:
     access = node.access
     tid, group = request.transactional_id, request.group_id
@@ -191,7 +191,7 @@ def add_offsets_to_txn(
 
 
 async def _add_offsets(
-    node: Node, ctx: Context, request: AddOffsetsToTxnRequest
+    node: TransactionHandling, ctx: Context, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
     """The group's offsets are one more partition that the transaction writes to."""
     offsets = node.image.topics_by_name.get(node.group_coordinators.topic)
@@ -225,7 +225,7 @@ async def _add_offsets(
 
 
 def end_txn(
-    node: Node, ctx: Context, request: EndTxnRequest
+    node: TransactionHandling, ctx: Context, request: EndTxnRequest
 ) -> EndTxnResponse | Deferred[EndTxnResponse]:
     tid = request.transactional_id
     if not node.access.allowed(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, tid):
@@ -241,7 +241,11 @@ def end_txn(
 
 
 async def _end_later(
-    node: Node, ctx: Context, request: EndTxnRequest, index: int, answer: Awaitable[Message]
+    node: TransactionHandling,
+    ctx: Context,
+    request: EndTxnRequest,
+    index: int,
+    answer: Awaitable[Message],
 ) -> EndTxnResponse:
     try:
         return _ended(ctx, await answer)
@@ -250,7 +254,7 @@ async def _end_later(
 
 
 async def _end_with_id(
-    node: Node, ctx: Context, request: EndTxnRequest, index: int
+    node: TransactionHandling, ctx: Context, request: EndTxnRequest, index: int
 ) -> EndTxnResponse:
     again = EndTxnWith(request=request, fresh_producer_id=await node.producer_ids.next())
     return _ended(ctx, await node.txn_coordinators.ask_partition(index, again, ctx))
@@ -266,7 +270,7 @@ def _ended(ctx: Context, answer: Message) -> EndTxnResponse:
 
 
 def write_txn_markers(
-    node: Node, ctx: Context, request: WriteTxnMarkersRequest
+    node: TransactionHandling, ctx: Context, request: WriteTxnMarkersRequest
 ) -> Deferred[WriteTxnMarkersResponse]:
     """From coordinators on other brokers, and from operators who end a hanging transaction."""
     if not any(
@@ -282,7 +286,9 @@ def write_txn_markers(
     return Deferred(_write_markers(node, request.markers))
 
 
-async def _write_markers(node: Node, markers: list[WritableTxnMarker]) -> WriteTxnMarkersResponse:
+async def _write_markers(
+    node: TransactionHandling, markers: list[WritableTxnMarker]
+) -> WriteTxnMarkersResponse:
     """A coordinator that was away may have thousands: they give way to others in between."""
     results: dict[int, dict[TopicPartition, ErrorCode]] = {}
     waits: list[tuple[int, TopicPartition, Covered]] = []
@@ -315,7 +321,7 @@ def _ending(marker: WritableTxnMarker) -> tuple[tuple[int, int], EndTxnMarker, i
 
 
 async def _await_markers(
-    node: Node,
+    node: TransactionHandling,
     results: dict[int, dict[TopicPartition, ErrorCode]],
     waits: list[tuple[int, TopicPartition, Covered]],
 ) -> WriteTxnMarkersResponse:
@@ -369,13 +375,13 @@ def refuse_write_txn_markers(
 
 
 def describe_transactions(
-    node: Node, ctx: Context, request: DescribeTransactionsRequest
+    node: TransactionHandling, ctx: Context, request: DescribeTransactionsRequest
 ) -> Deferred[DescribeTransactionsResponse]:
     return Deferred(_describe(node, ctx, request))
 
 
 async def _describe(
-    node: Node, ctx: Context, request: DescribeTransactionsRequest
+    node: TransactionHandling, ctx: Context, request: DescribeTransactionsRequest
 ) -> DescribeTransactionsResponse:
     answers = [await _describe_one(node, ctx, tid) for tid in request.transactional_ids]
     for answer in answers:
@@ -388,7 +394,7 @@ async def _describe(
 
 
 async def _describe_one(
-    node: Node, ctx: Context, tid: str
+    node: TransactionHandling, ctx: Context, tid: str
 ) -> DescribeTransactionsResponseTransactionState:
     code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, tid):
@@ -416,13 +422,13 @@ def refuse_describe_transactions(
 
 
 def list_transactions(
-    node: Node, ctx: Context, request: ListTransactionsRequest
+    node: TransactionHandling, ctx: Context, request: ListTransactionsRequest
 ) -> Deferred[ListTransactionsResponse]:
     return Deferred(_list(node, ctx, request))
 
 
 async def _list(
-    node: Node, ctx: Context, request: ListTransactionsRequest
+    node: TransactionHandling, ctx: Context, request: ListTransactionsRequest
 ) -> ListTransactionsResponse:
     """All that this broker coordinates: the client asks every broker."""
     pattern = request.transactional_id_pattern

@@ -1,0 +1,34 @@
+"""What the fast paths need of the node (see `broker.ports`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from scriba.broker.handlers.ports import Fetching, Producing
+from scriba.broker.ports import Authorization, Configuration, Counting, MetadataView
+
+if TYPE_CHECKING:
+    from scriba.broker.coordinators.runtime import CoordinatorRuntime
+
+
+class FastPathSwitch(Protocol):
+    @property
+    def fast_paths(self) -> bool:
+        """Whether a request may be answered without its handler."""
+
+
+class ProduceFastPathHost(FastPathSwitch, Producing, Protocol):
+    """What a Produce takes that repeats an earlier one."""
+
+
+class FetchFastPathHost(FastPathSwitch, Fetching, Protocol):
+    """What a Fetch takes that repeats an earlier one."""
+
+
+class CommitFastPathHost(
+    Authorization, Configuration, Counting, FastPathSwitch, MetadataView, Protocol
+):
+    """What an OffsetCommit takes that repeats an earlier one: its shard is asked directly."""
+
+    @property
+    def group_coordinators(self) -> CoordinatorRuntime: ...
