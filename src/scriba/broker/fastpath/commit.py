@@ -207,7 +207,7 @@ class CommitLanes:
         """Remembers a request that goes the ordinary way, if the next may go the short one."""
         if len(frame) > MOST_BYTES or not self._node.access.open:
             return
-        commits = connection.commits
+        commits: Commits | None = connection.commits
         if commits is None:
             commits = connection.commits = Commits()
         if commits.worth_a_lane():
@@ -243,7 +243,7 @@ class CommitLanes:
         self, connection: Connection, frame: memoryview, version: int
     ) -> Parts | Parked | None:
         """Takes the lane of the connection's commits, unless that was asked already."""
-        commits = connection.commits
+        commits: Commits | None = connection.commits
         lane = commits.lane if commits is not None else None
         if lane is None or lane is connection.lane:
             return None

@@ -22,7 +22,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.handlers.isolation import READ_COMMITTED, READ_UNCOMMITTED
-from scriba.broker.net.answers import COPIED_BELOW, Parked, Parts, Promise, Region
+from scriba.broker.net.answers import COPIED_BELOW, Parked, Parts, Region
+from scriba.broker.net.connection import Promise
 from scriba.errors import KafkaError, ParseError
 from scriba.storage.results import EMPTY, Slice
 from scriba.wire.frame import RequestHeader, decode_request_header

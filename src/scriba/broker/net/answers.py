@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final
 
 from scriba.broker.observe import CloseReason
 from scriba.runtime.ports import Buffer, File
-
-if TYPE_CHECKING:
-    from scriba.broker.net.connection import Connection
 
 COPIED_BELOW: Final = 1 << 16
 """A region smaller than this is read and sent with its header in one call."""
@@ -42,36 +38,6 @@ class Parked:
     def __init__(self, awaitable: Awaitable[Parts | None], pipelined: bool = False) -> None:
         self.awaitable = awaitable
         self.pipelined = pipelined
-
-
-class Promise(Parked, ABC):
-    """A parked answer that callbacks give: a coroutine would cost more than the work itself.
-
-    There is nothing to await: it ends in `Connection.keep`, or in `abandon` when the connection
-    ends first.
-    """
-
-    __slots__ = ("connection", "slot")
-
-    connection: Connection
-    slot: Slot
-
-    def __init__(self) -> None:
-        self.pipelined = False
-
-    @abstractmethod
-    def begin(self) -> None:
-        """Its place among the answers is taken: waits from now on."""
-
-    @abstractmethod
-    def abandon(self) -> None: ...
-
-
-class ShortWay(Protocol):
-    """What answers requests that say what an earlier one said (see `lanes`, `commit_lanes`)."""
-
-    def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
-        """The answer; None where the request has to go the ordinary way: nothing has changed."""
 
 
 class Kept:

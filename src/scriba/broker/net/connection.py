@@ -23,11 +23,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Coroutine
 from functools import partial
 from sys import getrefcount
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scriba.broker.net.answers import (
     CloseConnection,
@@ -35,9 +36,7 @@ from scriba.broker.net.answers import (
     Parked,
     Part,
     Parts,
-    Promise,
     Region,
-    ShortWay,
     Slot,
 )
 from scriba.broker.net.buffers import ALONE, ReceiveBuffer
@@ -47,9 +46,11 @@ from scriba.runtime.loop.tasks import cancel_begun
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Stream
 
 if TYPE_CHECKING:
-    from scriba.broker.fastpath.commit import Commits
-    from scriba.broker.fastpath.fetch import Layout
-    from scriba.broker.net.server import Server
+    from struct import Struct
+
+    from scriba.broker.net.buffers import BufferPool, Spoil
+    from scriba.broker.observe import NetworkCounters
+    from scriba.runtime.ports import Clock
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +81,65 @@ _LENGTH: Final = struct.Struct(">i")
 
 def _nothing() -> None:
     pass
+
+
+class ConnectionOwner(Protocol):
+    """The server, as a connection sees it."""
+
+    scratch: ReceiveBuffer
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def counters(self) -> NetworkCounters: ...
+
+    @property
+    def max_request_bytes(self) -> int: ...
+
+    @property
+    def pool(self) -> BufferPool: ...
+
+    @property
+    def spoil(self) -> Spoil | None: ...
+
+    def handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None: ...
+
+    def renew_scratch(self) -> None: ...
+
+    def hung_up(self, connection: Connection, why: CloseConnection) -> None: ...
+
+    def forget(self, connection: Connection) -> None: ...
+
+
+class FastPath(Protocol):
+    """What answers requests that repeat an earlier one (see `broker.fastpath`)."""
+
+    def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
+        """The answer; None where the request has to go the ordinary way: nothing has changed."""
+
+
+class Promise(Parked, ABC):
+    """A parked answer that callbacks give: a coroutine would cost more than the work itself.
+
+    There is nothing to await: it ends in `Connection.keep`, or in `abandon` when the connection
+    ends first.
+    """
+
+    __slots__ = ("connection", "slot")
+
+    connection: Connection
+    slot: Slot
+
+    def __init__(self) -> None:
+        self.pipelined = False
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Its place among the answers is taken: waits from now on."""
+
+    @abstractmethod
+    def abandon(self) -> None: ...
 
 
 class Connection:
@@ -114,7 +174,9 @@ class Connection:
         "stream",
     )
 
-    def __init__(self, server: Server, stream: Stream, listener: str, principal: str) -> None:
+    def __init__(
+        self, server: ConnectionOwner, stream: Stream, listener: str, principal: str
+    ) -> None:
         self._server = server
         self.stream = stream
         self.listener = listener
@@ -123,12 +185,12 @@ class Connection:
         self.closed = False
         self.now = server.clock.now()
         """When the frame that is being handled came."""
-        self.lane: ShortWay | None = None
+        self.lane: FastPath | None = None
         """What its next request is probably for: it repeats one that took this way."""
-        self.commits: Commits | None = None
-        """What its next OffsetCommit may repeat (see `commit_lanes`)."""
-        self.fetches: dict[int, Layout] = {}
-        """Where in a Fetch of so many bytes the offset stands (see `fetch_lanes`)."""
+        self.commits: Any = None
+        """What its next OffsetCommit may repeat: kept here for `fastpath.commit`."""
+        self.fetches: dict[int, Struct] = {}
+        """Where in a Fetch of so many bytes the offset stands: kept here for `fastpath.fetch`."""
         self.last_active = self.now.mono_ms
         self._backlog = bytearray()
         self._frame: ReceiveBuffer | None = None
