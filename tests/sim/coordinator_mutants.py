@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 import pytest
 
-from scriba.broker.coordinators import shard_log, transactions
+from scriba.broker.coordinators import markers, shard_log
 from scriba.broker.coordinators.runtime import CoordinatorRuntime
 from scriba.broker.jobs import compaction
 from scriba.broker.partitions.partition import Partition
@@ -79,14 +79,14 @@ def replays_the_older_offset_over_the_newer(patch: Patch) -> None:
 
 def forgets_a_marker(patch: Patch) -> None:
     """A transaction is complete though one of its partitions has not heard of its end."""
-    append = transactions.append_marker
+    append = markers.append_marker
 
     def forgetful(node: Any, where: tuple[str, int], *rest: Any) -> tuple[Watermark, int]:
         if where == (SINK, 1):
             return Watermark(0), 0
         return append(node, where, *rest)
 
-    patch.setattr(transactions, "append_marker", forgetful)
+    patch.setattr(markers, "append_marker", forgetful)
 
 
 def keeps_the_end_of_transactions_from_groups(patch: Patch) -> None:
