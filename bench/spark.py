@@ -41,10 +41,13 @@ INPUT = "spark-input"
 BATCHES, BATCH_ROWS = 12, 2_000
 """Micro-batches whose time is taken, after some that are not, and the rows of each."""
 FIRST = 4
+WIDE_INPUT = "spark-wide-input"
+WIDE_PARTITIONS, WIDE_ROWS = 100, 200
+"""Many partitions with few rows each."""
 WARM_RUNS = 3
 
-_filled: set[int] = set()
-"""Brokers that have the input, by process."""
+_filled: set[tuple[int, str]] = set()
+"""Brokers that have an input, by process."""
 
 ROOT = Path(__file__).resolve().parents[1]
 JARS = ROOT / ".cache" / "spark" / "lib"
@@ -89,14 +92,18 @@ def _words(pid: int) -> list[bytes]:
 
 
 def fill(bench: Bench, topic: str, rows: int, partitions: int) -> None:
-    """The same records on both sides."""
+    """The same records on both sides, once; those of a key in one partition, all evenly filled."""
+    if (bench.broker.pid, topic) in _filled:
+        return
     with SyncAdmin(bootstrap_servers=bench.broker.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, partitions, 1, {})])
     value = bytes(33 + n % 90 for n in range(VALUE_BYTES))
     with SyncProducer(bootstrap_servers=bench.broker.bootstrap, linger_ms=20) as producer:
         for n in range(rows):
-            producer.send_nowait(topic, value, key=b"key-%d" % (n % KEYS))
+            key = n % KEYS
+            producer.send_nowait(topic, value, key=b"key-%d" % key, partition=key % partitions)
         producer.flush()
+    _filled.add((bench.broker.pid, topic))
 
 
 def official(bench: Bench, only: bool) -> bool:
@@ -135,16 +142,21 @@ def into_parquet(bench: Bench, only: bool, folder: str, topic: str) -> None:
 
 def into_topic(bench: Bench, only: bool, folder: str, topic: str) -> None:
     """All there is as one micro-batch, started and ended with its query."""
+    rows = rows_of(bench, only, startingOffsets="earliest").select("key", "value")
+    writer = writer_to(bench, only, rows, topic).option(
+        "checkpointLocation", f"{folder}/checkpoint"
+    )
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def writer_to(bench: Bench, only: bool, rows: "DataFrame", topic: str) -> Any:
+    """A stream into a topic: exactly once with ours, at least once with the official connector."""
     from scriba.spark import ExactlyOnceSink
 
     broker = {"kafka.bootstrap.servers": bench.broker.bootstrap}
-    rows = rows_of(bench, only, startingOffsets="earliest").select("key", "value")
-    writer = rows.writeStream.option("checkpointLocation", f"{folder}/checkpoint")
     if official(bench, only):
-        writer = writer.format("kafka").options(**broker, topic=topic)
-    else:
-        writer = writer.foreachBatch(ExactlyOnceSink({**broker, "topic": topic}))
-    writer.trigger(availableNow=True).start().awaitTermination()
+        return rows.writeStream.format("kafka").options(**broker, topic=topic)
+    return rows.writeStream.foreachBatch(ExactlyOnceSink({**broker, "topic": topic}))
 
 
 Work = Callable[[Bench, bool, str, str], None]
@@ -176,14 +188,13 @@ def moved_first(work: str, only: bool, bench: Bench) -> Figures:
 # ---- micro-batches ----
 
 
-def batches(stateful: bool, only: bool, bench: Bench) -> Figures:
+def batches(work: str, only: bool, bench: Bench) -> Figures:
     """The median time from the trigger to the end of a batch, as Spark tells it."""
     most = min(BATCH_ROWS, bench.amount(ROWS) // (FIRST + BATCHES))
     rows = rows_of(bench, only, startingOffsets="earliest", maxOffsetsPerTrigger=str(most))
-    counted = rows.groupBy("key").count() if stateful else rows.select("key", "value")
-    with tempfile.TemporaryDirectory(prefix="scriba-bench-") as folder:
-        writer = counted.writeStream.format("noop").option("checkpointLocation", folder)
-        query = writer.outputMode("update").start()
+    with tempfile.TemporaryDirectory(prefix="scriba-bench-") as folder, target(bench) as topic:
+        writer = BATCH_WORKS[work](bench, only, rows, topic)
+        query = writer.option("checkpointLocation", folder).start()
         try:
             wanted = FIRST + BATCHES
             while len(query.recentProgress) < wanted:
@@ -196,14 +207,43 @@ def batches(stateful: bool, only: bool, bench: Bench) -> Figures:
     return {"ms": statistics.median(each["triggerExecution"] for each in taken)}
 
 
+def batches_into_noop(bench: Bench, only: bool, rows: "DataFrame", topic: str) -> Any:
+    return rows.select("key", "value").writeStream.format("noop")
+
+
+def batches_with_state(bench: Bench, only: bool, rows: "DataFrame", topic: str) -> Any:
+    return rows.groupBy("key").count().writeStream.format("noop").outputMode("update")
+
+
+def batches_into_topic(bench: Bench, only: bool, rows: "DataFrame", topic: str) -> Any:
+    return writer_to(bench, only, rows.select("key", "value"), topic)
+
+
+BATCH_WORKS: Mapping[str, Callable[[Bench, bool, "DataFrame", str], Any]] = {
+    "noop": batches_into_noop,
+    "state": batches_with_state,
+    "copy": batches_into_topic,
+}
+
+
+# ---- many partitions ----
+
+
+def wide(only: bool, bench: Bench) -> Figures:
+    """A batch query over many partitions with few rows in each."""
+    session()
+    began = time.monotonic()
+    rows_of(bench, only, WIDE_INPUT).write.format("noop").mode("overwrite").save()
+    return {"time": time.monotonic() - began}
+
+
 # ---- rows of the table ----
 
 
 def prepare(run: Callable[[Bench], Figures], warm: int, bench: Bench) -> Callable[[], None]:
-    """Fills the input once, and runs the row for what Java compiles and workers start."""
-    if bench.broker.pid not in _filled:
-        fill(bench, INPUT, bench.amount(ROWS), PARTITIONS)
-        _filled.add(bench.broker.pid)
+    """Fills the inputs once, and runs the row for what Java compiles and workers start."""
+    fill(bench, INPUT, bench.amount(ROWS), PARTITIONS)
+    fill(bench, WIDE_INPUT, WIDE_PARTITIONS * WIDE_ROWS, WIDE_PARTITIONS)
     for _ in range(warm):
         run(bench)
     return lambda: None
@@ -232,8 +272,27 @@ def _row(
     return Row(key, title, metrics, run, warms=False, prepare=partial(prepare, run, warm))
 
 
-_LATENCY = (Metric("ms", "ms/micro-batch"),)
-_stateless, _stateful = partial(batches, False, False), partial(batches, True, False)
+def micro(key: str, title: str, work: str, goal: float) -> tuple[Row, Row]:
+    """The time of a micro-batch, of ours and of the official connector on both."""
+    return (
+        _row(
+            key,
+            f"Spark: {title}",
+            (Metric("ms", "ms/micro-batch", goal),),
+            partial(batches, work, False),
+            1,
+        ),
+        _row(
+            f"{key}-official",
+            "... official connector on both",
+            (Metric("ms", "ms/micro-batch"),),
+            partial(batches, work, True),
+            1,
+        ),
+    )
+
+
+_WIDE = f"Spark: a topic of {WIDE_PARTITIONS} partitions with {WIDE_ROWS} rows each is read"
 
 SPARK = (
     *moves("spark-noop", "a topic of 1 M rows is read", "noop", 1.0),
@@ -241,6 +300,15 @@ SPARK = (
     *moves("spark-copy", "... into a topic; exactly once, at least once", "copy", 1.3),
     *moves("spark-cold-noop", "... read by a session's first query", "noop", 1.0, cold=True),
     *moves("spark-cold-copy", "... into a topic by the first query", "copy", 1.3, cold=True),
-    _row("spark-batch", "Spark: a stateless micro-batch", _LATENCY, _stateless, 1),
-    _row("spark-state", "Spark: a stateful micro-batch", _LATENCY, _stateful, 1),
+    *micro("spark-batch", "a stateless micro-batch", "noop", 1.5),
+    *micro("spark-state", "a stateful micro-batch", "state", 1.5),
+    *micro("spark-sink", "a micro-batch into a topic; exactly once, at least once", "copy", 2.0),
+    _row("spark-wide", _WIDE, (Metric("time", "s"),), partial(wide, False), 2),
+    _row(
+        "spark-wide-official",
+        "... official connector on both",
+        (Metric("time", "s"),),
+        partial(wide, True),
+        2,
+    ),
 )
