@@ -1,13 +1,23 @@
 """Reading topics with `format("scriba")`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, Row
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
 
 from scriba.client import SyncAdmin, SyncProducer
-from scriba.spark.reading.source import ScribaDataSource, arrow_schema, columns
+from scriba.spark.options import read_options
+from scriba.spark.reading.source import (
+    ScribaDataSource,
+    ScribaStreamReader,
+    arrow_schema,
+    columns,
+)
 
 from .conftest import KEPT, Batches, Desk, available_now
 
@@ -97,6 +107,63 @@ def test_a_large_partition_is_read_by_several_tasks(desk: Desk, topic: str) -> N
     assert rows.rdd.getNumPartitions() == 4
     assert desk.values(rows) == [f"{n:03}" for n in range(100)]
     assert desk.read(topic, maxRecordsPerPartition="30").rdd.getNumPartitions() == 4
+
+
+def test_many_partitions_are_read_by_as_many_tasks_as_there_are_cores(
+    desk: Desk, topic: str
+) -> None:
+    desk.create(topic, 6)
+    values = [f"{n:05}" for n in range(12_000)]
+    desk.fill(topic, {partition: values[partition::6] for partition in range(6)})
+    rows = desk.read(topic)
+    assert rows.rdd.getNumPartitions() == 2
+    assert desk.values(rows) == values
+
+
+def test_a_small_micro_batch_has_all_its_columns_without_a_task_in_python(
+    desk: Desk, topic: str
+) -> None:
+    """Here tasks that would read fail."""
+
+    class Reader(ScribaStreamReader):
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            raise AssertionError("a task reads")
+
+    class Unread(ScribaDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "unread"
+
+        def streamReader(self, schema: StructType) -> ScribaStreamReader:
+            return Reader(read_options(self.options, streaming=True))
+
+    desk.spark.dataSource.register(Unread)
+    desk.create(topic, 2, **KEPT)
+    with SyncProducer(bootstrap_servers=desk.broker.bootstrap) as producer:
+        for n in range(20):
+            headers = [("a", b"%d" % n), ("b", None)] if n % 3 else []
+            key, value = (b"k%d" % n, None) if n % 4 else (None, b"v%d" % n)
+            timestamp = 1_700_000_000_123 + n
+            producer.send_nowait(topic, value, key=key, timestamp=timestamp, headers=headers)
+        producer.flush()
+
+    def stream(**options: str) -> DataFrame:
+        reader = desk.spark.readStream.format("unread")
+        limits = {"maxOffsetsPerTrigger": "8", "startingOffsets": "earliest", **options}
+        return desk.load(reader, {"subscribe": topic, "includeHeaders": "true", **limits})
+
+    found: list[Row] = []
+    available_now(stream(), desk.checkpoint(), lambda rows, batch: found.extend(rows.collect()))
+    wanted = desk.read(topic, includeHeaders="true").collect()
+    assert sorted(found, key=place) == sorted(wanted, key=place)
+    with pytest.raises(StreamingQueryException, match="a task reads"):
+        available_now(
+            stream(maxRecordsOnDriver="7"), desk.checkpoint(), lambda rows, batch: rows.collect()
+        )
+
+
+def place(row: Row) -> tuple[int, int]:
+    return row.partition, row.offset
 
 
 def test_what_cannot_be_read_is_refused_with_what_to_do(desk: Desk) -> None:

@@ -4,14 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from scriba.client import SyncProducer
 from scriba.spark.options import OptionError, read_options
-from scriba.spark.reading.fetching import DataLoss
+from scriba.spark.reading.fetching import DataLoss, RangeReader
 from scriba.spark.reading.positions import Range
 from scriba.spark.reading.source import (
-    RangePartition,
+    RangesPartition,
     ScribaDataSource,
     ScribaStreamReader,
     columns,
@@ -152,9 +153,106 @@ def test_ranges_may_begin_and_end_inside_a_batch(topics: Topics, topic: str) -> 
         producer.flush()
     reader = reader_of(topics, topic)
     start = reader.initialOffset()
-    part = RangePartition(Range(topic, start["topics"][topic]["id"], 0, 3, 7))
+    part = RangesPartition([Range(topic, start["topics"][topic]["id"], 0, 3, 7)])
     (batch,) = reader.read(part)
     assert batch.column("offset").to_pylist() == [3, 4, 5, 6]
+
+
+def test_a_small_batch_is_read_where_it_is_planned(topics: Topics, topic: str) -> None:
+    topics.create(topic, 3)
+    topics.fill(topic, {0: ["a", "b"], 1: ["c"], 2: ["d"]})
+    reader = reader_of(topics, topic)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    (part,) = reader.partitions(start, end)
+    assert isinstance(reader, _SimpleStreamReaderWrapper)
+    rows = list(reader.getCache(start, end) or ())
+    assert not isinstance(reader, _SimpleStreamReaderWrapper)
+    assert type(reader) is ScribaStreamReader
+    assert [value for batch in rows for value in batch.column("value").to_pylist()] == [
+        *(b"a", b"b"),
+        *(b"c", b"d"),
+    ]
+    # What Java has lost is read by a task.
+    assert list(reader.read(part)) == rows
+    assert places(reader.reportLatestOffset() or {}, topic) == {"0": 2, "1": 1, "2": 1}
+    # Nothing is offered for another batch.
+    reader.partitions(start, end)
+    assert reader.partitions(end, end) == []
+    assert not isinstance(reader, _SimpleStreamReaderWrapper)
+
+
+@pytest.mark.parametrize(
+    ("options", "tasks"),
+    [
+        ({"maxRecordsOnDriver": "3"}, 1),
+        ({"maxRecordsOnDriver": "0"}, 1),
+        ({"minPartitions": "2"}, 2),
+        ({"maxRecordsPerPartition": "1"}, 4),
+    ],
+)
+def test_tasks_read_what_is_too_much_for_the_planner(
+    topics: Topics, topic: str, options: dict[str, str], tasks: int
+) -> None:
+    topics.create(topic, 3)
+    topics.fill(topic, {0: ["a", "b"], 1: ["c"], 2: ["d"]})
+    reader = reader_of(topics, topic, **options)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    assert len(reader.partitions(start, end)) == tasks
+    assert not isinstance(reader, _SimpleStreamReaderWrapper)
+    assert sorted(values(reader, start, end)) == [b"a", b"b", b"c", b"d"]
+
+
+def test_tasks_read_few_records_that_are_large(topics: Topics, topic: str) -> None:
+    topics.create(topic, 1)
+    topics.fill(topic, {0: ["x" * 900_000] * 10})
+    reader = reader_of(topics, topic)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    for _ in range(2):  # the second time it is known
+        (part,) = reader.partitions(start, end)
+        assert not isinstance(reader, _SimpleStreamReaderWrapper)
+    assert [batch.num_rows for batch in reader.read(part)] == [10]
+
+
+def test_a_batch_that_the_planner_cannot_read_is_left_to_tasks(topics: Topics, topic: str) -> None:
+    """They are tried again, and say what is wrong."""
+    topics.create(topic)
+    topics.fill(topic, {0: ["a", "b"]})
+    reader = reader_of(topics, topic)
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ALL)
+    with topics.admin() as admin:
+        admin.delete_records({(topic, 0): 1})
+    (part,) = reader.partitions(start, end)
+    assert not isinstance(reader, _SimpleStreamReaderWrapper)
+    with pytest.raises(DataLoss, match="records 0 to 0"):
+        list(reader.read(part))
+
+
+def test_many_ranges_of_one_task_are_asked_for_together_and_no_more_than_they_hold(
+    topics: Topics, topic: str
+) -> None:
+    topics.create(topic, 30)
+    with SyncProducer(bootstrap_servers=topics.broker.bootstrap) as producer:
+        for n in range(30):
+            for _ in range(40):
+                producer.send_nowait(topic, b"%02d" % n * 2_000, partition=n)
+            producer.flush()
+    reader = reader_of(topics, topic, maxRecordsOnDriver="0")
+    known = reader.initialOffset()["topics"][topic]["id"]
+    parts = [Range(topic, known, n, 2, 2 + n % 30 + 1) for n in range(30)]
+    sizes = [(p.partition, p.size) for p in parts]
+    found = list(reader.read(RangesPartition(parts)))
+    assert [(batch.column("partition")[0].as_py(), batch.num_rows) for batch in found] == sizes
+    settings = reader.options.settings()
+    fresh = RangeReader(reader._link(), settings, Range(topic, known, 0, 0, 40), True)
+    assert fresh.fetch_bytes == 64 << 10
+    assert len(next(iter(fresh)).data) < 100_000  # of 160,000
+    assert 4_000 * 20 < fresh.fetch_bytes < 4_500 * 40
+    long = RangeReader(reader._link(), settings, Range(topic, known, 0, 0, 10_000_000), True)
+    assert long.fetch_bytes == settings.max_partition_fetch_bytes
 
 
 def test_a_topic_deleted_while_it_is_read_is_told(topics: Topics, topic: str) -> None:
@@ -199,14 +297,19 @@ def test_a_topic_deleted_a_moment_ago_is_missed_at_once(
         named = {"kafka.client.id": f"other-{two}"}
         return reader_of(topics, both, **patient, **named, **options)
 
-    (gone,) = (part for part in parts if part.range.topic == two)
+    (gone,) = (
+        RangesPartition([found]) for part in parts for found in part.ranges if found.topic == two
+    )
     with pytest.raises(DataLoss, match=f"topic {two} .* was deleted"):
         list(of_another_process().read(gone))
     assert list(of_another_process(failOnDataLoss="false").read(gone)) == []
     nowhere = {"topics": {}}
     with pytest.raises(DataLoss, match=f"topic {two} was deleted"):
         strict.partitions(nowhere, end)
-    assert [part.range.topic for part in lenient.partitions(nowhere, end)] == [one, two]
+    assert [found.topic for part in lenient.partitions(nowhere, end) for found in part.ranges] == [
+        one,
+        two,
+    ]
 
 
 def test_a_pattern_waits_for_its_first_topic(topics: Topics, topic: str) -> None:
@@ -263,7 +366,7 @@ def test_what_compaction_left_out_is_stepped_over(tmp_path: Path) -> None:
 
         eventually(rewritten)
         known = start["topics"][topic]["id"]
-        gap = RangePartition(Range(topic, known, 0, 3, 8))
+        gap = RangesPartition([Range(topic, known, 0, 3, 8)])
         assert [batch.num_rows for batch in reader.read(gap)] == []
         end = reader.latestOffset(start, ALL)
         found = values(reader, start, end)

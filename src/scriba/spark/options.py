@@ -29,6 +29,10 @@ DEFAULT_TRANSACTION_MS: Final = 600_000
 
 PREFIX: Final = "kafka."
 
+ON_DRIVER: Final = "maxRecordsOnDriver"
+DEFAULT_ON_DRIVER: Final = 10_000
+"""What takes less time than to start a task that runs Python."""
+
 STRATEGIES: Final = ("subscribe", "subscribePattern", "assign")
 STARTS: Final = (
     "startingOffsets",
@@ -51,9 +55,18 @@ STREAM_ONLY: Final = (
     "maxTriggerDelay",
     "alignByTimestamp",
     "groupId",
+    ON_DRIVER,
 )
 TARGETS: Final = ("topic", "topics")
-SINK: Final = (*TARGETS, "sinkId", "tasks", "attempts", "markerMissing", "checkpointLocation")
+SINK: Final = (
+    *TARGETS,
+    "sinkId",
+    "tasks",
+    "attempts",
+    "markerMissing",
+    "checkpointLocation",
+    ON_DRIVER,
+)
 STREAM_SINK: Final = (*TARGETS, "checkpointLocation", "queryName")
 """Spark gives a stream's writer its own options too."""
 
@@ -141,6 +154,8 @@ class ReadOptions:
     in_step: bool = False
     """Whether partitions of a backlog are read up to the same time, and not by their sizes."""
     group: str | None = None
+    max_on_driver: int = 0
+    """Records of a micro-batch up to which it is read where it is planned, without a task."""
 
     def settings(self) -> ConsumerSettings:
         return ConsumerSettings.build(self.client, {})
@@ -225,6 +240,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_delay_ms=_duration(given, "maxTriggerDelay", 15 * 60_000),
         in_step=given.flag("alignByTimestamp", False),
         group=group or given.text("groupId"),
+        max_on_driver=_on_driver(given),
     )
 
 
@@ -286,6 +302,11 @@ def _end(given: _Given) -> Place:
     if any(EARLIEST in each.values() for each in place.each.values()):
         raise fail(name, "-2 (the beginning) is no place to end")
     return place
+
+
+def _on_driver(given: _Given) -> int:
+    found = given.number(ON_DRIVER, 0)
+    return DEFAULT_ON_DRIVER if found is None else found
 
 
 def _strategy(given: _Given) -> str:
@@ -356,6 +377,8 @@ class WriteOptions:
     marker_missing: str = "fail"
     checkpoint: str | None = None
     """Of the query, when Spark does not tell which query it is."""
+    max_on_driver: int = 0
+    """Rows of a batch up to which the driver writes it, without a task."""
 
     def settings(self) -> ProducerSettings:
         return ProducerSettings.build(self.client, {})
@@ -393,6 +416,7 @@ def write_options(
         attempts=given.number("attempts") or 3,
         marker_missing=missing,
         checkpoint=given.text("checkpointLocation"),
+        max_on_driver=_on_driver(given),
     )
     if not found.targets:
         raise fail("topic", "name the topic to write to, or with topics all that rows may name")

@@ -49,7 +49,7 @@ class BatchStopped(Exception):
 
 def origin(session: SparkSession, checkpoint: str | None, batch: int) -> Origin:
     """OptionError when there is no telling."""
-    context = _context(session)
+    context = context_of(session)
     told = None if context is None else context.getLocalProperty(QUERY)
     run = None if context is None else context.getLocalProperty(RUN)
     if checkpoint is not None:
@@ -70,7 +70,7 @@ def origin(session: SparkSession, checkpoint: str | None, batch: int) -> Origin:
     raise OptionError("the exactly-once sink works only in writeStream.foreachBatch(sink)")
 
 
-def _context(session: SparkSession) -> Any:
+def context_of(session: SparkSession) -> Any:
     """None with Spark Connect, which has none."""
     try:
         return session.sparkContext

@@ -1,6 +1,7 @@
 """Spark sessions that start quickly on one machine and run unchanged on a cluster."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Final
 import pyspark
 from pyspark.sql import SparkSession
 
+from scriba.spark.origin import context_of
 from scriba.spark.reading.source import ScribaDataSource
 
 SCALA: Final = "2.13"
@@ -96,7 +98,19 @@ def _start_workers_quickly() -> None:
 
 def register(spark: SparkSession) -> None:
     """Makes `format("scriba")` known to a session that was made elsewhere."""
-    spark.dataSource.register(ScribaDataSource)
+    cores = local_cores(spark)
+    spark.dataSource.register(
+        ScribaDataSource if cores is None else ScribaDataSource.knowing(cores)
+    )
+
+
+def local_cores(spark: SparkSession) -> int | None:
+    """How many tasks run at the same time, on one machine; the executors of a cluster come and
+    go, and with Spark Connect nothing is told."""
+    context = context_of(spark)
+    if context is None or not re.fullmatch(r"local(\[.*\])?", context.master):
+        return None
+    return int(context.defaultParallelism)
 
 
 def official(folder: str | os.PathLike[str] | None) -> dict[str, str]:

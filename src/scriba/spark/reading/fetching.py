@@ -1,8 +1,11 @@
-"""Reads part of one partition into Arrow batches, inside a task of Spark.
+"""Reads ranges of partitions into Arrow batches, inside a task of Spark or for a small batch in
+the planner.
 
 One Fetch is under way while the records of the one before are decoded: where the next one begins
-follows from the batch headers alone. Per-record work is in `native`'s `Columns`, which writes
-buffers that Arrow takes as they are; only rows with headers become objects on the way.
+follows from the batch headers alone. The first Fetch of the ranges that come next is under way as
+well, so that many short ranges do not cost a round trip each. Per-record work is in `native`'s
+`Columns`, which writes buffers that Arrow takes as they are; only rows with headers become objects
+on the way.
 
 Offsets are not dense: compaction and the markers of transactions leave gaps, so a range ends when
 its last offset has been passed, or when the log has no more batches before its end. What must not
@@ -16,12 +19,14 @@ import gc
 import logging
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import heapify, heappop
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scriba.client import BrokerError, ClientError
-from scriba.client.model import Isolation, OffsetSpec
+from scriba.client.model import Isolation, OffsetSpec, TopicPartition
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode, KafkaError, ParseError, error_code
 from scriba.native import implementation
@@ -61,6 +66,16 @@ ROWS: Final = 20_000
 BYTES: Final = 32 << 20
 """Most bytes of it, but for the last Kafka batch in it."""
 
+RECORD_BYTES: Final = 1 << 10
+"""What a record is taken to need at first: a Fetch asks for about what its range holds, not for all
+that the log has after it. What comes tells better."""
+
+LEAST_FETCH_BYTES: Final = 64 << 10
+
+RANGES_AHEAD: Final = 16
+"""Ranges whose first Fetch is under way before the one that is read, as long as all of them ask
+for no more than one long range does."""
+
 _BY_TOPIC_ID: Final = 13
 _NO_SESSION: Final = -1
 _OTHER_TOPIC: Final = frozenset(
@@ -72,6 +87,8 @@ _OTHER_TOPIC: Final = frozenset(
 )
 _QUIET: Final = 2
 """Answers without a batch below the end after which there is none; one may be a follower's."""
+
+_BYTES_SLACK: Final = 1.1
 
 _LOOKS: Final = 3
 """Answers without the topic after which it is gone."""
@@ -94,7 +111,14 @@ class Answer(NamedTuple):
 class RangeReader:
     """The Fetch requests of one range, one ahead of the reader."""
 
-    def __init__(self, link: Link, settings: ConsumerSettings, part: Range, strict: bool) -> None:
+    def __init__(
+        self,
+        link: Link,
+        settings: ConsumerSettings,
+        part: Range,
+        strict: bool,
+        limit_ms: int | None = None,
+    ) -> None:
         self._link = link
         self._cluster = link.cluster
         self._settings = settings
@@ -102,7 +126,9 @@ class RangeReader:
         self._strict = strict
         committed = settings.isolation_level == "read_committed"
         self._isolation = Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED
+        self._limit_ms = limit_ms or settings.default_api_timeout_ms
         self._offset = part.start
+        self._record_bytes = float(RECORD_BYTES)
         self._quiet = 0
         self._ahead: asyncio.Future[FetchResponse] | None = None
 
@@ -110,9 +136,29 @@ class RangeReader:
         while (answer := self._link.run(self._next())) is not None:
             yield answer
 
+    @property
+    def where(self) -> TopicPartition:
+        return self._part.where
+
+    @property
+    def fetch_bytes(self) -> int:
+        """How much of the partition the next Fetch asks for."""
+        most = self._settings.max_partition_fetch_bytes
+        rest = int((self._part.end - self._offset) * self._record_bytes)
+        return min(most, max(rest, LEAST_FETCH_BYTES))
+
+    async def begin(self) -> None:
+        """Asks for the first records, before anybody waits for them. A failure is left to come
+        again then."""
+        if self._ahead is None and self._part.topic in self._cluster.topics:
+            try:
+                self._ahead = await self._post(self._offset)
+            except ClientError as failure:
+                log.debug("%s: not read ahead: %s", self._part.where, failure)
+
     async def _next(self) -> Answer | None:
         """The next records; None at the end of the range."""
-        limit = self._settings.default_api_timeout_ms
+        limit = self._limit_ms
         what = f"reading {self._part.where}"
         while self._offset < self._part.end:
             try:
@@ -166,6 +212,7 @@ class RangeReader:
                 self._offset = end  # compaction left nothing up to there
             return None
         self._quiet = 0
+        self._record_bytes = _BYTES_SLACK * len(data) / (following - offset)
         self._offset = following
         if following < end:
             try:
@@ -202,7 +249,7 @@ class RangeReader:
                             partition=part.partition,
                             current_leader_epoch=leader.leader_epoch,
                             fetch_offset=offset,
-                            partition_max_bytes=settings.max_partition_fetch_bytes,
+                            partition_max_bytes=self.fetch_bytes,
                         )
                     ],
                 )
@@ -240,9 +287,8 @@ class RangeReader:
     async def _out_of_range(self) -> None:
         part = self._part
         wanted = {part.where: int(OffsetSpec.EARLIEST)}
-        limit = self._settings.default_api_timeout_ms
         try:
-            found = (await ask(self._cluster, wanted, self._isolation, limit))[part.where]
+            found = (await ask(self._cluster, wanted, self._isolation, self._limit_ms))[part.where]
         except TopicGone as missing:
             raise self._recreated() from missing
         begins = 0 if found is None else found.offset
@@ -421,23 +467,44 @@ def _ends_in_abort(batch: memoryview) -> bool:
 def read(
     link: Link,
     settings: ConsumerSettings,
-    part: Range,
+    parts: Sequence[Range],
     *,
     strict: bool,
     headers: bool,
     schema: "pa.Schema",
+    limit_ms: int | None = None,
 ) -> "Iterator[pa.RecordBatch]":
-    """The rows of a range. `strict` is failOnDataLoss."""
-    visible = Visible(part, settings.isolation_level == "read_committed", settings.check_crcs)
-    columns = ColumnsWithHeaders(part) if headers else Columns(part)
-    for answer in RangeReader(link, settings, part, strict):
+    """The rows of ranges, one range after the other. `strict` is failOnDataLoss."""
+    readers = deque(RangeReader(link, settings, part, strict, limit_ms) for part in parts)
+    for part in parts:
+        link.run(_begin(readers, settings.max_partition_fetch_bytes))
+        reader = readers.popleft()
+        visible = Visible(part, settings.isolation_level == "read_committed", settings.check_crcs)
+        columns = ColumnsWithHeaders(part) if headers else Columns(part)
+        yield from _rows(reader, visible, columns, schema)
+
+
+async def _begin(readers: Iterable[RangeReader], most_bytes: int) -> None:
+    """Has the first Fetch of the next ranges under way, the very next one in any case."""
+    asked = 0
+    for reader in islice(readers, RANGES_AHEAD):
+        asked += reader.fetch_bytes
+        if asked > most_bytes and asked > reader.fetch_bytes:
+            return
+        await reader.begin()
+
+
+def _rows(
+    reader: RangeReader, visible: Visible, columns: Columns, schema: "pa.Schema"
+) -> "Iterator[pa.RecordBatch]":
+    for answer in reader:
         sections = visible.sections(answer)
         while True:
             try:
                 enough = any(columns.add(section) for section in sections)
             except (ParseError, KafkaError) as damage:
                 code, told = ErrorCode.CORRUPT_MESSAGE, str(damage)
-                raise BrokerError(code, told, about=str(part.where)) from damage
+                raise BrokerError(code, told, about=str(reader.where)) from damage
             if not enough:
                 break
             yield columns.take(schema)

@@ -11,9 +11,10 @@ first one is repeated, and "latest" would then be a later place, with what lies 
 All of this is plain values; nothing here talks to anyone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from heapq import heappop, heappush
+from typing import Any, Final, NamedTuple
 
 from scriba.client.model import TopicPartition
 
@@ -56,6 +57,11 @@ class Loss:
 
 INITIAL = "initial"
 SINCE = "since"
+
+LEAST_A_TASK: Final = 2_000
+MOST_A_TASK: Final = 1_000_000
+"""Records. To start a task that runs Python takes Spark as long as to read some ten thousand of
+them; a task that fails is read again as a whole."""
 
 
 def to_json(positions: Positions) -> dict[str, Any]:
@@ -210,3 +216,36 @@ def split(parts: Iterable[Range], least: int | None, most_records: int | None) -
             last = part.start + part.size * (number + 1) // pieces
             found.append(part._replace(start=first, end=last))
     return found
+
+
+def pack(
+    parts: Sequence[Range],
+    cores: int | None = None,
+    least: int | None = None,
+    most_records: int | None = None,
+) -> list[tuple[Range, ...]]:
+    """Which ranges each task reads: about as many tasks as there are cores, and fewer when there
+    is little to read.
+
+    A range is never cut here, so that what one task reads of a partition stays in its order. There
+    are `least` tasks at least, if there are as many ranges, and none gets more than `most_records`
+    unless a single range has more. Without knowledge of the cores tasks are as small as is worth
+    their start.
+    """
+    available = sum(part.size for part in parts)
+    share = LEAST_A_TASK if cores is None else max(LEAST_A_TASK, -(-available // cores))
+    tasks = max(-(-available // min(share, MOST_A_TASK)), least or 1)
+    load: list[tuple[int, int]] = [(0, number) for number in range(min(tasks, len(parts)))]
+    taken: list[list[int]] = [[] for _ in load]
+    for place in sorted(range(len(parts)), key=lambda place: -parts[place].size):
+        size = parts[place].size
+        lightest, task = load[0]
+        if most_records is not None and taken[task] and lightest + size > most_records:
+            task = len(taken)
+            taken.append([])
+            heappush(load, (size, task))
+        else:
+            heappop(load)
+            heappush(load, (lightest + size, task))
+        taken[task].append(place)
+    return [tuple(parts[place] for place in sorted(places)) for places in taken]

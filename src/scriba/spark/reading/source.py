@@ -4,7 +4,8 @@ The columns are those of Spark's Kafka connector: key, value, topic, partition, 
 timestampType and, when asked for, headers. Where a stream has got to is explained in `positions`.
 
 Three processes take part. A planner that lives as long as the query answers where the logs end and
-cuts ranges; tasks read ranges; and the sink, if any, writes. Only values travel between them.
+shares ranges out to tasks; tasks read ranges; and the sink, if any, writes. Only values travel
+between them. What is read of a small micro-batch comes from the planner itself, see `prefetch`.
 
 A query's progress can be published as the committed offsets of a consumer group (`groupId`). Spark
 tells a source that a batch is done only when it builds the next one, but it asks for new data at
@@ -14,8 +15,8 @@ every trigger, naming where the last finished batch ended: that is what gets com
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -42,6 +43,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from scriba.client import ClientError
 from scriba.client.model import TopicPartition
 from scriba.client.settings import ConsumerSettings
 from scriba.spark.link import Link, link
@@ -59,6 +61,7 @@ from scriba.spark.reading.positions import (
     cap,
     compare,
     from_json,
+    pack,
     ranges,
     settle,
     split,
@@ -66,6 +69,7 @@ from scriba.spark.reading.positions import (
     total,
     without_place,
 )
+from scriba.spark.reading.prefetch import Prefetch, offer, withdraw
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,6 +79,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 NAME: Final = "scriba"
+
+PREFETCH_MS: Final = 5_000
+"""How long the planner tries to read a small batch itself."""
 
 SHAPES_AGE_S: Final = 1.0
 """Topics and partitions are looked up again after this time; ends of logs at every trigger."""
@@ -117,19 +124,28 @@ def arrow_schema(headers: bool) -> "pa.Schema":
     return pa.schema(fields)
 
 
-class RangePartition(InputPartition):
+class RangesPartition(InputPartition):
     """One task's share of a read."""
 
-    def __init__(self, part: Range) -> None:
-        super().__init__(tuple(part))
+    def __init__(self, parts: Iterable[Range]) -> None:
+        super().__init__(tuple(tuple(part) for part in parts))
 
     @property
-    def range(self) -> Range:
-        return Range(*self.value)
+    def ranges(self) -> list[Range]:
+        return [Range(*part) for part in self.value]
 
 
 class ScribaDataSource(DataSource):
     """`spark.dataSource.register(ScribaDataSource)`, then `format("scriba")`."""
+
+    cores: ClassVar[int | None] = None
+    """Tasks that run at the same time, as far as that is known where reads are planned."""
+
+    @classmethod
+    def knowing(cls, cores: int) -> "type[ScribaDataSource]":
+        """The same for a session with so many cores: where reads are planned Spark tells nothing
+        of the session, but the class travels there."""
+        return type(cls.__name__, (cls,), {"cores": cores, "__module__": cls.__module__})
 
     @classmethod
     def name(cls) -> str:
@@ -139,10 +155,10 @@ class ScribaDataSource(DataSource):
         return columns(self.options.get("includeheaders", "false").strip().lower() == "true")
 
     def reader(self, schema: StructType) -> "ScribaReader":
-        return ScribaReader(read_options(self.options, streaming=False))
+        return ScribaReader(read_options(self.options, streaming=False), self.cores)
 
     def streamReader(self, schema: StructType) -> "ScribaStreamReader":
-        return ScribaStreamReader(read_options(self.options, streaming=True))
+        return ScribaStreamReader(read_options(self.options, streaming=True), self.cores)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
@@ -165,8 +181,9 @@ class ScribaDataSource(DataSource):
 class _Reading:
     """What tasks of both kinds of query do."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, cores: int | None = None) -> None:
         self.options = options
+        self.cores = cores
 
     def _link(self) -> Link:
         return link(self.options.client, ConsumerSettings)
@@ -175,21 +192,27 @@ class _Reading:
         return self.options.settings().default_api_timeout_ms
 
     def _cut(self, parts: list[Range]) -> list[InputPartition]:
-        options = self.options
-        pieces = split(parts, options.min_partitions, options.max_records_per_partition)
-        return [RangePartition(part) for part in pieces]
+        least, most = self.options.min_partitions, self.options.max_records_per_partition
+        pieces = split(parts, least, most)
+        return [RangesPartition(share) for share in pack(pieces, self.cores, least, most)]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        if not isinstance(partition, RangePartition):
+        if not isinstance(partition, RangesPartition):
             return iter(())  # Spark's stand-in when there is nothing to read
+        return self._rows(partition.ranges)
+
+    def _rows(
+        self, parts: Sequence[Range], limit_ms: int | None = None
+    ) -> "Iterator[pa.RecordBatch]":
         options = self.options
         return read(
             self._link(),
             options.settings(),
-            partition.range,
+            parts,
             strict=options.fail_on_data_loss,
             headers=options.headers,
             schema=arrow_schema(options.headers),
+            limit_ms=limit_ms,
         )
 
 
@@ -219,8 +242,8 @@ class ScribaReader(_Reading, DataSourceReader):
 class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A streaming query. All but `read` runs in the planner, which keeps what is below."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        super().__init__(options)
+    def __init__(self, options: ReadOptions, cores: int | None = None) -> None:
+        super().__init__(options, cores)
         self._initial: dict[str, Any] | None = None
         self._shapes: lookup.Shapes = {}
         self._shapes_at = -math.inf
@@ -228,6 +251,7 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         self._ceiling: Positions | None = None
         self._published: Positions = {}
         self._last_batch = -math.inf
+        self._prefetch = Prefetch(options)
 
     # -- where to read ---------------------------------------------------------------------------
 
@@ -344,6 +368,7 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
     # -- batches ---------------------------------------------------------------------------------
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        withdraw(self)
         first = end.get(SINCE, start["topics"]) if INITIAL in start else start["topics"]
         begin, stop = from_json(first), from_json(end["topics"])
         new = without_place(begin, stop)
@@ -352,7 +377,21 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
                 self._link().cluster, new, EARLIEST, self.options.isolation, self._limit()
             )
             begin = settle(begin, stop, self._found(find))
-        return self._cut(ranges(begin, stop))
+        parts = ranges(begin, stop)
+        if self._prefetch.wanted(parts) and (rows := self._small(parts)) is not None:
+            offer(self, rows)
+            return [RangesPartition(parts)]
+        return self._cut(parts)
+
+    def _small(self, parts: list[Range]) -> "list[pa.RecordBatch] | None":
+        """All rows of ranges that are few; None when they are larger than they were thought to be,
+        or cannot be read now: tasks are tried again, and tell what is wrong."""
+        limit_ms = min(self._limit(), PREFETCH_MS)
+        try:
+            return self._prefetch.bounded(self._rows(parts, limit_ms))
+        except (ClientError, DataLoss) as failure:
+            log.info("left to tasks: %s", failure)
+            return None
 
     def _found(
         self, find: Coroutine[Any, Any, dict[TopicPartition, int]]
