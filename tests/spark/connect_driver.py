@@ -8,14 +8,19 @@ It starts a server of its own, which runs in a Java process as a cluster's would
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from scriba.spark import ExactlyOnceSink, register
+from scriba.spark.reasons import busy
+
+T = TypeVar("T")
+ATTEMPTS = 5
 
 
 class CrashOnce:
@@ -36,14 +41,21 @@ class Copies:
         self.folder = folder
         reader = spark.readStream.format("scriba")
         self.rows = reader.options(
-            **self.broker, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="40"
+            **self.broker, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="20"
         ).load()
 
     def once(self, target: str, checkpoint: str, tasks: str, **options: str) -> str | None:
         """Runs to the end; what it ended with."""
         given = {**self.broker, "topic": target, "tasks": tasks, **options}
         sink = ExactlyOnceSink(given, watch=CrashOnce(f"{self.folder}/scar"))
-        return self.run(self.rows.writeStream.foreachBatch(sink), checkpoint)
+        noted = f"{self.folder}/on-driver"
+
+        def write(rows: DataFrame, batch: int) -> None:
+            sink(rows, batch)
+            if sink.last is not None and sink.last.on_driver:
+                Path(noted).touch()
+
+        return self.run(self.rows.writeStream.foreachBatch(write), checkpoint)
 
     def often(self, target: str, checkpoint: str) -> str | None:
         rows = self.rows.select("key", "value")
@@ -52,12 +64,23 @@ class Copies:
         )
 
     def run(self, writer: Any, checkpoint: str) -> str | None:
+        stream = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
         try:
-            writer = writer.option("checkpointLocation", checkpoint)
-            writer.trigger(availableNow=True).start().awaitTermination()
+            patiently(lambda: stream.start().awaitTermination())
         except Exception as failure:
             return str(failure)
         return None
+
+
+def patiently(work: Callable[[], T]) -> T:
+    """Does it again when a Python process of Spark was not up within ten seconds."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return work()
+        except Exception as failure:
+            if not busy(failure):
+                raise
+    return work()
 
 
 def main(bootstrap: str, source: str, once: str, often: str, folder: str, java: str) -> None:
@@ -75,7 +98,8 @@ def main(bootstrap: str, source: str, once: str, often: str, folder: str, java: 
     }
     rows = spark.read.format("scriba").options(**copies.broker, subscribe=once)
     rows = rows.option("kafka.isolation.level", "read_committed").load()
-    told["values"] = sorted(row.value.decode() for row in rows.select("value").collect())
+    found = patiently(rows.select("value").collect)
+    told["values"] = sorted(row.value.decode() for row in found)
     sys.stdout.write(json.dumps(told) + "\n")
     spark.stop()
 

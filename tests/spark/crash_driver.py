@@ -1,21 +1,28 @@
 """A driver that dies: copies one topic into another, and kills itself with everything it started.
 
-    python crash_driver.py BOOTSTRAP SOURCE TARGET CHECKPOINT STEP JAVA-OPTIONS
+    python crash_driver.py BOOTSTRAP SOURCE TARGET CHECKPOINT STEP BATCH JAVA-OPTIONS
 
 It must lead a process group of its own, since that is what it kills: itself, its JVM and the
-workers, all at once, before the step of the sink that is named.
+workers, all at once, before the step of the sink that is named, in the first batch or a later one.
+Tasks write the first, and the driver those after it.
 """
 
 import os
 import signal
 import sys
+from collections import Counter
 
 from scriba.spark import ExactlyOnceSink, session
 
 
-def main(bootstrap: str, source: str, target: str, checkpoint: str, fatal: str, java: str) -> None:
+def main(
+    bootstrap: str, source: str, target: str, checkpoint: str, fatal: str, batch: str, java: str
+) -> None:
+    steps = Counter[str]()
+
     def watch(step: str) -> None:
-        if step == fatal:
+        steps[step] += 1
+        if step == fatal and steps[step] == int(batch):
             os.killpg(0, signal.SIGKILL)
 
     broker = {"kafka.bootstrap.servers": bootstrap}

@@ -33,3 +33,4 @@ def test_a_stream_is_written_once_by_way_of_spark_connect(
     assert "crashed after the commit" in told["crashed"]
     assert (told["again"], told["often"]) == (None, None)
     assert told["values"] == values
+    assert (tmp_path / "on-driver").exists()  # the last batch

@@ -16,15 +16,19 @@ from .conftest import JAVA, Desk, available_now
 
 DRIVER = Path(__file__).parent / "crash_driver.py"
 
-FEW = ("write", "commit", "committed")
-"""Before anything is written; when all but the commit is done; when all is, and Spark not told."""
+FEW = [("write", 1), ("commit", 1), ("mark", 2), ("committed", 2)]
+"""Before tasks write anything; when all but the commit is done; when the driver has written its
+rows; when all is done, and Spark not told."""
 
-STEPS = ("take over", "begin", "mark", *FEW) if os.environ.get("SCRIBA_CHAOS") else FEW
+ALL = [(step, 1) for step in ("take over", "begin", "write", "mark", "commit", "committed")]
+ALL += [(step, 2) for step, _ in ALL[1:]]
+
+STEPS = ALL if os.environ.get("SCRIBA_CHAOS") else FEW
 
 
-def die(desk: Desk, source: str, target: str, checkpoint: str, step: str) -> None:
-    """Runs a driver that kills itself before this step."""
-    words = [desk.broker.bootstrap, source, target, checkpoint, step, JAVA]
+def die(desk: Desk, source: str, target: str, checkpoint: str, step: str, batch: int) -> None:
+    """Runs a driver that kills itself before this step of a batch."""
+    words = [desk.broker.bootstrap, source, target, checkpoint, step, str(batch), JAVA]
     command = [sys.executable, str(DRIVER), *words]
     child = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
     try:
@@ -34,9 +38,9 @@ def die(desk: Desk, source: str, target: str, checkpoint: str, step: str) -> Non
             os.killpg(child.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize(("step", "batch"), STEPS)
 def test_a_killed_driver_neither_loses_nor_repeats_a_row(
-    desk: Desk, new_topic: Callable[[], str], step: str
+    desk: Desk, new_topic: Callable[[], str], step: str, batch: int
 ) -> None:
     source, target = new_topic(), new_topic()
     desk.create(source, 2)
@@ -44,7 +48,7 @@ def test_a_killed_driver_neither_loses_nor_repeats_a_row(
     values = [f"{n:03}" for n in range(120)]
     desk.fill(source, {0: values[::2], 1: values[1::2]})
     checkpoint = desk.checkpoint()
-    die(desk, source, target, checkpoint, step)
+    die(desk, source, target, checkpoint, step, batch)
     sink = ExactlyOnceSink({**desk.kafka, "topic": target})
     available_now(desk.stream(source, maxOffsetsPerTrigger="50"), checkpoint, sink)
     written = desk.read(target, **{"kafka.isolation.level": "read_committed"})

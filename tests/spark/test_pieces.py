@@ -24,6 +24,7 @@ from scriba.spark.reading.positions import (
     cap,
     compare,
     from_json,
+    pack,
     ranges,
     settle,
     split,
@@ -33,6 +34,7 @@ from scriba.spark.reading.positions import (
 )
 from scriba.spark.sessions import official, session, with_deep_stack
 from scriba.spark.writing.exactly_once import check_disjoint
+from scriba.spark.writing.on_driver import SmallBatches
 from scriba.spark.writing.partitioning import Placing, by_topic
 from scriba.spark.writing.task_writer import TaskRepeated, Written
 
@@ -167,6 +169,66 @@ def test_cut_ranges_cover_the_same_offsets(
     assert [o for r in pieces for o in range(r.start, r.end)] == [
         o for r in whole for o in range(r.start, r.end)
     ]
+
+
+@given(
+    positions,
+    steps,
+    st.none() | st.integers(1, 8),
+    st.none() | st.integers(1, 12),
+    st.none() | st.integers(1, 400),
+)
+def test_ranges_share_tasks_and_stay_whole_and_in_order(
+    start: Positions, further: list[int], cores: int | None, least: int | None, most: int | None
+) -> None:
+    pieces = split(ranges(start, ahead(start, further)), least, most)
+    packed = pack(pieces, cores, least, most)
+    assert sorted(part for task in packed for part in task) == sorted(pieces)
+    assert all(task and [*task] == [part for part in pieces if part in task] for task in packed)
+    assert len(packed) >= min(least or 0, len(pieces))
+    if most is not None:
+        assert all(sum(part.size for part in task) <= most for task in packed)
+
+
+def test_there_are_as_many_tasks_as_cores_and_fewer_for_little() -> None:
+    few = [Range("a", "id", partition, 0, 200) for partition in range(100)]
+    assert [sum(part.size for part in task) for task in pack(few, 2)] == [10_000] * 2
+    assert len(pack(few, 64)) == len(pack(few)) == 10
+    assert len(pack(few[:3], 2)) == 1
+    assert len(pack(few[:3], 2, least=3)) == 3
+    assert len(pack(few, 2, most_records=400)) == 50
+    many = [part._replace(end=1_000_000) for part in few]
+    assert len(pack(many, 2)) == 100
+    uneven = [Range("a", "id", 0, 0, 90_000), *few[1:]]
+    assert sorted(len(task) for task in pack(uneven, 2)) == [1, 99]
+
+
+def test_the_driver_takes_batches_after_small_ones_and_learns_from_what_was_too_large() -> None:
+    small, taken = SmallBatches(10), []
+    for rows in (5, 5, 50, 50, 5, 5, 50, 5, 5, 5, 50, 5, 5, 5, 5, 5):
+        tries = small.expected()
+        if tries:
+            small.tried()
+        fits = tries and rows <= 10
+        small.written(rows, by_driver=fits)
+        taken.append("tasks" if not tries else "driver" if fits else "both")
+    assert taken == [
+        *("tasks", "driver", "both", "tasks", "tasks", "driver"),
+        *("both", "tasks", "driver", "driver"),
+        *("both", "tasks", "driver", "driver", "driver", "driver"),
+    ]
+    never = SmallBatches(0)
+    never.written(0, by_driver=False)
+    assert not never.expected()
+    unlucky = SmallBatches(10)
+    unlucky.written(1, by_driver=False)
+    tried = 0
+    for _ in range(100):  # rows are few, but larger than they may be
+        if unlucky.expected():
+            unlucky.tried()
+            tried += 1
+        unlucky.written(1, by_driver=False)
+    assert tried < 10
 
 
 def test_what_went_missing_is_told_with_what_to_do() -> None:

@@ -20,7 +20,7 @@ from scriba.client import SyncProducer, TopicPartition
 from scriba.client.errors import ProducerFenced
 from scriba.client.settings import ProducerSettings
 from scriba.peers.errors import BrokerError
-from scriba.spark import ExactlyOnceSink, Figures, OptionError, figures
+from scriba.spark import ExactlyOnceSink, Figures, OptionError, Outcome, figures
 from scriba.spark.link import Link
 from scriba.spark.options import write_options
 from scriba.spark.origin import cores, shuffled
@@ -41,12 +41,33 @@ class Crash(Exception):
     pass
 
 
-def crash_at(fatal: str) -> Callable[[str], None]:
+def crash_at(fatal: str, batch: int = 1) -> Callable[[str], None]:
+    """Before this step of a run's first batch, or of a later one."""
+    steps = Counter[str]()
+
     def watch(step: str) -> None:
-        if step == fatal:
+        steps[step] += 1
+        if step == fatal and steps[step] == batch:
             raise Crash(step)
 
     return watch
+
+
+class Outcomes:
+    """Writes by a sink, and keeps what became of each batch."""
+
+    def __init__(self, sink: ExactlyOnceSink) -> None:
+        self.sink = sink
+        self.all: list[Outcome] = []
+
+    def __call__(self, rows: DataFrame, batch: int) -> None:
+        self.sink(rows, batch)
+        assert self.sink.last is not None
+        self.all.append(self.sink.last)
+
+    @property
+    def on_driver(self) -> list[bool]:
+        return [each.on_driver for each in self.all]
 
 
 def sink_of(desk: Desk, topic: str, **options: str) -> ExactlyOnceSink:
@@ -112,14 +133,9 @@ def test_a_stream_is_written_once_wherever_its_driver_dies(
             available_now(desk.stream(source), checkpoint, sink)
     assert committed(desk, target) == values
     desk.fill(source, {0: ["more"]})
-    sink, outcomes = sink_of(desk, target), []
-
-    def noting(rows: DataFrame, batch: int) -> None:
-        sink(rows, batch)
-        outcomes.append(sink.last)
-
-    available_now(desk.stream(source), checkpoint, noting)
-    assert [(done.rows, done.repeated) for done in outcomes] == [(0, True), (1, False)]
+    outcomes = Outcomes(sink_of(desk, target))
+    available_now(desk.stream(source), checkpoint, outcomes)
+    assert [(done.rows, done.repeated) for done in outcomes.all] == [(0, True), (1, False)]
     assert committed(desk, target) == [*values, "more"]
 
 
@@ -144,6 +160,115 @@ def test_rows_that_the_driver_has_are_written_once_wherever_it_dies(
             available_now(desk.stream(source), checkpoint, write)
     assert committed(desk, target) == values
     assert written == [False]
+
+
+def test_small_batches_are_written_by_the_driver_once_wherever_it_dies(
+    desk: Desk, new_topic: Callable[[], str]
+) -> None:
+    """The first batch of a run is written by tasks, the second by the driver, which dies."""
+    source, target = new_topic(), new_topic()
+    desk.create(source, 1)
+    desk.create(target, 3)
+    checkpoint = desk.checkpoint()
+    values = [f"{n:02}" for n in range(15)]
+    desk.fill(source, {0: values})
+    stream = desk.stream(source, maxOffsetsPerTrigger="2")
+    for step in STEPS[1:]:
+        sink = ExactlyOnceSink({**desk.kafka, "topic": target}, watch=crash_at(step, batch=2))
+        outcomes = Outcomes(sink)
+        with pytest.raises(StreamingQueryException, match=step):
+            available_now(stream, checkpoint, outcomes)
+        assert outcomes.on_driver == [False]
+    outcomes = Outcomes(sink_of(desk, target))
+    available_now(stream, checkpoint, outcomes)
+    assert [(done.repeated, done.on_driver) for done in outcomes.all] == [
+        (True, False),
+        (False, False),
+        (False, True),
+    ]
+    assert committed(desk, target) == values
+
+
+def test_the_driver_writes_rows_where_and_as_tasks_would(
+    desk: Desk, new_topic: Callable[[], str]
+) -> None:
+    source, one, two = new_topic(), new_topic(), new_topic()
+    desk.create(source, 1)
+    desk.create(one, 3)
+    desk.create(two, 3)
+    desk.fill(source, {0: [f"{n}" for n in range(40)]})
+    rows = desk.stream(source, maxOffsetsPerTrigger="20").selectExpr(
+        f"if(offset % 2 = 0, '{one}', '{two}') as topic",
+        "if(offset % 5 = 0, 2, null) as partition",
+        "if(offset % 3 = 0, null, concat('key-', offset % 4)) as key",
+        "if(offset % 7 = 0, null, cast(value as string)) as value",
+        "if(offset % 4 = 0, array(named_struct('key', 'h', 'value', value)), null) as headers",
+        "offset as ignored",
+    )
+    written = []
+    for most in ("20", "0"):
+        sink = ExactlyOnceSink(
+            {**desk.kafka, "topics": f"{one},{two}", "maxRecordsOnDriver": most, "sinkId": most}
+        )
+        outcomes = Outcomes(sink)
+        available_now(rows, desk.checkpoint(), outcomes)
+        assert outcomes.on_driver == [False, most != "0"]
+        assert [each.rows for each in outcomes.all] == [20, 20]
+        written.append(desk.read(f"{one},{two}", includeHeaders="true").orderBy("offset").collect())
+    once = written[0]
+    assert len(once) == 40
+    places = Counter((row.topic, row.partition, row.key, row.value) for row in once)
+    both = Counter((row.topic, row.partition, row.key, row.value) for row in written[1])
+    keyed = [place for place in places if place[2] is not None]
+    assert len(keyed) > 10
+    assert all(both[place] == 2 * places[place] for place in keyed)
+    assert sum(row.headers is not None for row in once) == 10
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rows", "taken"),
+    [
+        ("12911", "explode(sequence(1, n))", [False, True, False, False, True]),
+        ("1191", "if(n < 9, 'x', repeat('x', 400000))", [False, True, False, True]),
+    ],
+)
+def test_a_batch_too_large_for_the_driver_is_left_to_tasks(
+    desk: Desk, new_topic: Callable[[], str], sizes: str, rows: str, taken: list[bool]
+) -> None:
+    source, target = new_topic(), new_topic()
+    desk.create(source, 1)
+    desk.create(target, 2)
+    desk.fill(source, {0: [*sizes]})
+    numbers = desk.stream(source, maxOffsetsPerTrigger="1")
+    numbers = numbers.selectExpr("cast(cast(value as string) as int) as n")
+    made = numbers.selectExpr(f"{rows} as made").selectExpr("cast(made as string) as value")
+    most = "4" if "explode" in rows else "100"
+    outcomes = Outcomes(sink_of(desk, target, maxRecordsOnDriver=most))
+    available_now(made, desk.checkpoint(), outcomes)
+    assert outcomes.on_driver == taken
+    assert {each.attempts for each in outcomes.all} == {1}
+    count = sum(map(int, sizes)) if "explode" in rows else len(sizes)
+    assert len(committed(desk, target)) == len(desk.values(desk.read(target))) == count
+
+
+def test_state_is_counted_once_when_a_batch_is_too_large_for_the_driver(
+    desk: Desk, new_topic: Callable[[], str]
+) -> None:
+    source, target = new_topic(), new_topic()
+    desk.create(source, 1)
+    desk.create(target, 1)
+    desk.fill(source, {0: [*"aaaabaabcabc"]})
+    stream = desk.stream(source, maxOffsetsPerTrigger="3")
+    counts = stream.groupBy(F.col("value").cast("string").alias("key")).count()
+    rows = counts.select(F.concat_ws("=", "key", "count").alias("value"))
+    outcomes = Outcomes(sink_of(desk, target, maxRecordsOnDriver="2"))
+    writer = rows.writeStream.outputMode("update").foreachBatch(outcomes)
+    writer = writer.option("checkpointLocation", desk.checkpoint())
+    to_the_end(lambda: writer.trigger(availableNow=True).start())
+    assert outcomes.on_driver == [False, True, False, False]
+    assert committed(desk, target) == sorted(
+        ["a=3", "a=5", "b=1", "a=6", "b=2", "c=1", "a=7", "b=3", "c=2"]
+    )
 
 
 def test_a_query_with_state_goes_on_after_a_batch_that_was_committed_before(
@@ -354,35 +479,49 @@ def test_records_of_a_key_keep_their_order_and_listeners_hear_what_was_written(
             assert [n for _, _, n in ordered] == sorted(n for _, _, n in ordered)
 
 
+@pytest.mark.parametrize("earlier", [[], ["first"]], ids=["tasks", "driver"])
 def test_a_query_stopped_amid_a_batch_ends_quietly_and_goes_on_later(
-    desk: Desk, new_topic: Callable[[], str], caplog: pytest.LogCaptureFixture
+    desk: Desk,
+    new_topic: Callable[[], str],
+    caplog: pytest.LogCaptureFixture,
+    earlier: list[str],
 ) -> None:
+    """The driver would write it when there was a small one before."""
     source, target = new_topic(), new_topic()
     desk.create(source, 1)
     desk.create(target, 1)
-    desk.fill(source, {0: ["a", "b"]})
-    checkpoint, begun, go = desk.checkpoint(), desk.folder / "begun", desk.folder / "go"
+    checkpoint, begun, hold = desk.checkpoint(), desk.folder / "begun", desk.folder / "hold"
 
     def until_told(batches: Iterator[Any]) -> Iterator[Any]:
-        begun.touch()
-        while not go.exists():
+        if hold.exists():
+            begun.touch()
+        while hold.exists():
             time.sleep(0.05)
         yield from batches
 
     rows = desk.stream(source)
     held, steps = rows.mapInArrow(until_told, rows.schema), []
     sink = ExactlyOnceSink({**desk.kafka, "topic": target}, watch=steps.append)
-    query = held.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint).start()
+    writer = held.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
+    if earlier:
+        desk.fill(source, {0: earlier})
+        query = writer.start()
+        query.processAllAvailable()
+        steps.clear()
+    hold.touch()
+    desk.fill(source, {0: ["a", "b"]})
+    if not earlier:
+        query = writer.start()
     eventually(begun.exists)
     caplog.clear()
     query.stop()
     told = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.getMessage() for record in told] == []
     assert query.exception() is None
-    assert steps == ["take over", "begin", "write", "abort"]
-    go.touch()
+    assert steps == [*([] if earlier else ["take over"]), "begin", "write", "abort"]
+    hold.unlink()
     available_now(rows, checkpoint, sink_of(desk, target))
-    assert committed(desk, target) == ["a", "b"]
+    assert committed(desk, target) == ["a", "b", *earlier]
 
 
 def test_progress_that_is_noted_later_is_for_other_sinks(

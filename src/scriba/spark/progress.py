@@ -33,6 +33,8 @@ class Outcome:
     """Whether it had been committed before, and was left out."""
     transaction_ms: float = 0.0
     """From the begin of the transaction to the end of its commit."""
+    on_driver: bool = False
+    """Whether the driver wrote the rows itself, as those of a small batch."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ Rows go to the tasks by target partition, so that each partition is written by o
 counts its rows from zero. A task that runs a second time cannot know what its first run wrote, so
 it refuses; the driver then aborts the transaction and begins the batch anew, under a new epoch that
 shuts out whatever the old tasks still send. Commit by two drivers at once is not possible either:
-the one that took the transactional id first is fenced, and fails.
+the one that took the transactional id first is fenced, and fails. The rows of a small batch are
+brought to the driver, which writes them as the only task of the transaction (see `on_driver`).
 
 What must never happen: a commit of anything but exactly the rows of one batch and its marker.
 """
@@ -23,7 +24,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,6 +43,7 @@ from scriba.spark.origin import BatchStopped, Origin, cores, origin, shuffled, s
 from scriba.spark.progress import Outcome, keep
 from scriba.spark.reading.fetching import Repeated
 from scriba.spark.reasons import reason
+from scriba.spark.writing.on_driver import SmallBatches, fetch
 from scriba.spark.writing.partitioning import Placing, write_batch
 from scriba.spark.writing.targets import TAKEN, check_columns, targets
 from scriba.spark.writing.task_writer import Identity, TaskRepeated, TaskWriter, Written
@@ -75,20 +77,29 @@ class WriteTask:
                 f"task {context.partitionId()} is tried again; what its first attempt wrote is not "
                 "known, so the batch begins anew"
             )
-        done = self.write(link(self.client, ProducerSettings), batches)
+        done = self.write(link(self.client, ProducerSettings), batches, alone=False)
         told = Repeated(json.dumps(done)).column(1)
         yield pa.RecordBatch.from_arrays([told], names=["written"])
 
-    def write(self, here: Link, batches: Iterable[pa.RecordBatch]) -> list[Written]:
-        writer = TaskWriter(here, ProducerSettings.build(self.client, {}), self.identity)
+    def write(self, here: Link, batches: Iterable[pa.RecordBatch], *, alone: bool) -> list[Written]:
+        """`alone` on the driver, which knows that nobody else has the identity."""
+        settings = ProducerSettings.build(self.client, {})
+        writer = TaskWriter(here, settings, self.identity, alone=alone)
         placing = Placing(self.counts, 0)
         for batch in batches:
             write_batch(writer, placing, batch, self.topic)
         return writer.finish()
 
 
-Carry = Callable[[WriteTask], list[Written]]
-"""Has the rows of a batch written by a task, or by several."""
+class Carried(NamedTuple):
+    """The rows of a batch, as they were written."""
+
+    written: list[Written]
+    on_driver: bool
+
+
+Carry = Callable[[WriteTask], Carried]
+"""Has the rows of a batch written, by tasks or by the driver."""
 
 
 def _unwatched(step: str) -> None:
@@ -113,6 +124,8 @@ class ExactlyOnceSink:
         self._transactions: SinkTransactions | None = None
         self._marker: Marker | None = None
         self._cores = 0
+        self._shuffled: bool | None = None
+        self._small = SmallBatches(self.options.max_on_driver)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Spark Connect carries it to its server: as it was when it was made."""
@@ -120,12 +133,15 @@ class ExactlyOnceSink:
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
         def plan(counts: dict[str, int]) -> Carry:
-            planned = self._plan(rows, counts)
-            return lambda task: [
-                Written(*place)
-                for row in planned.mapInArrow(cast(Any, task), _WRITTEN).collect()
-                for place in json.loads(row.written)
-            ]
+            names = check_columns(rows.schema, self.options)
+            if self.options.topic:
+                names.discard("topic")
+
+            def carry(task: WriteTask) -> Carried:
+                carried = self._by_driver(rows, names, task)
+                return carried or self._by_tasks(self._plan(rows, names, counts), task)
+
+            return carry
 
         if not self._write(rows.sparkSession, batch_id, plan):
             # Spark ends a query with state whose batch was not computed, needed or not.
@@ -141,7 +157,7 @@ class ExactlyOnceSink:
 
         def plan(counts: dict[str, int]) -> Carry:
             here, batches = self._here(), make().to_batches()
-            return lambda task: task.write(here, batches)
+            return lambda task: Carried(task.write(here, batches, alone=True), True)
 
         return self._write(session, batch_id, plan)
 
@@ -161,15 +177,41 @@ class ExactlyOnceSink:
         carry = plan(counts)
         for attempt in range(1, self.options.attempts + 1):
             begun = time.monotonic()
-            written = self._attempt(transactions, carry, counts, attempt)
-            if written is not None:
+            carried = self._attempt(transactions, carry, counts, attempt)
+            if carried is not None:
                 self._commit(transactions, Marker(owner.query, batch_id))
                 spent = (time.monotonic() - begun) * 1000
+                written, on_driver = carried
                 rows = sum(w.rows for w in written)
-                self._told(owner, Outcome(batch_id, rows, len(written), attempt, False, spent))
+                self._told(
+                    owner,
+                    Outcome(batch_id, rows, len(written), attempt, False, spent, on_driver),
+                )
                 break
             targets(here, self.options)  # nothing is tried again without them
         return True
+
+    def _by_driver(self, rows: DataFrame, names: set[str], task: WriteTask) -> Carried | None:
+        """None when the batch is not small, or not expected to be."""
+        if not self._small.expected():
+            return None
+        self._small.tried()
+        found = fetch(rows, names, self._small.most_rows)
+        if found is None:
+            log.info("a batch is larger than those before: tasks write it")
+            return None
+        written = task.write(self._here(), found.to_batches(), alone=True)
+        self._small.written(found.num_rows, by_driver=True)
+        return Carried(written, True)
+
+    def _by_tasks(self, planned: DataFrame, task: WriteTask) -> Carried:
+        written = [
+            Written(*place)
+            for row in planned.mapInArrow(cast(Any, task), _WRITTEN).collect()
+            for place in json.loads(row.written)
+        ]
+        self._small.written(sum(place.rows for place in written), by_driver=False)
+        return Carried(written, False)
 
     def _origin(self, session: SparkSession, batch_id: int) -> Origin:
         """In Spark Connect, where the run is not told, this object serves a single one."""
@@ -211,15 +253,12 @@ class ExactlyOnceSink:
         self._transactions, self._owner, self._marker = transactions, owner, marker
         return transactions
 
-    def _plan(self, rows: DataFrame, counts: dict[str, int]) -> DataFrame:
+    def _plan(self, rows: DataFrame, names: set[str], counts: dict[str, int]) -> DataFrame:
         """The rows as tasks write them: with topic and partition, and by these to the tasks."""
-        names = check_columns(rows.schema, self.options)
-        if self.options.topic:
-            names.discard("topic")
         placed = rows.select(*(_written(name) for name in TAKEN if name in names))
         tasks = min(self._tasks(rows.sparkSession), sum(counts.values()))
         if tasks == 1:
-            alone = self.options.tasks == 1 or not shuffled(rows)
+            alone = self.options.tasks == 1 or not self._are_shuffled(rows)
             return placed.coalesce(1) if alone else placed.repartition(1)
         place = _place_udf(counts, self.options.topic)
         key = F.col("key") if "key" in names else F.lit(None).cast("binary")
@@ -229,6 +268,13 @@ class ExactlyOnceSink:
             chosen = F.coalesce(F.col("partition"), chosen)
         placed = placed.withColumn("partition", chosen)
         return placed.repartitionById(tasks, _task_of(topic, counts, tasks))
+
+    def _are_shuffled(self, rows: DataFrame) -> bool:
+        """Found out once: it takes a planning of the whole query, which is the same in all of its
+        batches."""
+        if self._shuffled is None:
+            self._shuffled = shuffled(rows)
+        return self._shuffled
 
     def _tasks(self, session: SparkSession) -> int:
         if self.options.tasks is not None:
@@ -242,15 +288,15 @@ class ExactlyOnceSink:
         carry: Carry,
         counts: dict[str, int],
         attempt: int,
-    ) -> list[Written] | None:
+    ) -> Carried | None:
         """Writes the batch once; None when it has to begin anew."""
         self._watch("begin")
         places = [TopicPartition(t, p) for t, n in counts.items() for p in range(n)]
         identity = transactions.begin(places)
         self._watch("write")
         try:
-            written = carry(WriteTask(self.options, identity, counts))
-            check_disjoint(written)
+            carried = carry(WriteTask(self.options, identity, counts))
+            check_disjoint(carried.written)
         except Exception as failure:
             self._watch("abort")
             transactions.abort()
@@ -261,7 +307,7 @@ class ExactlyOnceSink:
                 raise
             log.warning("the batch begins anew, as its tasks failed: %s", reason(failure))
             return None
-        return written
+        return carried
 
     def _commit(self, transactions: SinkTransactions, marker: Marker) -> None:
         # Unless it is committed for certain, the sink is taken over anew and the marker tells.

@@ -100,11 +100,15 @@ class _Lane:
 
 
 class TaskWriter:
-    def __init__(self, link: Link, settings: ProducerSettings, identity: Identity) -> None:
+    def __init__(
+        self, link: Link, settings: ProducerSettings, identity: Identity, *, alone: bool = False
+    ) -> None:
+        """`alone` when nobody else can have written under the identity before."""
         self._link = link
         self._cluster = link.cluster
         self._settings = settings
         self._identity = identity
+        self._alone = alone or identity.transactional_id is None
         self._codec = codec_named(settings.compression_type) or Codec.NONE
         self._lanes: dict[TopicPartition, _Lane] = {}
         self._waiting: set[TopicPartition] = set()
@@ -349,7 +353,7 @@ class TaskWriter:
         without writing them.
         """
         new = [lane for lane in lanes if not lane.claimed]
-        if not new or self._identity.transactional_id is None:
+        if not new or self._alone:
             return
         topics: dict[str, TopicRequest] = {}
         for lane in new:
