@@ -1,5 +1,6 @@
 """The short way of a repeated Produce: it answers as the ordinary way does, or is not taken."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -80,6 +81,19 @@ class Writer:
         assert (told.topic_id if version >= 13 else told.name) == (id if version >= 13 else topic)
         return told.partition_responses
 
+    async def configure(self, name: str, value: str) -> None:
+        """Sets a setting of the topic, and waits until its partitions have it."""
+        change = IncrementalAlterConfigsRequestAlterableConfig(
+            name=name, config_operation=SET, value=value
+        )
+        resource = IncrementalAlterConfigsRequestAlterConfigsResource(
+            resource_type=TOPIC_RESOURCE, resource_name="t", configs=[change]
+        )
+        await self.peer.call(
+            IncrementalAlterConfigsRequest(resources=[resource]), 1, IncrementalAlterConfigsResponse
+        )
+        await self.node.replicas.settled()
+
     async def took_the_short_way(self, batch: bytes | bytearray, **how: Any) -> bool:
         before = self.node.counters.fastpath_produces
         await self.send(batch, **how)
@@ -98,6 +112,17 @@ def test_both_ways_give_the_same_answer(in_a_node: InANode, version: int, acks: 
             answer.base_offset = 0
         assert answers[0] == answers[1] == answers[2]
         assert node.replicas.find("t", 0).log.end_offset == 6
+
+    in_a_node(script)
+
+
+def test_acks_that_do_not_exist_are_refused_each_time(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open()
+        for _ in range(3):
+            (answer,) = await writer.send(writer.batch(), acks=5)
+            assert answer.error_code == ErrorCode.INVALID_REQUIRED_ACKS
+        assert node.replicas.find("t", 0).log.end_offset == 0
 
     in_a_node(script)
 
@@ -228,16 +253,7 @@ def test_new_settings_count_from_the_next_batch_on(in_a_node: InANode) -> None:
         writer = await Writer(node, world).open()
         for _ in range(2):
             await writer.send(writer.batch())
-        change = IncrementalAlterConfigsRequestAlterableConfig(
-            name="max.message.bytes", config_operation=SET, value="10"
-        )
-        resource = IncrementalAlterConfigsRequestAlterConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name="t", configs=[change]
-        )
-        await writer.peer.call(
-            IncrementalAlterConfigsRequest(resources=[resource]), 1, IncrementalAlterConfigsResponse
-        )
-        await node.replicas.settled()
+        await writer.configure("max.message.bytes", "10")
         (refused,) = await writer.send(writer.batch())
         assert refused.error_code == ErrorCode.MESSAGE_TOO_LARGE
 
@@ -266,3 +282,30 @@ def test_a_flush_for_each_batch_is_waited_for(in_a_node: InANode) -> None:
         assert node.counters.fastpath_produces == 0
 
     in_a_node(script, log_flush_interval_messages=1)
+
+
+@pytest.mark.parametrize("flushing", [False, True])
+def test_a_stricter_flush_policy_counts_from_the_next_batch_on(
+    in_a_node: InANode, flushing: bool
+) -> None:
+    """Also while a flush is under way that covers less than what counts already."""
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        writer = await Writer(node, world).open()
+        ended = asyncio.ensure_future(node.wait_stopped())
+        await writer.send(writer.batch())
+        partition = node.replicas.find("t", 0)
+        if flushing:
+            partition._ask_for_flush()
+            await asyncio.sleep(0)
+            await writer.send(writer.batch())
+        end = partition.log.end_offset
+        await writer.configure("flush.messages", "1")
+        assert partition.high_watermark.value == end, "what was readable stays so"
+        (answer,) = await writer.send(writer.batch())
+        assert (answer.error_code, answer.base_offset) == (0, end)
+        assert partition.log.flushed_offset == partition.high_watermark.value == end + 2
+        assert not ended.done(), "the node goes on"
+        ended.cancel()
+
+    in_a_node(script)

@@ -183,7 +183,7 @@ class ProduceLanes:
         node = self._node
         version = int.from_bytes(frame[2:4], "big")
         at = _records_at(frame, version)
-        if not 0 < at <= MOST_PREFIX or request.acks == 0 or not node.access.open:
+        if not 0 < at <= MOST_PREFIX or request.acks not in (1, -1) or not node.access.open:
             return
         topic = request.topic_data[0]
         name = topic.name if version < BY_ID_FROM else node.topic_name(topic.topic_id)

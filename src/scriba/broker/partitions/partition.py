@@ -174,8 +174,7 @@ class Partition:
                 self._oldest_unflushed_ms = -1
                 await self.log.flush()
                 self.flushed.advance(self.log.flushed_offset)
-                if self.leader is not None:
-                    self._move(self.leader.on_append(self._counted_end()))
+                self.refresh()
                 if not self.syncs:
                     break
         except KafkaError as error:
@@ -188,8 +187,10 @@ class Partition:
 
     def refresh(self) -> None:
         """Brings the watermarks up to date after a change outside of `append`."""
-        if self.leader is not None:
-            self._move(self.leader.on_append(self._counted_end()))
+        leader = self.leader
+        if leader is not None:
+            # What counted before the flush policy became stricter counts on.
+            self._move(leader.on_append(max(self._counted_end(), leader.own_end)))
 
     def _move(self, high_watermark: int) -> None:
         if high_watermark > self.high_watermark.value:
