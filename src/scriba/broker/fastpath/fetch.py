@@ -139,13 +139,14 @@ class FetchLane:
             partition_max_bytes=asked.partition_max_bytes,
         )
 
-    def asks(self, offset: int, epoch: int, wait_ms: int) -> FetchRequest:
-        """The request itself, as the ordinary way needs it."""
+    def asks(self, offset: int, epoch: int, wait_ms: float) -> FetchRequest:
+        """The request itself, as the ordinary way needs it. It is never encoded, so that what is
+        left of its time need not be whole milliseconds."""
         told = self.request
         (topic,) = told.topics
         wanted = [self.asked(offset)]
         return FetchRequest(
-            max_wait_ms=wait_ms,
+            max_wait_ms=wait_ms,  # type: ignore[arg-type]
             min_bytes=told.min_bytes,
             max_bytes=told.max_bytes,
             isolation_level=told.isolation_level,
@@ -410,7 +411,7 @@ class _Waiting(Promise):
             self._lanes.node.sessions.rewind(lane.session_id, self._epoch)
         answer = self._lanes.ordinary(
             self.connection,
-            lane.asks(self._offset, self._epoch, max(round(left * 1000), 0)),
+            lane.asks(self._offset, self._epoch, max(left * 1000, 0)),
             lane.header._replace(correlation_id=self._correlation_id),
         )
         if isinstance(answer, Parked):

@@ -4,5 +4,7 @@
 that delays, cuts and resets. `peer` is a bare protocol client. `single_node` and `coordinated` play
 one node under a seed's faults, the first with plain records, the other with groups, transactions
 and compaction. `cast` has clients that use groups and transactions, and `verdict` how their play
-ends; both run anywhere. `python -m scriba.testing.sim.run SEED` replays a seed.
+ends; both run anywhere. `differential` plays one seed with fast paths and without, and compares all
+that clients got and all files; its clients are the `repeaters`.
+`python -m scriba.testing.sim.run SEED` replays a seed.
 """

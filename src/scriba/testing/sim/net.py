@@ -37,6 +37,9 @@ class NetFaults:
     window: int = 1 << 16
     """Bytes a direction holds before its sender has to wait."""
     connect_timeout_ms: int = 30_000
+    steady: bool = False
+    """Whether a connection keeps the delay it was made with. Then it does not matter into how many
+    pieces its bytes are cut, and two nodes that send the same bytes are heard at the same times."""
 
 
 def _fail(code: int) -> OSError:
@@ -63,7 +66,7 @@ class Pipe:
     def push(self, data: bytes) -> None:
         net = self.link.net
         earliest = self.flying[-1][0] if self.flying else 0.0
-        due = max(earliest, net.loop.time() + net.delay())
+        due = max(earliest, net.loop.time() + self.link.delay())
         self.flying.append((due, data))
         self.held += len(data)
         net.note("send", self.link.number, len(data), zlib.crc32(data))
@@ -102,12 +105,16 @@ class Link:
         self.number = number
         self.hosts = hosts
         self.broken = False
+        self._steady = net.delay() if net.faults.steady else None
         there, back = self.pipes = (Pipe(self, net.faults.window), Pipe(self, net.faults.window))
         self.ends = (
             SimStream(self, hosts[1], incoming=back, outgoing=there),
             SimStream(self, hosts[0], incoming=there, outgoing=back),
         )
         """The end that connected, the end that accepted."""
+
+    def delay(self) -> float:
+        return self.net.delay() if self._steady is None else self._steady
 
     def reset(self, why: str) -> None:
         """Breaks both ends; what is in flight is lost."""

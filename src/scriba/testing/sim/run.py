@@ -2,7 +2,8 @@
 
 python -m scriba.testing.sim.run 17             one seed, with the end of its trace if it fails
 python -m scriba.testing.sim.run 0-999          a range of seeds, one line for each that fails
-python -m scriba.testing.sim.run -p records 17  the play: records, or coordinated (the default)
+python -m scriba.testing.sim.run -p records 17  the play: records, coordinated (the default), or
+                                                differential (with fast paths and without)
 """
 
 import argparse
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from scriba.testing.sim import coordinated, single_node
+from scriba.testing.sim import coordinated, differential, single_node
 
 
 class Report(Protocol):
@@ -34,6 +35,7 @@ class Report(Protocol):
 PLAYS: Final[dict[str, Callable[[int], Report]]] = {
     "records": single_node.run,
     "coordinated": coordinated.run,
+    "differential": differential.run,
 }
 
 
