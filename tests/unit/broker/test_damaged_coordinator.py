@@ -10,13 +10,14 @@ import pytest
 from scriba.broker.coordinators.shard import partition_for
 from scriba.broker.node import Node
 from scriba.cli.main import main
-from scriba.client import Admin, ClientError, NewTopic, TopicPartition
+from scriba.client import Admin, ClientError, NewTopic, Producer, TopicPartition
 from scriba.records.header import HEADER_SIZE, walk
 from scriba.runtime.loop.loop import run
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
 
 SHARDS = 3
+TRANSACTION_SHARDS = 2
 GROUPS = [f"group-{number}" for number in range(12)]
 PLACE = TopicPartition("orders", 0)
 Script = Callable[[Node, Admin], Awaitable[None]]
@@ -35,6 +36,7 @@ def play(script: Script, data: Path) -> None:
             "log.dirs": str(data),
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "offsets.topic.num.partitions": str(SHARDS),
+            "transaction.state.log.num.partitions": str(TRANSACTION_SHARDS),
         }
     )
 
@@ -78,9 +80,9 @@ async def only_the_hurt_shard_is_down(node: Node, admin: Admin) -> None:
     assert "scriba log repair" in events[0].text
 
 
-def damage_the_first_batch(data: Path) -> Path:
+def damage_the_first_batch(data: Path, partition: str = f"__consumer_offsets-{HURT}") -> Path:
     """Which a later one has superseded."""
-    directory = data / f"__consumer_offsets-{HURT}"
+    directory = data / partition
     path = directory / f"{0:020d}.log"
     content = bytearray(path.read_bytes())
     position, header = next(iter(walk(content)))
@@ -128,3 +130,44 @@ def test_a_flipped_offset_sets_the_partition_aside_and_says_how_to_mend_it(
     assert [f"scriba log repair {directory}" in line for line in lines].count(True) == 1
     assert main(["log", "repair", str(directory), "--yes"]) == 0
     play(all_are_back, tmp_path)
+
+
+async def two_transactions(node: Node, admin: Admin) -> None:
+    await admin.create_topics([NewTopic("orders", partitions=1)])
+    servers = f"127.0.0.1:{node.listeners[0].port}"
+    async with Producer(bootstrap_servers=servers, transactional_id="till") as producer:
+        for value in (b"first", b"second"):
+            async with producer.transaction():
+                await producer.send("orders", value)
+
+
+async def its_coordinator_is_down(node: Node, admin: Admin) -> None:
+    with pytest.raises(ClientError):
+        await admin.describe_transactions(["till"], timeout_ms=500)
+    (event,) = [e for e in node.events.since() if e.kind == "coordinator"]
+    assert "__transaction_state" in event.text
+    assert "scriba log repair" in event.text
+
+
+async def transactions_go_on(node: Node, admin: Admin) -> None:
+    found = await admin.describe_transactions(["till"])
+    assert found["till"].state == "CompleteCommit"
+    servers = f"127.0.0.1:{node.listeners[0].port}"
+    async with (
+        Producer(bootstrap_servers=servers, transactional_id="till") as producer,
+        producer.transaction(),
+    ):
+        written = await producer.send("orders", b"third")
+    assert written.offset == 4  # behind two records and their two markers
+
+
+def test_transactions_go_on_after_a_repair_of_their_coordinators_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    play(two_transactions, tmp_path)
+    shard = partition_for("till", TRANSACTION_SHARDS)
+    directory = damage_the_first_batch(tmp_path, f"__transaction_state-{shard}")
+    play(its_coordinator_is_down, tmp_path)
+    assert main(["log", "repair", str(directory), "--yes"]) == 0
+    assert "dropped offset 0" in capsys.readouterr().out
+    play(transactions_go_on, tmp_path)
