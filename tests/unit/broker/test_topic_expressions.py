@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from scriba.broker.access import Operation, Resource
-from scriba.broker.coordinators import coordination
+from scriba.broker.coordinators import cluster_topics
 from scriba.broker.node import Node
 from scriba.broker.request import Context
 from scriba.testing.sim.world import ProcessWorld
@@ -74,16 +74,16 @@ def test_topics_that_the_member_may_not_see_are_not_matched(in_a_node: InANode) 
 def test_many_topics_are_matched_in_slices(
     in_a_node: InANode, monkeypatch: pytest.MonkeyPatch, hidden: bool
 ) -> None:
-    monkeypatch.setattr(coordination, "SLICE_VISITS", 10)
-    monkeypatch.setattr(coordination, "SLICE_TOPICS", 2)
+    monkeypatch.setattr(cluster_topics, "SLICE_VISITS", 10)
+    monkeypatch.setattr(cluster_topics, "SLICE_TOPICS", 2)
     slices: list[str] = []
-    advance = coordination.TopicSearch.advance
+    advance = cluster_topics.TopicSearch.advance
 
-    def counted(search: coordination.TopicSearch) -> bool:
+    def counted(search: cluster_topics.TopicSearch) -> bool:
         slices.append(search.key[0])
         return advance(search)
 
-    monkeypatch.setattr(coordination.TopicSearch, "advance", counted)
+    monkeypatch.setattr(cluster_topics.TopicSearch, "advance", counted)
 
     async def script(node: Node, world: ProcessWorld) -> None:
         member = await Subscriber(node, world).ready()
