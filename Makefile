@@ -84,8 +84,9 @@ golden: setup ## record again what Apache Kafka's jars encode and declare
 	@tests/golden/make.sh
 	@java -cp '.cache/kafka/lib/*' tools/settings/DumpSettings.java > tests/unit/settings/kafka-4.3.0.tsv
 
-docs: $(READY) ## write the reference page and the clients' typed settings from the declarations
+docs: $(READY) ## write the pages of settings, metrics and events, and the clients' typed settings from the declarations
 	@$(PY) -m tools.reference
+	@$(PY) -m tools.telling
 	@$(PY) -m tools.keywords
 
 clean: ## remove what was built and cached, not the data

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
+from scriba.events import Event
 from scriba.instant import Instant
 from scriba.wire.schema import Message
 
@@ -48,14 +49,6 @@ class Caller(NamedTuple):
     fresh: bytes
     sees: Sees | None = None
     """None where everybody sees every topic."""
-
-
-class Event(NamedTuple):
-    """For the node's ring of events."""
-
-    kind: str
-    about: str
-    text: str
 
 
 @dataclass(slots=True)

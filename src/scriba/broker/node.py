@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import logging
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -33,12 +32,13 @@ from scriba.broker.jobs.aging import Aging
 from scriba.broker.jobs.compaction import Cleaning
 from scriba.broker.jobs.schedule import JOBS, run_forever
 from scriba.broker.metadata.controller import ControllerNode
-from scriba.broker.metrics import MetricsServer
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.api_entry import ApiEntry
 from scriba.broker.net.connection import Connection
 from scriba.broker.net.server import Limits, Server
-from scriba.broker.observe import Counters, Events
+from scriba.broker.observe.counters import Counters
+from scriba.broker.observe.events import Events
+from scriba.broker.observe.http import MetricsServer
 from scriba.broker.partitions.fetch_sessions import FetchSessions
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replicas import Replicas
@@ -48,6 +48,7 @@ from scriba.controller.features import SUPPORTED
 from scriba.controller.image import ClusterImage, Delta
 from scriba.controller.machine import effective_settings
 from scriba.errors import ErrorCode, KafkaError, error_code
+from scriba.events import EventKind
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
 from scriba.settings import NodeSettings
@@ -69,10 +70,7 @@ from scriba.wire.messages.brokers import (
     ControllerRegistrationRequestListener,
 )
 
-log = logging.getLogger(__name__)
-
 HAND_BACK_PAUSE_S: Final = 0.01
-REFUSED_TOLD_EVERY_MS: Final = 60_000
 LEAST_ROOM_BYTES: Final = 64 << 10
 """A log directory with less is full for a new partition: five files and a name."""
 PROTOCOL_NUMBERS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
@@ -116,7 +114,7 @@ class Node:
         self.access: Access = access or Open()
         self.tasks = Tasks()
         self.counters = Counters()
-        self.events = Events()
+        self.events = Events(world.clock)
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, world.rng)
         self.producer_ids = ProducerIds(self._allocate_producer_ids)
         self.internal_topics = INTERNAL_TOPICS
@@ -129,7 +127,9 @@ class Node:
         table = api_table()
         self.dispatch = Dispatch(self, faults.install(self, table) if faults else table)
         self._controller_dispatch = Dispatch(self, api_table(on_controller=True))
-        self.server = Server(world.net, world.clock, _limits(settings), self._handle, world.spoil)
+        self.server = Server(
+            world.net, world.clock, _limits(settings), self._handle, self.note, world.spoil
+        )
         self.listeners: list[Bound] = []
         self.controller_listeners: list[Bound] = []
         self.cluster_id = ""
@@ -148,8 +148,6 @@ class Node:
         self._all_dirs: list[LogDir] = []
         """Those, and the one of the metadata log if it has one of its own."""
         self._incarnation = world.rng.uuid()
-        self._refused_told: dict[str, int] = {}
-        """When to tell again that a directory takes no writes."""
         self._started = False
 
     # ---- start ----
@@ -240,6 +238,7 @@ class Node:
             tasks=self.tasks,
             on_refused=partial(self._on_refused, home.path),
             has_room=self._has_room,
+            note=self.note,
         )
         await self.controller.start(clean=home.clean, also=self.aging.at_start)
 
@@ -347,11 +346,12 @@ class Node:
         try:
             await self.replicas.checkpoint_high_watermarks()
         except KafkaError as error:
-            log.warning("high watermarks stay as they were last written: %s", error.message)
+            text = f"high watermarks stay as they were last written: {error.message}"
+            self.note(EventKind.SHUTDOWN_NOT_CLEAN, "high watermarks", text)
         try:
             await self.controller.stop()
         except KafkaError as error:
-            log.error("the metadata log is not closed cleanly: %s", error.message)
+            self.note(EventKind.SHUTDOWN_NOT_CLEAN, "metadata log", error.message)
         for directory in self._all_dirs:
             await directory.close(self.broker_epoch)
 
@@ -371,7 +371,8 @@ class Node:
                         return
                     await asyncio.sleep(HAND_BACK_PAUSE_S)
         except (TimeoutError, KafkaError) as error:
-            log.warning("controlled shutdown was not confirmed: %s", error)
+            text = f"the controller did not confirm: {error}"
+            self.note(EventKind.SHUTDOWN_NOT_CLEAN, "controlled shutdown", text)
 
     async def wait_stopped(self) -> None:
         """Waits for a failure that the node cannot go on from, and raises it."""
@@ -400,6 +401,11 @@ class Node:
             return self._controller_dispatch.table
         return self.dispatch.table
 
+    def api_entries(self) -> Iterator[ApiEntry]:
+        """All that is served, on whatever listener."""
+        yield from self.dispatch.table.values()
+        yield from self._controller_dispatch.table.values()
+
     def topic_name(self, topic_id: bytes) -> str | None:
         topic = self.image.topics_by_id.get(topic_id)
         return topic.name if topic is not None else None
@@ -420,8 +426,11 @@ class Node:
     def _set_fast_paths(self) -> None:
         self.fast_paths = self.settings.scriba_fast_paths and not self._handlers_asked
 
-    def note(self, kind: str, about: str, text: str) -> None:
-        self.events.note(self.world.clock.wall_ms(), kind, about, text)
+    def note(
+        self, kind: EventKind, about: str, text: str, failure: BaseException | None = None
+    ) -> None:
+        """Tells of an event: logged, counted, and kept for the console (see `Events`)."""
+        self.events.note(kind, about, text, failure)
 
     # ---- contact with the controller ----
 
@@ -455,11 +464,7 @@ class Node:
         needs it, so that all goes on by itself once the device takes writes.
         """
         self.counters.refused_writes += 1
-        now_ms = self.world.clock.mono_ms()
-        if now_ms >= self._refused_told.get(path, now_ms):
-            self._refused_told[path] = now_ms + REFUSED_TOLD_EVERY_MS
-            log.warning("%s takes no writes, reads go on: %s", path, what)
-            self.note("refused write", path, what)
+        self.note(EventKind.WRITE_REFUSED, path, f"takes no writes, reads go on: {what}")
 
     def _has_room(self) -> bool:
         """Whether a partition more can be made: some file system blocks for its files."""
@@ -467,7 +472,7 @@ class Node:
 
     def _on_storage_failure(self, directory: LogDir, store: Log | None, why: str) -> None:
         if store is None:
-            self.note("offline", directory.path, why)
+            self.note(EventKind.LOG_DIR_OFFLINE, directory.path, why)
             if all(each.offline for each in self._dirs):
                 # All it could do from here is to answer errors. A supervisor starts it again,
                 # which is what a device needs that has come back.

@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from scriba.broker.access import Access
-    from scriba.broker.observe import Counters
+    from scriba.broker.observe.counters import Counters
     from scriba.broker.request import Context
     from scriba.controller.image import ClusterImage
+    from scriba.events import EventKind
     from scriba.runtime.loop.tasks import Tasks
     from scriba.runtime.ports import Clock, World
     from scriba.settings import NodeSettings
@@ -55,8 +56,10 @@ class Authorization(Protocol):
 
 
 class EventLog(Protocol):
-    def note(self, kind: str, about: str, text: str) -> None:
-        """Keeps an event that an operator wants to know of."""
+    def note(
+        self, kind: EventKind, about: str, text: str, failure: BaseException | None = None
+    ) -> None:
+        """Tells of an event that an operator wants to know of."""
 
 
 class Counting(Protocol):

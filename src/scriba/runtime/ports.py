@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final, ParamSpec, Protocol, TypeVar
 
 from scriba.instant import Instant
-from scriba.runtime.loop.lag import LagHistogram
+from scriba.prometheus import Durations
 from scriba.runtime.work.budget import Budget
 
 P = ParamSpec("P")
@@ -234,7 +234,7 @@ class World(Protocol):
     offload: Offload
     disk: Disk
     net: Net
-    lag: LagHistogram
+    lag: Durations
     workers: Workers
     spoil: Callable[[memoryview], None] | None
     """What becomes of received bytes whose request has been handled; None leaves them."""

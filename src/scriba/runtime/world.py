@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
+from scriba.prometheus import Durations
 from scriba.runtime.clock import SystemClock
 from scriba.runtime.files.disk import PosixDisk
 from scriba.runtime.files.unsynced import UnsyncedDisk
-from scriba.runtime.loop.lag import LagHistogram, LagMonitor
+from scriba.runtime.loop.lag import LagMonitor
 from scriba.runtime.net import SocketNet
 from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Workers
 from scriba.runtime.rng import SystemRng
@@ -24,7 +25,7 @@ class RealWorld:
         self.offload: Offload = self._threads
         self.disk: Disk = PosixDisk(self.offload) if synced else UnsyncedDisk(self.offload)
         self.net: Net = SocketNet()
-        self.lag = LagHistogram()
+        self.lag = Durations()
         self.workers: Workers = ChildWorkers()
         self.spoil: Callable[[memoryview], None] | None = None
         self._monitor = LagMonitor(self.lag)

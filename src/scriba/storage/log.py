@@ -79,6 +79,7 @@ class Log:
         "epochs",
         "failure",
         "found_full",
+        "lost_tail",
         "on_failure",
         "on_refused",
         "partition",
@@ -153,6 +154,8 @@ class Log:
         self.found_full = loaded.full
         """Why opening could not write all that it would have."""
         self.cut_tail = loaded.cut
+        self.lost_tail = loaded.lost
+        """What recovery cut off, in words; empty where it was nothing."""
         """Whether opening cut off a tail; `sync` must come before the next append."""
         self._seen_end = -1
         """The end when it was last asked whether the log is idle."""
@@ -458,10 +461,11 @@ class Log:
             why = f"{why}; with the node stopped, scriba log repair {self.directory} mends it"
         error = storage_error(f"{self!r}: {why}")
         if self.failure is None:
-            logger.error("%r is offline: %s", self, why)
             self.failure = Failure(error, device)
             if self.on_failure is not None:
                 self.on_failure(self, self.failure)
+            else:
+                logger.error("%r is offline: %s", self, why)
         return error
 
     def refused(self, what: str, error: OSError) -> KafkaError:

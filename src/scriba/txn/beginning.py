@@ -7,8 +7,9 @@ first; its caller is told to come again, and gets its epoch once the markers are
 from typing import Final
 
 from scriba.errors import ErrorCode
+from scriba.events import Event, EventKind
 from scriba.instant import Instant
-from scriba.outcome import Caller, Event, Outcome, Token
+from scriba.outcome import Caller, Outcome, Token
 from scriba.txn.ending import fence
 from scriba.txn.messages import InitProducerIdWith, ProducerIdNeeded
 from scriba.txn.state import NEVER_TIMES_OUT, State
@@ -62,7 +63,7 @@ def _init(
         text = (
             f"epoch {txn.producer_epoch} of producer {txn.producer_id}: its open transaction ends"
         )
-        outcome.events.append(Event("producer fenced", tid, text))
+        outcome.events.append(Event(EventKind.PRODUCER_FENCED, tid, text))
         return outcome
     return _next_epoch(state, tid, txn, timeout_ms, expected, token, now, fresh)
 

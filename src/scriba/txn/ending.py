@@ -7,8 +7,9 @@ whatever of this transaction is still on its way.
 """
 
 from scriba.errors import ErrorCode
+from scriba.events import Event, EventKind
 from scriba.instant import Instant
-from scriba.outcome import Caller, Event, Outcome, Token
+from scriba.outcome import Caller, Outcome, Token
 from scriba.txn.messages import EndTxnWith, MarkersNoted, MarkersWritten, ProducerIdNeeded
 from scriba.txn.state import State
 from scriba.txn.states import (
@@ -162,7 +163,7 @@ def time_out(state: State, tid: str, now: Instant) -> Outcome:
     # Without a fresh id: a producer whose last epoch was taken gets one when it comes back.
     outcome = fence(state, tid, txn, now, None)
     text = f"aborted after {txn.timeout_ms} ms; producer {txn.producer_id} is fenced"
-    outcome.events.append(Event("transaction timed out", tid, text))
+    outcome.events.append(Event(EventKind.TRANSACTION_TIMED_OUT, tid, text))
     return outcome
 
 

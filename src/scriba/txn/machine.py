@@ -29,8 +29,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from scriba.errors import ErrorCode, KafkaError
+from scriba.events import Event, EventKind
 from scriba.instant import ClockWatch, Instant
-from scriba.outcome import Caller, Event, Origin, Outcome, Token
+from scriba.outcome import Caller, Origin, Outcome, Token
 from scriba.txn.beginning import init_producer_id, init_with_id
 from scriba.txn.ending import end_txn, end_with_id, markers_written, time_out
 from scriba.txn.facts import TxnSettings
@@ -148,7 +149,9 @@ class Transactions:
             # Whoever is forgotten comes back with a producer id that fences nobody.
             if watch.surprised:
                 text = f"jumped ahead by {watch.jump_ms} ms: no id is forgotten until it is right"
-                outcome.events.append(Event("clock", "transaction coordinator", text))
+                outcome.events.append(
+                    Event(EventKind.CLOCK_IN_DOUBT, "transaction coordinator", text)
+                )
             state.expiring.clear()
             state.next_expiry_ms = now.mono_ms + state.settings.expiry_interval_ms
             return
@@ -163,7 +166,9 @@ class Transactions:
                 state.last_epochs.pop(transactional_id, None)
                 outcome.records.append(tombstone(transactional_id))
                 text = f"forgotten after {state.settings.expiration_ms} ms"
-                outcome.events.append(Event("transactional id expired", transactional_id, text))
+                outcome.events.append(
+                    Event(EventKind.TRANSACTIONAL_ID_EXPIRED, transactional_id, text)
+                )
         if not state.expiring:
             state.next_expiry_ms = now.mono_ms + state.settings.expiry_interval_ms
 

@@ -9,6 +9,7 @@ from scriba.broker.jobs.compaction import Throttle
 from scriba.broker.jobs.schedule import cleaning_pass, retention_pass
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
+from scriba.events import EventKind
 from scriba.records.batch import Record, decode_records, encode_batch, walk
 from scriba.storage.log import Cold, Slice
 from scriba.testing.sim.peer import Peer
@@ -71,8 +72,17 @@ async def offsets(partition: Partition) -> list[int]:
     return found
 
 
-def events(node: Node, kind: str) -> list[tuple[str, str]]:
-    return [(event.about, event.text) for event in node.events.since() if event.kind == kind]
+COMPACTION = [
+    EventKind.COMPACTION_DONE,
+    EventKind.COMPACTION_STARVED,
+    EventKind.COMPACTION_STALE,
+    EventKind.COMPACTION_PUT_OFF,
+    EventKind.PARTITION_UNCLEANABLE,
+]
+
+
+def events(node: Node, *kinds: EventKind) -> list[tuple[str, str]]:
+    return [(event.about, event.text) for event in node.events.since() if event.kind in kinds]
 
 
 def test_a_pass_compacts_what_is_due_and_writes_down_how_far(in_a_node: InANode) -> None:
@@ -92,7 +102,7 @@ def test_a_pass_compacts_what_is_due_and_writes_down_how_far(in_a_node: InANode)
         checkpoint = world.disk.read("/data/cleaner-offset-checkpoint").decode()
         assert checkpoint == f"0\n1\nt 0 {sealed}\n"
         assert node.counters.compactions == 1
-        [(about, text)] = events(node, "compaction")
+        [(about, text)] = events(node, *COMPACTION)
         assert (about, f"up to offset {sealed} " in text) == ("t-0", True)
         await cleaning_pass(node, world.clock.now())
         assert node.counters.compactions == 1
@@ -111,7 +121,7 @@ def test_damage_sets_one_partition_aside_and_the_others_are_compacted(in_a_node:
         await cleaning_pass(node, world.clock.now())
         await cleaning_pass(node, world.clock.now())
         assert len(await offsets(node.replicas.find("good", 0))) < 6
-        [text] = [text for about, text in events(node, "compaction") if about == "bad-0"]
+        [text] = [text for about, text in events(node, *COMPACTION) if about == "bad-0"]
         assert "uncleanable" in text
         assert "00000000000000000000.log is damaged at position 0" in text
         assert node.cleaning.gauges.uncleanable_partitions_count == 1
@@ -136,7 +146,7 @@ def test_a_topic_deleted_meanwhile_ends_its_compaction(in_a_node: InANode) -> No
         assert node.cleaning.gauges.in_progress == 1
         await cleaning
         assert node.counters.compactions == 0
-        [(about, text)] = events(node, "compaction")
+        [(about, text)] = events(node, *COMPACTION)
         assert (about, "given up" in text) == ("t-0", True)
 
     in_a_node(script, **QUIET, log_cleaner_io_max_bytes_per_second=100)
@@ -151,7 +161,7 @@ def test_a_full_disk_only_puts_compaction_off(in_a_node: InANode) -> None:
         volume = world.sim_disk.volume
         volume.faults.capacity = volume.used
         await cleaning_pass(node, world.clock.now())
-        [(about, text)] = events(node, "compaction")
+        [(about, text)] = events(node, *COMPACTION)
         assert (about, "put off" in text) == ("t-0", True)
         assert len(await offsets(node.replicas.find("t", 0))) == 24
         volume.faults.capacity = 1 << 40
@@ -185,7 +195,7 @@ def test_a_clock_in_doubt_makes_compaction_wait(in_a_node: InANode) -> None:
         now = world.clock.now()
         await cleaning_pass(node, now._replace(wall_ms=now.wall_ms + 1000 * HOUR_MS))
         assert node.counters.compactions == 0
-        assert events(node, "clock")
+        assert events(node, EventKind.CLOCK_IN_DOUBT)
         await cleaning_pass(node, world.clock.now())
         assert node.counters.compactions == 1
 

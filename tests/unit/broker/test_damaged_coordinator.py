@@ -11,6 +11,7 @@ from scriba.broker.coordinators.shard import partition_for
 from scriba.broker.node import Node
 from scriba.cli.main import main
 from scriba.client import Admin, ClientError, NewTopic, Producer, TopicPartition
+from scriba.events import EventKind
 from scriba.records.header import HEADER_SIZE, walk
 from scriba.runtime.loop.loop import run
 from scriba.runtime.world import RealWorld
@@ -75,7 +76,7 @@ async def only_the_hurt_shard_is_down(node: Node, admin: Admin) -> None:
         await admin.list_group_offsets(GROUPS[0], timeout_ms=500)
     while node.group_coordinators.counts.failures < 3:  # noqa: ASYNC110
         await asyncio.sleep(0.05)
-    events = [e for e in node.events.since() if e.kind == "coordinator"]
+    events = [e for e in node.events.since() if e.kind is EventKind.COORDINATOR_FAILED]
     assert len(events) == 1
     assert "scriba log repair" in events[0].text
 
@@ -99,7 +100,7 @@ def test_a_damaged_batch_is_told_once_and_all_groups_are_back_after_a_repair(
 ) -> None:
     play(commit_twice, tmp_path)
     directory = damage_the_first_batch(tmp_path)
-    with caplog.at_level(logging.WARNING, "scriba.broker"):
+    with caplog.at_level(logging.WARNING, "scriba"):
         play(only_the_hurt_shard_is_down, tmp_path)
     (line,) = [record for record in caplog.records if "cannot be loaded" in record.getMessage()]
     assert "the batch at offset 0" in line.getMessage()
@@ -144,7 +145,7 @@ async def two_transactions(node: Node, admin: Admin) -> None:
 async def its_coordinator_is_down(node: Node, admin: Admin) -> None:
     with pytest.raises(ClientError):
         await admin.describe_transactions(["till"], timeout_ms=500)
-    (event,) = [e for e in node.events.since() if e.kind == "coordinator"]
+    (event,) = [e for e in node.events.since() if e.kind is EventKind.COORDINATOR_FAILED]
     assert "__transaction_state" in event.text
     assert "scriba log repair" in event.text
 

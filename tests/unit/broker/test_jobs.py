@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from scriba.broker.jobs.schedule import producer_expiry_pass, retention_pass
 from scriba.broker.node import Node
+from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.records.batch import Record, encode_batch, read_header
 from scriba.testing.sim.peer import Peer
@@ -60,7 +61,7 @@ def test_a_clock_that_jumps_ahead_deletes_nothing_and_is_noted(in_a_node: InANod
         await retention_pass(node, wrong)
         log = node.replicas.find("t", 0).log
         assert (log.start_offset, log.end_offset) == (0, 4)
-        assert [event.kind for event in node.events.since()].count("clock") == 1
+        assert [event.kind for event in node.events.since()].count(EventKind.CLOCK_IN_DOUBT) == 1
 
     in_a_node(script)
 

@@ -5,9 +5,10 @@ import re
 from collections.abc import Callable
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
-from scriba.broker.metrics import MOST_ASKERS, PATIENCE_S
 from scriba.broker.node import Node
+from scriba.broker.observe.http import MOST_ASKERS, PATIENCE_S
 from scriba.config import ConfigError
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.settings import NodeSettings
@@ -16,7 +17,6 @@ from tests.unit.broker.test_lanes import Writer
 
 InANode = Callable[..., None]
 WHERE = "http://127.0.0.1:9404"
-LINE = re.compile(r'([a-z_]+)(\{[a-z]+="[A-Za-z_]+"\})? (-?[0-9.]+)')
 
 
 async def read(stream: Stream) -> bytes:
@@ -49,17 +49,20 @@ async def ask(world: ProcessWorld, *pieces: bytes) -> tuple[str, str]:
 async def scrape(world: ProcessWorld) -> dict[str, float]:
     status, body = await ask(world, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
     assert status == "200 OK"
+    return parsed(body)
+
+
+def parsed(body: str) -> dict[str, float]:
+    """As another program reads it: Prometheus' own client for Python."""
     found: dict[str, float] = {}
-    told: set[str] = set()
-    for line in body.splitlines():
-        if line.startswith("#"):
-            told.add(line.split(" ")[2])
-            continue
-        match = LINE.fullmatch(line)
-        assert match, line
-        assert match[1] in told
-        assert match[1] + (match[2] or "") not in found
-        found[match[1] + (match[2] or "")] = float(match[3])
+    for family in text_string_to_metric_families(body):
+        assert family.documentation, family.name
+        assert family.type in ("counter", "gauge", "histogram"), family.name
+        for sample in family.samples:
+            inside = ",".join(f'{name}="{value}"' for name, value in sample.labels.items())
+            name = f"{sample.name}{{{inside}}}" if inside else sample.name
+            assert name not in found, name
+            found[name] = sample.value
     return found
 
 

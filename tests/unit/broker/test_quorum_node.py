@@ -10,6 +10,7 @@ import pytest
 from scriba.broker.metadata import snapshots
 from scriba.broker.metadata.controller import SLICE, ControllerNode
 from scriba.broker.metadata.quorum import MetadataQuorum, read_batches
+from scriba.broker.observe.events import Events
 from scriba.config import StartError, StorageLost
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import TOPIC, ClusterImage, Delta
@@ -63,6 +64,7 @@ class Rig:
     def __init__(self, world: ProcessWorld, **options: Any) -> None:
         self.world = world
         self.tasks = Tasks()
+        self.events = Events(world.clock)
         settings = NodeSettings.parse({"node.id": "1"})
         supported = options.pop("supported", SUPPORTED)
         self.deltas: list[Delta] = []
@@ -74,6 +76,7 @@ class Rig:
             directory_id=options.pop("directory_id", DIRECTORY_ID),
             settings=settings.replace(**options),
             tasks=self.tasks,
+            note=self.events.note,
             supported=supported,
         )
         self.node.subscribe(lambda delta, image: self.deltas.append(delta))

@@ -12,6 +12,7 @@ from scriba.broker.coordinators.shard import partition_for
 from scriba.broker.coordinators.shard_log import read_back
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
+from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
 from scriba.records.compression import Codec
@@ -117,7 +118,9 @@ def test_those_who_wait_are_answered_by_others_and_by_time(in_a_node: InANode) -
         caller = toy(shards).callers[-1]
         assert (caller.version, caller.client_id, caller.host) == (4, "tester", "10.0.0.9")
         assert len({each.fresh for each in toy(shards).callers}) == len(toy(shards).callers)
-        assert ("toy", "g", "is 4") in [(e.kind, e.about, e.text) for e in node.events.since()]
+        assert (EventKind.GROUP_REBALANCE, "g", "is 4") in [
+            (e.kind, e.about, e.text) for e in node.events.since()
+        ]
 
     in_a_node(script)
 
@@ -223,7 +226,7 @@ def test_while_it_loads_callers_are_told_so(in_a_node: InANode) -> None:
         shards.marker_appended(index, 9, 0, True)
         await ready(shards)
         assert toy(shards).numbers == {f"g{i}": i for i in range(500)}
-        assert shards.counts.loads == len(shards.partitions_led()) + 1
+        assert shards.counts.loads.count == len(shards.partitions_led()) + 1
 
     in_a_node(script)
 

@@ -18,13 +18,13 @@ def test_a_commit_too_large_for_the_topic_is_refused_and_nobody_else_notices(
     async def script(node: Node, world: ProcessWorld) -> None:
         one = await Committer(node, world).ready(2)
         await one.commit(1, 1)
-        loads = node.group_coordinators.counts.loads
+        loads = node.group_coordinators.counts.loads.count
         large = "m" * 4_000
         for _ in range(3):
             codes = await one.commit(2, 2, metadata=large)
             assert codes == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
             assert await one.commit(3, 3) == [0, 0]
-        assert node.group_coordinators.counts.loads == loads
+        assert node.group_coordinators.counts.loads.count == loads
         assert node.group_coordinators.counts.failures == 0
         assert (await one.store_read_back()).offsets == one.store().offsets
 
@@ -37,7 +37,7 @@ def test_members_hear_that_their_assignment_cannot_be_stored_and_rebalance(
     async def script(node: Node, world: ProcessWorld) -> None:
         one = await Committer(node, world).ready()
         await one.commit(1)
-        loads = node.group_coordinators.counts.loads
+        loads = node.group_coordinators.counts.loads.count
         await one.join()
         large = groups.SyncGroupRequestAssignment(member_id=one.member_id, assignment=b"x" * 4_000)
         await one.join(sync=False)
@@ -56,7 +56,10 @@ def test_members_hear_that_their_assignment_cannot_be_stored_and_rebalance(
         assert told.error_code == ErrorCode.REBALANCE_IN_PROGRESS
         await one.join()
         assert await one.commit(2) == [0]
-        assert (node.group_coordinators.counts.loads, node.group_coordinators.counts.failures) == (
+        assert (
+            node.group_coordinators.counts.loads.count,
+            node.group_coordinators.counts.failures,
+        ) == (
             loads,
             0,
         )
@@ -71,7 +74,7 @@ def test_a_consumer_whose_subscription_is_too_large_is_refused_and_nobody_else_n
 ) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         one = await Committer(node, world).ready()
-        loads = node.group_coordinators.counts.loads
+        loads = node.group_coordinators.counts.loads.count
         beat = groups.ConsumerGroupHeartbeatRequest(
             group_id="h",
             member_id="m",
@@ -84,7 +87,10 @@ def test_a_consumer_whose_subscription_is_too_large_is_refused_and_nobody_else_n
         beat.subscribed_topic_names = ["t"]
         assert (await one.peer.call(beat, 1, response)).error_code == 0
         assert await one.commit(1) == [0]
-        assert (node.group_coordinators.counts.loads, node.group_coordinators.counts.failures) == (
+        assert (
+            node.group_coordinators.counts.loads.count,
+            node.group_coordinators.counts.failures,
+        ) == (
             loads,
             0,
         )

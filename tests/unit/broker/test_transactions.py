@@ -8,6 +8,7 @@ import pytest
 
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode, KafkaError
+from scriba.events import EventKind
 from scriba.records.batch import Record, encode_batch
 from scriba.storage.directory.names import PartitionName
 from scriba.testing.sim.peer import Peer
@@ -171,7 +172,7 @@ def test_a_transaction_is_aborted_when_its_time_is_up(in_a_node: InANode) -> Non
         await asyncio.sleep(0.2)
         assert await client.state() == "CompleteAbort"
         noted = [event for event in node.events.since() if event.about == TID]
-        assert [event.kind for event in noted] == ["transaction timed out"]
+        assert [event.kind for event in noted] == [EventKind.TRANSACTION_TIMED_OUT]
 
     in_a_node(play)
 

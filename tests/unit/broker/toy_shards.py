@@ -16,8 +16,9 @@ from scriba.broker.coordinators.runtime import CoordinatorRuntime, Kind
 from scriba.broker.node import Node
 from scriba.broker.request import Context
 from scriba.errors import ErrorCode, KafkaError
+from scriba.events import Event, EventKind
 from scriba.instant import Instant
-from scriba.outcome import Caller, Change, Event, Origin, Outcome, Token
+from scriba.outcome import Caller, Change, Origin, Outcome, Token
 from scriba.records.compression import Codec
 from scriba.wire.messages.coordinators import OFFSETS_TOPIC
 from scriba.wire.messages.groups import HeartbeatRequest, HeartbeatResponse
@@ -100,7 +101,7 @@ class Toy:
     def _add(self, group: str, amount: int, token: Token) -> Outcome:
         number = self.numbers.get(group, 0) + amount
         replies = [(each, answer(number)) for each in [*self.waiting.pop(group, []), token]]
-        events = [Event("toy", group, f"is {number}")]
+        events = [Event(EventKind.GROUP_REBALANCE, group, f"is {number}")]
         return Outcome([change(group, number)], list(replies), events=events)
 
     def tick(self, now: Instant) -> Outcome:

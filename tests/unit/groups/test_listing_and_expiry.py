@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from scriba.errors import ErrorCode
+from scriba.events import EventKind
 from scriba.wire.messages import groups as wire
 
 T0 = ("t", 0)
@@ -160,7 +161,7 @@ def test_a_clock_that_jumps_ahead_expires_nothing_until_it_is_believed(shard: An
     shard.pass_time(600_000, wall_ms=30 * DAY)
     shard.pass_time(DAY - 600_000)
     assert shard.fetch() == {T0: (1, 0)}
-    assert [event.kind for event in shard.events] == ["clock"]
+    assert [event.kind for event in shard.events] == [EventKind.CLOCK_IN_DOUBT]
     shard.pass_time(DAY)
     assert shard.fetch() == {}
 

@@ -10,10 +10,11 @@ from types import FrameType
 
 import pytest
 
+from scriba.prometheus import Durations
 from scriba.runtime.clock import SystemClock
 from scriba.runtime.loop import lag
 from scriba.runtime.loop import loop as loop_module
-from scriba.runtime.loop.lag import LagHistogram, LagMonitor, Spent, judge
+from scriba.runtime.loop.lag import LagMonitor, Spent, judge
 from scriba.runtime.ports import World
 from scriba.runtime.rng import SystemRng, shape_uuid
 from scriba.runtime.work.offload import ThreadOffload
@@ -62,12 +63,12 @@ def test_the_loop_runs_main_without_debug_and_returns_its_value() -> None:
 
 
 def test_lag_falls_into_the_bucket_of_its_upper_bound() -> None:
-    histogram = LagHistogram()
-    for lag_ms in (0.0, 1.0, 1.1, 50.0, 9999.0):
+    histogram = Durations()
+    for lag_ms in (0.0, 1.0, 1.1, 50.0, 99_999.0):
         histogram.add(lag_ms)
     by_bound = dict(zip((*histogram.BOUNDS_MS, "more"), histogram.counts, strict=True))
     assert (by_bound[1], by_bound[2], by_bound[50], by_bound["more"]) == (2, 1, 1, 1)
-    assert histogram.max_ms == 9999.0
+    assert histogram.max_ms == 99_999.0
 
 
 def hold_the_loop(seconds: float) -> None:
@@ -119,7 +120,7 @@ async def test_late_beats_are_told_once_a_minute_and_only_the_long_ones_as_warni
 ) -> None:
     now = 100.0
     monkeypatch.setattr(lag, "perf_counter", lambda: now)
-    monitor = LagMonitor(LagHistogram())
+    monitor = LagMonitor(Durations())
     monitor._meter = lag._Meter()
     monitor._spent = monitor._meter.read()
     loop = asyncio.get_running_loop()
@@ -172,7 +173,7 @@ async def test_watch_keeps_nothing_of_what_it_looked_at(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(lag, "describe", describe)
     monkeypatch.setattr(lag, "sleep", rest)
-    monitor = LagMonitor(LagHistogram())
+    monitor = LagMonitor(Durations())
     monitor.start()
 
     def slice_of_work() -> "weakref.ref[Held]":

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from scriba.errors import ErrorCode
+from scriba.events import Event
 from scriba.instant import Instant
-from scriba.outcome import Caller, Event, Origin, Outcome
+from scriba.outcome import Caller, Origin, Outcome
 from scriba.txn.facts import TxnSettings
 from scriba.txn.machine import Transactions
 from scriba.txn.messages import (

@@ -3,6 +3,7 @@
 import pytest
 
 from scriba.errors import ErrorCode, KafkaError
+from scriba.events import EventKind
 from scriba.outcome import Caller
 from scriba.txn.messages import WriteMarkers
 from scriba.txn.states import VALID, TxnState
@@ -137,7 +138,7 @@ def test_an_open_transaction_is_aborted_before_its_id_is_taken_over(level) -> No
     pid, epoch = shard.producer()
     shard.add((pid, epoch), 0)
     assert shard.init().error_code == ErrorCode.CONCURRENT_TRANSACTIONS
-    assert [event.kind for event in shard.events] == ["producer fenced"]
+    assert [event.kind for event in shard.events] == [EventKind.PRODUCER_FENCED]
     assert shard.state() == "PrepareAbort"
     assert shard.init().error_code == ErrorCode.CONCURRENT_TRANSACTIONS
     (markers,) = shard.write_markers()

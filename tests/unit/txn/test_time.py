@@ -3,6 +3,7 @@
 import pytest
 
 from scriba.errors import ErrorCode
+from scriba.events import EventKind
 from scriba.instant import PAUSE_MS, Instant
 from tests.unit.txn.shard import CLASSIC, Shard, pair
 
@@ -128,7 +129,7 @@ def test_a_wall_clock_that_jumps_ahead_forgets_no_id() -> None:
     shard.now = Instant(shard.now.mono_ms, shard.now.wall_ms + jump_ms)
     shard.pass_time(PAUSE_MS)
     assert shard.add(producer, 0) == [ErrorCode.NONE]
-    assert [event.kind for event in shard.events] == ["clock"]
+    assert [event.kind for event in shard.events] == [EventKind.CLOCK_IN_DOUBT]
     shard.end(producer, commit=True)
     shard.write_markers()
     shard.pass_time(8 * 86_400_000)

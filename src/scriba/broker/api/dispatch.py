@@ -17,7 +17,6 @@ gone meanwhile are not answered.
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from collections.abc import Awaitable
 from functools import partial
@@ -41,14 +40,13 @@ from scriba.broker.net.large_requests import (
 )
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.events import EventKind
 from scriba.runtime.loop.pace import BETWEEN_LOOKS, Pace, in_slices, next_turn
 from scriba.wire.frame import RequestHeader, decode_request_header
 from scriba.wire.schema import Hole, Message, TooMany
 
 if TYPE_CHECKING:
     from scriba.broker.net.server import Server
-
-log = logging.getLogger(__name__)
 
 PRODUCE: Final = 0
 FETCH: Final = 1
@@ -337,7 +335,8 @@ class Dispatch:
     def _cannot_tell(self, api: ApiEntry, ctx: Context, error: ValueError) -> CloseConnection:
         # A bug of the handler; without an answer the client would wait for ever.
         api.errors += 1
-        log.error("%s %d: no such answer: %s", api.name, ctx.version, error)
+        text = f"version {ctx.version}: the answer cannot be encoded: {error}"
+        self._node.note(EventKind.REQUEST_FAILED, api.name, text, error)
         return CloseConnection(f"the answer to {api.name} cannot be told", "failed")
 
     async def _finish(
@@ -367,7 +366,7 @@ class Dispatch:
             raise error
         if isinstance(error, KafkaError):
             return refusal(api, request, error.code, error.message, ctx.version)
-        log.error("%s failed", api.name, exc_info=error)
+        self._node.note(EventKind.REQUEST_FAILED, api.name, f"failed: {error!r}", error)
         code = ErrorCode.UNKNOWN_SERVER_ERROR
         return refusal(api, request, code, code.text, ctx.version)
 

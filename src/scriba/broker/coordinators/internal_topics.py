@@ -13,6 +13,7 @@ from typing import Final, Protocol
 from scriba.broker.partitions.ports import SettledMetadata
 from scriba.broker.ports import Configuration, ControllerAccess, EventLog, MetadataView
 from scriba.errors import ErrorCode, KafkaError
+from scriba.events import EventKind
 from scriba.settings import NodeSettings
 from scriba.storage.results import NoRoom
 from scriba.wire.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -41,7 +42,8 @@ async def make_internal_topic(node: InternalTopicMaker, name: str) -> None:
     await node.replicas.settled()
     for result in response.topics:
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            node.note("coordinator", name, f"cannot be made: {result.error_message}")
+            text = f"cannot be made: {result.error_message}"
+            node.note(EventKind.INTERNAL_TOPIC_FAILED, name, text)
             raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, result.error_message or "")
 
 

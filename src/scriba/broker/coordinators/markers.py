@@ -19,6 +19,7 @@ from scriba.broker.partitions.ports import PartitionAccess
 from scriba.broker.ports import BackgroundTasks, EventLog, MetadataView, Timekeeping
 from scriba.broker.request import Context, broker_context
 from scriba.errors import ErrorCode, KafkaError
+from scriba.events import EventKind
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
 from scriba.records.header import set_log_append_time
 from scriba.runtime.loop.pace import Pace
@@ -171,7 +172,7 @@ class TransactionMarkers:
                     again.append(where)
                 if not error.retriable:
                     about = f"{where[0]}-{where[1]}"
-                    self._node.note("transaction marker refused", about, str(error))
+                    self._node.note(EventKind.MARKER_REFUSED, about, str(error))
                 continue
             if covered[0].value < covered[1]:
                 waits.append(covered)

@@ -20,8 +20,8 @@ Never: an await between `handle`, append and replay of a shard that is not BUSY;
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -32,7 +32,6 @@ from scriba.broker.access import Sight
 from scriba.broker.coordinators.shard import (
     FIRST_REST_MS,
     REFUSALS,
-    Counts,
     Settled,
     Shard,
     State,
@@ -40,6 +39,7 @@ from scriba.broker.coordinators.shard import (
 )
 from scriba.broker.coordinators.shard_log import Batch, Packing, read_back
 from scriba.broker.coordinators.slices import carry_out_in_slices
+from scriba.broker.observe.counters import CoordinatorCounters
 from scriba.broker.ports import (
     Authorization,
     BackgroundTasks,
@@ -49,6 +49,7 @@ from scriba.broker.ports import (
     WorldAccess,
 )
 from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.outcome import Caller, Change, Machine, Origin, Outcome, Token
 from scriba.records.compression import Codec
@@ -59,8 +60,6 @@ from scriba.wire.schema import Message
 if TYPE_CHECKING:
     from scriba.broker.partitions.partition import Partition
     from scriba.broker.request import Context
-
-log = logging.getLogger(__name__)
 
 NEVER_TAKEN: Final = frozenset(
     {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_REQUEST}
@@ -103,7 +102,7 @@ class CoordinatorHost(
 class CoordinatorRuntime:
     def __init__(self, node: CoordinatorHost, kind: Kind) -> None:
         self.topic = kind.topic
-        self.counts = Counts()
+        self.counts = CoordinatorCounters()
         self.on_send: Callable[[Any, int], None] | None = None
         """Takes what a machine wants sent, once it is committed, with the shard's epoch."""
         self.clock = node.world.clock
@@ -332,7 +331,8 @@ class CoordinatorRuntime:
             for token, _ in outcome.replies:
                 shard.reply(token, told)
             if outcome.instead is not None:
-                self._node.note("coordinator", repr(shard.partition), f"refused: {error}")
+                kind, text = EventKind.COORDINATOR_RECORD_REFUSED, f"refused: {error}"
+                self._node.note(kind, repr(shard.partition), text)
                 self._step(shard, outcome.instead)
                 return
             shard.rest_ms = 0
@@ -410,8 +410,7 @@ class CoordinatorRuntime:
             self.unload(shard.index)
             return
         shard.move(State.ACTIVE)
-        self.counts.loads += 1
-        self.counts.last_load_ms = clock.mono_ms() - begun
+        self.counts.loads.add(clock.mono_ms() - begun)
         self._step(shard, shard.machine.loaded)
 
     def _not_loaded(self, shard: Shard, error: Exception) -> None:
@@ -423,17 +422,17 @@ class CoordinatorRuntime:
                 f"run scriba log repair {shard.partition.log.directory}"
             )
         new = shard.told != text
-        if new:
-            expected = isinstance(error, ParseError)
-            log.error("%r %s", shard.partition, text, exc_info=None if expected else error)
         shard.told = text
-        self._rest(shard, text, note=new)
+        unexpected = error if not isinstance(error, ParseError) else None
+        self._rest(shard, text, unexpected, note=new)
 
-    def _rest(self, shard: Shard, why: str, note: bool = True) -> None:
+    def _rest(
+        self, shard: Shard, why: str, failure: BaseException | None = None, note: bool = True
+    ) -> None:
         """Throws away what the machine believes; the log will tell, after a while."""
         self.counts.failures += 1
         if note:
-            self._node.note("coordinator", repr(shard.partition), why)
+            self._node.note(EventKind.COORDINATOR_FAILED, repr(shard.partition), why, failure)
         if shard.state is State.ENDED:
             return  # its leadership went in the same step
         shard.rest(self._mono_ms(), why)
@@ -441,8 +440,8 @@ class CoordinatorRuntime:
 
     def surprised(self, shard: Shard) -> None:
         """A bug in its machine costs this shard and no other; called where it was caught."""
-        log.exception("%r failed", shard)
-        self._rest(shard, "failed, see the log")
+        failure = sys.exception()
+        self._rest(shard, f"failed: {failure!r}", failure)
 
     def _wake(self, shard: Shard) -> None:
         shard.machine = self._kind.make(shard.index)

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -52,16 +51,6 @@ REFUSALS: Final = {
 
 Settled = tuple[Message | KafkaError, int]
 """A reply, and the end of the log when it was computed."""
-
-
-@dataclass(slots=True)
-class Counts:
-    """Since the node started."""
-
-    loads: int = 0
-    records_appended: int = 0
-    failures: int = 0
-    last_load_ms: int = 0
 
 
 class Shard:

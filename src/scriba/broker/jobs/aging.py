@@ -15,7 +15,6 @@ is right. The day may be made of many short runs: how long they were is kept bes
 
 from __future__ import annotations
 
-import logging
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -27,6 +26,7 @@ from scriba.broker.ports import (
     Timekeeping,
 )
 from scriba.controller.image import BROKER, ClusterImage
+from scriba.events import EventKind
 from scriba.instant import OFF_MS, PAUSE_MS, ClockWatch, Instant
 from scriba.runtime.loop.pace import Pace
 from scriba.wire.messages.configs import (
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from scriba.broker.partitions.partition import Partition
-
-log = logging.getLogger(__name__)
 
 PAUSED_AT: Final = "scriba.retention.paused.at.ms"
 PAUSED_FOR: Final = "scriba.retention.paused.for.ms"
@@ -99,8 +97,8 @@ class Aging:
                 f"producers, transactional ids) for {_span(watch.left_ms(now))}, or until the "
                 "clock is back. If it is right: scriba log retention resume"
             )
-        log.warning("%s", text)
-        self._node.note("clock", "wall clock", text)
+        kind = EventKind.CLOCK_IN_DOUBT if self._told else EventKind.CLOCK_TRUSTED
+        self._node.note(kind, "wall clock", text)
 
     # ---- at the start ----
 

@@ -19,15 +19,15 @@ served as before and only grows. One log must not stop the node, nor the compact
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
+from scriba.broker.observe.counters import CleanerGauges
 from scriba.broker.ports import Configuration, Counting, EventLog, WorldAccess
 from scriba.errors import KafkaError
+from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.runtime.loop.pace import Pace
 from scriba.runtime.ports import Clock, Worker
@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from scriba.broker.partitions.replicas import Replicas
     from scriba.storage.directory.logdir import LogDir
 
-logger = logging.getLogger(__name__)
-
 TASK: Final = "scriba.storage.compaction.cleaner:clean"
 MOST_STEP_BYTES: Final = 16 << 20
 """Between two reports of a worker; the loop has a word each time, and pays for it."""
@@ -53,22 +51,6 @@ MOST_STEP_BYTES: Final = 16 << 20
 PATIENCE_MS: Final = 10_000
 LEAST_BYTES: Final = 64 << 20
 """What a worker that gets any time to speak of moves within that; one left alone needs 0.1 s."""
-
-
-@dataclass(slots=True)
-class Gauges:
-    """The state of compaction, as Kafka's metrics of the log cleaner name it."""
-
-    max_dirty_percent: int = 0
-    max_compaction_delay_ms: int = 0
-    max_buffer_utilization_percent: int = 0
-    cleaner_recopy_percent: int = 0
-    max_clean_time_ms: int = 0
-    last_run_ms: int = -1
-    """Monotonic time of the last pass."""
-    uncleanable_partitions_count: int = 0
-    uncleanable_bytes: int = 0
-    in_progress: int = 0
 
 
 class Throttle:
@@ -82,6 +64,10 @@ class Throttle:
         now = self._clock.mono_ms()
         self._paid_until_ms = max(self._paid_until_ms, now) + moved / bytes_per_second * 1000
         return self._paid_until_ms - now
+
+
+_EXPECTED: Final = (Damage, OSError, KafkaError)
+"""What a compaction may fail with; anything else is a defect, and the log has its trace."""
 
 
 class Starved(Exception):
@@ -103,7 +89,7 @@ class Cleaning:
     def __init__(self, node: CleaningHost) -> None:
         self._node = node
         self._throttle = Throttle(node.world.clock)
-        self.gauges = Gauges()
+        self.gauges = CleanerGauges()
         self.uncleanable: dict[Partition, str] = {}
         """Partitions in which damage was found, and where."""
 
@@ -179,41 +165,43 @@ class Cleaning:
         partition, log = candidate.partition, candidate.partition.log
         node, started = self._node, self._node.world.clock.mono_ms()
         self.gauges.in_progress += 1
+        unexpected: Exception | None = None
         try:
             await self._compact(worker, candidate)
             node.counters.compactions += 1
             return
         except Starved:
-            node.note("compaction", repr(partition), "begins again: the machine is never idle")
+            text = "begins again: the machine is never idle"
+            node.note(EventKind.COMPACTION_STARVED, repr(partition), text)
             raise
         except Stale:
-            why = "given up: the log has changed meanwhile"
+            kind, why = EventKind.COMPACTION_STALE, "given up: the log has changed meanwhile"
         except Exception as error:
-            why = self._judge(partition, error)
+            kind, why = self._judge(partition, error)
+            unexpected = error if not isinstance(error, _EXPECTED) else None
         finally:
             self.gauges.in_progress -= 1
             took_ms = node.world.clock.mono_ms() - started
             self.gauges.max_clean_time_ms = max(self.gauges.max_clean_time_ms, took_ms)
         node.counters.failed_compactions += 1
-        node.note("compaction", repr(partition), why)
+        node.note(kind, repr(partition), why, unexpected)
         if log.failure is None:
             with suppress(OSError):
                 log.compaction.discard()
 
-    def _judge(self, partition: Partition, error: Exception) -> str:
+    def _judge(self, partition: Partition, error: Exception) -> tuple[EventKind, str]:
         """What a failed compaction means for its partition, and for no other."""
         if partition.log.failure is not None:
-            return "given up: the log is gone"
+            return EventKind.COMPACTION_STALE, "given up: the log is gone"
         full = isinstance(error, OSError) and error.errno in FULL
         if full or isinstance(error, KafkaError | ChildProcessError):
             # No room, or a worker that was ended: the next pass may fare better.
-            return f"put off: {error}"
-        expected = isinstance(error, Damage | OSError)
+            return EventKind.COMPACTION_PUT_OFF, f"put off: {error}"
+        expected = isinstance(error, _EXPECTED)
         why = f"uncleanable: {error}" if expected else f"uncleanable: {error!r}"
         self.uncleanable[partition] = why
         self.gauges.uncleanable_partitions_count = len(self.uncleanable)
-        logger.error("%r is %s", partition, why, exc_info=None if expected else error)
-        return why
+        return EventKind.PARTITION_UNCLEANABLE, why
 
     async def _compact(self, worker: Worker, candidate: _Candidate) -> None:
         partition, home, dirt = candidate
@@ -261,7 +249,7 @@ class Cleaning:
         gauges.cleaner_recopy_percent = 100 * done.bytes_written // max(done.bytes_read, 1)
         took_ms = self._node.world.clock.mono_ms() - began.mono_ms
         self._node.note(
-            "compaction",
+            EventKind.COMPACTION_DONE,
             repr(partition),
             f"up to offset {done.end_offset} in {took_ms} ms: kept {done.records_kept} of "
             f"{done.records_read} records, wrote {done.bytes_written} bytes",

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scriba.broker.ports import Configuration, EventLog, Timekeeping
 from scriba.errors import KafkaError
+from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.runtime.loop.pace import Pace
 
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
     from scriba.broker.jobs.compaction import Cleaning
     from scriba.broker.metadata.controller import ControllerNode
     from scriba.broker.net.server import Server
+    from scriba.broker.observe.events import Events
     from scriba.broker.partitions.replicas import Replicas
 
 CONNECTION_CHECK_MS: Final = 1_000
 CLOCK_CHECK_MS: Final = 5_000
 CONTROLLER_TICK_MS: Final = 500
 REMOVAL_CHECK_MS: Final = 1_000
+EVENTS_CHECK_MS: Final = 10_000
 LONGEST_FLUSH_CHECK_MS: Final = 1_000
 
 
@@ -43,6 +46,9 @@ class JobHost(Configuration, EventLog, Timekeeping, Protocol):
 
     @property
     def controller(self) -> ControllerNode: ...
+
+    @property
+    def events(self) -> Events: ...
 
     @property
     def replicas(self) -> Replicas: ...
@@ -93,9 +99,10 @@ async def retention_pass(node: JobHost, now: Instant) -> None:
             )
             partition.log.rest_if_idle()
             if gone:
-                node.note("retention", repr(partition), f"dropped {len(gone)} segments")
+                text = f"dropped {len(gone)} segments"
+                node.note(EventKind.SEGMENTS_DELETED, repr(partition), text)
         except KafkaError as error:
-            node.note("retention", repr(partition), str(error))
+            node.note(EventKind.RETENTION_FAILED, repr(partition), str(error))
 
 
 async def cleaning_pass(node: JobHost, now: Instant) -> None:
@@ -126,7 +133,7 @@ async def _or_note(node: JobHost, checkpoint: Awaitable[None]) -> None:
     try:
         await checkpoint
     except KafkaError as error:
-        node.note("checkpoint", "log directory", error.message)
+        node.note(EventKind.CHECKPOINT_FAILED, "log directory", error.message)
 
 
 async def producer_expiry_pass(node: JobHost, now: Instant) -> None:
@@ -146,6 +153,11 @@ async def controller_pass(node: JobHost, now: Instant) -> None:
 async def removal_pass(node: JobHost, now: Instant) -> None:
     await node.replicas.remove_deleted(now.mono_ms)
     node.replicas.open_waiting()
+
+
+async def events_pass(node: JobHost, now: Instant) -> None:
+    """Says of what was told too often to be told each time how much of it there was."""
+    node.events.settle()
 
 
 async def idle_connections_pass(node: JobHost, now: Instant) -> None:
@@ -184,6 +196,7 @@ JOBS: Final = (
     Job("cleaner", cleaning_pass, lambda n: n.settings.log_cleaner_backoff_ms),
     Job("controller", controller_pass, lambda n: CONTROLLER_TICK_MS),
     Job("removal", removal_pass, lambda n: REMOVAL_CHECK_MS),
+    Job("events", events_pass, lambda n: EVENTS_CHECK_MS),
     Job("idle connections", idle_connections_pass, lambda n: CONNECTION_CHECK_MS),
 )
 

@@ -27,6 +27,7 @@ from scriba.broker.metadata.quorum import (
     Identity,
     MetadataQuorum,
 )
+from scriba.broker.observe.events import Note
 from scriba.config import StartError
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import KRAFT_VERSION, ClusterImage, Delta, ImageError
@@ -83,6 +84,7 @@ class ControllerNode:
         directory_id: bytes,
         settings: NodeSettings,
         tasks: Tasks,
+        note: Note,
         supported: Mapping[str, tuple[int, int]] = SUPPORTED,
         on_refused: Callable[[str], None] | None = None,
         has_room: Callable[[], bool] = lambda: True,
@@ -103,6 +105,7 @@ class ControllerNode:
         self._cluster_id = cluster_id
         self._settings = settings
         self._tasks = tasks
+        self._note = note
         self._supported = supported
         self._on_refused = on_refused
         self._has_room = has_room
@@ -150,6 +153,7 @@ class ControllerNode:
             self._identity,
             self._settings,
             self._tasks,
+            self._note,
             clean=clean,
         )
         self._quorum.log.on_refused = self._on_refused

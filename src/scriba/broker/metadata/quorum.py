@@ -18,9 +18,11 @@ from typing import Final, NamedTuple
 
 from scriba.broker.metadata import snapshots
 from scriba.broker.metadata.snapshots import QuorumFacts, Snapshot
+from scriba.broker.observe.events import Note
 from scriba.config import StartError, StorageLost
 from scriba.controller.image import ClusterImage
 from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.raft.epochs import EpochTable
 from scriba.raft.machine import Raft
@@ -170,6 +172,7 @@ class MetadataQuorum:
         identity: Identity,
         settings: NodeSettings,
         tasks: Tasks,
+        note: Note,
         *,
         clean: bool = False,
     ) -> tuple[MetadataQuorum, Snapshot | None, list[Batch]]:
@@ -190,9 +193,11 @@ class MetadataQuorum:
         try:
             if store.failure is not None:
                 raise ParseError(store.failure.error.message)
+            if store.lost_tail:
+                note(EventKind.LOG_TRUNCATED, repr(store), store.lost_tail)
             if store.cut_tail:
                 await store.sync(hurried=True)
-            snapshot = snapshots.newest_valid(world.disk, directory, store.start_offset)
+            snapshot = snapshots.newest_valid(world.disk, directory, store.start_offset, note)
             if snapshot is not None and snapshot.position.offset > store.end_offset:
                 store.shortening.truncate_fully(snapshot.position.offset, now)
             first = snapshot.position.offset if snapshot else 0

@@ -9,13 +9,14 @@ passed over, and the log before it, or an earlier snapshot, takes its place.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Final, NamedTuple
 
+from scriba.broker.observe.events import Note
 from scriba.controller.machine import encode
 from scriba.errors import ParseError
+from scriba.events import EventKind
 from scriba.raft.messages import Position
 from scriba.records.batch import (
     ControlType,
@@ -36,8 +37,6 @@ from scriba.wire.messages.stored import (
     decode_metadata_record,
 )
 from scriba.wire.schema import Message
-
-log = logging.getLogger(__name__)
 
 SUFFIX: Final = ".checkpoint"
 PART: Final = ".checkpoint.part"
@@ -182,7 +181,7 @@ def _value(record: Record) -> bytes:
     return record.value
 
 
-def newest_valid(disk: Disk, directory: str, log_start: int) -> Snapshot | None:
+def newest_valid(disk: Disk, directory: str, log_start: int, note: Note) -> Snapshot | None:
     """The newest snapshot that reads well and that the log continues; None to begin at zero.
 
     ParseError when neither a snapshot nor the log reaches back to the beginning.
@@ -194,7 +193,7 @@ def newest_valid(disk: Disk, directory: str, log_start: int) -> Snapshot | None:
         try:
             return read(disk, directory, position)
         except ParseError as error:
-            log.error("snapshot %s cannot be read: %s", file_name(position), error)
+            note(EventKind.SNAPSHOT_UNREADABLE, file_name(position), str(error))
             damaged.append(file_name(position))
     if log_start:
         what = f"; unreadable: {', '.join(damaged)}" if damaged else ""

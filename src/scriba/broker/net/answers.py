@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from scriba.broker.observe import CloseReason
+from scriba.broker.observe.counters import CloseReason
 from scriba.runtime.ports import Buffer, File
 
 COPIED_BELOW: Final = 1 << 16

@@ -12,13 +12,10 @@ is not used again, so that even such a slice never shows the bytes of another re
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from mmap import mmap
 from sys import getrefcount
 from typing import Final
-
-log = logging.getLogger(__name__)
 
 SMALLEST: Final = 1 << 16
 LARGEST_KEPT: Final = 1 << 22
@@ -47,12 +44,15 @@ ALONE: Final = ReceiveBuffer(bytearray()).references
 
 
 class BufferPool:
-    __slots__ = ("_free", "_kept", "_spoil", "kept_views")
+    __slots__ = ("_free", "_kept", "_on_lost", "_spoil", "kept_views")
 
-    def __init__(self, spoil: Spoil | None = None) -> None:
+    def __init__(
+        self, spoil: Spoil | None = None, on_lost: Callable[[], None] | None = None
+    ) -> None:
         self._free: dict[int, list[ReceiveBuffer]] = {}
         self._kept = 0
         self._spoil = spoil
+        self._on_lost = on_lost
         self.kept_views = 0
         """Buffers that could not be used again: a handler kept a slice. Each is a defect."""
 
@@ -81,5 +81,5 @@ class BufferPool:
     def lose(self) -> None:
         """Notes that memory is left to whoever still has a view of it."""
         self.kept_views += 1
-        if self.kept_views == 1:
-            log.error("a view of a request's bytes outlived its handler: its buffer is not reused")
+        if self._on_lost is not None:
+            self._on_lost()

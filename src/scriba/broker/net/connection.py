@@ -21,7 +21,6 @@ awaited (`Deferred`) begins to run after that. Frames are released then, and rea
 from __future__ import annotations
 
 import asyncio
-import logging
 import struct
 from abc import ABC, abstractmethod
 from collections import deque
@@ -40,7 +39,8 @@ from scriba.broker.net.answers import (
     Slot,
 )
 from scriba.broker.net.buffers import ALONE, ReceiveBuffer
-from scriba.broker.observe import CloseReason
+from scriba.broker.observe.counters import CloseReason
+from scriba.events import EventKind
 from scriba.runtime.loop.pace import call_in_turn
 from scriba.runtime.loop.tasks import cancel_begun
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Stream
@@ -49,10 +49,9 @@ if TYPE_CHECKING:
     from struct import Struct
 
     from scriba.broker.net.buffers import BufferPool, Spoil
-    from scriba.broker.observe import NetworkCounters
+    from scriba.broker.observe.counters import NetworkCounters
+    from scriba.broker.observe.events import Note
     from scriba.runtime.ports import Clock
-
-log = logging.getLogger(__name__)
 
 MAX_PARKED: Final = 64
 MAX_UNSENT: Final = 1 << 20
@@ -96,6 +95,9 @@ class ConnectionOwner(Protocol):
 
     @property
     def max_request_bytes(self) -> int: ...
+
+    @property
+    def note(self) -> Note: ...
 
     @property
     def pool(self) -> BufferPool: ...
@@ -407,8 +409,9 @@ class Connection:
             self._flush_then_close(reason.reason)
         except OSError:
             self.close()
-        except Exception:
-            log.exception("a parked request of %s failed; closing its connection", self.peer)
+        except Exception as error:
+            text = f"a parked request failed, its connection is closed: {error!r}"
+            self._server.note(EventKind.REQUEST_FAILED, self.peer, text, error)
             self.close("failed")
 
     def keep(self, promise: Promise, answer: Parts | Parked | None) -> None:

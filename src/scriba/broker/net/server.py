@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -10,11 +9,11 @@ from typing import Final, Protocol
 from scriba.broker.net.answers import CloseConnection, Parked, Parts
 from scriba.broker.net.buffers import BufferPool, ReceiveBuffer, Spoil
 from scriba.broker.net.connection import MAX_UNSENT, Connection
-from scriba.broker.observe import CloseReason, NetworkCounters, RefusalReason
+from scriba.broker.observe.counters import CloseReason, NetworkCounters, RefusalReason
+from scriba.broker.observe.events import Note
 from scriba.broker.request import ANONYMOUS
+from scriba.events import EventKind
 from scriba.runtime.ports import Clock, Listener, Net, Stream
-
-log = logging.getLogger(__name__)
 
 SCRATCH_BYTES: Final = 1 << 18
 
@@ -41,6 +40,7 @@ class Server:
         clock: Clock,
         limits: Limits,
         handle: Handle,
+        note: Note,
         spoil: Spoil | None = None,
     ) -> None:
         self.clock = clock
@@ -48,7 +48,8 @@ class Server:
         self.handle = handle
         self.max_request_bytes = limits.max_request_bytes
         self.spoil = spoil
-        self.pool = BufferPool(spoil)
+        self.note = note
+        self.pool = BufferPool(spoil, self._lost_buffer)
         self.scratch = ReceiveBuffer(bytearray(SCRATCH_BYTES))
         self.counters = NetworkCounters()
         self._net = net
@@ -106,7 +107,7 @@ class Server:
 
     def _refuse(self, stream: Stream, reason: RefusalReason, why: str) -> None:
         self.counters.refused[reason] += 1
-        log.warning("refused a connection of %s: %s", stream.peer, why)
+        self.note(EventKind.CONNECTION_REFUSED, stream.peer, why)
         stream.close()
 
     def renew_scratch(self) -> None:
@@ -114,8 +115,13 @@ class Server:
         self.pool.lose()
         self.scratch = ReceiveBuffer(bytearray(SCRATCH_BYTES))
 
+    def _lost_buffer(self) -> None:
+        text = "a view of a request's bytes outlived its handler: its buffer is not used again"
+        self.note(EventKind.VIEW_OUTLIVED_REQUEST, "receive buffers", text)
+
     def hung_up(self, connection: Connection, why: CloseConnection) -> None:
-        log.info("closing the connection of %s: %s", connection.peer, why)
+        kind = EventKind.SLOW_PEER_SHED if why.reason == "slow" else EventKind.CONNECTION_CLOSED
+        self.note(kind, connection.peer, str(why))
 
     def forget(self, connection: Connection) -> None:
         if self._connections.pop(connection, 0) is None:

@@ -10,7 +10,6 @@ partition's files.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import Protocol
@@ -26,6 +25,7 @@ from scriba.broker.ports import (
 )
 from scriba.controller.image import BROKER, TOPIC, ClusterImage, Delta, PartitionImage
 from scriba.errors import ErrorCode, KafkaError
+from scriba.events import EventKind
 from scriba.runtime.loop.pace import Pace
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.log import FOR_EVER_MS
@@ -33,8 +33,6 @@ from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Log
 from scriba.storage.results import FULL, NoRoom
-
-log = logging.getLogger(__name__)
 
 Placement = tuple[str, bytes, list[tuple[int, PartitionImage]]]
 """A topic's name and id, and those of its partitions that are to be looked at."""
@@ -184,8 +182,7 @@ class Replicas:
                 raise
             kept = "it is, for lack of room for another name"
         text = f"{name.topic}-{name.partition} is not in the cluster's metadata: kept as {kept}"
-        log.warning("%s", text)
-        self._node.note("stray", f"{name.topic}-{name.partition}", text)
+        self._node.note(EventKind.PARTITION_STRAY, f"{name.topic}-{name.partition}", text)
 
     async def _place(self, placements: Iterable[Placement]) -> None:
         pace = Pace(self._node.world.clock)
@@ -242,6 +239,8 @@ class Replicas:
         self._partitions[name] = partition
         self._homes[name] = directory
         self._watch(partition)
+        if store.lost_tail:
+            self._node.note(EventKind.LOG_TRUNCATED, repr(partition), store.lost_tail)
         if store.failure is not None:
             self.offline(name, store.failure.error)
         return partition
@@ -319,6 +318,11 @@ class Replicas:
         ):
             self._inspecting.add(partition)
 
+    @property
+    def offline_count(self) -> int:
+        """Replicas that cannot be used, those that wait for room included."""
+        return len(self._offline)
+
     def inspects(self) -> bool:
         """Whether any topic here makes a batch's records pass through the broker."""
         return bool(self._inspecting)
@@ -334,14 +338,17 @@ class Replicas:
             self._node.on_let_go(partition)
             self._homes.pop(name, None)
             self.assignments.forget(name)
-        self._node.note("offline", f"{name.topic}-{name.partition}", error.message)
+        self._node.note(
+            EventKind.PARTITION_OFFLINE, f"{name.topic}-{name.partition}", error.message
+        )
 
     def _wait_for_room(self, name: PartitionName, error: KafkaError) -> None:
         """A full device is no failed one: the replica is opened as soon as it fits."""
         self._offline[name] = error
         if name not in self._waiting:
             self._waiting[name] = None
-            self._node.note("waits for room", f"{name.topic}-{name.partition}", error.message)
+            about = f"{name.topic}-{name.partition}"
+            self._node.note(EventKind.PARTITION_WAITS_FOR_ROOM, about, error.message)
 
     def open_waiting(self) -> None:
         """Has those tried again that found the device full."""
@@ -390,7 +397,7 @@ class Replicas:
             try:
                 partition.log.rest_if_idle(or_not=turn >= 2 * len(everyone))
             except KafkaError as error:
-                self._node.note("open files", repr(partition), str(error))
+                self._node.note(EventKind.FILES_NOT_CLOSED, repr(partition), str(error))
             await pace()
 
     async def checkpoint_starts(self) -> None:

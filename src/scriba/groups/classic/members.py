@@ -3,6 +3,7 @@
 from functools import partial
 
 from scriba.errors import ErrorCode, KafkaError
+from scriba.events import Event, EventKind
 from scriba.groups.classic.group import ClassicGroup, Member, Phase, Waiter, refuse
 from scriba.groups.classic.rebalance import (
     SYNC,
@@ -17,7 +18,7 @@ from scriba.groups.classic.rebalance import (
 from scriba.groups.refusals import refused
 from scriba.groups.state import State, Timer
 from scriba.instant import Instant
-from scriba.outcome import Caller, Event, Origin, Outcome, Token
+from scriba.outcome import Caller, Origin, Outcome, Token
 from scriba.wire.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -102,7 +103,7 @@ def _assign(
     for member in group.members.values():
         answer_sync(state, group, member, ErrorCode.NONE, out, now)
     text = f"generation {group.generation} is stable with {len(group.members)} members"
-    out.events.append(Event("rebalance", group.group_id, text))
+    out.events.append(Event(EventKind.GROUP_REBALANCE, group.group_id, text))
     out.instead = partial(_unassign, state, group)
 
 

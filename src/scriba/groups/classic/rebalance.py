@@ -17,10 +17,11 @@ coming, within the rebalance timeout.
 from typing import Final
 
 from scriba.errors import ErrorCode
+from scriba.events import Event, EventKind
 from scriba.groups.classic.group import ClassicGroup, Member, Phase, Waiter
 from scriba.groups.state import State, Timer
 from scriba.instant import Instant
-from scriba.outcome import Event, Outcome
+from scriba.outcome import Outcome
 from scriba.wire.messages.groups import (
     JoinGroupResponse,
     JoinGroupResponseMember,
@@ -54,7 +55,11 @@ def prepare(state: State, group: ClassicGroup, reason: str, out: Outcome, now: I
     first = group.phase is Phase.EMPTY
     group.become(Phase.PREPARING, now.wall_ms)
     out.events.append(
-        Event("rebalance", group.group_id, f"generation {group.generation} ends: {reason}")
+        Event(
+            EventKind.GROUP_REBALANCE,
+            group.group_id,
+            f"generation {group.generation} ends: {reason}",
+        )
     )
     if first:
         group.grew = False
@@ -90,7 +95,7 @@ def complete_join(state: State, group: ClassicGroup, out: Outcome, now: Instant)
     group.next_generation(now.wall_ms)
     if group.empty():
         out.records.append(group.record())
-        out.events.append(Event("rebalance", group.group_id, "the group is empty"))
+        out.events.append(Event(EventKind.GROUP_REBALANCE, group.group_id, "the group is empty"))
         return
     for member in group.members.values():
         if member.joining is not None:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Final, NoReturn
 
 from scriba.errors import ErrorCode, KafkaError
+from scriba.events import Event, EventKind
 from scriba.groups.classic.group import ClassicGroup
 from scriba.groups.classic.rebalance import dissolve
 from scriba.groups.consumer import records
@@ -30,7 +31,7 @@ from scriba.groups.consumer.progress import (
 from scriba.groups.consumer.reconcile import Owned, owned_by
 from scriba.groups.state import State, Timer, client_host
 from scriba.instant import Instant
-from scriba.outcome import Caller, Event, Outcome, Token
+from scriba.outcome import Caller, Outcome, Token
 from scriba.wire.messages.groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -311,7 +312,9 @@ def fence(
         return
     for member in members:
         cancel_timers(state, group.group_id, member.member_id)
-        out.events.append(Event("member", group.group_id, f"{member.member_id}: {why}"))
+        out.events.append(
+            Event(EventKind.GROUP_MEMBER_REMOVED, group.group_id, f"{member.member_id}: {why}")
+        )
     gone = {member.member_id for member in members}
     if may_downgrade(state, group, gone):
         downgrade(state, group, gone, f"{', '.join(sorted(gone))}: {why}", out, now)

@@ -8,6 +8,7 @@ epoch, and the group rebalances. A group without members changes without asking 
 """
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
+from scriba.events import Event, EventKind
 from scriba.groups.classic.embedded import (
     by_id,
     read_assignment,
@@ -25,7 +26,7 @@ from scriba.groups.consumer.progress import cancel_timers
 from scriba.groups.consumer.topic_hash import metadata_hash
 from scriba.groups.state import State
 from scriba.instant import Instant
-from scriba.outcome import Event, Outcome
+from scriba.outcome import Outcome
 
 UPWARDS = ("upgrade", "bidirectional")
 DOWNWARDS = ("downgrade", "bidirectional")
@@ -175,6 +176,6 @@ def downgrade(
         keep_classic_session(state, classic, member, now)
     out.records += [*state.store.groups[group.group_id].tombstones(), classic.record()]
     state.store.groups[group.group_id] = classic
-    out.events.append(Event("migration", group.group_id, "to the classic protocol"))
+    out.events.append(Event(EventKind.GROUP_MIGRATED, group.group_id, "to the classic protocol"))
     if why is not None:
         prepare(state, classic, why, out, now)

@@ -9,6 +9,7 @@ and the member makes one step towards its target.
 
 from typing import Final
 
+from scriba.events import Event, EventKind
 from scriba.groups.assignors import ASSIGNORS, MemberSpec
 from scriba.groups.consumer import records
 from scriba.groups.consumer.group import ConsumerGroup, Draft
@@ -18,7 +19,7 @@ from scriba.groups.consumer.topic_hash import metadata_hash
 from scriba.groups.regex.syntax import BadExpression
 from scriba.groups.state import State, Timer
 from scriba.instant import Instant
-from scriba.outcome import Event, Outcome
+from scriba.outcome import Outcome
 
 SESSION: Final = "consumer-session"
 REBALANCE: Final = "consumer-rebalance"
@@ -138,7 +139,7 @@ def _refresh(state: State, draft: Draft, out: Outcome, now: Instant) -> bool:
             topics = state.topics.matching(regex, draft.sees)
         except BadExpression as e:
             # It was fine when it was accepted: there are more topics now. Its members keep theirs.
-            out.events.append(Event("subscription", group.group_id, e.message))
+            out.events.append(Event(EventKind.SUBSCRIPTION_UNRESOLVED, group.group_id, e.message))
             topics = resolved.topics
         if topics is None:
             return False  # a later heartbeat will know

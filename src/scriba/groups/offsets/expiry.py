@@ -10,11 +10,12 @@ a jump would make consumers start over.
 from collections.abc import Generator, Iterable
 from typing import Final
 
+from scriba.events import Event, EventKind
 from scriba.groups.facts import NO_TOPIC_ID, TopicFacts
 from scriba.groups.state import State, Timer
 from scriba.groups.store import Committed, Group, Place, offset_tombstone
 from scriba.instant import ClockWatch, Instant
-from scriba.outcome import Event, Outcome, at_once
+from scriba.outcome import Outcome, at_once
 
 EXPIRY: Final = "offsets-expiry"
 PLACES_PER_TICK: Final = 500
@@ -38,7 +39,7 @@ def on_expiry_timer(state: State, timer: Timer, now: Instant) -> Outcome:
     if not watch.believes(now):
         if watch.surprised:
             text = f"jumped ahead by {watch.jump_ms} ms: no offset expires until it is right"
-            out.events.append(Event("clock", "group coordinator", text))
+            out.events.append(Event(EventKind.CLOCK_IN_DOUBT, "group coordinator", text))
         state.to_expire.clear()
         _await_pass(state, now)
         return out
@@ -66,7 +67,7 @@ def _expire_group(state: State, group: Group, out: Outcome, now: Instant) -> Non
     out.records += [offset_tombstone(group.group_id, place) for place in expired]
     if expired:
         text = f"{len(expired)} offsets expired"
-        out.events.append(Event("offsets", group.group_id, text))
+        out.events.append(Event(EventKind.OFFSETS_EXPIRED, group.group_id, text))
     nothing_left = len(expired) == len(offsets)
     if nothing_left and group.empty() and group.group_id not in state.store.open_txns:
         out.records += group.tombstones()

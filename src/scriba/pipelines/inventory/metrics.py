@@ -1,75 +1,66 @@
 """What a service tells Prometheus: plain numbers, put into text when they are asked for."""
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
+from scriba import prometheus
 from scriba.pipelines.inventory.service import NotCaughtUp, Service
+from scriba.prometheus import Family, Value, counter, gauge
+
+Requests = Mapping[tuple[str, int], int]
+"""Answers of the HTTP service by path and status."""
+
+CAUGHT_UP: Final = gauge("inventory_caught_up", "1 when look-ups are answered.")
+FAULTY: Final = gauge("inventory_faulty", "1 when the books are damaged.")
+LAG: Final = gauge("inventory_lag_records", "Records not read yet.")
+READ: Final = counter("inventory_records_read_total", "Records read since the start.")
+ITEMS: Final = gauge("inventory_items", "Items in the books.")
+EVENTS: Final = gauge("inventory_events", "Events in the books.")
+END_OFFSET: Final = gauge(
+    "inventory_end_offset", "Up to where a partition was read.", "topic", "partition"
+)
+ACTIVE: Final = gauge("inventory_active_writer", "1 when this service decides.")
+TAKEOVERS: Final = counter(
+    "inventory_takeovers_total", "How often this service became the active writer."
+)
+COMMANDS: Final = counter("inventory_commands_total", "Commands answered here.", "kind", "outcome")
+REQUESTS: Final = counter("inventory_requests_total", "Requests answered.", "path", "status")
+
+FAMILIES: Final = (
+    CAUGHT_UP,
+    FAULTY,
+    LAG,
+    READ,
+    ITEMS,
+    EVENTS,
+    END_OFFSET,
+    ACTIVE,
+    TAKEOVERS,
+    COMMANDS,
+    REQUESTS,
+)
 
 
-def render(service: Service, requests: Mapping[tuple[str, int], int]) -> str:
-    return "".join(_lines(service, requests))
+def render(service: Service, requests: Requests) -> str:
+    return prometheus.render(_values(service, requests))
 
 
-def _lines(service: Service, requests: Mapping[tuple[str, int], int]) -> Iterator[str]:
+def _values(service: Service, requests: Requests) -> Iterator[tuple[Family, Value]]:
     follower, lead = service.follower, service.lead
     try:
         service.check()
-        ready = 1
+        ready = True
     except NotCaughtUp:
-        ready = 0
+        ready = False
     counts = service.store.counts()
-    yield from _metric("caught_up", "gauge", "1 when look-ups are answered", {(): ready})
-    yield from _metric(
-        "faulty", "gauge", "1 when the books are damaged", {(): int(follower.fault is not None)}
-    )
-    yield from _metric("lag_records", "gauge", "records not read yet", {(): follower.lag()})
-    yield from _metric(
-        "records_read_total", "counter", "records read since the start", {(): follower.records}
-    )
-    yield from _metric("items", "gauge", "items in the books", {(): counts["items"]})
-    yield from _metric("events", "gauge", "events in the books", {(): counts["events"]})
-    yield from _metric(
-        "end_offset",
-        "gauge",
-        "up to where a partition was read",
-        {
-            (("topic", w.topic), ("partition", w.partition)): n
-            for w, n in follower.positions.items()
-        },
-    )
-    yield from _metric(
-        "active_writer", "gauge", "1 when it decides", {(): int(service.writer is not None)}
-    )
-    yield from _metric(
-        "takeovers_total",
-        "counter",
-        "how often it became the active writer",
-        {(): lead.takeovers if lead is not None else 0},
-    )
-    yield from _metric(
-        "commands_total",
-        "counter",
-        "commands answered here",
-        {
-            (("kind", kind), ("outcome", outcome)): n
-            for (kind, outcome), n in service.outcomes.items()
-        },
-    )
-    yield from _metric(
-        "requests_total",
-        "counter",
-        "requests answered",
-        {(("path", path), ("status", status)): n for (path, status), n in requests.items()},
-    )
-
-
-def _metric(
-    name: str, kind: str, text: str, values: Mapping[tuple[tuple[str, object], ...], int]
-) -> Iterator[str]:
-    yield f"# HELP inventory_{name} {text}\n# TYPE inventory_{name} {kind}\n"
-    for labels, value in values.items():
-        inside = ",".join(f'{label}="{_escaped(str(said))}"' for label, said in labels)
-        yield f"inventory_{name}{'{' + inside + '}' if inside else ''} {value}\n"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    yield CAUGHT_UP, ready
+    yield FAULTY, follower.fault is not None
+    yield LAG, follower.lag()
+    yield READ, follower.records
+    yield ITEMS, counts["items"]
+    yield EVENTS, counts["events"]
+    yield END_OFFSET, {(w.topic, str(w.partition)): n for w, n in follower.positions.items()}
+    yield ACTIVE, service.writer is not None
+    yield TAKEOVERS, lead.takeovers if lead is not None else 0
+    yield COMMANDS, {(kind, outcome): n for (kind, outcome), n in service.outcomes.items()}
+    yield REQUESTS, {(path, str(status)): n for (path, status), n in requests.items()}

@@ -19,11 +19,12 @@ import os
 import sys
 import threading
 import time
-from bisect import bisect_left
 from contextlib import suppress
 from time import perf_counter, sleep
 from types import FrameType
 from typing import Final, NamedTuple
+
+from scriba.prometheus import Durations
 
 log = logging.getLogger(__name__)
 
@@ -73,29 +74,10 @@ def judge(before: Spent, after: Spent, who: str | None, unwatched: float = 0.0) 
     return f"waiting in a call{seen}: {used}, the rest for a device, a lock or another thread"
 
 
-class LagHistogram:
-    """Counts of lag by upper bound in milliseconds; the last count is for all above."""
-
-    BOUNDS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
-
-    __slots__ = ("counts", "max_ms", "sum_ms")
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(self.BOUNDS_MS) + 1)
-        self.sum_ms = 0.0
-        self.max_ms = 0.0
-
-    def add(self, lag_ms: float) -> None:
-        self.counts[bisect_left(self.BOUNDS_MS, lag_ms)] += 1
-        self.sum_ms += lag_ms
-        if lag_ms > self.max_ms:
-            self.max_ms = lag_ms
-
-
 class LagMonitor:
     """Watches the running loop from `start` to `stop`."""
 
-    def __init__(self, histogram: LagHistogram) -> None:
+    def __init__(self, histogram: Durations) -> None:
         self.histogram = histogram
         self._due = 0.0
         self._seen: str | None = None

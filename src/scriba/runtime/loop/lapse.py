@@ -18,9 +18,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Final, ParamSpec, TypeVar
 
+from scriba.prometheus import Durations
 from scriba.runtime.clock import AdjustableClock
 from scriba.runtime.files.unsynced import UnsyncedDisk
-from scriba.runtime.loop.lag import LagHistogram
 from scriba.runtime.net import SocketNet
 from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Worker, Workers
 from scriba.runtime.rng import SystemRng
@@ -162,7 +162,7 @@ class LapseWorld:
         self.offload: Offload = self._threads
         self.disk: Disk = self._files
         self.net: Net = SocketNet()
-        self.lag = LagHistogram()
+        self.lag = Durations()
         self.workers: Workers = CountedWorkers(loop.absent)
         self.spoil: Callable[[memoryview], None] | None = None
 

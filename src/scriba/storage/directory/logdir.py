@@ -458,6 +458,8 @@ class LogDir:
     def _log_failed(self, log: Log, failure: Failure) -> None:
         if self._on_failure is not None:
             self._on_failure(self, log, failure.error.message)
+        else:
+            logger.error("%s", failure.error.message)
         if failure.device:
             self._fail(failure.error.message)
 
@@ -465,11 +467,12 @@ class LogDir:
         if self.failure is not None:
             return
         self.failure = why
-        logger.error("log directory %s is offline: %s", self.path, why)
         for log in list(self.logs.values()):
             log.fail(f"its directory is offline: {why}", device=True)
         if self._on_failure is not None:
             self._on_failure(self, None, why)
+        else:
+            logger.error("log directory %s is offline: %s", self.path, why)
 
     def _error(self) -> KafkaError:
         return storage_error(f"log directory {self.path} is offline: {self.failure}")

@@ -87,6 +87,8 @@ class Loaded:
     damage: str = ""
     cut: bool = False
     """Whether a tail was cut off, which is not durable yet."""
+    lost: str = ""
+    """What was cut off because it did not pass its check, in words."""
     durable: bool = False
     """Whether all is known to be on the device, names included: so after a clean shutdown."""
     full: str = ""
@@ -454,12 +456,9 @@ def _cut(loaded: Loaded, at: int, position: int, size: int) -> None:
     segment = loaded.segments[at]
     later = len(loaded.segments) - at - 1
     if position < size or later:
-        logger.warning(
-            "%s: cut %d bytes and %d segments that were not flushed; the log ends at offset %d",
-            segment.path(LOG),
-            size - position,
-            later,
-            loaded.end_offset,
+        loaded.lost = (
+            f"{segment.path(LOG)}: cut {size - position} bytes and {later} segments that were not "
+            f"flushed; the log ends at offset {loaded.end_offset}"
         )
         loaded.cut = True
     if position < size:

@@ -24,7 +24,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, Final, ParamSpec, TypeVar
 
 from scriba.instant import Instant
-from scriba.runtime.loop.lag import LagHistogram
+from scriba.prometheus import Durations
 from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Workers
 from scriba.runtime.rng import SeededRng
 from scriba.runtime.work.budget import Budget
@@ -143,7 +143,7 @@ class ProcessWorld:
         self.offload: Offload = SimOffload(rng.fork("offload"))
         self.disk: Disk = self.sim_disk
         self.net: Net = self.sim_net
-        self.lag = LagHistogram()
+        self.lag = Durations()
         self.workers: Workers = SimWorkers(self.sim_disk, rng.fork("workers"))
         self.spoil: Callable[[memoryview], None] | None = spoil
 

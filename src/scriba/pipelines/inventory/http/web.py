@@ -31,6 +31,7 @@ from scriba.pipelines.inventory.model import Command, Kind, Malformed, read_comm
 from scriba.pipelines.inventory.service import NotCaughtUp, Service, outcome_of, told
 from scriba.pipelines.inventory.store import Told
 from scriba.pipelines.inventory.writer import Unavailable, Unsettled
+from scriba.prometheus import CONTENT_TYPE
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +209,7 @@ class Web:
 
     async def metrics(self, request: Request) -> Response:
         text = render(self.service, self.requests)
-        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+        return PlainTextResponse(text, media_type=CONTENT_TYPE)
 
     async def openapi(self, request: Request) -> Response:
         return JSONResponse(document())

@@ -1,16 +1,16 @@
-"""What a node tells of itself: plain counters, and a ring of the latest events.
+"""What a node counts: plain numbers, rendered when somebody asks (`metrics`).
 
-Both belong to one node and are written by its loop alone, so two nodes fit in one process and
-nothing is locked. They are rendered when somebody asks.
+They belong to one node and are written by its loop alone, so two nodes fit in one process and
+nothing is locked. `tests/unit/broker/test_every_counter.py` walks all of them and fails on one that
+nobody moves or nobody renders.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, get_args
+from typing import Final, Literal
 
-EVENTS_KEPT: Final = 1024
+from scriba.prometheus import Durations
 
 CloseReason = Literal[
     "peer_closed",
@@ -45,6 +45,12 @@ CLOSE_REASONS: Final[dict[CloseReason, str]] = {
 
 RefusalReason = Literal["max_connections", "max_connections_per_ip"]
 
+REFUSAL_REASONS: Final[dict[RefusalReason, str]] = {
+    "max_connections": "`max.connections` is reached, and no connection is idle",
+    "max_connections_per_ip": "`max.connections.per.ip`, or the address's override, is reached",
+}
+"""Which limit refused a connection."""
+
 
 @dataclass(slots=True)
 class Counters:
@@ -66,6 +72,8 @@ class Counters:
     fastpath_produces: int = 0
     fastpath_fetches: int = 0
     fastpath_commits: int = 0
+    scrapes_refused: int = 0
+    """Connections to the metrics listener beyond what it serves at once."""
 
 
 def _by_close_reason() -> dict[CloseReason, int]:
@@ -73,7 +81,7 @@ def _by_close_reason() -> dict[CloseReason, int]:
 
 
 def _by_refusal_reason() -> dict[RefusalReason, int]:
-    return dict.fromkeys(get_args(RefusalReason), 0)
+    return dict.fromkeys(REFUSAL_REASONS, 0)
 
 
 @dataclass(slots=True)
@@ -89,25 +97,28 @@ class NetworkCounters:
     closed: dict[CloseReason, int] = field(default_factory=_by_close_reason)
 
 
-class Event(NamedTuple):
-    """Something that happens seldom and that an operator wants to know of."""
+@dataclass(slots=True)
+class CoordinatorCounters:
+    """What the coordinators over one internal topic did since the node started."""
 
-    number: int
-    wall_ms: int
-    kind: str
-    about: str
-    text: str
+    loads: Durations = field(default_factory=Durations)
+    """How long it took to replay a partition."""
+    records_appended: int = 0
+    failures: int = 0
+    """How often a coordinator had to be built again."""
 
 
-class Events:
-    def __init__(self) -> None:
-        self._ring: deque[Event] = deque(maxlen=EVENTS_KEPT)
-        self._count = 0
+@dataclass(slots=True)
+class CleanerGauges:
+    """The state of compaction, as Kafka's metrics of the log cleaner name it."""
 
-    def note(self, wall_ms: int, kind: str, about: str, text: str) -> None:
-        self._count += 1
-        self._ring.append(Event(self._count, wall_ms, kind, about, text))
-
-    def since(self, number: int = 0) -> list[Event]:
-        """Events after `number`, oldest first; a gap in the numbers says that some are gone."""
-        return [event for event in self._ring if event.number > number]
+    max_dirty_percent: int = 0
+    max_compaction_delay_ms: int = 0
+    max_buffer_utilization_percent: int = 0
+    cleaner_recopy_percent: int = 0
+    max_clean_time_ms: int = 0
+    last_run_ms: int = -1
+    """Monotonic time of the last pass."""
+    uncleanable_partitions_count: int = 0
+    uncleanable_bytes: int = 0
+    in_progress: int = 0

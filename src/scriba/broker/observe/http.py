@@ -1,0 +1,152 @@
+"""The small HTTP server of a node: `/metrics` for Prometheus, `/events` for consoles and scripts.
+
+A client gets one answer for each connection. It has `PATIENCE_S` to ask, and only so many may ask
+at once, so that whoever forgets about a connection costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
+
+from scriba.broker.observe.events import Events
+from scriba.broker.observe.metrics import Observed, render
+from scriba.prometheus import CONTENT_TYPE
+from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
+from scriba.settings.metrics_keys import metrics_endpoint
+
+if TYPE_CHECKING:
+    from scriba.runtime.ports import Listener
+
+MOST_ASKERS: Final = 16
+MOST_REQUEST_BYTES: Final = 8192
+PATIENCE_S: Final = 10.0
+EVENTS_AT_ONCE: Final = 256
+_END: Final = b"\r\n\r\n"
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+
+class MetricsServer:
+    def __init__(self, node: Observed) -> None:
+        self._node = node
+        self._listener: Listener | None = None
+        self._askers: dict[_Asker, None] = {}
+
+    @property
+    def port(self) -> int | None:
+        return None if self._listener is None else self._listener.port
+
+    def start(self) -> None:
+        """Listens, if an address is set. OSError where it cannot be taken."""
+        endpoint = metrics_endpoint(self._node.settings.scriba_metrics_listener)
+        if endpoint is not None:
+            self._listener = self._node.world.net.listen(endpoint.host, endpoint.port, self._accept)
+
+    def _accept(self, stream: Stream) -> None:
+        if len(self._askers) >= MOST_ASKERS:
+            self._node.counters.scrapes_refused += 1
+            stream.close()
+        else:
+            self._askers[_Asker(self, stream)] = None
+
+    def answer(self, request: bytes) -> bytes:
+        line = request.split(b"\r\n", 1)[0].split(b" ")
+        if len(line) != 3 or line[0] not in (b"GET", b"HEAD"):
+            return _answer("405 Method Not Allowed", "only GET is served\n")
+        path, _, query = line[1].decode("latin-1").partition("?")
+        if path == "/metrics":
+            whole = _answer("200 OK", render(self._node), CONTENT_TYPE)
+        elif path == "/events":
+            whole = _events(self._node.events, query)
+        else:
+            whole = _answer("404 Not Found", "see /metrics and /events\n")
+        return whole if line[0] == b"GET" else whole[: whole.index(_END) + len(_END)]
+
+    def forget(self, asker: _Asker) -> None:
+        self._askers.pop(asker, None)
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        for asker in tuple(self._askers):
+            asker.close()
+
+
+def _events(events: Events, query: str) -> bytes:
+    """`since` is the number of the last event that the reader knows, `limit` how many it takes."""
+    try:
+        asked = {name: int(values[-1]) for name, values in parse_qs(query).items()}
+        after = asked.pop("since", 0)
+        limit = asked.pop("limit", EVENTS_AT_ONCE)
+        if asked or after < 0 or not 0 < limit <= EVENTS_AT_ONCE:
+            raise ValueError
+    except ValueError:
+        text = f"ask /events?since=N&limit=M: N from 0 on, M of 1 to {EVENTS_AT_ONCE}\n"
+        return _answer("400 Bad Request", text)
+    page = events.page(after, limit)
+    told = {
+        "events": [event.as_json() for event in page.events],
+        "next": page.next,
+        "lost": page.lost,
+    }
+    return _answer("200 OK", json.dumps(told) + "\n", "application/json")
+
+
+def _answer(status: str, text: str, content_type: str = _PLAIN) -> bytes:
+    body = text.encode()
+    head = (
+        f"HTTP/1.1 {status}\r\n"
+        f"Content-Type: {content_type}\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class _Asker:
+    """One connection: a request, an answer, the end."""
+
+    def __init__(self, server: MetricsServer, stream: Stream) -> None:
+        self._server = server
+        self._stream = stream
+        self._asked = bytearray()
+        self._left = memoryview(b"")
+        self._alarm = asyncio.get_running_loop().call_later(PATIENCE_S, self.close)
+        stream.want(self._on_readable, None)
+
+    def _on_readable(self) -> None:
+        room = memoryview(bytearray(MOST_REQUEST_BYTES))
+        try:
+            n = self._stream.recv_into(room)
+        except OSError:
+            n = EOF
+        if n == WOULD_BLOCK:
+            return
+        if n == EOF:
+            self.close()
+            return
+        self._asked += room[:n]
+        if _END in self._asked:
+            self._left = memoryview(self._server.answer(bytes(self._asked)))
+            self._send()
+        elif len(self._asked) > MOST_REQUEST_BYTES:
+            self.close()
+
+    def _send(self) -> None:
+        try:
+            while self._left:
+                n = self._stream.send((self._left,))
+                if n == WOULD_BLOCK:
+                    self._stream.want(None, self._send)
+                    return
+                self._left = self._left[n:]
+        except OSError:
+            pass
+        self.close()
+
+    def close(self) -> None:
+        self._alarm.cancel()
+        self._stream.close()
+        self._server.forget(self)

@@ -1,0 +1,290 @@
+"""What a node tells its operator of: every kind of event, declared once.
+
+An event is something that happens seldom and that an operator wants to know of. Whoever notices it
+names its kind; the node logs it at the level of the kind, counts it (`scriba_events_total`), and
+keeps it for the console (`broker/observe/events`). The table of docs/events.md is made from here.
+"""
+
+from __future__ import annotations
+
+import enum
+from logging import ERROR, INFO, WARNING
+from typing import Final, NamedTuple
+
+REPEATS: Final = True
+"""Of a kind that may come many times a second about the same thing: it is told once a minute, with
+how many there were."""
+
+
+class EventKind(enum.Enum):
+    """Label, level, meaning, what to do about it, and whether it repeats."""
+
+    # ---- time ----
+    CLOCK_IN_DOUBT = (
+        "clock_in_doubt",
+        WARNING,
+        "The wall clock jumped, or is far ahead of the newest time on disk. Nothing is deleted for "
+        "its age.",
+        "Check the clock. If it is right: `scriba log retention resume`.",
+    )
+    CLOCK_TRUSTED = (
+        "clock_trusted",
+        WARNING,
+        "The wall clock is believed again. Deletion by age goes on.",
+        "Nothing.",
+    )
+    # ---- storage ----
+    LOG_DIR_OFFLINE = (
+        "log_dir_offline",
+        ERROR,
+        "A device failed. The log directory and all its partitions are out of use until a restart.",
+        "Check the device, then restart the node.",
+    )
+    PARTITION_OFFLINE = (
+        "partition_offline",
+        ERROR,
+        "A replica is out of use: its log is damaged, or its directory is offline.",
+        "For damage stop the node and run `scriba log repair`; for a directory check the device.",
+    )
+    PARTITION_STRAY = (
+        "partition_stray",
+        WARNING,
+        "A partition on disk is not part of the cluster. Its directory was renamed, its data kept.",
+        "Remove the renamed directory if nobody needs it.",
+    )
+    PARTITION_WAITS_FOR_ROOM = (
+        "partition_waits_for_room",
+        WARNING,
+        "A replica cannot be opened while the device is full. It is tried again by itself.",
+        "Make room on the device.",
+    )
+    WRITE_REFUSED = (
+        "write_refused",
+        WARNING,
+        "A device did not take a write, most likely for lack of room. Reads go on; the write is "
+        "tried again by whoever needs it.",
+        "Make room on the device.",
+        REPEATS,
+    )
+    LOG_TRUNCATED = (
+        "log_truncated",
+        WARNING,
+        "The end of a log did not pass its check after a crash. What was not flushed was cut off.",
+        "Nothing, where other replicas have the records or the producers send them again.",
+    )
+    CHECKPOINT_FAILED = (
+        "checkpoint_failed",
+        WARNING,
+        "A checkpoint could not be written. The next start may have to read more.",
+        "Check the device and its room.",
+        REPEATS,
+    )
+    RETENTION_FAILED = (
+        "retention_failed",
+        WARNING,
+        "Retention could not delete segments of a partition. It is tried again.",
+        "Check the device and its room.",
+        REPEATS,
+    )
+    SEGMENTS_DELETED = (
+        "segments_deleted",
+        INFO,
+        "Retention deleted segments of a partition.",
+        "Nothing.",
+    )
+    FILES_NOT_CLOSED = (
+        "files_not_closed",
+        WARNING,
+        "There are too many open files, and an idle log could not close its own.",
+        "Check the device and its room; raise the limit of open files (`ulimit -n`).",
+        REPEATS,
+    )
+    SHUTDOWN_NOT_CLEAN = (
+        "shutdown_not_clean",
+        WARNING,
+        "A part of a clean shutdown was not done. The next start recovers what is missing.",
+        "Check the device and its room.",
+    )
+    SNAPSHOT_UNREADABLE = (
+        "snapshot_unreadable",
+        ERROR,
+        "A snapshot of the metadata is damaged. An older one is used, if there is one.",
+        "Check the device.",
+    )
+    # ---- compaction ----
+    COMPACTION_DONE = (
+        "compaction_done",
+        INFO,
+        "A log was compacted.",
+        "Nothing.",
+    )
+    COMPACTION_STARVED = (
+        "compaction_starved",
+        WARNING,
+        "The machine is never idle, so the cleaner got no time. It begins again with a share.",
+        "Give the node more processors if requests suffer.",
+    )
+    COMPACTION_STALE = (
+        "compaction_stale",
+        INFO,
+        "A log changed while it was compacted. The work was dropped; the next pass looks again.",
+        "Nothing.",
+    )
+    COMPACTION_PUT_OFF = (
+        "compaction_put_off",
+        WARNING,
+        "A compaction failed in a way that may pass (no room, a cleaner that was killed). It is "
+        "tried again.",
+        "Make room on the device; leave the cleaner process alone.",
+        REPEATS,
+    )
+    PARTITION_UNCLEANABLE = (
+        "partition_uncleanable",
+        ERROR,
+        "Compaction found damage in a log and leaves it alone. It is served, and grows.",
+        "Stop the node and run `scriba log repair`.",
+    )
+    # ---- coordinators ----
+    COORDINATOR_FAILED = (
+        "coordinator_failed",
+        ERROR,
+        "A partition of a coordinator could not append or load. It is built again from its log; "
+        "those it coordinates wait.",
+        "Read the text. For damage stop the node and run `scriba log repair`.",
+    )
+    COORDINATOR_RECORD_REFUSED = (
+        "coordinator_record_refused",
+        WARNING,
+        "The log can never take what a coordinator wanted to store. The request got an error.",
+        "Raise `max.message.bytes` of the internal topic, or make the group smaller.",
+        REPEATS,
+    )
+    INTERNAL_TOPIC_FAILED = (
+        "internal_topic_failed",
+        ERROR,
+        "An internal topic could not be created, so there is no coordinator.",
+        "Read the text: too few brokers for its replication factor, for example.",
+        REPEATS,
+    )
+    MARKER_REFUSED = (
+        "marker_refused",
+        ERROR,
+        "A partition refused the end marker of a transaction. Readers of committed records wait "
+        "there. It is tried again unless a newer producer has ended the transaction.",
+        "Bring the partition back; see `scriba txn`.",
+        REPEATS,
+    )
+    GROUP_REBALANCE = (
+        "group_rebalance",
+        INFO,
+        "A classic group begins or ends a rebalance, or has become empty.",
+        "Nothing, unless it comes again and again.",
+    )
+    GROUP_MEMBER_REMOVED = (
+        "group_member_removed",
+        INFO,
+        "A member left a group, or was removed as its session ended.",
+        "Nothing, unless it comes again and again.",
+    )
+    GROUP_MIGRATED = (
+        "group_migrated",
+        INFO,
+        "A group changed between the consumer protocol and the classic one.",
+        "Nothing.",
+    )
+    SUBSCRIPTION_UNRESOLVED = (
+        "subscription_unresolved",
+        WARNING,
+        "A regular expression matches too much since there are more topics. Its members keep those "
+        "that they have.",
+        "Make the expression narrower.",
+        REPEATS,
+    )
+    OFFSETS_EXPIRED = (
+        "offsets_expired",
+        INFO,
+        "Committed offsets of a group were deleted after `offsets.retention.minutes`.",
+        "Nothing.",
+    )
+    TRANSACTION_TIMED_OUT = (
+        "transaction_timed_out",
+        WARNING,
+        "A transaction was not ended in time. It was aborted, and its producer fenced.",
+        "See to the producer; `transaction.timeout.ms` is its own setting.",
+    )
+    PRODUCER_FENCED = (
+        "producer_fenced",
+        INFO,
+        "Another producer began with the same transactional id. The older one may not write.",
+        "Nothing, unless two producers share an id by mistake.",
+    )
+    TRANSACTIONAL_ID_EXPIRED = (
+        "transactional_id_expired",
+        INFO,
+        "A transactional id was not used for `transactional.id.expiration.ms` and was forgotten.",
+        "Nothing.",
+    )
+    # ---- network and requests ----
+    CONNECTION_REFUSED = (
+        "connection_refused",
+        WARNING,
+        "A connection was refused, as a limit of connections is reached.",
+        "Raise `max.connections` or `max.connections.per.ip`, or find who opens so many.",
+        REPEATS,
+    )
+    CONNECTION_CLOSED = (
+        "connection_closed",
+        INFO,
+        "The node closed a connection whose peer sent what cannot be read or is not served.",
+        "See who it is: an old client, or none of Kafka's.",
+        REPEATS,
+    )
+    SLOW_PEER_SHED = (
+        "slow_peer_shed",
+        WARNING,
+        "A peer did not take its answers while others waited for the memory. It was disconnected.",
+        "See to the client, or to the network between.",
+        REPEATS,
+    )
+    VIEW_OUTLIVED_REQUEST = (
+        "view_outlived_request",
+        ERROR,
+        "A receive buffer cannot be used again, since somebody still has a view of it: a defect of "
+        "the broker. No request sees the bytes of another.",
+        "Report it.",
+        REPEATS,
+    )
+    REQUEST_FAILED = (
+        "request_failed",
+        ERROR,
+        "A handler failed in a way that nobody expected: a defect of the broker. The client got an "
+        "error.",
+        "Report it with the trace in the log.",
+        REPEATS,
+    )
+
+    label: str
+    level: int
+    meaning: str
+    remedy: str
+    repeats: bool
+
+    def __new__(
+        cls, label: str, level: int, meaning: str, remedy: str, repeats: bool = False
+    ) -> EventKind:
+        kind = object.__new__(cls)
+        kind._value_ = label
+        kind.label = label
+        kind.level = level
+        kind.meaning = meaning
+        kind.remedy = remedy
+        kind.repeats = repeats
+        return kind
+
+
+class Event(NamedTuple):
+    """What a machine noticed; the node says it to somebody."""
+
+    kind: EventKind
+    about: str
+    text: str
