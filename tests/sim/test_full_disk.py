@@ -7,7 +7,8 @@ import pytest
 
 from scriba.broker.node import Node
 from scriba.config import StartError, StorageLost
-from scriba.errors import ErrorCode, KafkaError
+from scriba.errors import ErrorCode
+from scriba.events import EventKind
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
 from scriba.settings import NodeSettings, TopicSettings
 from scriba.storage.directory.logdir import LogDir
@@ -117,10 +118,14 @@ def test_a_topic_whose_partitions_find_no_room_comes_to_life_with_it() -> None:
         append(node.replicas.find("old", 0).log, [("k", "v")], world.clock.now())
         node.controller.subscribe(lambda *_: fill(sim))  # known, and not yet opened
         await create(node, "new", 3)
-        with pytest.raises(KafkaError, match="No space left") as refused:
-            node.replicas.find("new", 2)
+        new = node.replicas.find("new", 2).log
+        with pytest.raises(NoRoom, match="No space left") as refused:
+            append(new, [("k", "v")], world.clock.now())
         assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
+        assert new.end_offset == 0
         await asyncio.sleep(30)
+        told = [each.kind for each in node.events.since()]
+        assert told.count(EventKind.PARTITION_WAITS_FOR_ROOM) == 3, "each is told once"
         old = node.replicas.find("old", 0)
         assert isinstance(old.log.read(0, 1000, 1), Slice)
         assert not any(directory.offline for directory in node.replicas.dirs)

@@ -27,8 +27,8 @@ from scriba.runtime.ports import Disk, Offload
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.cleaner import Rewritten
 from scriba.storage.compaction.log import Compaction, Stale
-from scriba.storage.directory.names import parent_of
-from scriba.storage.directory.partition_metadata import claim
+from scriba.storage.directory.names import INDEX, LOG, TIME_INDEX, file_name, parent_of
+from scriba.storage.directory.partition_metadata import claim, write_topic_id
 from scriba.storage.durability import Durability
 from scriba.storage.epochs import Epochs
 from scriba.storage.incoming import check_batches, read_marker
@@ -36,7 +36,7 @@ from scriba.storage.inline import Inline
 from scriba.storage.limits import Limits, limits_of
 from scriba.storage.producers.snapshots import Snapshots
 from scriba.storage.producers.state import AbortedTxn, ActiveProducer, Producers, Repeat
-from scriba.storage.recovery.load import Loaded, Place, load
+from scriba.storage.recovery.load import Loaded, Place, load, new
 from scriba.storage.results import (
     EMPTY,
     FULL,
@@ -62,6 +62,25 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 _new = tuple.__new__  # makes a named tuple without a call of Python
 
 
+def _place_of(
+    disk: Disk,
+    directory: str,
+    settings: TopicSettings,
+    now: Instant,
+    offload: Offload | None,
+    producer_expiration_ms: int = DAY_MS,
+) -> Place:
+    return Place(
+        disk=disk,
+        offload=offload or Inline(),
+        directory=directory,
+        limits=limits_of(settings, directory, 0),
+        producer_expiration_ms=producer_expiration_ms,
+        compacted="compact" in settings.cleanup_policy,
+        now_ms=now.wall_ms,
+    )
+
+
 class Log:
     __slots__ = (
         "_disk",
@@ -79,6 +98,7 @@ class Log:
         "epochs",
         "failure",
         "found_full",
+        "has_files",
         "lost_tail",
         "on_failure",
         "on_refused",
@@ -151,6 +171,9 @@ class Log:
             self._durability,
             self._limits,
         )
+        self.has_files = True
+        """Whether the directory and its files are there: those of a new log come with its first
+        append at the latest (`make_files`)."""
         self.found_full = loaded.full
         """Why opening could not write all that it would have."""
         self.cut_tail = loaded.cut
@@ -184,24 +207,62 @@ class Log:
         Without a recovery point nothing counts as flushed, unless the shutdown was clean.
         `sync_parent` makes the directory's own name durable; logs side by side can share that.
         """
-        fresh = not disk.exists(directory)
-        if fresh:
-            disk.mkdir(directory)
-        topic_id = claim(disk, directory, topic_id, fresh)
-        place = Place(
-            disk=disk,
-            offload=offload or Inline(),
-            directory=directory,
-            limits=limits_of(settings, directory, 0),
-            producer_expiration_ms=producer_expiration_ms,
-            compacted="compact" in settings.cleanup_policy,
-            now_ms=now.wall_ms,
-        )
-        loaded = load(place, recovery_point, log_start, clean, fresh)
+        place = _place_of(disk, directory, settings, now, offload, producer_expiration_ms)
+        if not disk.exists(directory):
+            loaded = new(place, log_start)
+            log = cls(loaded, topic, partition, topic_id, settings, on_failure, sync_parent)
+            log.has_files = False
+            log.make_files()
+            return log
+        topic_id = claim(disk, directory, topic_id)
+        loaded = load(place, recovery_point, log_start, clean)
         log = cls(loaded, topic, partition, topic_id, settings, on_failure, sync_parent)
         if loaded.damage:
             log.fail(loaded.damage, device=False)
         return log
+
+    @classmethod
+    def new(
+        cls,
+        disk: Disk,
+        directory: str,
+        topic: str,
+        partition: int,
+        topic_id: bytes | None,
+        settings: TopicSettings,
+        now: Instant,
+        *,
+        offload: Offload | None = None,
+        sync_parent: Callable[[], Awaitable[None]] | None = None,
+    ) -> Self:
+        """A log for a directory that is not there. It has no files yet; nothing is touched."""
+        place = _place_of(disk, directory, settings, now, offload)
+        log = cls(new(place, 0), topic, partition, topic_id, settings, None, sync_parent)
+        log.has_files = False
+        return log
+
+    def make_files(self) -> None:
+        """Makes the directory and the empty files of a new log."""
+        self.create_files()
+        self.has_files = True
+        self._segments.active.preallocate()
+
+    def create_files(self) -> None:
+        """As `make_files`, but changes nothing in memory: for a thread.
+
+        The first append may make them on the loop meanwhile. So each step can be done twice, none
+        takes anything away, and none is begun once the log has its files.
+        """
+        disk, directory = self._disk, self.directory
+        if self.has_files:
+            return
+        disk.mkdir(directory)
+        if self.topic_id is not None:
+            write_topic_id(disk, directory, self.topic_id)
+        for suffix in (INDEX, TIME_INDEX, LOG):
+            if self.has_files:
+                return
+            disk.open(f"{directory}/{file_name(self._segments.first_offset, suffix)}", True).close()
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}"

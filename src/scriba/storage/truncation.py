@@ -186,6 +186,9 @@ class Shortening:
         name = deleted_dir(log.topic, log.partition, unique or log.topic_id or bytes(16))
         try:
             self._disk.rename(log.directory, f"{parent}/{name}")
+        except FileNotFoundError:
+            if log.has_files:
+                raise
         except OSError as error:
             if error.errno not in FULL:
                 raise

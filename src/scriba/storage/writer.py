@@ -180,6 +180,8 @@ class Writer:
         """The segment that takes a batch: the active one if it still may, or else a new one."""
         segment = self._segments.active
         try:
+            if not self._log.has_files:
+                self._log.make_files()
             if self.torn:
                 self.trim()
             if segment.limit < 0:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -236,3 +237,43 @@ async def test_a_checkpoint_flushes_sealed_segments_but_not_the_active_one(shelf
     text = (shelf.root / "recovery-point-offset-checkpoint").read_text()
     assert text == f"0\n1\nt 0 {log.sealed_offset}\n"
     directory.release()
+
+
+@pytest.mark.parametrize("at", range(5))
+async def test_a_first_append_may_come_at_any_step_of_the_making_of_files(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    directory = await ready(shelf)
+    log = directory.new_log("t", 0, b"i" * 16, SETTINGS, shelf.now)
+    steps = iter(range(100))
+
+    def with_an_append_before(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*given: Any, **named: Any) -> Any:
+            if next(steps) == at:
+                shelf.append(log, 3)
+            return call(*given, **named)
+
+        return wrapped
+
+    with monkeypatch.context() as patched:
+        for call in ("mkdir", "open"):
+            patched.setattr(shelf.disk, call, with_an_append_before(getattr(shelf.disk, call)))
+        await directory.make_files([log])
+    assert log.has_files
+    assert log.end_offset == 3
+    assert shelf.disk.size(f"{shelf.directory}/00000000000000000000.log") == log.size > 0
+    await directory.close()
+    again = await ready(shelf)
+    found = await log_in(shelf, again, topic_id=b"i" * 16)
+    assert len(await shelf.consume(found)) == 3
+    await again.close()
+
+
+async def test_a_log_without_files_is_deleted_without_a_trace(shelf: Shelf) -> None:
+    directory = await ready(shelf)
+    log = directory.new_log("t", 0, b"i" * 16, SETTINGS, shelf.now)
+    assert "t-0" not in names(shelf)
+    directory.take_away(log)
+    await log.shortening.remove_files()
+    assert not [name for name in names(shelf) if name.startswith("t-0")]
+    await directory.close()

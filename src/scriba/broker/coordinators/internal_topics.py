@@ -39,7 +39,7 @@ async def make_internal_topic(node: InternalTopicMaker, name: str) -> None:
         )
     except NoRoom as error:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
-    await node.replicas.settled()
+    await node.replicas.created()
     for result in response.topics:
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             text = f"cannot be made: {result.error_message}"

@@ -208,7 +208,7 @@ async def _alter(
     request.resources = allowed
     if allowed:
         response = await node.controller.call(request, ctx.version)
-        await node.replicas.settled()
+        await node.replicas.applied()
     response.responses.extend(refusals)
     return response
 

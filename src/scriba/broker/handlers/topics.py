@@ -59,7 +59,7 @@ async def _create_topics(
     response = CreateTopicsResponse()
     if allowed:
         response = await node.controller.call(request, ctx.version)
-        await node.replicas.settled()
+        await node.replicas.created()
     made = {result.name: result for result in response.topics}
     made.update(refused)
     response.topics = [made[name] for name in dict.fromkeys(order) if name in made]
@@ -97,7 +97,7 @@ async def auto_create(
             response = await node.controller.call(wanted)
         except KafkaError as error:  # of these alone: others are asked about in the same request
             return failed | {topic.name: error.code for topic in wanted.topics}
-        await node.replicas.settled()
+        await node.replicas.created()
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 failed[result.name] = error_code(result.error_code)
@@ -146,7 +146,7 @@ async def _create_partitions(
     response = CreatePartitionsResponse()
     if allowed:
         response = await node.controller.call(request, ctx.version)
-        await node.replicas.settled()
+        await node.replicas.created()
     response.results.extend(refused)
     return response
 
@@ -194,7 +194,7 @@ async def _delete_topics(
     response = DeleteTopicsResponse()
     if allowed:
         response = await node.controller.call(request, ctx.version)
-        await node.replicas.settled()
+        await node.replicas.applied()
     response.responses.extend(refused)
     return response
 

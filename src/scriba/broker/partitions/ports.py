@@ -24,8 +24,11 @@ class PartitionAccess(Protocol):
 
 
 class MetadataSettling(Protocol):
-    async def settled(self) -> None:
+    async def applied(self) -> None:
         """Returns when this broker has carried out all metadata that it has seen so far."""
+
+    async def created(self) -> None:
+        """As `applied`; files of new partitions are waited for as well, but not for long."""
 
 
 class SettledMetadata(Protocol):

@@ -1,10 +1,15 @@
 """Every partition replica this broker hosts: found by name, opened and closed by the image.
 
 The controller's image says what should be here. Changes of it are queued and carried out in order
-by one task: new partitions get a log, gone ones lose theirs, leaderships begin and end. Opening a
-log touches the file system, so a long change (ten thousand partitions in one request) is worked
-off in slices, and whoever needs its outcome awaits `settled()`. Nothing else creates or removes a
-partition's files.
+by one task: new partitions get a log, gone ones lose theirs, leaderships begin and end. A long
+change (ten thousand partitions in one request) is worked off in slices.
+
+A replica that is new has nothing that would have to be read. So it is only taken note of
+(`_unopened`), and from then on it can be used: whoever asks for it first (`get`) has it opened, in
+memory, without a look at the file system. Its files are made by the same task once the queue is
+empty, many in one call off the loop, or by its first append if that comes earlier: nothing is
+acknowledged that is not in a file. `applied()` waits for the queue, `settled()` for the files, too.
+Nothing else creates or removes a partition's files.
 """
 
 from __future__ import annotations
@@ -12,7 +17,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from typing import Protocol
+from itertools import islice
+from typing import Final, NamedTuple, Protocol
 
 from scriba.broker.partitions.assignments import AssignmentHost, Assignments
 from scriba.broker.partitions.partition import Partition
@@ -33,6 +39,12 @@ from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Log
 from scriba.storage.results import FULL, NoRoom
+
+LOGS_AT_ONCE: Final = 64
+"""New logs whose files are made in one call off the loop."""
+
+FILES_WAIT_S: Final = 0.05
+"""How long whoever creates partitions waits for their files: long enough for some dozens."""
 
 Placement = tuple[str, bytes, list[tuple[int, PartitionImage]]]
 """A topic's name and id, and those of its partitions that are to be looked at."""
@@ -65,6 +77,13 @@ class ReplicaHost(
         """The partition is no longer here, or of no use any more."""
 
 
+class Unopened(NamedTuple):
+    """A new replica, as the image has it."""
+
+    topic_id: bytes
+    image: PartitionImage
+
+
 class Replicas:
     def __init__(self, node: ReplicaHost, dirs: list[LogDir]) -> None:
         self.dirs = dirs
@@ -84,6 +103,10 @@ class Replicas:
         """Where those of them lie that had a log before."""
         self._found: dict[PartitionName, LogDir] = {}
         """What lay in the directories at the start and has not been claimed."""
+        self._unopened: dict[PartitionName, Unopened] = {}
+        """New replicas that nobody has asked for yet."""
+        self._fileless: dict[PartitionName, Log] = {}
+        """New logs that are open and whose files are to be made."""
         self._removals: list[tuple[int, Log]] = []
         self._resting: asyncio.Task[None] | None = None
         self._hand = 0
@@ -96,10 +119,13 @@ class Replicas:
         return iter(tuple(self._partitions.values()))
 
     def __len__(self) -> int:
-        return len(self._partitions)
+        return len(self._partitions) + len(self._unopened)
 
     def get(self, topic: str, index: int) -> Partition | None:
-        return self._partitions.get((topic, index))  # type: ignore[call-overload, no-any-return]
+        partition = self._partitions.get((topic, index))  # type: ignore[call-overload]
+        if partition is None and self._unopened:
+            return self._open_new(PartitionName(topic, index))
+        return partition  # type: ignore[no-any-return]
 
     def find(self, topic: str, index: int) -> Partition:
         """The partition, or the error that a client understands."""
@@ -148,18 +174,53 @@ class Replicas:
         self._wake()
 
     async def settled(self) -> None:
-        """Returns when everything queued so far has been carried out."""
+        """Returns when everything queued so far has been carried out, and every log has its files.
+
+        All but those that wait for room on their device.
+        """
         worker = self._worker
         if worker is not None and not worker.done():
             await asyncio.shield(worker)
+
+    async def applied(self) -> None:
+        """Returns when everything queued so far has been carried out, but for files of new logs."""
+        worker = self._worker
+        if worker is None or worker.done():
+            return
+        done = asyncio.get_running_loop().create_future()
+
+        async def tell() -> None:
+            if not done.done():
+                done.set_result(None)
+
+        self._queue.append(tell)
+        await asyncio.wait((worker, done), return_when=asyncio.FIRST_COMPLETED)
+        if worker.done():
+            worker.result()
+
+    async def created(self) -> None:
+        """As `applied`, for whoever made partitions: their files are waited for, but not for long.
+
+        So a first record seldom has to make them on the loop, and ten thousand partitions have
+        their leaders long before they have their files.
+        """
+        await self.applied()
+        worker = self._worker
+        if worker is not None and not worker.done():
+            await asyncio.wait((worker,), timeout=FILES_WAIT_S)
 
     def _wake(self) -> None:
         if self._queue and (self._worker is None or self._worker.done()):
             self._worker = self._node.tasks.spawn(self._work(), name="replicas")
 
     async def _work(self) -> None:
-        while self._queue:
-            await self._queue.popleft()()
+        while True:
+            if self._queue:
+                await self._queue.popleft()()
+            elif self._unopened or self._fileless:
+                await self._make_files()
+            else:
+                return
 
     async def _load(self, image: ClusterImage) -> None:
         for directory in self.dirs:
@@ -187,31 +248,119 @@ class Replicas:
     async def _place(self, placements: Iterable[Placement]) -> None:
         pace = Pace(self._node.world.clock)
         me = self._node.id
+        new: dict[PartitionName, Unopened] = {}
         for topic, topic_id, partitions in placements:
             for index, image in partitions:
                 await pace()
                 name = PartitionName(topic, index)
                 if me not in image.replicas:
                     self._let_go(name)
-                    continue
-                partition = self._partitions.get(name)
-                if partition is None:
-                    partition = await self._open(name, topic_id, image)
-                if name in self._homes:
-                    home = self._homes[name].id
-                    self.assignments.note(name, topic_id, home, image.directory(me))
-                if partition is not None and image.leader == me:
-                    partition.lead(me, image, self._node.settings.replica_lag_time_max_ms)
-                    self._node.on_lead(partition)
+                elif (partition := self._partitions.get(name)) is not None:
+                    self._follow(partition, image)
+                elif (found := self._holder(name)) is not None:
+                    partition = await self._open(name, topic_id, image, found)
+                    if partition is not None:
+                        self._follow(partition, image)
+                elif not self._is_lost(image):
+                    new[name] = Unopened(topic_id, image)
+        await self._begin(new)
         await self.assignments.tell()
 
+    def _follow(self, partition: Partition, image: PartitionImage) -> None:
+        """Has a replica do what the image says of it."""
+        me = self._node.id
+        name = PartitionName(partition.topic, partition.index)
+        home = self._homes.get(name)
+        if home is None:  # it was opened, and found damaged
+            return
+        self.assignments.note(name, partition.topic_id, home.id, image.directory(me))
+        if image.leader == me:
+            partition.lead(me, image, self._node.settings.replica_lag_time_max_ms)
+            self._node.on_lead(partition)
+
+    # ---- new replicas ----
+
+    async def _begin(self, new: dict[PartitionName, Unopened]) -> None:
+        """Makes new replicas known, once no checkpoint tells of earlier ones of their names."""
+        unopened = self._unopened
+        fresh = [name for name in new if name not in unopened]
+        try:
+            for directory in self._online():
+                await directory.forget(fresh)
+        except NoRoom as error:
+            for name in fresh:
+                self._wait_for_room(name, error)
+            return
+        except KafkaError:
+            pass  # the directory is offline now, has said so, and is given none of them
+        unopened.update(new)
+        for name in fresh:
+            self._offline.pop(name, None)
+            self._waiting.pop(name, None)
+            if name.topic in self._node.internal_topics:
+                self._open_new(name)  # its coordinator waits for nobody to ask
+
+    def _open_new(self, name: PartitionName) -> Partition | None:
+        """Opens a new replica in memory; None if there is none of this name, or it cannot be."""
+        new = self._unopened.pop(name, None)
+        if new is None:
+            return None
+        topic, index = name
+        try:
+            directory = self._choose_dir(new.image)
+            now = self._node.world.clock.now()
+            store = directory.new_log(topic, index, new.topic_id, self._settings_of(topic), now)
+        except KafkaError as error:
+            self.offline(name, error)
+            return None
+        self._fileless[name] = store
+        partition = self._add(name, new.topic_id, store, directory)
+        self._follow(partition, new.image)
+        return partition
+
+    async def _make_files(self) -> None:
+        """Opens some of the new replicas and makes their files."""
+        pace = Pace(self._node.world.clock)
+        for name in tuple(islice(self._unopened, LOGS_AT_ONCE)):
+            self._open_new(name)
+            await pace()
+        batch = dict(islice(self._fileless.items(), LOGS_AT_ONCE))
+        for directory in self.dirs:
+            logs = {n: each for n, each in batch.items() if self._homes.get(n) is directory}
+            try:
+                if logs:
+                    await directory.make_files(tuple(logs.values()))
+            except NoRoom as error:
+                for name, store in logs.items():
+                    if not store.has_files:
+                        self._wait_for_room(name, error)
+            except KafkaError:
+                pass  # the directory is offline now, and its replicas with it
+        for name, store in batch.items():
+            self._fileless.pop(name, None)
+            if store.has_files:
+                self._waiting.pop(name, None)
+        await self.assignments.tell()
+
+    # ---- replicas that were here before ----
+
+    def _is_lost(self, image: PartitionImage) -> bool:
+        """Whether the replica is on a device that failed: another one would begin it anew."""
+        assigned = image.directory(self._node.id)
+        return any(each.failure is not None and each.id == assigned for each in self.dirs)
+
+    def _holder(self, name: PartitionName) -> LogDir | None:
+        """The directory in which the replica has files already."""
+        found = self._found.pop(name, None) or self._begun.pop(name, None)
+        if found is not None:
+            return found
+        return next((each for each in self._online() if each.holds(*name)), None)
+
     async def _open(
-        self, name: PartitionName, topic_id: bytes, image: PartitionImage
+        self, name: PartitionName, topic_id: bytes, image: PartitionImage, directory: LogDir
     ) -> Partition | None:
         topic, index = name
-        found = self._found.pop(name, None) or self._begun.pop(name, None)
         try:
-            directory = found or self._choose_dir(image)
             store = await directory.open_log(
                 topic,
                 index,
@@ -221,28 +370,34 @@ class Replicas:
                 self._producer_expiration_ms(),
             )
         except KafkaError as error:
-            if found is not None and error.code is ErrorCode.INCONSISTENT_TOPIC_ID:
+            if error.code is ErrorCode.INCONSISTENT_TOPIC_ID:
                 # A topic of the same name that was deleted while this node was away.
-                await self._set_aside(name, found)
-                return await self._open(name, topic_id, image)
+                await self._set_aside(name, directory)
+                await self._begin({name: Unopened(topic_id, image)})
+                return self.get(topic, index)
             if isinstance(error, NoRoom):
-                if found is not None:
-                    self._begun[name] = found
+                self._begun[name] = directory
                 self._wait_for_room(name, error)
             else:
                 self.offline(name, error)
             return None
         self._offline.pop(name, None)
         self._waiting.pop(name, None)
-        checkpoint = directory.high_watermarks.get(name, 0)
-        partition = Partition(topic, topic_id, index, store, checkpoint)
-        self._partitions[name] = partition
-        self._homes[name] = directory
-        self._watch(partition)
+        partition = self._add(name, topic_id, store, directory)
         if store.lost_tail:
             self._node.note(EventKind.LOG_TRUNCATED, repr(partition), store.lost_tail)
         if store.failure is not None:
             self.offline(name, store.failure.error)
+        return partition
+
+    def _add(
+        self, name: PartitionName, topic_id: bytes, store: Log, directory: LogDir
+    ) -> Partition:
+        checkpoint = directory.high_watermarks.get(name, 0)
+        partition = Partition(name.topic, topic_id, name.partition, store, checkpoint)
+        self._partitions[name] = partition
+        self._homes[name] = directory
+        self._watch(partition)
         return partition
 
     def _producer_expiration_ms(self) -> int:
@@ -268,14 +423,17 @@ class Replicas:
             self._topic_settings.pop(topic, None)
             for index in indexes:
                 await pace()
-                partition = self.get(topic, index)
-                if partition is None or partition.topic_id == topic_id:
-                    self._let_go(PartitionName(topic, index))
+                name = PartitionName(topic, index)
+                here = self._partitions.get(name) or self._unopened.get(name)
+                if here is None or here.topic_id == topic_id:
+                    self._let_go(name)
 
     def _let_go(self, name: PartitionName) -> None:
         """Ends a replica: its directory gets another name now, its files go in the background."""
         self._offline.pop(name, None)
         self._waiting.pop(name, None)
+        self._unopened.pop(name, None)
+        self._fileless.pop(name, None)
         partition = self._partitions.pop(name, None)
         if partition is None:
             return
@@ -332,6 +490,7 @@ class Replicas:
     def offline(self, name: PartitionName, error: KafkaError) -> None:
         """A replica that cannot be used: it leads nothing, and clients are told why."""
         self._offline[name] = error
+        self._fileless.pop(name, None)
         partition = self._partitions.pop(name, None)
         if partition is not None:
             partition.retire(error)
@@ -343,8 +502,12 @@ class Replicas:
         )
 
     def _wait_for_room(self, name: PartitionName, error: KafkaError) -> None:
-        """A full device is no failed one: the replica is opened as soon as it fits."""
-        self._offline[name] = error
+        """A full device is no failed one: the replica is opened as soon as it fits.
+
+        A new one is open already, empty; only its files are missing.
+        """
+        if name not in self._partitions:
+            self._offline[name] = error
         if name not in self._waiting:
             self._waiting[name] = None
             about = f"{name.topic}-{name.partition}"
@@ -363,7 +526,12 @@ class Replicas:
             if topic is None or image is None:
                 self._waiting.pop(name, None)
                 continue
-            await self._place([(topic.name, topic.id, [(name.partition, image)])])
+            partition = self._partitions.get(name)
+            if partition is not None:  # a new one, which has no files yet
+                self._fileless[name] = partition.log
+                await self._make_files()
+            else:
+                await self._place([(topic.name, topic.id, [(name.partition, image)])])
             if name in self._waiting:
                 return  # where one does not fit, the others do not either
 

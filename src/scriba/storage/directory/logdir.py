@@ -15,7 +15,7 @@ is refused (`NoRoom`), and whoever asked may ask again.
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -230,6 +230,59 @@ class LogDir:
             and self._disk.is_dir(f"{self.path}/{entry}")
         ]
 
+    def new_log(
+        self,
+        topic: str,
+        partition: int,
+        topic_id: bytes | None,
+        settings: TopicSettings,
+        now: Instant,
+    ) -> Log:
+        """A log for a partition that has no directory here, and of which no checkpoint tells.
+
+        Nothing is touched: its files come with `make_files`, or else with its first append.
+        """
+        if self.failure is not None:
+            raise self._error()
+        name = PartitionName(topic, partition)
+        log = Log.new(
+            self._disk,
+            self._directory(name),
+            topic,
+            partition,
+            topic_id,
+            settings,
+            now,
+            offload=self._offload,
+            sync_parent=self._names.join,
+        )
+        self._add(name, log)
+        return log
+
+    async def make_files(self, logs: Sequence[Log]) -> None:
+        """Makes the files of new logs, off the loop: a busy disk has its callers wait.
+
+        Those that it came to have them (`has_files`), whatever is raised.
+        """
+        made: list[Log] = []
+
+        def make() -> None:
+            for log in logs:
+                log.create_files()
+                made.append(log)
+
+        try:
+            await self._offload.run(make)
+        except OSError as error:
+            at = logs[len(made)]
+            if error.errno in FULL:
+                raise self._refused(f"{at!r} cannot be created", error) from error
+            self._fail(f"{at.directory}: {error}")
+            raise self._error() from error
+        finally:
+            for log in made:
+                log.has_files = True
+
     async def open_log(
         self,
         topic: str,
@@ -241,26 +294,23 @@ class LogDir:
     ) -> Log:
         """Opens the partition's log, or creates it.
 
-        Off the loop where it may take a while: reading after a crash, and making files, for which
-        a busy disk has its callers wait.
+        Off the loop where it may take a while: reading after a crash, and making files.
         """
         if self.failure is not None:
             raise self._error()
         name = PartitionName(topic, partition)
         directory = self._directory(name)
-        known = self._disk.exists(directory)
-        if not known:
-            await self._forget(name)
-        recovery_point = self._recovery_points.get(name)
-        log_start = self._log_starts.get(name, 0) if known else 0
-
-        def open_it() -> Log:
+        if not self._disk.exists(directory):
+            await self.forget((name,))
+            log = self.new_log(topic, partition, topic_id, settings, now)
             try:
-                return open_log()
-            except OSError as error:
-                if not known and error.errno in FULL:
-                    self._remove_begun(directory)
+                await self.make_files((log,))
+            except KafkaError:
+                self.logs.pop(name, None)
                 raise
+            return log
+        recovery_point = self._recovery_points.get(name)
+        log_start = self._log_starts.get(name, 0)
 
         def open_log() -> Log:
             return Log.open(
@@ -273,23 +323,22 @@ class LogDir:
                 now,
                 recovery_point=recovery_point,
                 log_start=log_start,
-                clean=self.clean and known,
+                clean=self.clean,
                 offload=self._offload,
                 producer_expiration_ms=producer_expiration_ms,
                 sync_parent=self._names.join,
             )
 
         try:
-            if known and self.clean:
-                log = open_it()  # little is read, and nobody is served yet
+            if self.clean:
+                log = open_log()  # little is read, and nobody is served yet
             else:
-                log = await self._offload.run(open_it)
+                log = await self._offload.run(open_log)
         except OSError as error:
             if error.errno in FULL:
                 raise self._refused(f"{topic}-{partition} cannot be opened", error) from error
             self._fail(f"{directory}: {error}")
             raise self._error() from error
-        log.on_refused = self._tell_refused
         if log.found_full:
             text = f"{log!r} could not write its indexes or its snapshot of producers"
             self._tell_refused(f"{text}: {log.found_full}")
@@ -297,18 +346,15 @@ class LogDir:
             self._cut.add(name)
             await log.sync(hurried=True)
             self._cut.discard(name)
-        self.logs[name] = log
-        log.on_failure = self._log_failed
+        self._add(name, log)
         if log.failure is not None:  # found when it was opened, perhaps off the loop
             self._log_failed(log, log.failure)
         return log
 
-    def _remove_begun(self, directory: str) -> None:
-        """Takes back what was made of a new log before the device was full."""
-        with suppress(OSError):
-            for entry in self._disk.list(directory):
-                self._disk.unlink(f"{directory}/{entry}")
-            self._disk.rmdir(directory)
+    def _add(self, name: PartitionName, log: Log) -> None:
+        self.logs[name] = log
+        log.on_refused = self._tell_refused
+        log.on_failure = self._log_failed
 
     # ---- using ----
 
@@ -361,22 +407,20 @@ class LogDir:
         await self._disk.sync_dir(self.path)
         return kept
 
-    async def _forget(self, name: PartitionName) -> None:
-        """Drops what the checkpoints say about an earlier log of this name."""
+    async def forget(self, names: Collection[PartitionName]) -> None:
+        """Drops what the checkpoints say about earlier logs of these names, before new ones."""
         known = (self._recovery_points, self._log_starts, self.high_watermarks, self.compacted)
-        if not any(name in offsets for offsets in known):
+        gone = {name for name in names if any(name in offsets for offsets in known)}
+        if not gone:
             return
-        points, starts = dict(self._recovery_points), dict(self._log_starts)
-        marks = dict(self.high_watermarks)
-        points.pop(name, None)
-        starts.pop(name, None)
-        marks.pop(name, None)
-        await self.checkpoint_high_watermarks(marks)
-        await self.checkpoint_compacted(
-            {each: offset for each, offset in self.compacted.items() if each != name}
-        )
-        await self._write_log_starts(starts)
-        await self._write_recovery_points(points)
+
+        def rest(offsets: Mapping[PartitionName, int]) -> dict[PartitionName, int]:
+            return {name: offset for name, offset in offsets.items() if name not in gone}
+
+        await self.checkpoint_high_watermarks(rest(self.high_watermarks))
+        await self.checkpoint_compacted(rest(self.compacted))
+        await self._write_log_starts(rest(self._log_starts))
+        await self._write_recovery_points(rest(self._recovery_points))
 
     async def remove_deleted(self) -> int:
         """Removes the files of deleted partitions, those of earlier runs included."""

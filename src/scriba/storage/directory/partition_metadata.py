@@ -31,9 +31,9 @@ def encode_topic_id(topic_id: bytes) -> bytes:
     return f"version: 0\ntopic_id: {to_text(topic_id)}".encode()
 
 
-def claim(disk: Disk, directory: str, topic_id: bytes | None, fresh: bool = False) -> bytes | None:
+def claim(disk: Disk, directory: str, topic_id: bytes | None) -> bytes | None:
     """Makes sure that the directory is this topic's, and returns whose it is."""
-    found = None if fresh else read_topic_id(disk, directory)
+    found = read_topic_id(disk, directory)
     if topic_id is None or topic_id == found:
         return found
     if found is not None:
@@ -41,10 +41,15 @@ def claim(disk: Disk, directory: str, topic_id: bytes | None, fresh: bool = Fals
             ErrorCode.INCONSISTENT_TOPIC_ID,
             f"{directory} belongs to topic {to_text(found)}, not to {to_text(topic_id)}",
         )
+    write_topic_id(disk, directory, topic_id)
+    return topic_id
+
+
+def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
     file = disk.open(f"{directory}/{PARTITION_METADATA}", create=True)
     try:
-        file.truncate(0)
+        if file.size():
+            file.truncate(0)
         file.pwritev((encode_topic_id(topic_id),), 0)
     finally:
         file.close()
-    return topic_id

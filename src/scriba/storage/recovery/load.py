@@ -102,11 +102,16 @@ class Loaded:
         return max(bisect_right(bases, offset) - 1, 0)
 
 
-def load(
-    place: Place, recovery_point: int | None, log_start: int, clean: bool, fresh: bool = False
-) -> Loaded:
-    """What is in the directory; nothing if it is `fresh`, so that nobody need look."""
-    files = set() if fresh else _tidy(place)
+def new(place: Place, base_offset: int) -> Loaded:
+    """A log that is about to begin: without records, and without a file or a directory yet."""
+    loaded = Loaded(place, [], Snapshots(place.disk, place.directory, []), Epochs())
+    _start_at(loaded, base_offset)
+    return loaded
+
+
+def load(place: Place, recovery_point: int | None, log_start: int, clean: bool) -> Loaded:
+    """What is in the directory."""
+    files = _tidy(place)
     loaded = Loaded(
         place,
         _find_segments(place, files),
@@ -245,6 +250,14 @@ def _read_epochs(loaded: Loaded) -> bool:
 
 def _begin(loaded: Loaded, offset: int) -> None:
     """A log without records that goes on, or starts, at `offset`."""
+    _start_at(loaded, offset).create()
+    _rest(loaded.segments[0])
+    for stale in list(loaded.snapshots.offsets):
+        loaded.snapshots.delete(stale)
+
+
+def _start_at(loaded: Loaded, offset: int) -> Segment:
+    """Nothing but one empty segment, whose files are yet to be made."""
     place = loaded.place
     segment = Segment(
         place.disk,
@@ -254,15 +267,12 @@ def _begin(loaded: Loaded, offset: int) -> None:
         created_ms=place.now_ms,
         limits=place.limits,
     )
-    segment.create()
-    _rest(segment)
-    for stale in list(loaded.snapshots.offsets):
-        loaded.snapshots.delete(stale)
     loaded.segments = [segment]
     loaded.producers = Producers()
     loaded.epochs.clear()
     loaded.start_offset = loaded.end_offset = loaded.recovery_point = offset
     loaded.durable = False
+    return segment
 
 
 # ---- after a clean shutdown ----

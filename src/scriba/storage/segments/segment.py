@@ -145,10 +145,14 @@ class Segment:
         if file.size():
             file.truncate(0)
         self.file = file
-        if self.limits.preallocate:
-            file.truncate(self.limits.size)
-            self.padded = True
+        self.preallocate()
         self.configure(self.limits)
+
+    def preallocate(self) -> None:
+        """Gives an empty segment's file its full size, where the topic asks for that."""
+        if self.limits.preallocate and not self.size and not self.padded:
+            self.open_file().truncate(self.limits.size)
+            self.padded = True
 
     def configure(self, limits: Limits) -> None:
         """Takes new limits; an asleep segment stays so."""
@@ -194,6 +198,7 @@ class Segment:
             if self.open_file().pread_into(view, 0) == HEADER_SIZE:
                 self.first_timestamp = BatchHeader._make(HEADER.unpack(view)).max_timestamp
         self.open_file()
+        self.preallocate()
         self.configure(self.limits)
 
     def _learn_times(self) -> bool:

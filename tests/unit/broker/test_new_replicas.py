@@ -1,0 +1,260 @@
+"""Replicas that are new: they lead at once, and have their files when they need them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from scriba.broker.node import Node
+from scriba.broker.partitions import replicas
+from scriba.errors import ErrorCode, KafkaError
+from scriba.settings import NodeSettings
+from scriba.testing.sim.compacting import append
+from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.wire.messages.admin import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
+
+InANode = Callable[..., None]
+AT_ONCE = 4
+WIDE = 200
+RECORD = [("k", "v")]
+
+
+@pytest.fixture(autouse=True)
+def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that a small topic is long in the making."""
+    monkeypatch.setattr(replicas, "LOGS_AT_ONCE", AT_ONCE)
+
+
+async def create(node: Node, name: str, partitions: int, **configs: str) -> None:
+    """Makes a topic, and goes on before its logs have their files."""
+    topic = CreatableTopic(
+        name=name,
+        num_partitions=partitions,
+        replication_factor=1,
+        configs=[
+            CreatableTopicConfig(name=key.replace("_", "."), value=value)
+            for key, value in configs.items()
+        ],
+    )
+    answer = await node.controller.call(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+    assert answer.topics[0].error_code == 0
+    await node.replicas.applied()
+
+
+async def delete(node: Node, name: str) -> None:
+    topic = DeleteTopicState(name=name)
+    await node.controller.call(DeleteTopicsRequest(topics=[topic], timeout_ms=1000))
+    await node.replicas.applied()
+
+
+def directories(world: ProcessWorld, topic: str) -> int:
+    """How many partitions of a topic have one."""
+    names = {f"{topic}-{index}" for index in range(WIDE)}
+    return len(names.intersection(world.disk.list("/data")))
+
+
+async def some_made(world: ProcessWorld, topic: str) -> None:
+    """Returns in the middle of the making of files."""
+    for _ in range(1000):
+        if directories(world, topic):
+            return
+        await asyncio.sleep(0.0005)
+    raise AssertionError("no log got its files")
+
+
+def test_every_partition_has_a_leader_before_the_logs_have_their_files(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await create(node, "wide", WIDE)
+        assert directories(world, "wide") <= AT_ONCE
+        assert len(node.replicas) == WIDE
+        last = node.replicas.find("wide", WIDE - 1)
+        assert last.leader is not None
+        assert not world.disk.exists(last.log.directory)
+        append(last.log, RECORD, world.clock.now())
+        assert world.disk.size(f"/data/wide-{WIDE - 1}/00000000000000000000.log") > 0
+        await node.replicas.settled()
+        assert directories(world, "wide") == WIDE
+        for index in range(WIDE):
+            partition = node.replicas.find("wide", index)
+            assert partition.leader is not None
+            assert partition.log.end_offset == (index == WIDE - 1)
+            assert set(world.disk.list(partition.log.directory)) >= {
+                "00000000000000000000.index",
+                "00000000000000000000.log",
+                "00000000000000000000.timeindex",
+                "partition.metadata",
+            }
+
+    in_a_node(script)
+
+
+def test_a_first_record_can_come_at_any_moment_of_the_making_of_files(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await create(node, "wide", WIDE)
+        written = 0
+        while directories(world, "wide") < WIDE:
+            for index in range(written % 7, WIDE, 7):
+                log = node.replicas.find("wide", index).log
+                append(log, RECORD, world.clock.now())
+                written += 1
+            await asyncio.sleep(0.0005)
+        await node.replicas.settled()
+        ends = [node.replicas.find("wide", index).log.end_offset for index in range(WIDE)]
+        assert sum(ends) == written > 0
+        for index, end in enumerate(ends):
+            log = node.replicas.find("wide", index).log
+            assert bool(log.size) == bool(end)
+            assert world.disk.size(f"{log.directory}/00000000000000000000.log") == log.size
+
+    in_a_node(script)
+
+
+def test_a_topic_deleted_while_its_files_are_made_leaves_none_and_may_come_again(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await create(node, "wide", WIDE)
+        await some_made(world, "wide")
+        old = node.replicas.find("wide", WIDE - 1)
+        append(node.replicas.find("wide", WIDE - 2).log, RECORD, world.clock.now())
+        assert directories(world, "wide") < WIDE
+        await delete(node, "wide")
+        assert directories(world, "wide") == 0
+        assert len(node.replicas) == 0
+        with pytest.raises(KafkaError) as gone:
+            append(old.log, RECORD, world.clock.now())
+        assert gone.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await asyncio.sleep(120)  # past `file.delete.delay.ms`
+        assert not [name for name in world.disk.list("/data") if name.startswith("wide")]
+        await create(node, "wide", WIDE)
+        log = node.replicas.find("wide", WIDE - 2).log
+        assert log.end_offset == 0
+        append(log, RECORD, world.clock.now())
+        await node.replicas.settled()
+        assert directories(world, "wide") == WIDE
+
+    in_a_node(script)
+
+
+def test_a_name_that_comes_again_owes_nothing_to_the_checkpoints_of_the_one_before(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await create(node, "wide", WIDE)
+        log = node.replicas.find("wide", 0).log
+        for _ in range(5):
+            append(log, RECORD, world.clock.now())
+        await log.flush()
+        await node.replicas.checkpoint()
+        await node.replicas.checkpoint_high_watermarks()
+        await delete(node, "wide")
+        await create(node, "wide", WIDE)
+        text = world.disk.read("/data/recovery-point-offset-checkpoint").decode()
+        assert "wide" not in text
+        assert node.replicas.find("wide", 0).high_watermark.value == 0
+
+    in_a_node(script)
+
+
+def test_settings_that_change_before_a_new_replica_is_opened_count(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await create(node, "wide", WIDE, flush_messages="1")
+        assert node.replicas.find("wide", WIDE - 1).syncs
+
+    in_a_node(script)
+
+
+def with_restarts(*lives: Callable[[Node, ProcessWorld], Awaitable[None]], clean: bool) -> None:
+    """Lives of one node, each of which ends with its script, by a stop or by a kill."""
+    sim = SimWorld(seed=3)
+    given = {"log.dirs": "/data", "listeners": "PLAINTEXT://127.0.0.1:9092"}
+
+    async def main() -> None:
+        for life in lives:
+
+            async def serve(world: ProcessWorld, life=life) -> None:  # type: ignore[no-untyped-def]
+                node = Node(NodeSettings.parse(given), world)
+                await node.start()
+                await life(node, world)
+                if clean:
+                    await node.stop()
+                else:
+                    sim.host("broker").power_cut()
+
+            process = sim.host("broker").start(serve)
+            await asyncio.wait([process.task])
+
+    sim.run(main())
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "without power"])
+def test_a_node_that_ends_before_all_files_are_made_makes_the_rest_at_its_next_start(
+    clean: bool,
+) -> None:
+    done: list[str] = []
+
+    async def first(node: Node, world: ProcessWorld) -> None:
+        await create(node, "wide", WIDE)
+        await some_made(world, "wide")
+        log = node.replicas.find("wide", WIDE - 1).log
+        append(log, RECORD, world.clock.now())
+        await log.flush()
+        assert directories(world, "wide") < WIDE
+        done.append("first")
+
+    async def second(node: Node, world: ProcessWorld) -> None:
+        assert directories(world, "wide") == WIDE
+        ends = [node.replicas.find("wide", index).log.end_offset for index in range(WIDE)]
+        assert ends == [0] * (WIDE - 1) + [1]
+        for index in range(WIDE):
+            partition = node.replicas.find("wide", index)
+            assert partition.leader is not None
+            append(partition.log, RECORD, world.clock.now())
+        done.append("second")
+
+    with_restarts(first, second, clean=clean)
+    assert done == ["first", "second"]
+
+
+def test_a_device_that_fails_while_files_are_made_takes_its_replicas_with_it(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one, two = node.replicas.dirs
+        mkdir = world.disk.mkdir
+
+        def failing(path: str) -> None:
+            if path.startswith("/one"):
+                raise OSError(5, "the device is gone", path)
+            mkdir(path)
+
+        monkeypatch.setattr(world.disk, "mkdir", failing)
+        await create(node, "wide", 40)
+        await node.replicas.settled()
+        assert one.offline
+        assert not two.offline
+        led = 0
+        codes = []
+        for index in range(40):
+            try:
+                append(node.replicas.find("wide", index).log, RECORD, world.clock.now())
+                led += 1
+            except KafkaError as error:
+                codes.append(error.code)
+        assert codes == [ErrorCode.KAFKA_STORAGE_ERROR] * (AT_ONCE // 2), "those it was given"
+        assert led == 40 - len(codes)
+        # What the controller then says of them does not begin them anew on the other device.
+        await asyncio.sleep(30)
+        await node.replicas.settled()
+        for index in range(40):
+            here = node.replicas.get("wide", index)
+            assert here is None or here.log.end_offset == 1
+        assert len([n for n in world.disk.list("/two") if n.startswith("wide")]) == led
+
+    in_a_node(script, log_dirs="/one,/two")
