@@ -1,5 +1,6 @@
 """A log directory: whose it is, how it was left, and what it survives."""
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 from scriba.config import StartError
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import TopicSettings
+from scriba.storage.directory.checkpoints import parse_offsets
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Log
@@ -276,4 +278,33 @@ async def test_a_log_without_files_is_deleted_without_a_trace(shelf: Shelf) -> N
     directory.take_away(log)
     await log.shortening.remove_files()
     assert not [name for name in names(shelf) if name.startswith("t-0")]
+    await directory.close()
+
+
+async def test_a_long_checkpoint_is_formatted_in_turns_with_others_and_never_replaces_a_newer_one(
+    shelf: Shelf,
+) -> None:
+    directory = await ready(shelf)
+    older = {PartitionName("wide", index): 1 for index in range(20_000)}
+    newer = {PartitionName("wide", index): 2 for index in range(10)}
+    path = f"{shelf.root}/replication-offset-checkpoint"
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    beside = asyncio.ensure_future(others())
+    first = asyncio.ensure_future(directory.checkpoint_high_watermarks(older))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    second = asyncio.ensure_future(directory.checkpoint_high_watermarks(newer))
+    await asyncio.gather(first, second)
+    beside.cancel()
+    assert turns > 20
+    assert parse_offsets(shelf.disk.read(path)) == newer
+    await directory.checkpoint_high_watermarks(older)
+    assert parse_offsets(shelf.disk.read(path)) == older
     await directory.close()

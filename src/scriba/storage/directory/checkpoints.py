@@ -5,9 +5,10 @@ what it said is then found out anew, so reading gives an empty map and says so i
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from typing import Final
 
+from scriba.outcome import at_once
 from scriba.runtime.ports import Disk
 from scriba.storage.directory.names import PartitionName
 
@@ -19,6 +20,7 @@ LOG_STARTS: Final = "log-start-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 
 _VERSION: Final = "0"
+_LINES_A_STEP: Final = 500
 
 
 def format_lines(lines: Iterable[str]) -> bytes:
@@ -39,9 +41,18 @@ def parse_lines(data: bytes) -> list[list[str]]:
 
 
 def format_offsets(offsets: Mapping[PartitionName, int]) -> bytes:
-    return format_lines(
-        f"{name.topic} {name.partition} {offsets[name]}" for name in sorted(offsets)
-    )
+    return at_once(formatting(offsets))
+
+
+def formatting(offsets: Mapping[PartitionName, int]) -> Generator[None, None, bytes]:
+    """As `format_offsets`, a step for some hundreds of lines."""
+    names = sorted(offsets)
+    parts = [f"{_VERSION}\n{len(names)}\n"]
+    for start in range(0, len(names), _LINES_A_STEP):
+        some = names[start : start + _LINES_A_STEP]
+        parts += [f"{name.topic} {name.partition} {offsets[name]}\n" for name in some]
+        yield
+    return "".join(parts).encode()
 
 
 def parse_offsets(data: bytes) -> dict[PartitionName, int]:

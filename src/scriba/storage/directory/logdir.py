@@ -22,6 +22,7 @@ from typing import Final
 from scriba.config import StartError
 from scriba.errors import KafkaError
 from scriba.instant import Instant
+from scriba.runtime.loop.pace import next_turn
 from scriba.runtime.ports import DirLock, Disk, Offload
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.cleaner import Rewritten
@@ -31,6 +32,7 @@ from scriba.storage.directory.checkpoints import (
     LOG_STARTS,
     RECOVERY_POINTS,
     format_offsets,
+    formatting,
     read_offsets,
 )
 from scriba.storage.directory.meta_properties import FILE_NAME as META_PROPERTIES
@@ -52,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 _CLOSING_AT_ONCE: Final = 16
+_LINES_AT_ONCE: Final = 1_000
+"""Lines of a checkpoint that are formatted without giving way to others."""
 
 
 class LogDir:
@@ -88,6 +92,8 @@ class LogDir:
         """Logs whose tail was cut off when they were opened, which may not be on the device."""
         self._unwritten: set[str] = set()
         """Checkpoints that a full disk did not take."""
+        self._newest: dict[str, Mapping[PartitionName, int]] = {}
+        """What each checkpoint is to say, or says already."""
         self._names = GroupCommit(lambda: disk.sync_dir(path))
         """Makes the names of new partitions durable, for many at once."""
 
@@ -474,8 +480,18 @@ class LogDir:
             await self._write(RECOVERY_POINTS, points)
 
     async def _write(self, file: str, offsets: Mapping[PartitionName, int]) -> None:
+        """Replaces a checkpoint; thousands of lines are formatted in slices of the loop.
+
+        Whoever comes meanwhile with newer offsets for the same file has those written by both:
+        nothing older ever takes the place of something newer.
+        """
+        self._newest[file] = offsets
+        content = await _formatted(offsets)
+        while self._newest[file] is not offsets:
+            offsets = self._newest[file]
+            content = await _formatted(offsets)
         try:
-            await self._disk.write_atomic(f"{self.path}/{file}", format_offsets(offsets))
+            await self._disk.write_atomic(f"{self.path}/{file}", content)
             self._unwritten.discard(file)
         except OSError as error:
             if error.errno in FULL:
@@ -558,3 +574,16 @@ class LogDir:
     def release(self) -> None:
         """Lets go of the directory as it is: its node did not come up, or is done."""
         self._lock.release()
+
+
+async def _formatted(offsets: Mapping[PartitionName, int]) -> bytes:
+    """The text of a checkpoint; of a long one in slices of the loop."""
+    if len(offsets) <= _LINES_AT_ONCE:
+        return format_offsets(offsets)
+    work = formatting(offsets)
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+        await next_turn()
