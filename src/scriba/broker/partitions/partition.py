@@ -12,7 +12,6 @@ at that moment share.
 from __future__ import annotations
 
 import asyncio
-import logging
 from typing import TYPE_CHECKING
 
 from scriba.errors import ErrorCode, KafkaError
@@ -25,8 +24,6 @@ from scriba.settings import TopicSettings
 if TYPE_CHECKING:
     from scriba.controller.image import PartitionImage
     from scriba.storage.log import Appended, Log
-
-log = logging.getLogger(__name__)
 
 
 class Partition:
@@ -178,9 +175,9 @@ class Partition:
                 if not self.syncs:
                     break
         except KafkaError as error:
-            # No second try: after a failed fsync nobody knows what the device holds.
+            # No second try: after a failed fsync nobody knows what the device holds. The log has
+            # told its directory, and that the node.
             if self.leader is not None:
-                log.error("%r: flush failed, the replica goes offline: %s", self, error)
                 self.retire(error)
         finally:
             self._flushing = None
