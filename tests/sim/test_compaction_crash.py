@@ -6,6 +6,7 @@ compaction had removed for good comes back to life, and compaction goes on from 
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -80,7 +81,7 @@ async def fill(log: Log, now: Instant) -> None:
         for n in range(6):
             append(log, [(f"k{n}", f"{turn}-{n}" * 8)], now, Codec(turn % 2))
     append(log, [("k1", None)], now)
-    txn = {"producer_epoch": 0, "transactional": True}
+    txn: dict[str, Any] = {"producer_epoch": 0, "transactional": True}
     for producer, commit in ((5, True), (6, False)):
         append(log, [("k2", f"txn-{producer}")], now, producer_id=producer, base_sequence=0, **txn)
         marker = end_txn_batch(producer, 0, EndTxnMarker(commit, 0), now.wall_ms)

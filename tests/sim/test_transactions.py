@@ -184,6 +184,7 @@ async def committed(peer: Peer, partition: int) -> list[int]:
         assert part.error_code == 0
         if offset >= part.high_watermark:
             return found
+        assert isinstance(part.records, bytes | bytearray | memoryview)
         assert part.records, f"stuck at {offset} of {part.high_watermark}"
         aborted = {(a.producer_id, a.first_offset) for a in part.aborted_transactions or ()}
         found += visible(bytes(part.records), aborted)

@@ -1,7 +1,8 @@
 """A node that starts, or runs on, with a clock that is years ahead: nothing goes for its age."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ DAY_MS = 86_400_000
 YEARS_MS = 3652 * DAY_MS
 PRODUCER = 7
 Story = Callable[[Node, ProcessWorld], Awaitable[None]]
+Main = Callable[[ProcessWorld], Coroutine[Any, Any, None]]
 
 
 def settings(**given: str) -> NodeSettings:
@@ -64,7 +66,7 @@ class Machine:
 
         self.sim.run(play())
 
-    def _playing(self, story: Story) -> Callable[[ProcessWorld], Awaitable[None]]:
+    def _playing(self, story: Story) -> Main:
         async def main(world: ProcessWorld) -> None:
             node = Node(self._settings, world)
             await node.start()
@@ -72,7 +74,7 @@ class Machine:
             if story is not crash_after_start:
                 await node.stop()
 
-        return main  # type: ignore[return-value]
+        return main
 
 
 async def crash_after_start(node: Node, world: ProcessWorld) -> None:

@@ -18,11 +18,11 @@ from uuid import UUID
 
 import cramjam
 import crc32c
-import lz4.frame  # type: ignore[import-untyped]
-from kafka.protocol.admin import CreateTopicsRequest  # type: ignore[import-untyped]
-from kafka.protocol.api_header import ResponseClassRegistry  # type: ignore[import-untyped]
-from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest  # type: ignore[import-untyped]
-from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest  # type: ignore[import-untyped]
+import lz4.frame
+from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.api_header import ResponseClassRegistry
+from kafka.protocol.consumer import FetchRequest, ListOffsetsRequest
+from kafka.protocol.producer import InitProducerIdRequest, ProduceRequest
 
 Message: TypeAlias = Any
 """A request or response object of kafka-python, which has no types."""

@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any, Final, Protocol
 
 import cramjam
-import lz4.frame  # type: ignore[import-untyped]
+import lz4.frame
 import zstandard
 
 from scriba.errors import ErrorCode, KafkaError, ParseError

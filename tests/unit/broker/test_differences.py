@@ -39,7 +39,7 @@ async def produced(
 
 
 async def fetched(
-    client: Peer, version: int = 12, *, asked: dict[str, int] | None = None, **request: Any
+    client: Peer, version: int = 12, *, asked: dict[str, Any] | None = None, **request: Any
 ) -> fetch.PartitionData:
     values = {"partition_max_bytes": 1 << 20, **(asked or {})}
     topic = fetch.FetchTopic(topic=TOPIC, partitions=[fetch.FetchPartition(partition=0, **values)])
@@ -77,8 +77,10 @@ def test_a_duplicate_is_told_its_time_and_a_gap_where_the_log_begins(in_a_node: 
 def test_half_a_producer_is_refused_and_no_refusal_carries_an_epoch(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         client = await client_of(world)
+        half: dict[str, Any]
         for half in ({"producer_id": 5}, {"producer_epoch": 5}, {"transactional_id": ""}):
-            request = txn.InitProducerIdRequest(**{"transactional_id": None, **half})
+            half = {"transactional_id": None} | half
+            request = txn.InitProducerIdRequest(**half)
             answer = await client.send(request, 4, txn.InitProducerIdResponse)
             assert answer.error_code == ErrorCode.INVALID_REQUEST
             assert (answer.producer_id, answer.producer_epoch) == (-1, -1)

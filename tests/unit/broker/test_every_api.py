@@ -104,7 +104,7 @@ def group_request(key: int, version: int, topic_id: bytes) -> Message:
             member = groups.MemberIdentity(member_id="nobody")
             return groups.LeaveGroupRequest(group_id=GROUP, members=[member])
         case ApiKey.SYNC_GROUP:
-            protocol = (
+            protocol: dict[str, Any] = (
                 {"protocol_type": "consumer", "protocol_name": "range"} if version >= 5 else {}
             )
             return groups.SyncGroupRequest(group_id=GROUP, member_id="nobody", **protocol)
@@ -272,9 +272,9 @@ def request_for(key: int, version: int, topic_id: bytes) -> Message:
         case ApiKey.INIT_PRODUCER_ID:
             return txn.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000)
         case ApiKey.OFFSET_FOR_LEADER_EPOCH:
-            part = fetch.OffsetForLeaderPartition(partition=0, leader_epoch=0)
+            epoch = fetch.OffsetForLeaderPartition(partition=0, leader_epoch=0)
             return fetch.OffsetForLeaderEpochRequest(
-                topics=[fetch.OffsetForLeaderTopic(topic=TOPIC, partitions=[part])]
+                topics=[fetch.OffsetForLeaderTopic(topic=TOPIC, partitions=[epoch])]
             )
         case ApiKey.DESCRIBE_CONFIGS:
             wanted = configs.DescribeConfigsResource(
@@ -303,11 +303,11 @@ def request_for(key: int, version: int, topic_id: bytes) -> Message:
             more = admin.CreatePartitionsTopic(name=TOPIC, count=2, assignments=None)
             return admin.CreatePartitionsRequest(topics=[more], validate_only=True)
         case ApiKey.DESCRIBE_QUORUM:
-            part = quorum.DescribeQuorumRequestPartitionData(partition_index=0)
+            log = quorum.DescribeQuorumRequestPartitionData(partition_index=0)
             return quorum.DescribeQuorumRequest(
                 topics=[
                     quorum.DescribeQuorumRequestTopicData(
-                        topic_name="__cluster_metadata", partitions=[part]
+                        topic_name="__cluster_metadata", partitions=[log]
                     )
                 ]
             )

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import pytest
 
@@ -36,6 +36,7 @@ from scriba.wire.schema import Message
 
 TOPIC, TID = "orders", "shop"
 InANode = Callable[..., None]
+Answer = TypeVar("Answer", bound=Message)
 
 
 class Producer:
@@ -92,7 +93,7 @@ class Producer:
         answer = await self.ask(request, 0, DescribeTransactionsResponse)
         return str(answer.transaction_states[0].transaction_state)
 
-    async def ask(self, request: Message, version: int, answer: type[Any]) -> Any:
+    async def ask(self, request: Message, version: int, answer: type[Answer]) -> Answer:
         return await self.peer.call(request, version, answer)
 
 

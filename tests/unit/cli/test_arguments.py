@@ -16,6 +16,7 @@ from scriba.cli.parsing.arguments import parser
 from scriba.cli.parsing.commands import below, inner
 from scriba.cli.parsing.examples import EXAMPLES
 from scriba.cli.parsing.positions import Position
+from tests.typed import present
 
 EVERY = [found for _, found in below(parser())]
 LEAVES = [found for found in EVERY if not inner(found)]
@@ -27,7 +28,7 @@ def test_every_command_names_a_function_that_exists_and_explains_itself(
 ) -> None:
     module, _, function = command.get_default("run").partition(":")
     assert callable(getattr(importlib.import_module(module), function))
-    assert command.description in command.format_help().replace("\n", " ")
+    assert present(command.description) in command.format_help().replace("\n", " ")
 
 
 @pytest.mark.parametrize("command", EVERY, ids=lambda command: str(command.prog))

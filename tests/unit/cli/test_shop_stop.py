@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,7 @@ class Swallowing:
     """Runs queries by calls to Java, where an exception of a signal becomes another error."""
 
     def __init__(self, *_: object) -> None:
-        self.stop = running.threading.Event()
+        self.stop = threading.Event()
         self.number = signal.SIGINT
 
     def run(self) -> None:

@@ -4,16 +4,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from aiokafka.coordinator.assignors.range import (  # type: ignore[import-untyped]
+from aiokafka.coordinator.assignors.range import (
     RangePartitionAssignor,
 )
-from aiokafka.coordinator.assignors.roundrobin import (  # type: ignore[import-untyped]
+from aiokafka.coordinator.assignors.roundrobin import (
     RoundRobinPartitionAssignor,
 )
-from aiokafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ignore[import-untyped]
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import (
     StickyAssignorUserDataV1,
 )
-from aiokafka.coordinator.protocol import (  # type: ignore[import-untyped]
+from aiokafka.coordinator.protocol import (
     ConsumerProtocolMemberMetadata,
 )
 from hypothesis import given

@@ -1,6 +1,7 @@
 """What happens to a consumer between two of its steps, in virtual time."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -146,7 +147,7 @@ def test_a_commit_that_nobody_waits_for_is_not_lost_with_the_consumer() -> None:
 @pytest.mark.parametrize("call", ["poll", "close", "unsubscribe"])
 def test_what_a_listener_cannot_do_is_told(call: str) -> None:
     async def work(c: Consumer, world: ProcessWorld) -> None:
-        async def assigned(partitions: list[TopicPartition]) -> None:
+        async def assigned(partitions: Sequence[TopicPartition]) -> None:
             await getattr(c, call)()
 
         c.subscribe("t", on_assigned=assigned)

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import resource
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -83,7 +84,9 @@ async def belonging(address: str) -> None:
 
 
 @pytest.mark.parametrize("use", [producing, reading, belonging])
-async def test_every_client_says_so_at_once(use: Callable[[str], AsyncIterator[None]]) -> None:
+async def test_every_client_says_so_at_once(
+    use: Callable[[str], Coroutine[Any, Any, None]],
+) -> None:
     async with answering(b"HTTP/1.1 400 Bad Request\r\n\r\n") as address:
         with pytest.raises(NotKafka, match="HTTP"):
             await asyncio.wait_for(use(address), 30)

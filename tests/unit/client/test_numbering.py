@@ -199,7 +199,7 @@ def test_a_gap_that_was_not_written_raises_the_epoch() -> None:
 
 
 class Huge(Batch):
-    count = 2**31 - 1  # type: ignore[assignment]
+    count = 2**31 - 1
 
 
 def test_sequences_wrap_after_the_largest_number() -> None:

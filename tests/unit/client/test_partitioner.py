@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.partitioner.default import murmur2 as kafka_python_murmur2  # type: ignore[import-untyped]
+from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
 from scriba.client.producing.partitioner import RoundRobin, Sticky, by_key
 from scriba.runtime.rng import SeededRng

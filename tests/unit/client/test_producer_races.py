@@ -107,7 +107,9 @@ def test_a_flush_does_not_wait_for_a_record_that_was_refused() -> None:
     cluster.run(main)
 
 
-def test_a_topic_that_vanishes_while_its_batch_is_compressed_stops_nothing_else() -> None:
+def test_a_topic_that_vanishes_while_its_batch_is_compressed_stops_nothing_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = FakeCluster()
     [log] = cluster.topic("t")
     [other] = cluster.topic("u")
@@ -123,7 +125,7 @@ def test_a_topic_that_vanishes_while_its_batch_is_compressed_stops_nothing_else(
                 p._cluster.forget(["t"])
                 return await run(work, *args)
 
-            p._ports.offload.run = forgetting
+            monkeypatch.setattr(p._ports.offload, "run", forgetting)
             delivery = p.send_nowait("t", b"x" * 70_000)
             assert (await delivery).offset == 1
             assert (await p.send("u", b"second")).offset == 1
@@ -150,7 +152,9 @@ def test_a_batch_that_an_old_picture_closes_is_sent_all_the_same() -> None:
     cluster.run(main)
 
 
-def test_a_parked_record_that_fails_does_not_fail_those_that_were_placed_before_it() -> None:
+def test_a_parked_record_that_fails_does_not_fail_those_that_were_placed_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     cluster = FakeCluster()
     [log] = cluster.topic("t")
 
@@ -167,7 +171,7 @@ def test_a_parked_record_that_fails_does_not_fail_those_that_were_placed_before_
                     raise BufferFull("no room", whole)
                 return put(*args)
 
-            p._unresolved._put = put_three
+            monkeypatch.setattr(p._unresolved, "_put", put_three)
             last = [p.send_nowait("t", b"%d" % n) for n in range(3, 5)]
             await p._accumulator.room(100)
             assert [(await delivery).offset for delivery in deliveries] == [0, 1, 2]

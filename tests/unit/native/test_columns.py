@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scriba.errors import ParseError
 from scriba.native import implementation
 from scriba.native.arrow import Given, field
+from scriba.native.implementation import Implementation
 from scriba.records.numbers import wrapped
 from scriba.records.record import Record
 
@@ -48,7 +49,14 @@ def fields(taken: tuple[bytes, bytes, bytes, int], rows: int) -> list[bytes | No
 
 @pytest.mark.parametrize("chosen", BOTH)
 @given(records, records, st.integers(0, 20), st.integers(0, 20), st.none() | times)
-def test_columns_hold_what_the_records_hold(chosen, one, two, first, size, append_time) -> None:
+def test_columns_hold_what_the_records_hold(
+    chosen: Implementation,
+    one: list[Record],
+    two: list[Record],
+    first: int,
+    size: int,
+    append_time: int | None,
+) -> None:
     columns, end = chosen.Columns(), first + size
     assert columns.rows == columns.bytes == 0
     expected = []
@@ -69,13 +77,15 @@ def test_columns_hold_what_the_records_hold(chosen, one, two, first, size, appen
 
 @pytest.mark.parametrize("chosen", BOTH)
 @given(records, st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=4))
-def test_a_malformed_batch_leaves_the_columns_as_they_were(chosen, batch, changes) -> None:
+def test_a_malformed_batch_leaves_the_columns_as_they_were(
+    chosen: Implementation, batch: list[Record], changes: list[tuple[int, int]]
+) -> None:
     data = section([*batch, Record(timestamp=0, key=b"k", value=b"v")])
     for place, byte in changes:
         data[place % len(data)] = byte
     columns, whole = chosen.Columns(), section([Record(timestamp=5, key=None, value=b"before")])
     columns.add(whole, 1, 7, 5, None, 0, 100)
-    outcomes = []
+    outcomes: list[int | None] = []
     for each in (columns, implementation.FALLBACK.Columns()):
         try:
             outcomes.append(each.add(bytes(data), len(batch) + 1, 0, 0, None, 0, 100))
@@ -91,7 +101,9 @@ def test_a_malformed_batch_leaves_the_columns_as_they_were(chosen, batch, change
 
 @pytest.mark.parametrize("chosen", BOTH)
 @given(st.lists(st.tuples(content, content), max_size=15), st.integers(1, 300), st.booleans())
-def test_rows_are_appended_as_records_until_the_batch_is_full(chosen, rows, limit, keyed) -> None:
+def test_rows_are_appended_as_records_until_the_batch_is_full(
+    chosen: Implementation, rows: list[tuple[bytes | None, bytes | None]], limit: int, keyed: bool
+) -> None:
     keys, values = [key for key, _ in rows], [value for _, value in rows]
     builder, row, batches = chosen.Builder(), 1, []
     while row <= len(rows):
@@ -112,7 +124,9 @@ def test_rows_are_appended_as_records_until_the_batch_is_full(chosen, rows, limi
 
 @pytest.mark.parametrize("chosen", BOTH)
 @given(st.lists(content, max_size=40), st.integers(1, 2**31 - 1))
-def test_keys_find_their_partition(chosen, keys, partitions) -> None:
+def test_keys_find_their_partition(
+    chosen: Implementation, keys: list[bytes | None], partitions: int
+) -> None:
     found = chosen.place_keys(column(keys), 1, len(keys) + 1, partitions, -7)
     assert list(array("i", found)) == [
         -7 if key is None else (implementation.FALLBACK.murmur2(key) & 0x7FFF_FFFF) % partitions
@@ -121,7 +135,7 @@ def test_keys_find_their_partition(chosen, keys, partitions) -> None:
 
 
 @pytest.mark.parametrize("chosen", BOTH)
-def test_columns_that_lead_outside_are_refused(chosen) -> None:
+def test_columns_that_lead_outside_are_refused(chosen: Implementation) -> None:
     wrong = array("i", [0, 5]).tobytes(), b"four", None
     for call in (
         lambda: chosen.place_keys(wrong, 0, 1, 3, 0),

@@ -4,7 +4,8 @@ import copy
 import gc
 import pickle
 import weakref
-from typing import Never
+from collections.abc import Callable
+from typing import Any, Never
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from scriba.client import ConsumerRecord, TimestampType
 from scriba.errors import ParseError
 from scriba.native import implementation
+from scriba.native.implementation import Implementation
 from scriba.records.record import Record
 
 pytestmark = pytest.mark.usefixtures("chosen")
@@ -34,7 +36,16 @@ def section(given: list[Record]) -> bytearray:
     return builder.take()
 
 
-def presented(chosen, data, count, *, start=0, make=ConsumerRecord, base=(0, 0), append_time=None):
+def presented(
+    chosen: Implementation,
+    data: bytes | bytearray,
+    count: int,
+    *,
+    start: int = 0,
+    make: Callable[..., object] = ConsumerRecord,
+    base: tuple[int, int] = (0, 0),
+    append_time: int | None = None,
+) -> list[Any]:
     return chosen.present_records(
         data, count, *base, append_time, start, make, "orders", 3, CREATED, 7
     )
@@ -42,7 +53,11 @@ def presented(chosen, data, count, *, start=0, make=ConsumerRecord, base=(0, 0),
 
 @given(records, INT64, INT64 | st.none(), st.integers(0, 12))
 def test_each_record_is_what_decoding_finds(
-    chosen, given, base_timestamp, append_time, start
+    chosen: Implementation,
+    given: list[Record],
+    base_timestamp: int,
+    append_time: int | None,
+    start: int,
 ) -> None:
     data = section(given)
     decoded = implementation.FALLBACK.decode_records(
@@ -57,7 +72,9 @@ def test_each_record_is_what_decoding_finds(
 
 
 @given(records, mutations, st.integers(-1, 2))
-def test_mutated_records_are_refused_alike(chosen, given, changes, count_error) -> None:
+def test_mutated_records_are_refused_alike(
+    chosen: Implementation, given: list[Record], changes: list[tuple[int, int]], count_error: int
+) -> None:
     data = section(given)
     for at, byte in changes:
         if data:
@@ -73,47 +90,52 @@ def test_mutated_records_are_refused_alike(chosen, given, changes, count_error) 
 
 
 @given(content, content)
-def test_any_callable_can_make_them(chosen, key, value) -> None:
+def test_any_callable_can_make_them(
+    chosen: Implementation, key: bytes | None, value: bytes | None
+) -> None:
     data = section([Record(timestamp=5, key=key, value=value)])
     [made] = presented(chosen, data, 1, make=lambda *fields: fields)
     assert made == ("orders", 3, 0, 0, CREATED, key, value, (), 7)
 
 
-def test_what_its_maker_raises_comes_out(chosen) -> None:
-    def refuse(*fields) -> Never:
+def test_what_its_maker_raises_comes_out(chosen: Implementation) -> None:
+    def refuse(*fields: object) -> Never:
         raise LookupError("not today")
 
     with pytest.raises(LookupError, match="not today"):
         presented(chosen, section([Record()]), 1, make=refuse)
 
 
-def test_bytes_behind_the_last_record_are_an_error(chosen) -> None:
+def test_bytes_behind_the_last_record_are_an_error(chosen: Implementation) -> None:
     data = section([Record(value=b"v")])
     with pytest.raises(ParseError, match="more follows"):
         presented(chosen, bytes(data) + b"x", 1)
 
 
 @pytest.mark.parametrize("field", [8, 10])
-def test_partition_and_epoch_have_32_bits_in_the_extension(extension, field) -> None:
-    arguments = [b"", 0, 0, 0, None, 0, ConsumerRecord, "orders", 3, CREATED, 7]
+def test_partition_and_epoch_have_32_bits_in_the_extension(
+    extension: Implementation, field: int
+) -> None:
+    arguments: list[Any] = [b"", 0, 0, 0, None, 0, ConsumerRecord, "orders", 3, CREATED, 7]
     arguments[field] = 2**31
     with pytest.raises(OverflowError):
         extension.present_records(*arguments)
 
 
-def one(chosen) -> ConsumerRecord:
+def one(chosen: Implementation) -> ConsumerRecord:
+    made: ConsumerRecord
     [made] = presented(chosen, section([Record(key=b"k", value=b"v")]), 1)
     return made
 
 
-def test_a_record_can_be_copied_and_sent_to_another_process(chosen) -> None:
+def test_a_record_can_be_copied_and_sent_to_another_process(chosen: Implementation) -> None:
     made = one(chosen)
     assert copy.copy(made) == made
     assert copy.deepcopy(made) == made
     assert pickle.loads(pickle.dumps(made)) == made
 
 
-def test_a_record_has_its_fields_and_no_others(chosen) -> None:
+def test_a_record_has_its_fields_and_no_others(chosen: Implementation) -> None:
     made = one(chosen)
     made.value = {"id": 7}
     assert made.value == {"id": 7}
@@ -122,7 +144,7 @@ def test_a_record_has_its_fields_and_no_others(chosen) -> None:
     assert repr(made).startswith("ConsumerRecord(topic='orders', partition=3, offset=0,")
 
 
-def test_a_record_that_refers_to_itself_is_collected(chosen) -> None:
+def test_a_record_that_refers_to_itself_is_collected(chosen: Implementation) -> None:
     class Order:
         pass
 

@@ -33,7 +33,7 @@ def build(folder: Path, **environment: str) -> list[Path]:
 
 
 @pytest.mark.parametrize("value", ["0", "1", ""])
-def test_the_environment_switches_the_extension_off(value) -> None:
+def test_the_environment_switches_the_extension_off(value: str) -> None:
     code = "from scriba.native import implementation; print(implementation.chosen.native)"
     printed = run("-c", code, SCRIBA_NATIVE=value)
     assert printed.strip() == str(value != "0" and implementation.NATIVE is not None)
@@ -69,7 +69,7 @@ def test_an_extension_that_lacks_something_is_left_alone_and_named() -> None:
     assert fell_back == "True"
 
 
-def test_a_failing_compiler_does_not_fail_the_build(tmp_path) -> None:
+def test_a_failing_compiler_does_not_fail_the_build(tmp_path: Path) -> None:
     assert build(tmp_path, CC="false") == []
 
 
@@ -78,7 +78,7 @@ class TestExtension:
 
     pytestmark = pytest.mark.usefixtures("extension")
 
-    def test_it_compiles_without_a_warning(self, tmp_path) -> None:
+    def test_it_compiles_without_a_warning(self, tmp_path: Path) -> None:
         assert build(tmp_path, CFLAGS="-O2 -Wall -Wextra -Werror")
 
     def test_the_one_in_use_was_built_from_these_sources(self) -> None:
@@ -95,7 +95,7 @@ class TestExtension:
             (63, "5150d1772f50834a503e069a973fbd7c"),
         ],
     )
-    def test_its_hash_is_siphash(self, length, digest) -> None:
+    def test_its_hash_is_siphash(self, length: int, digest: str) -> None:
         from scriba.native import _native
 
         assert _native.siphash(SEED, bytes(range(length))).hex() == digest

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from scriba.errors import ParseError
 from scriba.native import implementation
+from scriba.native.implementation import Implementation
 from scriba.records.record import Record
 
 pytestmark = pytest.mark.usefixtures("chosen")
@@ -36,12 +37,15 @@ def section(given: list[bytes]) -> bytes:
 
 
 def packed(data: bytes, block: int, **how: bool) -> bytes:
-    return lz4.frame.compress(data, block_size=block, block_linked=False, **how)
+    frame: bytes = lz4.frame.compress(data, block_size=block, block_linked=False, **how)
+    return frame
 
 
 @given(values, st.sampled_from([4, 5, 6, 7]), st.booleans(), st.booleans())
 @example([bytes(65_536 * 3)], 7, False, True)
-def test_records_are_judged_while_they_are_unpacked(chosen, given, block, checksum, size) -> None:
+def test_records_are_judged_while_they_are_unpacked(
+    chosen: Implementation, given: list[bytes], block: int, checksum: bool, size: bool
+) -> None:
     data = section(given)
     frame = packed(data, block, content_checksum=checksum, store_size=size)
     rules = (len(given), 0, False, *ANY_TIME)
@@ -55,7 +59,13 @@ def test_records_are_judged_while_they_are_unpacked(chosen, given, block, checks
     st.lists(st.tuples(st.integers(0), st.integers(1, 255))),
     st.integers(0, 2**20),
 )
-def test_no_bytes_lead_it_astray(chosen, given, block, changes, length) -> None:
+def test_no_bytes_lead_it_astray(
+    chosen: Implementation,
+    given: list[bytes],
+    block: int,
+    changes: list[tuple[int, int]],
+    length: int,
+) -> None:
     """What it does accept of a broken frame is what the library reads, or it is no records."""
     data = section(given)
     frame = bytearray(packed(data, block)[: length or None])
@@ -72,13 +82,13 @@ def test_no_bytes_lead_it_astray(chosen, given, block, changes, length) -> None:
         assert chosen.check_records([reader.decompress(frame)], *rules) == found
 
 
-def test_a_frame_that_is_cut_anywhere_is_refused(chosen) -> None:
+def test_a_frame_that_is_cut_anywhere_is_refused(chosen: Implementation) -> None:
     frame = packed(section([bytes(range(256)) * 700, b"end"]), 4)
     for length in [*range(12), *range(12, len(frame), 97), len(frame) - 1]:
         assert chosen.check_lz4(frame[:length], LARGE, 2, 0, False, *ANY_TIME) is None
 
 
-def test_what_is_wrong_with_the_records_is_told(chosen) -> None:
+def test_what_is_wrong_with_the_records_is_told(chosen: Implementation) -> None:
     frame = packed(section([b"one", b"two"]), 4)
     with pytest.raises(ParseError, match="more follows"):
         chosen.check_lz4(frame, LARGE, 1, 0, False, *ANY_TIME)
@@ -88,7 +98,7 @@ def test_what_is_wrong_with_the_records_is_told(chosen) -> None:
     assert chosen.check_lz4(frame, LARGE, 2, 5, False, 0, 4) == (5, -1, 0)
 
 
-def test_frames_that_others_read_are_left_to_them(extension) -> None:
+def test_frames_that_others_read_are_left_to_them(extension: Implementation) -> None:
     """Linked blocks, and blocks with checksums: Kafka's clients write neither."""
     data = section([bytes(200_000)])
     for frame in (

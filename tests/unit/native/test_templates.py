@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.native import implementation
+from scriba.native.implementation import Implementation
+from scriba.native.templates import Form
 from scriba.records.batch import encode_batch
 from scriba.records.compression import Codec
 from scriba.records.crc import crc32c
 from scriba.records.header import CRC_START, HEADER_SIZE, BatchHeader, check_crc, read_header
 from scriba.records.record import Record
+from tests.typed import present
 
 pytestmark = pytest.mark.usefixtures("chosen")
 
@@ -39,17 +41,17 @@ def framed(data: bytes, compact: bool) -> memoryview:
 
 
 def form(
-    chosen: implementation.Implementation,
+    chosen: Implementation,
     compact: bool = True,
     most: int = LARGE,
     starts: bool = True,
-):
+) -> Form:
     return chosen.Form(START, BODY, compact, most, 10, 10, REPLY, 20, starts)
 
 
 def taken(
-    chosen: implementation.Implementation, data: bytes, compact: bool = True, most: int = LARGE
-):
+    chosen: Implementation, data: bytes, compact: bool = True, most: int = LARGE
+) -> tuple[memoryview, BatchHeader] | None:
     return form(chosen, compact, most).take(framed(data, compact), NOW)
 
 
@@ -58,9 +60,11 @@ def taken(
 
 @pytest.mark.parametrize("compact", [False, True])
 @pytest.mark.parametrize("size", [0, 40, 200, 20_000, 3_000_000])
-def test_a_plain_batch_is_found_where_it_lies(chosen, compact, size) -> None:
+def test_a_plain_batch_is_found_where_it_lies(
+    chosen: Implementation, compact: bool, size: int
+) -> None:
     data = batch(Record(0, NOW - 10, b"k", bytes(size), ()), Record(1, NOW + 10, None, None, ()))
-    view, header = taken(chosen, data, compact)
+    view, header = present(taken(chosen, data, compact))
     assert (bytes(view), header) == (data, read_header(data))
     assert type(header) is BatchHeader
     view[0] = 1  # it is the request's own memory
@@ -69,7 +73,9 @@ def test_a_plain_batch_is_found_where_it_lies(chosen, compact, size) -> None:
 
 
 @pytest.mark.parametrize("compact", [False, True])
-def test_a_field_that_does_not_end_the_request_is_left_alone(chosen, compact) -> None:
+def test_a_field_that_does_not_end_the_request_is_left_alone(
+    chosen: Implementation, compact: bool
+) -> None:
     good = bytes(framed(batch(), compact))
     produce = form(chosen, compact)
     assert produce.take(memoryview(good), NOW) is not None
@@ -78,7 +84,7 @@ def test_a_field_that_does_not_end_the_request_is_left_alone(chosen, compact) ->
         assert produce.take(memoryview(wrong), NOW) is None
 
 
-def test_a_request_that_says_something_else_is_left_alone(chosen) -> None:
+def test_a_request_that_says_something_else_is_left_alone(chosen: Implementation) -> None:
     good = bytes(framed(batch(), True))
     produce = form(chosen)
     for at in range(len(START + ID + BODY)):
@@ -87,7 +93,7 @@ def test_a_request_that_says_something_else_is_left_alone(chosen) -> None:
         assert (produce.take(memoryview(other), NOW) is None) == (at not in range(4, 8)), at
 
 
-def test_every_other_batch_is_left_to_the_ordinary_way(chosen) -> None:
+def test_every_other_batch_is_left_to_the_ordinary_way(chosen: Implementation) -> None:
     plain = batch()
     assert taken(chosen, plain) is not None
     assert taken(chosen, batch(codec=Codec.LZ4)) is None
@@ -102,7 +108,9 @@ def test_every_other_batch_is_left_to_the_ordinary_way(chosen) -> None:
 
 
 @pytest.mark.parametrize("size", [10, 10_000])
-def test_a_wrong_checksum_is_found_in_batches_of_every_size(chosen, size) -> None:
+def test_a_wrong_checksum_is_found_in_batches_of_every_size(
+    chosen: Implementation, size: int
+) -> None:
     good = batch(Record(0, NOW, None, bytes(size), ()))
     spoilt = bytearray(good)
     spoilt[-5] ^= 1  # within the value
@@ -110,7 +118,7 @@ def test_a_wrong_checksum_is_found_in_batches_of_every_size(chosen, size) -> Non
     assert taken(chosen, bytes(spoilt)) is None
 
 
-def test_records_are_looked_at_where_that_costs_nothing(extension) -> None:
+def test_records_are_looked_at_where_that_costs_nothing(extension: Implementation) -> None:
     lying = bytearray(batch())
     lying[-1] = 2  # a header more than there is
     lying[17:21] = struct.pack(">I", crc32c(memoryview(lying)[CRC_START:]))
@@ -118,7 +126,9 @@ def test_records_are_looked_at_where_that_costs_nothing(extension) -> None:
 
 
 @given(base=INT64, start=INT64)
-def test_an_answer_has_the_number_of_its_request_and_its_offsets(chosen, base, start) -> None:
+def test_an_answer_has_the_number_of_its_request_and_its_offsets(
+    chosen: Implementation, base: int, start: int
+) -> None:
     frame = framed(batch(), True)
     answer = form(chosen).answer(frame, base, start)
     assert type(answer) is bytearray
@@ -134,7 +144,9 @@ def test_an_answer_has_the_number_of_its_request_and_its_offsets(chosen, base, s
 @pytest.mark.parametrize(
     ("reply", "hole", "starts"), [(60, 37, True), (60, 53, False), (60, 7, False), (5, 0, False)]
 )
-def test_a_hole_outside_of_the_answer_is_refused(chosen, reply, hole, starts) -> None:
+def test_a_hole_outside_of_the_answer_is_refused(
+    chosen: Implementation, reply: int, hole: int, starts: bool
+) -> None:
     with pytest.raises(ValueError, match="no such form"):
         chosen.Form(START, BODY, True, LARGE, 10, 10, bytes(reply), hole, starts)
 
@@ -165,11 +177,13 @@ def commit(first: int, second: int, id: bytes = ID) -> memoryview:
 
 
 @given(first=INT64, second=INT64)
-def test_a_commit_fills_the_batch_that_stores_it(chosen, first, second) -> None:
+def test_a_commit_fills_the_batch_that_stores_it(
+    chosen: Implementation, first: int, second: int
+) -> None:
     data = stored()
     (_, *one), (_, *two) = places = holes(data)
     repeated = chosen.CommitForm(COMMIT, data, places, REPLY)
-    offsets, header = repeated.take(commit(first, second), NOW)
+    offsets, header = present(repeated.take(commit(first, second), NOW))
     assert offsets == (first, second)
     assert [struct.unpack_from(">q", data, at)[0] for at in (*one, *two)] == [
         *(first, NOW),
@@ -181,7 +195,7 @@ def test_a_commit_fills_the_batch_that_stores_it(chosen, first, second) -> None:
     assert check_crc(memoryview(data), 0, header)
 
 
-def test_a_commit_that_says_something_else_is_left_alone(chosen) -> None:
+def test_a_commit_that_says_something_else_is_left_alone(chosen: Implementation) -> None:
     data = stored()
     repeated = chosen.CommitForm(COMMIT, data, holes(data), REPLY)
     before = bytes(data)
@@ -196,7 +210,7 @@ def test_a_commit_that_says_something_else_is_left_alone(chosen) -> None:
     assert repeated.take(memoryview(COMMIT), NOW) is not None
 
 
-def test_an_answered_commit_has_the_number_of_its_request(chosen) -> None:
+def test_an_answered_commit_has_the_number_of_its_request(chosen: Implementation) -> None:
     data = stored()
     repeated = chosen.CommitForm(COMMIT, data, holes(data), REPLY)
     answer = repeated.answer(commit(1, 2, b"5678"))
@@ -215,14 +229,16 @@ def test_an_answered_commit_has_the_number_of_its_request(chosen) -> None:
         ((SECOND, 70, 80), (FIRST, 70, 80)),
     ],
 )
-def test_holes_where_none_can_be_are_refused(chosen, wrong) -> None:
+def test_holes_where_none_can_be_are_refused(
+    chosen: Implementation, wrong: tuple[tuple[int, int, int], ...]
+) -> None:
     with pytest.raises(ValueError, match="no such form"):
         chosen.CommitForm(COMMIT, stored(), wrong, REPLY)
     with pytest.raises(ValueError, match="no such form"):
         chosen.CommitForm(COMMIT, stored(), (), REPLY[:7])
 
 
-def test_the_batch_of_a_form_stays_where_it_is(chosen) -> None:
+def test_the_batch_of_a_form_stays_where_it_is(chosen: Implementation) -> None:
     """It is written to without a look: nobody may take its memory away meanwhile."""
     data = stored()
     repeated = chosen.CommitForm(COMMIT, data, holes(data), REPLY)

@@ -18,7 +18,7 @@ def iso(ms: int) -> str:
 
 
 def sell(picture: Picture, at: int, orders: int, cents: int, heard: int = NOON) -> None:
-    value = {"window_start": iso(at), "window_end": iso(at + MINUTE)}
+    value: dict[str, Any] = {"window_start": iso(at), "window_end": iso(at + MINUTE)}
     value |= {"orders": orders, "units": orders, "revenue_cents": cents}
     picture.take(topics.SALES_PER_MINUTE, iso(at), value, heard)
 
@@ -90,7 +90,11 @@ def test_five_minutes_are_shown_as_an_average_at_their_last_minute_once_they_are
     for back in range(8):
         start = NOON - back * MINUTE
         sell(picture, start, 1, 100)
-        value = {"window_start": iso(start), "orders": 5, "revenue_cents": 500 + back}
+        value: dict[str, Any] = {
+            "window_start": iso(start),
+            "orders": 5,
+            "revenue_cents": 500 + back,
+        }
         picture.take(topics.SALES_SLIDING, iso(start), value, NOON)
     # Nor is the window whole that begins with the first minute of all.
     assert draw(picture)["minutes"]["average"][-4:] == [None, 101, 101, None]
@@ -129,6 +133,7 @@ def test_records_that_make_no_sense_are_counted_and_change_nothing() -> None:
     picture = Picture()
     sell(picture, NOON, 2, 200)
     before = draw(picture)
+    value: Any
     for value in (
         {},
         {"window_start": "yesterday", "orders": 1, "units": 1, "revenue_cents": 1},
@@ -136,7 +141,7 @@ def test_records_that_make_no_sense_are_counted_and_change_nothing() -> None:
         [],
     ):
         with pytest.raises(ValueError, match="sales_per_minute"):
-            picture.take(topics.SALES_PER_MINUTE, "k", value, NOON + 5)  # type: ignore[arg-type]
+            picture.take(topics.SALES_PER_MINUTE, "k", value, NOON + 5)
     after = draw(picture)
     assert after.pop("reading")["strange"] == 4
     del before["reading"]

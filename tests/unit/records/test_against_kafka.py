@@ -12,6 +12,7 @@ import pytest
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.native import implementation
+from scriba.native.implementation import Implementation
 from scriba.records.batch import LOG_APPEND_TIME, decode_records, read_header
 from scriba.records.validate import MOST_NAMED, BadRecord, prepare
 from scriba.settings import TopicSettings
@@ -52,7 +53,7 @@ def cases() -> Iterator[Case]:
 
 
 @pytest.fixture(scope="module")
-def natively(extension: implementation.Implementation) -> Iterator[None]:
+def natively(extension: Implementation) -> Iterator[None]:
     """The extension, because the fallback judges most topics from the header alone."""
     before, implementation.chosen = implementation.chosen, extension
     yield

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scriba.errors import KafkaError, ParseError
+from scriba.native.implementation import Implementation
 from scriba.records.batch import (
     HEADER_SIZE,
     ControlType,
@@ -61,7 +62,9 @@ def test_records_come_back_as_they_were_written(
 
 
 @given(records, st.sampled_from(Codec), st.data())
-def test_mutated_bytes_raise_nothing_but_the_parse_error(given, codec, data) -> None:
+def test_mutated_bytes_raise_nothing_but_the_parse_error(
+    given: list[Record], codec: Codec, data: st.DataObject
+) -> None:
     batch = encode_batch(given, codec=codec)
     for _ in range(data.draw(st.integers(1, 4))):
         batch[data.draw(st.integers(0, len(batch) - 1))] = data.draw(st.integers(0, 255))
@@ -138,7 +141,7 @@ def test_control_batches_of_the_quorum_are_no_transaction_markers() -> None:
     assert control_type(b"\0\0\0\x63") is None
 
 
-def test_a_batch_grows_record_by_record(chosen) -> None:
+def test_a_batch_grows_record_by_record(chosen: Implementation) -> None:
     builder = chosen.Builder(HEADER_SIZE)
     sizes = [builder.append(7, None, b"v" * n, ()) for n in range(3)]
     assert sizes[-1] == builder.size == len(build_batch(builder)) != HEADER_SIZE

@@ -24,7 +24,9 @@ from scriba.records.compression import (
 
 
 @given(st.sampled_from(Codec), st.binary(max_size=5000), st.integers(1, 40))
-def test_what_was_compressed_comes_back_from_any_buffer(codec, data, times) -> None:
+def test_what_was_compressed_comes_back_from_any_buffer(
+    codec: Codec, data: bytes, times: int
+) -> None:
     data *= times
     packed = compress(codec, data)
     for buffer in (packed, bytearray(packed), memoryview(bytearray(packed))):
@@ -33,20 +35,20 @@ def test_what_was_compressed_comes_back_from_any_buffer(codec, data, times) -> N
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("data", [b"\0" * 3_000_000, os.urandom(300_000)])
-def test_decompression_stops_at_its_bound(codec, data) -> None:
+def test_decompression_stops_at_its_bound(codec: Codec, data: bytes) -> None:
     with pytest.raises(KafkaError) as refused:
         decompress(codec, compress(codec, data), len(data) - 1)
     assert refused.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
 
 @given(st.sampled_from([c for c in Codec if c]), st.binary(max_size=300))
-def test_garbage_is_a_parse_error(codec, data) -> None:
+def test_garbage_is_a_parse_error(codec: Codec, data: bytes) -> None:
     with contextlib.suppress(ParseError, KafkaError):
         assert len(decompress(codec, data, 1 << 16)) <= 1 << 16
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.LZ4])
-def test_data_that_ends_in_the_middle_is_refused(codec) -> None:
+def test_data_that_ends_in_the_middle_is_refused(codec: Codec) -> None:
     packed = compress(codec, os.urandom(100_000))
     with pytest.raises(ParseError):
         decompress(codec, packed[:-5], 1 << 20)
@@ -69,7 +71,9 @@ def test_gzip_of_very_many_members_is_not_copied_for_each() -> None:
 
 @pytest.mark.parametrize("codec", list(Codec))
 @pytest.mark.parametrize("level", [None, 4])
-def test_what_is_packed_piece_by_piece_is_read_like_what_is_packed_at_once(codec, level) -> None:
+def test_what_is_packed_piece_by_piece_is_read_like_what_is_packed_at_once(
+    codec: Codec, level: int | None
+) -> None:
     data = os.urandom(70_000) + bytes(900_000) + os.urandom(5) * 10_000
     packer = stream(codec, level)
     pieces = [memoryview(data)[at : at + 99_999] for at in range(0, len(data), 99_999)]

@@ -2,6 +2,7 @@
 
 import contextlib
 import struct
+from typing import Any
 
 import cramjam
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scriba.errors import ErrorCode, KafkaError
+from scriba.native.implementation import Implementation
 from scriba.records.batch import (
     EndTxnMarker,
     Record,
@@ -28,16 +30,16 @@ pytestmark = pytest.mark.usefixtures("chosen")
 NOW = 1_700_000_000_000
 
 
-def batch(*records: Record, **more) -> bytearray:
+def batch(*records: Record, **more: Any) -> bytearray:
     return encode_batch(records or [Record(timestamp=NOW, key=b"k", value=b"v" * 50)] * 3, **more)
 
 
-def remade(data: bytearray, **fields) -> bytearray:
+def remade(data: bytearray, **fields: Any) -> bytearray:
     """The batch with other header fields and a checksum that fits them."""
     return assemble(read_header(data)._replace(**fields), data[61:])
 
 
-def verdict(data: bytearray, settings=None, **more) -> ErrorCode:
+def verdict(data: bytearray, settings: TopicSettings | None = None, **more: Any) -> ErrorCode:
     with pytest.raises(KafkaError) as refused:
         prepare(memoryview(data), settings or TopicSettings(), NOW, **more)
     return refused.value.code
@@ -58,7 +60,7 @@ def test_a_bad_checksum_is_corrupt() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 11, 16, 60, 100])
-def test_a_batch_cut_short_is_no_batch(size) -> None:
+def test_a_batch_cut_short_is_no_batch(size: int) -> None:
     assert verdict(batch()[:size]) is ErrorCode.INVALID_RECORD
 
 
@@ -240,7 +242,7 @@ def test_recompression_refuses_bombs_and_records_that_do_not_add_up() -> None:
     assert verdict(growing, settings) is ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_long_work_leaves_the_loop(chosen) -> None:
+def test_long_work_leaves_the_loop(chosen: Implementation) -> None:
     keyed = Record(timestamp=NOW, key=b"k", value=bytes(50))
     large, small = batch(*[keyed] * 2000), batch()
     compacted = TopicSettings(cleanup_policy=("compact",))
@@ -277,7 +279,7 @@ def test_what_is_too_large_for_the_topic_is_refused_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_a_batch_that_grows_large_leaves_the_loop_unchanged(codec) -> None:
+def test_a_batch_that_grows_large_leaves_the_loop_unchanged(codec: Codec) -> None:
     settings = TopicSettings(cleanup_policy=("compact",), message_timestamp_type="LogAppendTime")
     data = batch(Record(timestamp=NOW, key=b"k", value=bytes(3 << 20)), codec=codec)
     before = bytes(data)
@@ -288,7 +290,7 @@ def test_a_batch_that_grows_large_leaves_the_loop_unchanged(codec) -> None:
 
 
 @given(st.binary(max_size=150), st.data())
-def test_any_bytes_give_a_verdict(noise, data) -> None:
+def test_any_bytes_give_a_verdict(noise: bytes, data: st.DataObject) -> None:
     raw = bytearray(noise) if data.draw(st.booleans()) else batch() + noise
     if raw:
         raw[data.draw(st.integers(0, len(raw) - 1))] ^= data.draw(st.integers(0, 255))

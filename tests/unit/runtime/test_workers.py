@@ -55,7 +55,7 @@ async def test_what_a_task_raises_comes_out_and_the_child_goes_on() -> None:
     await worker.close()
 
 
-async def test_a_task_runs_a_little_ahead_and_stops_when_nobody_cares(tmp_path) -> None:
+async def test_a_task_runs_a_little_ahead_and_stops_when_nobody_cares(tmp_path: Path) -> None:
     worker = ChildWorker()
     trace: Path = tmp_path / "steps"
     async with aclosing(worker.run(f"{TASKS}:steps", str(trace), 100)) as steps:
@@ -108,6 +108,7 @@ def test_no_child_outlives_its_parent() -> None:
 async def test_a_close_that_is_cancelled_waits_for_the_end_of_the_child() -> None:
     worker = ChildWorkers().start()
     (pid,) = await taken(worker, "process")
+    assert isinstance(pid, int)
     closing = asyncio.ensure_future(worker.close())
     await asyncio.sleep(0)
     closing.cancel()

@@ -16,7 +16,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch, read_header
 from scriba.storage.producers.state import Producers, Verification
+from scriba.txn.machine import WriteMarkers
 from scriba.wire.messages.stored import TransactionLogValue
+from tests.typed import present
 from tests.unit.txn.shard import CLASSIC, TV2, Shard
 
 PARTITIONS = 3
@@ -76,7 +78,7 @@ class Transactions(RuleBasedStateMachine):
 
     def stored(self) -> TransactionLogValue:
         _, value = self.shard.log[-1]
-        return TransactionLogValue.decode(value, 1)
+        return TransactionLogValue.decode(present(value), 1)
 
     def decided(self) -> None:
         """The last record may be a decision: it is the only one for its transaction."""
@@ -203,7 +205,7 @@ class Transactions(RuleBasedStateMachine):
             self.shard.written(send)
             self.covers_everything(send)
 
-    def mark(self, where: int, producer_id: int, epoch: int, send) -> None:
+    def mark(self, where: int, producer_id: int, epoch: int, send: WriteMarkers) -> None:
         partition = self.partitions[where]
         marker = EndTxnMarker(send.commit, 0)
         batch = read_header(end_txn_batch(producer_id, epoch, marker, 1))
@@ -216,7 +218,7 @@ class Transactions(RuleBasedStateMachine):
         for number in ended:
             self.outcomes.setdefault(number, set()).add(send.commit)
 
-    def covers_everything(self, send) -> None:
+    def covers_everything(self, send: WriteMarkers) -> None:
         for partition in self.partitions:
             assert send.producer_id not in partition.open, "records without an end"
 
@@ -243,7 +245,7 @@ class Transactions(RuleBasedStateMachine):
     def epochs_never_go_back(self) -> None:
         seen: dict[int, int] = {}
         for _, raw in self.shard.log:
-            value = TransactionLogValue.decode(raw, 1)
+            value = TransactionLogValue.decode(present(raw), 1)
             assert value.producer_epoch >= seen.get(value.producer_id, 0)
             seen[value.producer_id] = value.producer_epoch
 

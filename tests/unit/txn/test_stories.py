@@ -1,5 +1,7 @@
 """One transaction from its beginning to its end, in both generations, and what can come between."""
 
+from typing import Any
+
 import pytest
 
 from scriba.errors import ErrorCode, KafkaError
@@ -9,6 +11,7 @@ from scriba.txn.messages import WriteMarkers
 from scriba.txn.states import VALID, TxnState
 from scriba.wire.messages.groups import HeartbeatRequest
 from scriba.wire.messages.stored import TransactionLogValue
+from tests.typed import present
 from tests.unit.txn.shard import CLASSIC, TV2, Shard, pair
 
 LAST = 32_766
@@ -19,7 +22,7 @@ def at_epoch(shard: Shard, epoch: int) -> tuple[int, int]:
     """A producer that has come so far: the log is rewritten as if it had."""
     pid, _ = shard.producer()
     key, value = shard.log[-1]
-    stored = TransactionLogValue.decode(value, 1)
+    stored = TransactionLogValue.decode(present(value), 1)
     stored.producer_epoch = epoch
     shard.log[-1] = key, stored.encode(1)
     shard.crash()
@@ -69,12 +72,12 @@ def test_the_records_are_kafkas() -> None:
     shard.add(producer, 0, topic="audit")
     shard.end(producer, commit=True)
     shard.write_markers()
-    values = [TransactionLogValue.decode(value, 1) for _, value in shard.log]
+    values = [TransactionLogValue.decode(present(value), 1) for _, value in shard.log]
     assert [v.transaction_status for v in values] == [0, 1, 1, 2, 4]
     assert [v.producer_epoch for v in values] == [0, 0, 0, 1, 1]
     assert values[0].transaction_partitions is None
     assert {v.transaction_timeout_ms for v in values} == {1234}
-    assert [(p.topic, p.partition_ids) for p in values[3].transaction_partitions] == [
+    assert [(p.topic, p.partition_ids) for p in present(values[3].transaction_partitions)] == [
         ("audit", [0]),
         ("orders", [0, 1]),
     ]
@@ -96,7 +99,7 @@ def test_a_partition_that_is_there_already_costs_no_record() -> None:
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1, 900_001])
-def test_a_time_out_must_lie_within_its_bounds(timeout_ms) -> None:
+def test_a_time_out_must_lie_within_its_bounds(timeout_ms: int) -> None:
     refused = Shard().init(timeout_ms=timeout_ms)
     assert refused.error_code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
     assert (refused.producer_id, refused.producer_epoch) == (-1, -1)
@@ -133,7 +136,7 @@ def test_a_second_producer_under_an_id_fences_the_first() -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_an_open_transaction_is_aborted_before_its_id_is_taken_over(level) -> None:
+def test_an_open_transaction_is_aborted_before_its_id_is_taken_over(level: int) -> None:
     shard = Shard(transaction_version=level)
     pid, epoch = shard.producer()
     shard.add((pid, epoch), 0)
@@ -196,7 +199,7 @@ def test_the_last_epoch_ends_its_transaction_and_the_next_one_has_another_produc
 
 
 @pytest.mark.parametrize("by", ["time-out", "successor"])
-def test_a_producer_fenced_in_its_last_epoch_is_replaced_by_another_id(by) -> None:
+def test_a_producer_fenced_in_its_last_epoch_is_replaced_by_another_id(by: str) -> None:
     shard = Shard()
     worn = at_epoch(shard, LAST)
     shard.add(worn, 0)
@@ -335,7 +338,7 @@ def test_markers_that_were_written_for_an_older_end_complete_nothing() -> None:
 
 
 @pytest.mark.parametrize("commit", [True, False])
-def test_markers_are_sent_again_by_the_coordinator_that_loads_their_outcome(commit) -> None:
+def test_markers_are_sent_again_by_the_coordinator_that_loads_their_outcome(commit: bool) -> None:
     shard = Shard()
     producer = shard.producer()
     shard.add(producer, 0, 1)
@@ -379,7 +382,7 @@ def test_transactions_are_listed_by_state_producer_and_duration() -> None:
     shard.pass_time(10_000)
     shard.add(new, 0, tid="app-new")
 
-    def named(**filters):
+    def named(**filters: Any) -> list[str]:
         return sorted(t.transactional_id for t in shard.list(**filters).transaction_states)
 
     assert named() == ["app-new", "app-old", "idle"]

@@ -9,7 +9,7 @@ from tests.unit.txn.shard import CLASSIC, Shard, pair
 
 
 @pytest.mark.parametrize("level", [0, 1, 2])
-def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(level) -> None:
+def test_a_transaction_that_takes_too_long_is_aborted_and_its_producer_fenced(level: int) -> None:
     shard = Shard(transaction_version=level)
     pid, epoch = shard.producer(timeout_ms=5_000)
     shard.add((pid, epoch), 0)
@@ -70,7 +70,9 @@ def test_the_clock_of_an_open_transaction_goes_on_after_a_restart() -> None:
 
 
 @pytest.mark.parametrize("jump_ms", [-(10**9), 10**9])
-def test_a_wall_clock_that_jumps_ends_no_transaction_early_and_keeps_none_for_ever(jump_ms) -> None:
+def test_a_wall_clock_that_jumps_ends_no_transaction_early_and_keeps_none_for_ever(
+    jump_ms: int,
+) -> None:
     shard = Shard()
     shard.add(shard.producer(timeout_ms=5_000), 0)
     shard.now = Instant(shard.now.mono_ms, shard.now.wall_ms + jump_ms)

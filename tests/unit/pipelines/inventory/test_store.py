@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_two_services_do_not_share_a_folder(store: Store, tmp_path: Path) -> Non
     ],
 )
 def test_an_event_that_does_not_follow_is_damage_and_is_not_taken(
-    store: Store, wrong: dict[str, int]
+    store: Store, wrong: dict[str, Any]
 ) -> None:
     writing = Writing(store)
     (event,) = writing.carry_out(receive("r", apple=3))
