@@ -107,7 +107,7 @@ def scriba_consume(bootstrap: str, topic: str, size: int, count: int) -> tuple[f
             consumer.assign([TopicPartition(topic, 0)])
             left = count
             async for record in consumer:
-                assert len(record.value) == size
+                assert len(record.value or b"") == size
                 left -= 1
                 if not left:
                     return watch.read()
@@ -124,7 +124,7 @@ def scriba_consume_sync(bootstrap: str, topic: str, size: int, count: int) -> tu
         consumer.assign([TopicPartition(topic, 0)])
         left = count
         for record in consumer:
-            assert len(record.value) == size
+            assert len(record.value or b"") == size
             left -= 1
             if not left:
                 return watch.read()
@@ -180,7 +180,7 @@ def confluent_consume(bootstrap: str, topic: str, size: int, count: int) -> tupl
 
 
 def aiokafka_produce(bootstrap: str, topic: str, size: int, count: int) -> tuple[float, float]:
-    from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
+    from aiokafka import AIOKafkaProducer
 
     async def work() -> tuple[float, float]:
         producer = AIOKafkaProducer(
@@ -225,7 +225,7 @@ def aiokafka_consume(bootstrap: str, topic: str, size: int, count: int) -> tuple
 
 
 def kafka_python_produce(bootstrap: str, topic: str, size: int, count: int) -> tuple[float, float]:
-    from kafka import KafkaProducer  # type: ignore[import-untyped]
+    from kafka import KafkaProducer
 
     producer = KafkaProducer(
         bootstrap_servers=bootstrap,

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from kafka.protocol.consumer import OffsetCommitRequest  # type: ignore[import-untyped]
+from kafka.protocol.consumer import OffsetCommitRequest
 
 from bench import frames
 from bench.generator import Load, Outcome
@@ -27,6 +27,7 @@ from scriba.client import (
     ResourceType,
     TopicPartition,
 )
+from scriba.client.keywords import ConsumerKeywords
 from tools.kafka import rawkafka
 from tools.kafka.rawkafka import Connection
 
@@ -67,7 +68,7 @@ class Group:
 
     def __init__(self, bench: Bench, topic: str, members: int) -> None:
         self._topic = topic
-        self._settings: dict[str, object] = {
+        self._settings: ConsumerKeywords = {
             "bootstrap_servers": bench.broker.bootstrap,
             "group_id": f"{topic}-{members}",
             "group_protocol": "consumer",
@@ -82,7 +83,7 @@ class Group:
 
     async def join(self, count: int = 1) -> None:
         for _ in range(count):
-            member = Consumer(**self._settings)  # type: ignore[arg-type]
+            member = Consumer(**self._settings)
             member.subscribe(self._topic)
             self._members[member] = asyncio.create_task(self._poll(member))
 

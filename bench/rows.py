@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from uuid import UUID
 
-from kafka.protocol.admin import DeleteTopicsRequest  # type: ignore[import-untyped]
+from kafka.protocol.admin import DeleteTopicsRequest
 
 from bench import frames
 from bench.frames import EMPTY_FETCH, FETCH_ERROR_AT, PRODUCE_ERROR_AT

@@ -100,7 +100,7 @@ def fill_page_cache(folder: Path) -> None:
     with tempfile.NamedTemporaryFile(dir=folder, prefix="filler-", delete=False) as file:
         file.truncate(spare)
         scratch = bytearray(1 << 20)
-        while file.raw.readinto(scratch):  # type: ignore[attr-defined]
+        while file.raw.readinto(scratch):
             pass
 
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from kafka.protocol.admin import CreateTopicsRequest  # type: ignore[import-untyped]
-from kafka.protocol.metadata import (  # type: ignore[import-untyped]
+from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.metadata import (
     ApiVersionsRequest,
     MetadataRequest,
 )

@@ -135,6 +135,8 @@ def table(bootstrap: str, topic: str) -> dict[str, dict[str, Any]]:
         found = {}
         while any(consumer.position(place) < ends[place] for place in places):
             for record in consumer.poll(100):
+                assert record.key is not None
+                assert record.value is not None
                 found[record.key.decode()] = json.loads(record.value)
     return found
 

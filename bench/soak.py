@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 from scriba.client import Admin, Consumer, NewTopic, Producer
 from tools.kafka.brokers import Broker, ScribaBroker, running
@@ -150,7 +151,7 @@ async def topics_come_and_go(soak: Soak) -> None:
 
 
 async def members_come_and_go(soak: Soak) -> None:
-    protocols = ("classic", "consumer")
+    protocols: tuple[Literal["classic"], Literal["consumer"]] = ("classic", "consumer")
     number = 0
     while True:
         number += 1

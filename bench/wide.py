@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from uuid import UUID
 
-from kafka.protocol.admin import CreateTopicsRequest  # type: ignore[import-untyped]
-from kafka.protocol.consumer import OffsetCommitRequest  # type: ignore[import-untyped]
-from kafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
+from kafka.protocol.admin import CreateTopicsRequest
+from kafka.protocol.consumer import OffsetCommitRequest
+from kafka.protocol.metadata import MetadataRequest
 
 from bench import frames
 from bench.frames import FETCH_ERROR_AT, FETCH_VERSION, PRODUCE_ERROR_AT, PRODUCE_VERSION

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AIOTopicPartition
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
-from kafka import KafkaConsumer  # type: ignore[import-untyped]
+from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
 
 from scriba.client import SyncConsumer

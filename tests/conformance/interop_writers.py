@@ -5,9 +5,9 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from aiokafka import AIOKafkaProducer  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaProducer
 from confluent_kafka import Producer
-from kafka import KafkaProducer  # type: ignore[import-untyped]
+from kafka import KafkaProducer
 
 from scriba.client import SyncProducer
 from tests.conformance.interop_model import CODECS, EVERYTHING, LINES, NO_NULL_HEADER, Record
@@ -80,7 +80,8 @@ def aiokafka(cluster: Broker, tools: Tools, topic: str, codec: str) -> Sequence[
 
 
 def scriba(cluster: Broker, tools: Tools, topic: str, codec: str) -> Sequence[Record]:
-    with SyncProducer(bootstrap_servers=cluster.bootstrap, compression_type=codec) as producer:
+    settings = {"bootstrap.servers": cluster.bootstrap, "compression.type": codec}
+    with SyncProducer(settings) as producer:
         sent = [
             producer.send_nowait(
                 topic,

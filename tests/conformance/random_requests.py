@@ -6,6 +6,7 @@ what it keeps of requests that it has refused (a sequence that was not verified)
 """
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.conformance.side_by_side import Name, OneRecord
 EPOCHS = [-1, 0, 0, 1, 1, 2, 2, 3, 4, 5]
 STRANGER = 987_654
 TRANSACTIONAL = 0x10
-NEWEST = {txn.InitProducerIdRequest: 5}
+NEWEST: dict[type[Message], int] = {txn.InitProducerIdRequest: 5}
 KINDS: list[type[Message]] = [
     groups.HeartbeatRequest,
     groups.LeaveGroupRequest,
@@ -94,9 +95,7 @@ class Requests:
             ("key_type", [0, 1, 5, -1]),
         ]
         self._pools: dict[str, Callable[[], Any]] = {
-            name: lambda pool=pool: rng.choice(pool)
-            for names, pool in text
-            for name in names.split()
+            name: partial(rng.choice, pool) for names, pool in text for name in names.split()
         }
         self._pools["member_id"] = lambda: rng.choice(["", "x", *self.members[-4:]])
         for name in ("producer_id", "v3_and_below_producer_id", "producer_id_filters"):

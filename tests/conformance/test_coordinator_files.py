@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from tools.kafka.broker_fixtures import TARGETS
 from tools.kafka.brokers import KINDS, Broker, running

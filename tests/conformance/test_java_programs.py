@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
-from kafka.protocol.metadata import ApiVersionsRequest  # type: ignore[import-untyped]
+from kafka.protocol.metadata import ApiVersionsRequest
 
 from tools.kafka.brokers import Broker
 from tools.kafka.kafka_jars import Tools

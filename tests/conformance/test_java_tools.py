@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from kafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
+from kafka.protocol.metadata import MetadataRequest
 
 from tools.kafka.broker_fixtures import eventually
 from tools.kafka.brokers import Broker

@@ -4,19 +4,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kafka import (  # type: ignore[import-untyped]
+from kafka import (
     KafkaAdminClient,
     KafkaConsumer,
     KafkaProducer,
     TopicPartition,
 )
-from kafka.admin import (  # type: ignore[import-untyped]
+from kafka.admin import (
     AlterConfigOp,
     ConfigResource,
     ConfigResourceType,
     OffsetSpec,
 )
-from kafka.errors import (  # type: ignore[import-untyped]
+from kafka.errors import (
     ElectionNotNeededError,
     InvalidReplicationAssignmentError,
     InvalidTopicError,

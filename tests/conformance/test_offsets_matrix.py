@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as AIOTopicPartition
-from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
+from aiokafka.admin import AIOKafkaAdminClient
 from confluent_kafka import Consumer, TopicPartition
-from kafka import KafkaConsumer  # type: ignore[import-untyped]
+from kafka import KafkaConsumer
 from kafka import TopicPartition as PythonTopicPartition
-from kafka.structs import OffsetAndMetadata as PythonOffset  # type: ignore[import-untyped]
+from kafka.structs import OffsetAndMetadata as PythonOffset
 
 from scriba.client import OffsetAndMetadata, SyncConsumer
 from tests.conformance.kafkajs import kafkajs

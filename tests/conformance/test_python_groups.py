@@ -7,30 +7,30 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AIOTopicPartition
-from aiokafka.admin import AIOKafkaAdminClient  # type: ignore[import-untyped]
-from aiokafka.errors import ProducerFenced  # type: ignore[import-untyped]
-from kafka import (  # type: ignore[import-untyped]
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import ProducerFenced
+from kafka import (
     KafkaAdminClient,
     KafkaConsumer,
     KafkaProducer,
     TopicPartition,
 )
-from kafka.admin import MemberToRemove, OffsetSpec  # type: ignore[import-untyped]
-from kafka.coordinator.assignors.cooperative_sticky import (  # type: ignore[import-untyped]
+from kafka.admin import MemberToRemove, OffsetSpec
+from kafka.coordinator.assignors.cooperative_sticky import (
     CooperativeStickyAssignor,
 )
-from kafka.coordinator.assignors.range import RangePartitionAssignor  # type: ignore[import-untyped]
-from kafka.coordinator.assignors.sticky.sticky_assignor import (  # type: ignore[import-untyped]
+from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.coordinator.assignors.sticky.sticky_assignor import (
     StickyPartitionAssignor,
 )
-from kafka.errors import (  # type: ignore[import-untyped]
+from kafka.errors import (
     NoError,
     ProducerFencedError,
     UnknownMemberIdError,
 )
-from kafka.structs import OffsetAndMetadata  # type: ignore[import-untyped]
+from kafka.structs import OffsetAndMetadata
 
 from tools.kafka.broker_fixtures import eventually
 from tools.kafka.brokers import Broker

@@ -4,11 +4,11 @@ import threading
 from uuid import UUID
 
 import pytest
-from kafka.protocol.admin import (  # type: ignore[import-untyped]
+from kafka.protocol.admin import (
     DeleteRecordsRequest,
     DeleteTopicsRequest,
 )
-from kafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
+from kafka.protocol.metadata import MetadataRequest
 
 from tools.kafka.brokers import Broker
 from tools.kafka.rawkafka import (

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,10 @@ def until(met: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def loaded(side: Side, find: metadata.FindCoordinatorRequest) -> bool:
+    return not any(found.error_code for found in side.ask(find, 4).coordinators)
+
+
 def begin(side: Side, requests: Requests) -> None:
     """Topics, and coordinators that have loaded; some producer ids, so that 0 is nobody's."""
     topics = [
@@ -62,7 +67,7 @@ def begin(side: Side, requests: Requests) -> None:
         side.know(Name("topic", topic.name), topic.topic_id)
     for kind, keys in enumerate((requests.groups, requests.transactional_ids)):
         find = metadata.FindCoordinatorRequest(key_type=kind, coordinator_keys=keys)
-        until(lambda find=find: not any(c.error_code for c in side.ask(find, 4).coordinators))
+        until(partial(loaded, side, find))
     describe = groups.DescribeGroupsRequest(groups=requests.groups)
     absent = ErrorCode.GROUP_ID_NOT_FOUND
     until(lambda: all(g.error_code == absent for g in side.ask(describe, 6).groups))

@@ -220,7 +220,7 @@ def main(
                 session_timeout_ms=int(os.environ["SESSION_MS"]),
             )
             service = await Service.open(settings, watch)
-            await web.serve(service, listener, lambda: sys.stdout.write(f"{url}\n"))
+            await web.serve(service, listener, lambda: print(url))  # noqa: T201
 
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     asyncio.run(run())

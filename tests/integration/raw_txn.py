@@ -19,6 +19,8 @@ from tools.kafka.brokers import PATIENCE
 from tools.kafka.rawkafka import Connection, batch, fetch, fetched, produced
 
 Producer = tuple[int, int]
+Codes = dict[tuple[str, int], int]
+"""Topic and partition to an error code."""
 
 TRANSACTIONAL = 0x10
 GROUP, TRANSACTION = 0, 1
@@ -74,7 +76,7 @@ class Raw:
         assert answer.error_code == 0, answer
         return answer.producer_id, answer.producer_epoch
 
-    def add(self, producer: Producer, topics: dict[str, list[int]], version: int = 3) -> dict:
+    def add(self, producer: Producer, topics: dict[str, list[int]], version: int = 3) -> Codes:
         topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self.tid,
@@ -91,7 +93,7 @@ class Raw:
 
     def add_as_broker(
         self, producer: Producer, topics: dict[str, list[int]], verify: bool, version: int = 5
-    ) -> dict:
+    ) -> Codes:
         """As the leader of a partition asks for a client that writes to it."""
         topic = AddPartitionsToTxnRequest.AddPartitionsToTxnTopic
         request = AddPartitionsToTxnRequest(
@@ -185,7 +187,7 @@ class Raw:
         group: str,
         places: dict[str, list[int]],
         version: int = 5,
-    ) -> dict:
+    ) -> Codes:
         """Of a group whose coordinator has been asked for; one that loads is asked again."""
         find = FindCoordinatorRequest(key=group, key_type=GROUP)
         self.settled(lambda: self.connection.call(find, 2))

@@ -4,7 +4,7 @@ import uuid
 from typing import Any
 
 import pytest
-from kafka.protocol.admin import (  # type: ignore[import-untyped]
+from kafka.protocol.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,
@@ -12,7 +12,7 @@ from kafka.protocol.admin import (  # type: ignore[import-untyped]
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
-from kafka.protocol.metadata import MetadataRequest  # type: ignore[import-untyped]
+from kafka.protocol.metadata import MetadataRequest
 
 from tools.kafka.brokers import Broker
 from tools.kafka.rawkafka import LATEST, Closed, Connection, Message, fetch, fetched, list_offset

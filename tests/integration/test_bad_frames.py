@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from kafka.protocol.metadata import ApiVersionsRequest  # type: ignore[import-untyped]
+from kafka.protocol.metadata import ApiVersionsRequest
 
 from tools.kafka.brokers import Broker, KafkaBroker
 from tools.kafka.rawkafka import Connection, frame

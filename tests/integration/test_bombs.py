@@ -97,7 +97,7 @@ def test_a_time_is_looked_up_in_a_batch_of_many_records(
 ) -> None:
     data = many_records().but(codec=codec).encode()
     with Connection(node.port) as connection:
-        create_topic(connection, topic, **{"max.message.bytes": "20000000"})
+        create_topic(connection, topic, max_message_bytes="20000000")
         with little_memory(node):
             assert produced(connection.call(produce(data, topic), 9)).base_offset == 0
             for delta in (0, 1, 150, RECORDS // 1000 - 1):
@@ -129,8 +129,7 @@ def test_batches_are_packed_anew_piece_by_piece(
 ) -> None:
     bomb = batch([bytes(100 << 20)], codec=source).encode()
     with Connection(node.port) as connection:
-        settings = {"compression.type": target, "max.message.bytes": "8000000"}
-        create_topic(connection, topic, **settings)
+        create_topic(connection, topic, compression_type=target, max_message_bytes="8000000")
         with little_memory(node, FEW + (CONNECTIONS * 8 << 20)):
             codes = all_at_once(node, topic, bomb)
         assert codes == [0] * CONNECTIONS

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -208,7 +209,7 @@ def at_a_terminal(cluster: Broker, *words: str) -> Iterator[tuple[int, int]]:
     try:
         yield process, terminal
     finally:
-        for end in (lambda: os.close(terminal), lambda: os.kill(process, signal.SIGKILL)):
+        for end in (partial(os.close, terminal), partial(os.kill, process, signal.SIGKILL)):
             with contextlib.suppress(OSError):
                 end()
 

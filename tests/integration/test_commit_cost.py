@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kafka.protocol.consumer import OffsetCommitRequest  # type: ignore[import-untyped]
-from kafka.protocol.metadata import FindCoordinatorRequest  # type: ignore[import-untyped]
+from kafka.protocol.consumer import OffsetCommitRequest
+from kafka.protocol.metadata import FindCoordinatorRequest
 
 from tests.integration.test_hot_path_cost import REQUESTS, Counting
 from tools.kafka.rawkafka import Connection, create_topic, encode

@@ -1,7 +1,7 @@
 """A running node that compacts: what its clients see, and what Kafka's tools find in its files."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.typed import present
 from tools.kafka.brokers import Broker, ScribaBroker, running
 from tools.kafka.kafka_jars import tool
 
@@ -48,7 +49,9 @@ def create(broker: Broker, topic: str, **more: str) -> None:
     made.result(PATIENCE_S)
 
 
-def send(broker: Broker, topic: str, pairs: list[tuple[str, str | None]], **settings: str) -> None:
+def send(
+    broker: Broker, topic: str, pairs: Sequence[tuple[str, str | None]], **settings: str
+) -> None:
     """One batch for each record."""
     producer = Producer({"bootstrap.servers": broker.bootstrap, **settings})
     for key, value in pairs:
@@ -74,12 +77,16 @@ def read(broker: Broker, topic: str) -> Seen:
             message = consumer.poll(PATIENCE_S)
             assert message is not None
             if message.error() is not None:
-                assert message.error().code() == KafkaError._PARTITION_EOF
+                assert present(message.error()).code() == KafkaError._PARTITION_EOF
                 return seen
             key, value = message.key(), message.value()
-            seen.append((message.offset(), key and key.decode(), value and value.decode()))
+            seen.append((present(message.offset()), text(key), text(value)))
     finally:
         consumer.close()
+
+
+def text(field: bytes | None) -> str | None:
+    return None if field is None else field.decode()
 
 
 def read_until(broker: Broker, topic: str, wanted: Seen) -> None:
@@ -115,11 +122,11 @@ def test_a_deleted_key_goes_with_its_tombstone_once_that_has_been_kept_long_enou
 
 def test_a_record_without_a_key_is_refused(broker: Broker) -> None:
     create(broker, "keyed")
-    failures: list[KafkaError] = []
+    failures: list[KafkaError | None] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     producer.produce("keyed", value="no key", on_delivery=lambda error, _: failures.append(error))
     assert producer.flush(PATIENCE_S) == 0
-    assert [error.code() for error in failures] == [KafkaError.INVALID_RECORD]
+    assert [present(error).code() for error in failures] == [KafkaError.INVALID_RECORD]
 
 
 def test_a_crash_brings_nothing_back_and_what_was_compacted_is_known(broker: Broker) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.typed import present
 from tools.kafka.brokers import Broker, KafkaBroker, ScribaBroker, running
 
 PATIENCE_S = 300
@@ -48,9 +49,9 @@ def read(broker: Broker) -> Seen:
             message = consumer.poll(PATIENCE_S)
             assert message is not None
             if message.error() is not None:
-                assert message.error().code() == KafkaError._PARTITION_EOF
+                assert present(message.error()).code() == KafkaError._PARTITION_EOF
                 return seen
-            seen.append((message.offset(), message.key(), message.value()))
+            seen.append((present(message.offset()), message.key(), message.value()))
     finally:
         consumer.close()
 

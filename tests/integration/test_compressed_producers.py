@@ -11,6 +11,7 @@ from typing import Any
 
 import confluent_kafka
 
+from tests.typed import present
 from tools.kafka.brokers import Broker
 from tools.kafka.rawkafka import Codec as RawCodec
 from tools.kafka.rawkafka import (
@@ -130,7 +131,7 @@ def read_back(cluster: Broker, topic: str) -> list[bytes]:
             message = reader.poll(300)
             assert message is not None, "nothing came"
             if message.error() is not None:
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+                assert present(message.error()).code() == confluent_kafka.KafkaError._PARTITION_EOF
                 return values
             value = message.value()
             assert value is not None

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import pytest
 
 from scriba.client import NewTopic, SyncAdmin, SyncConsumer, SyncProducer
+from tests.typed import present
 from tools.kafka.broker_fixtures import eventually
 from tools.kafka.brokers import Broker
 
@@ -84,7 +85,7 @@ def arrived(cluster: Broker, target: str) -> list[bytes]:
     ) as consumer:
         consumer.assign([(target, 0)])
         while b"LAST" not in values:
-            values += [record.value for record in consumer.poll(1000)]
+            values += [present(record.value) for record in consumer.poll(1000)]
     return values
 
 

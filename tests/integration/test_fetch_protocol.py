@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
-from kafka.protocol.consumer import FetchRequest  # type: ignore[import-untyped]
-from kafka.protocol.metadata import ApiVersionsRequest  # type: ignore[import-untyped]
+from kafka.protocol.consumer import FetchRequest
+from kafka.protocol.metadata import ApiVersionsRequest
 
 from tools.kafka.brokers import Broker
 from tools.kafka.rawkafka import (

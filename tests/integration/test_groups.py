@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaConsumer  # type: ignore[import-untyped]
+from aiokafka import AIOKafkaConsumer
 from confluent_kafka import (
     Consumer,
     ConsumerGroupState,
@@ -22,12 +22,12 @@ from confluent_kafka import (
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     NewPartitions,
     NewTopic,
 )
-from kafka import KafkaConsumer  # type: ignore[import-untyped]
+from kafka import KafkaConsumer
 
 from tools.kafka.broker_fixtures import TARGETS, eventually
 from tools.kafka.brokers import KINDS, Broker, running

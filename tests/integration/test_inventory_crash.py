@@ -128,7 +128,7 @@ class Customers:
             items = rng.sample(["apple", "pear", "plum", "fig"], rng.randint(1, 3))
             field = "counted" if kind == "adjust" else "quantity"
             lines = [{"item": item, field: rng.randint(1, 20)} for item in items]
-            document = {"id": f"{customer}-{number}", "lines": lines}
+            document: dict[str, Any] = {"id": f"{customer}-{number}", "lines": lines}
             services = rng.sample(self.services, len(self.services))
             self.told[document["id"]] = carried_out(services, kind, document)
             if rng.random() < 0.2:

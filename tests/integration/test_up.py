@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
@@ -129,7 +130,12 @@ def test_supervisor_is_told_when_it_serves_and_when_it_stops(
 def test_the_lines_of_the_banner_work_when_pasted(tmp_path: Path) -> None:
     with up(tmp_path / "data", "--demo") as node:
         path = f"{Path(sys.executable).parent}:{ENVIRONMENT['PATH']}"
-        run = {"shell": True, "capture_output": True, "text": True, "timeout": PATIENCE}
+        run: dict[str, Any] = {
+            "shell": True,
+            "capture_output": True,
+            "text": True,
+            "timeout": PATIENCE,
+        }
         run["env"] = ENVIRONMENT | {"PATH": path}
         produced = subprocess.run(node.found("produce:  (.*)"), check=True, **run)
         consumed = subprocess.run(node.found("consume:  (.*)"), check=True, **run)

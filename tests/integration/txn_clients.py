@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-import aiokafka  # type: ignore[import-untyped]
+import aiokafka
 import confluent_kafka
-import kafka  # type: ignore[import-untyped]
+import kafka
 
 from tools.kafka.brokers import Broker
 

@@ -90,14 +90,14 @@ def main(bootstrap: str, source: str, once: str, often: str, folder: str, java: 
     register(spark)
     copies = Copies(spark, bootstrap, source, folder)
     mine = f"{folder}/mine"
-    told = {
+    told: dict[str, Any] = {
         "without a checkpoint": copies.once(once, f"{folder}/other", "1"),
         "crashed": copies.once(once, mine, "2", checkpointLocation=mine),
         "again": copies.once(once, mine, "2", checkpointLocation=mine),
         "often": copies.often(often, f"{folder}/often"),
     }
-    rows = spark.read.format("scriba").options(**copies.broker, subscribe=once)
-    rows = rows.option("kafka.isolation.level", "read_committed").load()
+    reader = spark.read.format("scriba").options(**copies.broker, subscribe=once)
+    rows = reader.option("kafka.isolation.level", "read_committed").load()
     found = patiently(rows.select("value").collect)
     told["values"] = sorted(row.value.decode() for row in found)
     sys.stdout.write(json.dumps(told) + "\n")

@@ -10,16 +10,16 @@ from scriba.pipelines.shop import topics
 VIEW, CART, BUY = topics.INPUTS
 ROBOT = "Mozilla/5.0 (compatible; ExampleBot/2.1)"
 
-NUMBERS = (
+NUMBERS: tuple[Any, ...] = (
     0, -1, -0.0, 1.0, 1.5, 1e308, 1e-308, True, "1", None, [1], {},
     2**31 - 1, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64, -(2**63), 10**12, 10**13, 10**400,
 )  # fmt: skip
-TEXTS = (
+TEXTS: tuple[Any, ...] = (
     "", " ", "\x00", "\n", "a/b", "\u2028", "\ud800", "\udfff\ud800", "\U0001f6d2" * 256, "x" * 257,
     "x" * 100_000, "é" * 256, '"', "\\", "'; DROP TABLE events", "{}", "null", 7, 7.5, True, None,
     [], {},
 )  # fmt: skip
-TIMES = (
+TIMES: tuple[Any, ...] = (
     "", "now", "2026-11-15", "12:00", "2026-11-15T12:34:56", "2026-11-15 12:34:56Z",
     "2026-11-15T12:34:56z", "20261115T123456Z", "2026-13-01T00:00:00Z", "2026-02-30T00:00:00Z",
     "2026-11-15T24:00:00Z", "2026-11-15T23:59:60Z", "2026-11-15T12:34:56+99:99",
@@ -100,6 +100,7 @@ class Nasty:
             yield CART, self.event(CART, **{name: number})
 
     def _orders(self) -> Values:
+        items: Any
         for items in (
             None,
             [],

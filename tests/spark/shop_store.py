@@ -11,6 +11,7 @@ from scriba.pipelines.shop.simulation.truth import Table, Truth
 from scriba.pipelines.shop.streaming.queries import Settings, Shop
 from scriba.pipelines.shop.streaming.runner import Runner
 from scriba.pipelines.shop.topics import Names
+from tests.typed import present
 
 from .conftest import Desk
 
@@ -70,4 +71,4 @@ class Store:
             found = []
             while any(consumer.position(place) < ends[place] for place in places):
                 found += consumer.poll(100)
-        return [(record.key.decode(), json.loads(record.value)) for record in found]
+        return [(present(r.key).decode(), json.loads(present(r.value))) for r in found]

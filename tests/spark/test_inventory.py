@@ -119,7 +119,7 @@ def books(spark: SparkSession, events: list[Event]) -> DataFrame:
         for n, event in enumerate(events)
     ]
     schema = f"{EVENT}, key string, partition int, offset long"
-    return spark.createDataFrame(rows, schema)  # type: ignore[arg-type]
+    return spark.createDataFrame(rows, schema)
 
 
 GOOD = Event(EventType.RECEIVED, "good", 5, 5, 1, "one", "d", 1, 1, 1, 0)

@@ -58,7 +58,7 @@ def test_in_real_time_a_record_is_copied_before_its_batch_ends(
     writer = rows.select("value").writeStream.format("kafka").outputMode("update")
     query = (
         writer.options(**desk.kafka, topic=target, checkpointLocation=desk.checkpoint())
-        .trigger(realTime="1 hour")
+        .trigger(realTime="1 hour")  # type: ignore[call-overload] # not in its declarations
         .start()
     )
     try:

@@ -18,6 +18,7 @@ import pytest
 from scriba.client import SyncConsumer
 from scriba.pipelines.shop import topics as shop
 from scriba.pipelines.shop.topics import Names
+from tests.typed import present
 
 from .conftest import JAVA, Topics
 
@@ -35,7 +36,7 @@ def records(topics: Topics, topic: str) -> list[tuple[bytes | None, bytes, int]]
         found = []
         while any(consumer.position(place) < ends[place] for place in places):
             found += consumer.poll(100)
-    return [(record.key, record.value, record.partition) for record in found]
+    return [(record.key, present(record.value), record.partition) for record in found]
 
 
 def test_what_is_generated_is_what_the_truth_says(

@@ -3,6 +3,7 @@
 import shutil
 import time
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +23,7 @@ from .shop_nasty import Nasty
 from .shop_store import Store
 
 VIEW, CART, BUY = topics.INPUTS
+Received = ConsumerRecord[bytes | None, bytes | None]
 FIGURES = (topics.FUNNEL, topics.SALES_SLIDING, topics.PRODUCT_VIEWS, topics.ACTIVE_SESSIONS)
 AHEAD_MS = 50 * MINUTE_MS
 
@@ -32,7 +34,7 @@ def store(desk: Desk, topic: str) -> Store:
     return Store(desk, f"{topic}-", made_up=False)
 
 
-def send(store: Store, sent: list[tuple[str, bytes | None]], ahead_ms: int = 0) -> None:
+def send(store: Store, sent: Sequence[tuple[str, bytes | None]], ahead_ms: int = 0) -> None:
     now = time.time_ns() // 1_000_000
     with SyncProducer(bootstrap_servers=store.bootstrap) as producer:
         for number, (topic, value) in enumerate(sent):
@@ -44,13 +46,13 @@ def send(store: Store, sent: list[tuple[str, bytes | None]], ahead_ms: int = 0) 
         producer.flush()
 
 
-def there(store: Store) -> list[tuple[str, ConsumerRecord[bytes, bytes], Verdict]]:
+def there(store: Store) -> list[tuple[str, Received, Verdict]]:
     """Every record of the topics, and what the rules say of it."""
     with SyncConsumer(bootstrap_servers=store.bootstrap, auto_offset_reset="earliest") as consumer:
         places = [p for topic in topics.INPUTS for p in consumer.partitions(store.names(topic))]
         consumer.assign(places)
         ends = consumer.end_offsets(places)
-        found: list[ConsumerRecord[bytes, bytes]] = []
+        found: list[Received] = []
         while any(consumer.position(place) < ends[place] for place in places):
             found += consumer.poll(100)
     named = [(store.names.plain(record.topic), record) for record in found]

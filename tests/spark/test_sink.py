@@ -500,7 +500,8 @@ def test_a_query_stopped_amid_a_batch_ends_quietly_and_goes_on_later(
         yield from batches
 
     rows = desk.stream(source)
-    held, steps = rows.mapInArrow(until_told, rows.schema), []
+    held = rows.mapInArrow(until_told, rows.schema)
+    steps: list[str] = []
     sink = ExactlyOnceSink({**desk.kafka, "topic": target}, watch=steps.append)
     writer = held.writeStream.foreachBatch(sink).option("checkpointLocation", checkpoint)
     if earlier:

@@ -153,13 +153,15 @@ def test_a_small_micro_batch_has_all_its_columns_without_a_task_in_python(
         return desk.load(reader, {"subscribe": topic, "includeHeaders": "true", **limits})
 
     found: list[Row] = []
-    available_now(stream(), desk.checkpoint(), lambda rows, batch: found.extend(rows.collect()))
+
+    def collected(rows: DataFrame, batch: int) -> None:
+        found.extend(rows.collect())
+
+    available_now(stream(), desk.checkpoint(), collected)
     wanted = desk.read(topic, includeHeaders="true").collect()
     assert sorted(found, key=place) == sorted(wanted, key=place)
     with pytest.raises(StreamingQueryException, match="a task reads"):
-        available_now(
-            stream(maxRecordsOnDriver="7"), desk.checkpoint(), lambda rows, batch: rows.collect()
-        )
+        available_now(stream(maxRecordsOnDriver="7"), desk.checkpoint(), collected)
 
 
 def place(row: Row) -> tuple[int, int]:

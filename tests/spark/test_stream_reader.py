@@ -1,9 +1,11 @@
 """What Spark asks of a stream reader, asked directly: a broker, and no Spark."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
@@ -25,16 +27,29 @@ from .conftest import KEPT, Topics
 ALL = ReadAllAvailable()
 
 
+Offsets = dict[str, Any]
+
+
 def reader_of(topics: Topics, topic: str, **options: str) -> ScribaStreamReader:
     given = {**topics.kafka, "subscribe": topic, "startingOffsets": "earliest", **options}
     return ScribaStreamReader(read_options(given, streaming=True))
 
 
-def places(document: dict, topic: str) -> dict[str, int]:
-    return document["topics"][topic]["offsets"]
+def places(document: Offsets, topic: str) -> dict[str, int]:
+    found: dict[str, int] = document["topics"][topic]["offsets"]
+    return found
 
 
-def values(reader: ScribaStreamReader, start: dict, end: dict) -> list[bytes]:
+def ranges(parts: Sequence[InputPartition]) -> list[Range]:
+    """What tasks read, all together."""
+    found: list[Range] = []
+    for part in parts:
+        assert isinstance(part, RangesPartition)
+        found += part.ranges
+    return found
+
+
+def values(reader: ScribaStreamReader, start: Offsets, end: Offsets) -> list[bytes]:
     return [
         value
         for part in reader.partitions(start, end)
@@ -297,19 +312,14 @@ def test_a_topic_deleted_a_moment_ago_is_missed_at_once(
         named = {"kafka.client.id": f"other-{two}"}
         return reader_of(topics, both, **patient, **named, **options)
 
-    (gone,) = (
-        RangesPartition([found]) for part in parts for found in part.ranges if found.topic == two
-    )
+    (gone,) = (RangesPartition([found]) for found in ranges(parts) if found.topic == two)
     with pytest.raises(DataLoss, match=f"topic {two} .* was deleted"):
         list(of_another_process().read(gone))
     assert list(of_another_process(failOnDataLoss="false").read(gone)) == []
-    nowhere = {"topics": {}}
+    nowhere: Offsets = {"topics": {}}
     with pytest.raises(DataLoss, match=f"topic {two} was deleted"):
         strict.partitions(nowhere, end)
-    assert [found.topic for part in lenient.partitions(nowhere, end) for found in part.ranges] == [
-        one,
-        two,
-    ]
+    assert [found.topic for found in ranges(lenient.partitions(nowhere, end))] == [one, two]
 
 
 def test_a_pattern_waits_for_its_first_topic(topics: Topics, topic: str) -> None:
@@ -344,7 +354,11 @@ def test_offsets_are_asked_of_every_partition_and_no_other(topics: Topics, topic
 
 
 def test_what_compaction_left_out_is_stepped_over(tmp_path: Path) -> None:
-    eager = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.01", "segment_ms": "100"}
+    eager: dict[str, Any] = {
+        "cleanup_policy": "compact",
+        "min_cleanable_dirty_ratio": "0.01",
+        "segment_ms": "100",
+    }
     node = ScribaBroker(tmp_path, {"log.cleaner.backoff.ms": "50"})
     with running(node) as broker:
         topics, topic = Topics(broker), "compacted"

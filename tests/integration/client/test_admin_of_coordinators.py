@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Literal
 
 import pytest
 
@@ -20,9 +21,13 @@ from scriba.client import (
 from scriba.errors import ErrorCode
 from tools.kafka.brokers import Broker
 
+Protocol = Literal["classic", "consumer"]
+
 
 @asynccontextmanager
-async def member(broker: Broker, topic: str, group: str, protocol: str) -> AsyncIterator[Consumer]:
+async def member(
+    broker: Broker, topic: str, group: str, protocol: Protocol
+) -> AsyncIterator[Consumer]:
     """A consumer that has got its partitions, and polls on."""
     async with Consumer(
         bootstrap_servers=broker.bootstrap,
@@ -40,7 +45,7 @@ async def member(broker: Broker, topic: str, group: str, protocol: str) -> Async
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 async def test_a_group_is_listed_described_and_deleted(
-    broker: Broker, topic: str, protocol: str
+    broker: Broker, topic: str, protocol: Protocol
 ) -> None:
     group = f"{topic}-{protocol}"
     async with Admin(bootstrap_servers=broker.bootstrap) as admin:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 from confluent_kafka import Consumer as ForeignConsumer
@@ -56,8 +56,11 @@ async def read(
     return taken
 
 
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
+
+
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-async def test_what_is_sent_comes_back(broker: Broker, topic: str, codec: str) -> None:
+async def test_what_is_sent_comes_back(broker: Broker, topic: str, codec: Compression) -> None:
     async with Producer(
         bootstrap_servers=broker.bootstrap, compression_type=codec, value_serializer="str"
     ) as producer:
@@ -156,7 +159,7 @@ async def test_keys_go_where_other_clients_put_them(broker: Broker, topic: str) 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 async def test_what_we_write_others_read_and_the_other_way_round(
-    broker: Broker, topic: str, codec: str
+    broker: Broker, topic: str, codec: Compression
 ) -> None:
     foreign = ForeignProducer(
         {"bootstrap.servers": broker.bootstrap, "compression.type": codec, "linger.ms": 20}

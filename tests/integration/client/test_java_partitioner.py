@@ -3,7 +3,8 @@
 import asyncio
 from itertools import groupby
 
-from scriba.client import Admin, Consumer, NewTopic, Producer
+from scriba.client import Admin, Consumer, ConsumerRecord, NewTopic, Producer
+from tests.typed import present
 from tools.kafka import kafka_jars
 from tools.kafka.brokers import Broker
 
@@ -12,7 +13,7 @@ PARTITIONS = 5
 
 async def partitions_of(broker: Broker, topic: str, count: int) -> list[tuple[bytes | None, int]]:
     """(key, partition) of every record, in the order in which they were sent."""
-    taken = []
+    taken: list[ConsumerRecord[bytes | None, bytes | None]] = []
     async with Consumer(
         bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest"
     ) as consumer:
@@ -20,7 +21,7 @@ async def partitions_of(broker: Broker, topic: str, count: int) -> list[tuple[by
         async with asyncio.timeout(300):
             while len(taken) < count:
                 taken += await consumer.poll(1000)
-    taken.sort(key=lambda record: int(record.value.split()[0]))
+    taken.sort(key=lambda record: int(present(record.value).split()[0]))
     return [(record.key, record.partition) for record in taken]
 
 

@@ -88,8 +88,8 @@ def test_threads_share_a_producer_and_each_keeps_its_order(broker: Broker, topic
     with SyncConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
         consumer.assign([(topic, 0)])
         found = {record.offset: record.value for record in islice(consumer, 1200)}
-    for thread, mine in enumerate(offsets):
-        assert [found[offset] for offset in mine] == [b"%d %d" % (thread, n) for n in range(400)]
+    for number, mine in enumerate(offsets):
+        assert [found[offset] for offset in mine] == [b"%d %d" % (number, n) for n in range(400)]
 
 
 def test_what_cannot_be_sent_is_told_by_its_handle_alone(broker: Broker, topic: str) -> None:
@@ -106,7 +106,7 @@ def test_what_cannot_be_sent_is_told_by_its_handle_alone(broker: Broker, topic: 
 
 def test_a_wrong_setting_is_told_when_the_client_is_made() -> None:
     with pytest.raises(ValueError, match="did you mean linger_ms"):
-        SyncProducer(bootstrap_servers="localhost:9092", lingerms=1)
+        SyncProducer(bootstrap_servers="localhost:9092", lingerms=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(

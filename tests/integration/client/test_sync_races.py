@@ -28,6 +28,7 @@ from scriba.client.sync import host as sync_host
 from scriba.client.sync import producer as sync_producer
 from scriba.client.sync.clients import SyncDelivery
 from scriba.client.sync.host import Host
+from tests.typed import present
 from tools.kafka.brokers import Broker
 
 NOBODY = "127.0.0.1:1"
@@ -83,7 +84,7 @@ def test_a_call_that_waits_when_the_client_is_closed_is_told() -> None:
 
 
 def test_a_call_that_comes_as_the_loop_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = sync_host.run
+    run = sync_host.run  # type: ignore[attr-defined] # what it imports, to be replaced there
     late: list[Any] = []
 
     def run_and_call(main: Any) -> None:
@@ -169,7 +170,7 @@ def test_the_producers_own_thread_is_never_made_to_wait(monkeypatch: pytest.Monk
 
 
 def test_between_a_look_at_the_producer_and_a_put_it_is_not_closed(
-    broker: Broker, topic: str
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with SyncProducer(bootstrap_servers=broker.bootstrap, linger_ms=0) as producer:
         producer.send(topic, b"first")
@@ -180,7 +181,7 @@ def test_between_a_look_at_the_producer_and_a_put_it_is_not_closed(
             assert Meanwhile(lock.acquire, False).result() is False, "a close could come now"
             return put(*args)
 
-        producer._client._router.put = watched  # type: ignore[method-assign]
+        monkeypatch.setattr(producer._client._router, "put", watched)
         assert producer.send_nowait(topic, b"second").result().offset == 1
 
 
@@ -191,8 +192,12 @@ def test_threads_that_send_while_it_is_closed_know_of_each_record(
     with SyncAdmin(bootstrap_servers=broker.bootstrap) as admin:
         admin.create_topics([NewTopic(topic, 3)])
     for round_ in range(3):
-        little = {"batch_size": 99, "buffer_memory": 5000}
-        producer = SyncProducer(bootstrap_servers=broker.bootstrap, linger_ms=round_, **little)
+        producer = SyncProducer(
+            bootstrap_servers=broker.bootstrap,
+            linger_ms=round_,
+            batch_size=99,
+            buffer_memory=5000,
+        )
         producer.partitions(topic)
         began: SimpleQueue[None] = SimpleQueue()
 
@@ -226,7 +231,7 @@ def interrupt() -> None:
 
 @pytest.mark.parametrize("what", ["interrupted", "failed"])
 def test_records_of_a_poll_that_never_returned_are_given_again(
-    broker: Broker, topic: str, what: str
+    broker: Broker, topic: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with SyncProducer(bootstrap_servers=broker.bootstrap) as producer:
         for n in range(10):
@@ -244,10 +249,10 @@ def test_records_of_a_poll_that_never_returned_are_given_again(
                 sync_host._caller.get().calls.put(interrupt)
                 return records
 
-            consumer._client.poll = interrupted  # type: ignore[method-assign]
-            with pytest.raises(KeyboardInterrupt):
-                consumer.poll(10_000, max_records=3)
-            consumer._client.poll = poll  # type: ignore[method-assign]
+            with monkeypatch.context() as patch:
+                patch.setattr(consumer._client, "poll", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    consumer.poll(10_000, max_records=3)
         else:
             consumer._committed.append(interrupt)  # what a callback of a commit raises
             with pytest.raises(KeyboardInterrupt):
@@ -361,7 +366,7 @@ def test_a_crowd_of_threads_loses_doubles_and_disorders_nothing(
     ) as consumer:
         consumer.assign(consumer.partitions(topic))
         for record in islice(consumer, 1500):
-            thread, n = map(int, record.value.split())
+            thread, n = map(int, present(record.value).split())
             seen[thread].append(n)
         assert consumer.poll(0) == []
     assert seen == {thread: list(range(500)) for thread in range(3)}

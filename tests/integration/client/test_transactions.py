@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pytest
 
@@ -24,6 +24,7 @@ from scriba.client import (
     TransactionStateError,
     UpgradeType,
 )
+from tests.typed import present
 from tools.kafka.brokers import KINDS, Broker, running
 
 T = TypeVar("T")
@@ -97,8 +98,11 @@ async def committed(broker: Broker, topic: str) -> list[bytes]:
     return await everything(broker, topic, "read_committed")
 
 
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+
 async def everything(
-    broker: Broker, topic: str, isolation: str = "read_uncommitted"
+    broker: Broker, topic: str, isolation: Isolation = "read_uncommitted"
 ) -> list[bytes]:
     values: list[bytes] = []
     async with (
@@ -121,7 +125,7 @@ async def everything(
         async with asyncio.timeout(300):
             for where, end in (await consumer.end_offsets(partitions)).items():
                 while await consumer.position(where) < end:
-                    values += [record.value for record in await consumer.poll(100)]
+                    values += [present(record.value) for record in await consumer.poll(100)]
     return sorted(values)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -67,7 +68,7 @@ def test_a_test_writes_and_a_program_reads(broker: Broker) -> None:
     assert (group.id, group.state, group.protocol) == ("readers", "Stable", "classic")
     assert len(group.members) == 1
     assert broker.committed("readers") == {}
-    consumer.commit(first, asynchronous=False)
+    consumer.commit(message=first, asynchronous=False)
     assert broker.committed("readers") == {("orders", 0): 1}
     consumer.close()
     assert broker.groups() == [Group("readers", "Empty", "classic", ())]
@@ -181,7 +182,7 @@ def test_settings_have_kafkas_names(broker: Broker) -> None:
         ({"zookeeper_connect": "x"}, r"zookeeper\.connect"),
     ],
 )
-def test_settings_that_are_wrong_are_told(given: dict[str, object], told: str) -> None:
+def test_settings_that_are_wrong_are_told(given: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         scriba.testing.broker(**given)
 

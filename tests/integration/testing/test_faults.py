@@ -180,14 +180,15 @@ def test_a_consumer_goes_on_after_errors_of_fetch(broker: Broker) -> None:
     broker.fail_next("Fetch", "KAFKA_STORAGE_ERROR", times=2)
     broker.fail_next("Metadata", "LEADER_NOT_AVAILABLE", times=2)
     broker.produce("t", "two")
-    found: list[bytes] = []
-    eventually(
-        lambda: (
-            (message := consumer.poll(0.1)) is not None
-            and message.error() is None
-            and not found.append(message.value())
-        )
-    )
+    found: list[bytes | None] = []
+
+    def read() -> bool:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            found.append(message.value())
+        return bool(found)
+
+    eventually(read)
     assert found == [b"two"]
     consumer.close()
 
