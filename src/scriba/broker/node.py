@@ -9,10 +9,9 @@ leadership handed back, logs flushed and closed, directories marked clean.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any
 
 from scriba.broker.access import Access, Open
 from scriba.broker.api.dispatch import Dispatch
@@ -32,69 +31,30 @@ from scriba.broker.jobs.aging import Aging
 from scriba.broker.jobs.compaction import Cleaning
 from scriba.broker.jobs.schedule import JOBS, run_forever
 from scriba.broker.metadata.controller import ControllerNode
+from scriba.broker.metadata.lifecycle import BrokerLifecycle
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.api_entry import ApiEntry
 from scriba.broker.net.connection import Connection
+from scriba.broker.net.listeners import Bound, bind
 from scriba.broker.net.server import Limits, Server
 from scriba.broker.observe.counters import Counters
 from scriba.broker.observe.events import Events
 from scriba.broker.observe.http import MetricsServer
 from scriba.broker.partitions.fetch_sessions import FetchSessions
+from scriba.broker.partitions.log_dirs import LogDirs
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replicas import Replicas
 from scriba.broker.request import Context
-from scriba.config import StartError, StorageLost
+from scriba.config import StartError
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import ClusterImage, Delta
 from scriba.controller.machine import effective_settings
-from scriba.errors import ErrorCode, KafkaError, error_code
+from scriba.errors import KafkaError
 from scriba.events import EventKind
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
 from scriba.settings import NodeSettings
-from scriba.storage.directory.logdir import LogDir
-from scriba.storage.directory.names import PartitionName
-from scriba.storage.log import METADATA_TOPIC, Log
 from scriba.storage.results import NoRoom
-from scriba.wire import uuids
-from scriba.wire.messages.brokers import (
-    AllocateProducerIdsRequest,
-    BrokerHeartbeatRequest,
-    BrokerHeartbeatResponse,
-    BrokerRegistrationRequest,
-    BrokerRegistrationRequestFeature,
-    BrokerRegistrationRequestListener,
-    BrokerRegistrationResponse,
-    ControllerRegistrationRequest,
-    ControllerRegistrationRequestFeature,
-    ControllerRegistrationRequestListener,
-)
-
-HAND_BACK_PAUSE_S: Final = 0.01
-LEAST_ROOM_BYTES: Final = 64 << 10
-"""A log directory with less is full for a new partition: five files and a name."""
-PROTOCOL_NUMBERS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
-
-
-_CURES: Final = {
-    errno.EADDRINUSE: "stop whoever holds the port, or choose another with --port",
-    errno.EACCES: "ports below 1024 need the right to bind them (root, or CAP_NET_BIND_SERVICE); "
-    "choose a higher one with --port",
-    errno.EADDRNOTAVAIL: "this machine has no such address; name one it has in listeners",
-}
-
-
-def _cure(error: OSError) -> str:
-    """What to do about an address that cannot be listened on."""
-    return _CURES.get(error.errno or 0, "name another address in listeners")
-
-
-class Bound(NamedTuple):
-    """A listener as it came up: with the port it really has."""
-
-    name: str
-    host: str
-    port: int
 
 
 class Node:
@@ -116,7 +76,9 @@ class Node:
         self.counters = Counters()
         self.events = Events(world.clock)
         self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, world.rng)
-        self.producer_ids = ProducerIds(self._allocate_producer_ids)
+        self.log_dirs = LogDirs(self)
+        self.lifecycle = BrokerLifecycle(self, world.rng.uuid())
+        self.producer_ids = ProducerIds(self.lifecycle.allocate_producer_ids)
         self.internal_topics = INTERNAL_TOPICS
         self.aging = Aging(self)
         self.group_coordinators = group_coordinators(self)
@@ -133,7 +95,6 @@ class Node:
         self.listeners: list[Bound] = []
         self.controller_listeners: list[Bound] = []
         self.cluster_id = ""
-        self.broker_epoch = -1
         self.fast_paths = settings.scriba_fast_paths
         """Whether a request that repeats an earlier one may be answered without its handler."""
         self._handlers_asked = False
@@ -143,11 +104,6 @@ class Node:
         self.metrics = MetricsServer(self)
         self.replicas: Replicas
         self.controller: ControllerNode
-        self._dirs: list[LogDir] = []
-        """Where replicas lie."""
-        self._all_dirs: list[LogDir] = []
-        """Those, and the one of the metadata log if it has one of its own."""
-        self._incarnation = world.rng.uuid()
         self._started = False
 
     # ---- start ----
@@ -156,7 +112,7 @@ class Node:
         """Brings the node up; StartError with one clear line when it cannot."""
         try:
             self._bind()
-            await self._take_directories()
+            self.cluster_id = await self.log_dirs.take()
             await self._lead_metadata()
             await self._open_replicas()
             self.server.open()
@@ -175,14 +131,7 @@ class Node:
 
     def _bind(self) -> None:
         for endpoint in self.settings.endpoints:
-            try:
-                listener = self.server.listen(endpoint.name, endpoint.host, endpoint.port)
-            except OSError as error:
-                raise StartError(
-                    f"cannot listen on {endpoint.host}:{endpoint.port}: {error.strerror}; "
-                    f"{_cure(error)}"
-                ) from None
-            bound = Bound(endpoint.name, endpoint.host, listener.port)
+            bound = bind(self.server, endpoint)
             if self.is_controller_listener(endpoint.name):
                 self.controller_listeners.append(bound)
             else:
@@ -197,37 +146,8 @@ class Node:
                 f"cannot listen on {where}: {error.strerror}; set scriba.metrics.listener"
             ) from None
 
-    async def _take_directories(self) -> None:
-        """Looks at every directory before it changes any."""
-        settings, world = self.settings, self.world
-        for path in dict.fromkeys((*settings.data_dirs, settings.metadata_dir)):
-            self._all_dirs.append(
-                LogDir.open(
-                    world.disk, path, world.offload, self._on_storage_failure, self._on_refused
-                )
-            )
-        self._dirs = self._all_dirs[: len(settings.data_dirs)]
-        home = self._metadata_home()
-        for other in self._all_dirs:
-            if other is not home and other.holds(METADATA_TOPIC, 0):
-                raise StartError(
-                    f"{other.path} holds {METADATA_TOPIC}-0, but the metadata belongs into "
-                    f"{home.path}: move it there, or set metadata.log.dir={other.path}"
-                )
-        known = [d.meta.cluster_id for d in self._all_dirs if d.meta is not None]
-        self.cluster_id = known[0] if known else uuids.to_text(world.rng.uuid())
-        for directory in self._all_dirs:
-            directory.check_owner(self.cluster_id, self.id)
-        for directory in self._all_dirs:
-            await directory.adopt(self.cluster_id, self.id, world.rng.uuid())
-        for directory in self._all_dirs:
-            await directory.start()
-
-    def _metadata_home(self) -> LogDir:
-        return next(d for d in self._all_dirs if d.path == self.settings.metadata_dir)
-
     async def _lead_metadata(self) -> None:
-        home = self._metadata_home()
+        home = self.log_dirs.metadata_home
         self.controller = ControllerNode(
             self.world,
             home.path,
@@ -236,15 +156,15 @@ class Node:
             directory_id=home.id,
             settings=self.static_settings,
             tasks=self.tasks,
-            on_refused=partial(self._on_refused, home.path),
-            has_room=self._has_room,
+            on_refused=partial(self.log_dirs.on_refused, home.path),
+            has_room=self.log_dirs.has_room,
             note=self.note,
         )
         await self.controller.start(clean=home.clean, also=self.aging.at_start)
 
     async def _open_replicas(self) -> None:
-        await self._register()
-        self.replicas = Replicas(self, self._dirs)
+        await self.lifecycle.register()
+        self.replicas = Replicas(self, self.log_dirs.data)
         self._refresh_settings()
         for shards in (self.group_coordinators, self.txn_coordinators):
             shards.start()
@@ -253,80 +173,17 @@ class Node:
         await self.replicas.settled()
         await self.aging.ask_records()
         while True:
-            answer = await self.heartbeat()
+            answer = await self.lifecycle.heartbeat()
             await self.replicas.settled()
             if not answer.is_fenced:
                 return
-
-    async def _register(self) -> None:
-        """Both roles make themselves known; their records share one flush."""
-        response, _ = await asyncio.gather(self._register_broker(), self._register_controller())
-        if response.error_code:
-            raise StartError(
-                f"the controller refused this broker: {error_code(response.error_code).text}"
-            )
-        self.broker_epoch = response.broker_epoch
-
-    async def _register_controller(self) -> None:
-        if self.controller_listeners:
-            await self.controller.call(
-                ControllerRegistrationRequest(
-                    controller_id=self.id,
-                    incarnation_id=self._incarnation,
-                    listeners=[
-                        ControllerRegistrationRequestListener(
-                            name=bound.name,
-                            host=bound.host or self.settings.machine,
-                            port=bound.port,
-                            security_protocol=PROTOCOL_NUMBERS["PLAINTEXT"],
-                        )
-                        for bound in self.controller_listeners
-                    ],
-                    features=[
-                        ControllerRegistrationRequestFeature(
-                            name=name, min_supported_version=low, max_supported_version=high
-                        )
-                        for name, (low, high) in sorted(self.supported_features.items())
-                    ],
-                )
-            )
-
-    async def _register_broker(self) -> BrokerRegistrationResponse:
-        ports = {bound.name: bound.port for bound in self.listeners}
-        response = await self.controller.call(
-            BrokerRegistrationRequest(
-                broker_id=self.id,
-                cluster_id=self.cluster_id,
-                incarnation_id=self._incarnation,
-                rack=self.settings.broker_rack,
-                listeners=[
-                    BrokerRegistrationRequestListener(
-                        name=told.name,
-                        host=told.host,
-                        port=told.port or ports[told.name],
-                        security_protocol=PROTOCOL_NUMBERS[told.protocol],
-                    )
-                    for told in self.settings.advertised_endpoints
-                ],
-                features=[
-                    BrokerRegistrationRequestFeature(
-                        name=name, min_supported_version=low, max_supported_version=high
-                    )
-                    for name, (low, high) in sorted(self.supported_features.items())
-                ],
-                log_dirs=[directory.id for directory in self._dirs],
-            )
-        )
-        assert isinstance(response, BrokerRegistrationResponse)
-        return response
 
     async def _abandon(self) -> None:
         """Lets go of all that a start has taken, and leaves the files as they are."""
         self.metrics.close()
         self.server.close()
         await self.tasks.stop()
-        for directory in self._all_dirs:
-            directory.release()
+        self.log_dirs.release()
 
     # ---- stop ----
 
@@ -337,7 +194,7 @@ class Node:
         self._started = False
         self.metrics.close()
         self.server.stop_listening()
-        await self._hand_back()
+        await self.lifecycle.controlled_shutdown()
         for shards in (self.group_coordinators, self.txn_coordinators):
             shards.stop()
         self.server.close()
@@ -352,27 +209,13 @@ class Node:
             await self.controller.stop()
         except KafkaError as error:
             self.note(EventKind.SHUTDOWN_NOT_CLEAN, "metadata log", error.message)
-        for directory in self._all_dirs:
-            await directory.close(self.broker_epoch)
+        await self.log_dirs.close(self.broker_epoch)
 
     async def halt(self) -> None:
         """Ends at once, as a killed process does: nothing is flushed, handed back or marked."""
         if self._started:
             self._started = False
             await self._abandon()
-
-    async def _hand_back(self) -> None:
-        """Controlled shutdown: the controller moves leaderships away before we go."""
-        try:
-            async with asyncio.timeout(self.settings.broker_session_timeout_ms / 1000):
-                while True:
-                    answer = await self.heartbeat(stopping=True)
-                    if answer.should_shut_down:
-                        return
-                    await asyncio.sleep(HAND_BACK_PAUSE_S)
-        except (TimeoutError, KafkaError) as error:
-            text = f"the controller did not confirm: {error}"
-            self.note(EventKind.SHUTDOWN_NOT_CLEAN, "controlled shutdown", text)
 
     async def wait_stopped(self) -> None:
         """Waits for a failure that the node cannot go on from, and raises it."""
@@ -385,12 +228,16 @@ class Node:
         return self.controller.image
 
     @property
+    def broker_epoch(self) -> int:
+        return self.lifecycle.broker_epoch
+
+    @property
     def controller_id(self) -> int:
         return self.id
 
     @property
     def data_dirs(self) -> list[str]:
-        return [directory.path for directory in self._dirs]
+        return [directory.path for directory in self.log_dirs.data]
 
     def is_controller_listener(self, name: str) -> bool:
         return name in self.settings.controller_names
@@ -432,59 +279,7 @@ class Node:
         """Tells of an event: logged, counted, and kept for the console (see `Events`)."""
         self.events.note(kind, about, text, failure)
 
-    # ---- contact with the controller ----
-
-    async def heartbeat(self, stopping: bool = False) -> BrokerHeartbeatResponse:
-        response = await self.controller.call(
-            BrokerHeartbeatRequest(
-                broker_id=self.id,
-                broker_epoch=self.broker_epoch,
-                current_metadata_offset=self.image.last_offset,
-                want_shut_down=stopping,
-                offline_log_dirs=[d.id for d in self._dirs if d.failure is not None],
-            )
-        )
-        if response.error_code:
-            raise KafkaError(error_code(response.error_code), "the controller refused a heartbeat")
-        assert isinstance(response, BrokerHeartbeatResponse)
-        return response
-
-    async def _allocate_producer_ids(self) -> tuple[int, int]:
-        response = await self.controller.call(
-            AllocateProducerIdsRequest(broker_id=self.id, broker_epoch=self.broker_epoch)
-        )
-        if response.error_code:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        return response.producer_id_start, response.producer_id_len
-
-    def _on_refused(self, path: str, what: str) -> None:
-        """A device did not take a write: counted each time, told once a minute.
-
-        Whatever it was (a batch, a checkpoint, a new partition), it is tried again by whoever
-        needs it, so that all goes on by itself once the device takes writes.
-        """
-        self.counters.refused_writes += 1
-        self.note(EventKind.WRITE_REFUSED, path, f"takes no writes, reads go on: {what}")
-
-    def _has_room(self) -> bool:
-        """Whether a partition more can be made: some file system blocks for its files."""
-        return any(directory.has_room(LEAST_ROOM_BYTES) for directory in self._dirs)
-
-    def _on_storage_failure(self, directory: LogDir, store: Log | None, why: str) -> None:
-        if store is None:
-            self.note(EventKind.LOG_DIR_OFFLINE, directory.path, why)
-            if all(each.offline for each in self._dirs):
-                # All it could do from here is to answer errors. A supervisor starts it again,
-                # which is what a device needs that has come back.
-                self.tasks.fail(
-                    StorageLost(
-                        f"every log directory is offline, the last one {directory.path}: {why}; "
-                        "check the disks and start again"
-                    )
-                )
-        else:
-            name = PartitionName(store.topic, store.partition)
-            self.replicas.offline(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why))
+    # ---- what the metadata changes ----
 
     def _on_change(self, delta: Delta, image: ClusterImage) -> None:
         if delta.configs:

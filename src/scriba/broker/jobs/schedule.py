@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from scriba.broker.ports import Configuration, EventLog, Timekeeping
 from scriba.errors import KafkaError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from scriba.broker.jobs.aging import Aging
     from scriba.broker.jobs.compaction import Cleaning
     from scriba.broker.metadata.controller import ControllerNode
+    from scriba.broker.metadata.lifecycle import BrokerLifecycle
     from scriba.broker.net.server import Server
     from scriba.broker.observe.events import Events
     from scriba.broker.partitions.replicas import Replicas
@@ -59,7 +60,8 @@ class JobHost(Configuration, EventLog, Timekeeping, Protocol):
     @property
     def settings_changed(self) -> asyncio.Event: ...
 
-    async def heartbeat(self) -> Any: ...
+    @property
+    def lifecycle(self) -> BrokerLifecycle: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ async def heartbeat_pass(node: JobHost, now: Instant) -> None:
     # What a heartbeat changes is a record of the metadata log. Where that does not take it,
     # nothing changes, and the next one brings it again.
     with node.controller.unless_refused():
-        await node.heartbeat()
+        await node.lifecycle.heartbeat()
     await node.replicas.assignments.tell()
 
 

@@ -1,0 +1,139 @@
+"""The log directories of a node: taken at its start, watched while it runs, closed at its end.
+
+All are looked at before any is changed. What a device does not take is counted and told; a failed
+directory takes its replicas offline, and the last one the node.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Protocol
+
+from scriba.broker.ports import (
+    BackgroundTasks,
+    Configuration,
+    Counting,
+    EventLog,
+    WorldAccess,
+)
+from scriba.config import StartError, StorageLost
+from scriba.errors import ErrorCode, KafkaError
+from scriba.events import EventKind
+from scriba.storage.directory.logdir import LogDir
+from scriba.storage.directory.names import PartitionName
+from scriba.storage.log import METADATA_TOPIC
+from scriba.wire import uuids
+
+if TYPE_CHECKING:
+    from scriba.storage.log import Log
+
+LEAST_ROOM_BYTES: Final = 64 << 10
+"""A log directory with less is full for a new partition: five files and a name."""
+
+
+class FailableReplicas(Protocol):
+    def offline(self, name: PartitionName, error: KafkaError) -> None:
+        """A replica that cannot be used: it leads nothing, and clients are told why."""
+
+
+class LogDirHost(BackgroundTasks, Configuration, Counting, EventLog, WorldAccess, Protocol):
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def replicas(self) -> FailableReplicas: ...
+
+
+class LogDirs:
+    def __init__(self, node: LogDirHost) -> None:
+        self._node = node
+        self.data: list[LogDir] = []
+        """Where replicas lie."""
+        self.all: list[LogDir] = []
+        """Those, and the one of the metadata log if it has one of its own."""
+
+    # ---- start and end ----
+
+    async def take(self) -> str:
+        """Locks and adopts every directory; the id of the cluster that they belong to.
+
+        A node whose directories are all new founds a cluster.
+        """
+        node = self._node
+        settings, world = node.settings, node.world
+        for path in dict.fromkeys((*settings.data_dirs, settings.metadata_dir)):
+            self.all.append(
+                LogDir.open(world.disk, path, world.offload, self._on_failure, self.on_refused)
+            )
+        self.data = self.all[: len(settings.data_dirs)]
+        self._check_metadata_home()
+        known = [d.meta.cluster_id for d in self.all if d.meta is not None]
+        cluster_id = known[0] if known else uuids.to_text(world.rng.uuid())
+        for directory in self.all:
+            directory.check_owner(cluster_id, node.id)
+        for directory in self.all:
+            await directory.adopt(cluster_id, node.id, world.rng.uuid())
+        for directory in self.all:
+            await directory.start()
+        return cluster_id
+
+    @property
+    def metadata_home(self) -> LogDir:
+        return next(d for d in self.all if d.path == self._node.settings.metadata_dir)
+
+    def _check_metadata_home(self) -> None:
+        home = self.metadata_home
+        for other in self.all:
+            if other is not home and other.holds(METADATA_TOPIC, 0):
+                raise StartError(
+                    f"{other.path} holds {METADATA_TOPIC}-0, but the metadata belongs into "
+                    f"{home.path}: move it there, or set metadata.log.dir={other.path}"
+                )
+
+    async def close(self, broker_epoch: int) -> None:
+        """Closes every log and marks the directories as cleanly shut down."""
+        for directory in self.all:
+            await directory.close(broker_epoch)
+
+    def release(self) -> None:
+        """Lets go of the directories and leaves their files as they are."""
+        for directory in self.all:
+            directory.release()
+
+    # ---- while running ----
+
+    def ids(self) -> list[bytes]:
+        return [directory.id for directory in self.data]
+
+    def offline_ids(self) -> list[bytes]:
+        return [directory.id for directory in self.data if directory.failure is not None]
+
+    def has_room(self) -> bool:
+        """Whether a partition more can be made: some file system blocks for its files."""
+        return any(directory.has_room(LEAST_ROOM_BYTES) for directory in self.data)
+
+    def on_refused(self, path: str, what: str) -> None:
+        """A device did not take a write: counted each time, told once a minute.
+
+        Whatever it was (a batch, a checkpoint, a new partition), it is tried again by whoever
+        needs it, so that all goes on by itself once the device takes writes.
+        """
+        self._node.counters.refused_writes += 1
+        text = f"takes no writes, reads go on: {what}"
+        self._node.note(EventKind.WRITE_REFUSED, path, text)
+
+    def _on_failure(self, directory: LogDir, store: Log | None, why: str) -> None:
+        node = self._node
+        if store is not None:
+            name = PartitionName(store.topic, store.partition)
+            node.replicas.offline(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why))
+            return
+        node.note(EventKind.LOG_DIR_OFFLINE, directory.path, why)
+        if all(each.offline for each in self.data):
+            # All it could do from here is to answer errors. A supervisor starts it again,
+            # which is what a device needs that has come back.
+            node.tasks.fail(
+                StorageLost(
+                    f"every log directory is offline, the last one {directory.path}: {why}; "
+                    "check the disks and start again"
+                )
+            )
