@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from scriba.broker.metrics.exposition import SECTIONS
+from scriba.broker.metrics.http import EVENTS_AT_ONCE
 from scriba.broker.observe.counters import CLOSE_REASONS, REFUSAL_REASONS
 from scriba.broker.observe.events import KEPT, LINES_PER_MINUTE
-from scriba.broker.observe.http import EVENTS_AT_ONCE
-from scriba.broker.observe.metrics import SECTIONS
 from scriba.events import EventKind
 from scriba.pipelines.inventory.metrics import FAMILIES
 from scriba.prometheus import Family

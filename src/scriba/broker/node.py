@@ -32,6 +32,7 @@ from scriba.broker.jobs.compaction import Cleaning
 from scriba.broker.jobs.schedule import JOBS, run_forever
 from scriba.broker.metadata.controller import ControllerNode
 from scriba.broker.metadata.lifecycle import BrokerLifecycle
+from scriba.broker.metrics.http import MetricsServer
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.api_entry import ApiEntry
 from scriba.broker.net.connection import Connection
@@ -39,7 +40,6 @@ from scriba.broker.net.listeners import Bound, bind
 from scriba.broker.net.server import Limits, Server
 from scriba.broker.observe.counters import Counters
 from scriba.broker.observe.events import Events
-from scriba.broker.observe.http import MetricsServer
 from scriba.broker.partitions.fetch_sessions import FetchSessions
 from scriba.broker.partitions.log_dirs import LogDirs
 from scriba.broker.partitions.partition import Partition

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from scriba.broker.metrics.http import MOST_ASKERS, PATIENCE_S
 from scriba.broker.node import Node
-from scriba.broker.observe.http import MOST_ASKERS, PATIENCE_S
 from scriba.config import ConfigError
 from scriba.settings import NodeSettings
 from scriba.testing.sim.world import ProcessWorld

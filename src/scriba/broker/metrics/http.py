@@ -11,8 +11,8 @@ import json
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
+from scriba.broker.metrics.exposition import Observed, render
 from scriba.broker.observe.events import Events
-from scriba.broker.observe.metrics import Observed, render
 from scriba.prometheus import CONTENT_TYPE
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.settings.metrics_keys import metrics_endpoint
