@@ -74,6 +74,37 @@ command line's parts; what reads the files of a stopped node has no
 broker to ask, and should not know the format a second time; tasks of Spark read and write batches
 below the consumer and the producer, by column and under an identity that they share."""
 
+BROKER_BASE = {"request", "access", "observe", "ports"}
+
+INSIDE_BROKER: dict[str, set[str]] = {
+    "request": set(),
+    "observe": set(),
+    "access": {"request"},
+    "ports": {"request", "access", "observe"},
+    "net": BROKER_BASE,
+    "partitions": BROKER_BASE,
+    "metadata": BROKER_BASE,
+    "coordinators": BROKER_BASE | {"partitions"},
+    "jobs": BROKER_BASE | {"partitions", "metadata"},
+    "handlers": BROKER_BASE | {"net", "partitions", "coordinators"},
+    "fastpath": BROKER_BASE | {"net", "partitions", "coordinators", "handlers"},
+    "api": BROKER_BASE | {"net", "handlers", "fastpath"},
+    "metrics": BROKER_BASE | {"net", "partitions", "coordinators", "jobs", "api"},
+}
+"""Part of the broker -> parts it may import, besides itself. `node` puts them together, and may
+import all; nothing here may import `node`."""
+
+NODE = "scriba.broker.node"
+
+KNOWS_NODE = {
+    "scriba.cli.node.up",
+    "scriba.testing.inside",
+    "scriba.testing.sim.differential",
+    "scriba.testing.sim.node",
+}
+"""Modules that start a node, and therefore name the class. The broker's own parts name what they
+need of it (`broker.ports`)."""
+
 OUTSIDE = {"runtime", "cli", "console", "spark", "pipelines"}
 """Rooms that may touch the machine directly; for all others it comes in through the ports."""
 
@@ -156,6 +187,68 @@ def wrong_turns(module: Module) -> Iterator[str]:
             yield f"{where}: only through {', '.join(sorted(doors))}"
 
 
+def part_of_broker(name: str) -> str:
+    """The part that a module of the broker belongs to: its package, or itself."""
+    return name.removeprefix("scriba.broker.").partition(".")[0]
+
+
+def wrong_turns_in_broker(module: Module) -> Iterator[str]:
+    """Imports against the direction within the broker."""
+    if module.room != "broker" or module.name in ("scriba.broker", NODE):
+        return
+    part = part_of_broker(module.name)
+    if part not in INSIDE_BROKER:
+        yield f"{module.name} is in no part of the broker: add it to the table"
+        return
+    for imported, line in module.imports():
+        if not imported.startswith("scriba.broker."):
+            continue
+        other = part_of_broker(imported)
+        if other != part and other not in INSIDE_BROKER[part]:
+            yield f"{module.name}:{line} imports {imported}: {part} may not know {other}"
+
+
+def circles(modules: list[Module]) -> Iterator[list[str]]:
+    """Modules that import each other in a circle, each found from one of them."""
+    known = {module.name for module in modules}
+    imports: dict[str, set[str]] = {}
+    for module in modules:
+        reached = {name for imported, _ in module.imports() for name in _prefixes(imported)}
+        imports[module.name] = (reached & known) - {module.name}
+    done: set[str] = set()
+    path: list[str] = []
+
+    def visit(name: str) -> Iterator[list[str]]:
+        if name in path:
+            yield [*path[path.index(name) :], name]
+        elif name not in done:
+            path.append(name)
+            for other in sorted(imports[name]):
+                yield from visit(other)
+            path.pop()
+            done.add(name)
+
+    for name in sorted(known):
+        yield from visit(name)
+
+
+def _prefixes(imported: str) -> Iterator[str]:
+    """`a.b.c` is the module a.b with the name c, or the module a.b.c."""
+    yield imported
+    yield imported.rpartition(".")[0]
+
+
+def takes_too_much(module: Module) -> Iterator[str]:
+    """Handlers that take all that a broker is, where a narrow protocol would do."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            for argument in node.args.args:
+                if argument.annotation is not None and "Broker" in {
+                    name.id for name in ast.walk(argument.annotation) if isinstance(name, ast.Name)
+                }:
+                    yield f"{module.name}:{node.lineno} {node.name} takes the whole broker"
+
+
 def reaching_outside(module: Module) -> Iterator[str]:
     """Uses of the machine that should have come through a port."""
     if module.room in OUTSIDE:
@@ -199,6 +292,75 @@ def test_imports_run_from_the_world_to_the_idea(module: Module) -> None:
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.name)
 def test_the_outside_comes_in_through_the_ports(module: Module) -> None:
     assert list(reaching_outside(module)) == []
+
+
+BROKER_MODULES = [
+    module for module in MODULES if module.room == "broker" and module.path.stem != "__init__"
+]
+
+
+@pytest.mark.parametrize("module", BROKER_MODULES, ids=lambda module: module.name)
+def test_the_parts_of_the_broker_import_in_one_direction(module: Module) -> None:
+    assert list(wrong_turns_in_broker(module)) == []
+
+
+def test_the_table_of_the_broker_has_one_direction() -> None:
+    above: set[str] = set()
+    for part, below in INSIDE_BROKER.items():
+        assert below <= above, f"{part} may know {sorted(below - above)}, which stand above it"
+        above.add(part)
+
+
+def test_no_modules_of_the_broker_import_each_other_not_even_for_types() -> None:
+    assert list(circles(BROKER_MODULES)) == []
+
+
+def test_only_what_starts_a_node_knows_the_class() -> None:
+    knows = {
+        module.name
+        for module in MODULES
+        if any(imported.startswith(NODE) for imported, _ in module.imports())
+    }
+    assert knows == KNOWS_NODE
+
+
+def test_a_handler_takes_what_it_needs_of_the_broker() -> None:
+    handlers = [m for m in BROKER_MODULES if m.name.startswith("scriba.broker.handlers.")]
+    assert handlers
+    assert [breach for module in handlers for breach in takes_too_much(module)] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("broker/handlers/x.py", "from scriba.broker.node import Node"),
+        ("broker/handlers/x.py", "from scriba.broker.api.dispatch import Dispatch"),
+        ("broker/net/x.py", "def f():\n    from scriba.broker.handlers import topics"),
+        ("broker/partitions/x.py", "from scriba.broker.coordinators.runtime import Kind"),
+        (
+            "broker/coordinators/x.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
+            "    from scriba.broker.jobs.aging import Aging",
+        ),
+        ("broker/elsewhere.py", "import asyncio"),
+    ],
+)
+def test_a_breach_within_the_broker_is_noticed(path: str, source: str) -> None:
+    assert list(wrong_turns_in_broker(load(SOURCE / path, source)))
+
+
+def test_a_circle_is_noticed() -> None:
+    one = load(SOURCE / "broker/net/one.py", "from scriba.broker.net.two import Two")
+    two = load(SOURCE / "broker/net/two.py", "from scriba.broker.net import three")
+    three = load(SOURCE / "broker/net/three.py", "import scriba.broker.net.one")
+    assert list(circles([one, two])) == []
+    (circle,) = circles([one, two, three])
+    assert set(circle) == {one.name, two.name, three.name}
+
+
+def test_a_handler_that_takes_the_whole_broker_is_noticed() -> None:
+    source = "async def f(node: Broker | None, ctx: Context) -> None: ..."
+    assert list(takes_too_much(load(SOURCE / "broker/handlers/x.py", source)))
 
 
 def test_machines_do_not_know_each_other() -> None:

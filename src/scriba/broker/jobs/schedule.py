@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from scriba.broker.jobs.compaction import Cleaning
     from scriba.broker.metadata.controller import ControllerNode
     from scriba.broker.metadata.lifecycle import BrokerLifecycle
-    from scriba.broker.net.server import Server
     from scriba.broker.observe.events import Events
     from scriba.broker.partitions.replicas import Replicas
 
@@ -34,6 +33,11 @@ CONTROLLER_TICK_MS: Final = 500
 REMOVAL_CHECK_MS: Final = 1_000
 EVENTS_CHECK_MS: Final = 10_000
 LONGEST_FLUSH_CHECK_MS: Final = 1_000
+
+
+class IdleConnections(Protocol):
+    def close_idle(self) -> object:
+        """Closes connections that have been idle for longer than they may be."""
 
 
 class JobHost(Configuration, EventLog, Timekeeping, Protocol):
@@ -55,7 +59,7 @@ class JobHost(Configuration, EventLog, Timekeeping, Protocol):
     def replicas(self) -> Replicas: ...
 
     @property
-    def server(self) -> Server: ...
+    def server(self) -> IdleConnections: ...
 
     @property
     def settings_changed(self) -> asyncio.Event: ...

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from scriba.broker.ports import Configuration, ControllerAccess, EventLog, MetadataView
 from scriba.config import StartError
@@ -28,12 +28,22 @@ from scriba.wire.messages.brokers import (
     ControllerRegistrationRequestListener,
 )
 
-if TYPE_CHECKING:
-    from scriba.broker.net.listeners import Bound
-
 SHUTDOWN_PAUSE_S: Final = 0.01
 """Between two questions whether the leaderships have gone."""
 PROTOCOL_NUMBERS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+
+class BoundListener(Protocol):
+    """A listener that is open, with the port it really has."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def host(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
 
 
 class RegisteredDirs(Protocol):
@@ -52,10 +62,10 @@ class LifecycleHost(Configuration, ControllerAccess, EventLog, MetadataView, Pro
     def cluster_id(self) -> str: ...
 
     @property
-    def listeners(self) -> Sequence[Bound]: ...
+    def listeners(self) -> Sequence[BoundListener]: ...
 
     @property
-    def controller_listeners(self) -> Sequence[Bound]: ...
+    def controller_listeners(self) -> Sequence[BoundListener]: ...
 
     @property
     def supported_features(self) -> Mapping[str, tuple[int, int]]: ...
