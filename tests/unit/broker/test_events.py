@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from scriba.broker.metrics.http import EVENTS_AT_ONCE
 from scriba.broker.node import Node
 from scriba.broker.observe.events import KEPT, LINES_PER_MINUTE, MOST_REPEATING, Events
-from scriba.broker.observe.http import EVENTS_AT_ONCE
 from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.testing.sim.world import ProcessWorld
