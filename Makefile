@@ -48,7 +48,7 @@ sim: $(READY) ## whole nodes on simulated time; SEEDS=n for more
 	@$(PY) -m pytest tests/sim
 
 mutants: $(READY) ## broken variants of the broker, each found by the simulator
-	@MUTANTS=all $(PY) -m pytest tests/sim/test_mutants.py tests/sim/test_coordinator_mutants.py
+	@MUTANTS=all $(PY) -m pytest tests/sim/test_mutants.py tests/sim/test_coordinator_mutants.py tests/sim/test_fastpath_mutants.py
 
 integration: $(READY) $(WHEELS) ## tests of a running node
 	@$(PY) -m pytest tests/integration
