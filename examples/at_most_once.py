@@ -12,8 +12,8 @@ import sys
 from scriba.client import Consumer, Producer
 
 
-def work(value: bytes) -> bytes:
-    return value.upper()
+def work(value: bytes | None) -> bytes | None:
+    return value and value.upper()  # a deletion (no value) stays one
 
 
 async def main(bootstrap: str, source: str, target: str) -> None:

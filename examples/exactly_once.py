@@ -14,8 +14,8 @@ import sys
 from scriba.client import AbortableTransactionError, Consumer, Producer
 
 
-def work(value: bytes) -> bytes:
-    return value.upper()
+def work(value: bytes | None) -> bytes | None:
+    return value and value.upper()  # a deletion (no value) stays one
 
 
 async def step(consumer: Consumer, producer: Producer, target: str) -> None:

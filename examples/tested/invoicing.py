@@ -46,11 +46,11 @@ class Invoicing:
         self.producer.flush()
         if failures:
             raise KafkaException(failures[0])
-        self.consumer.commit(order, asynchronous=False)
+        self.consumer.commit(message=order, asynchronous=False)
 
-    def invoice(self, order: Message) -> tuple[str, bytes]:
+    def invoice(self, order: Message) -> tuple[str, bytes | None]:
         try:
-            found = json.loads(order.value())
+            found = json.loads(order.value() or b"")
             total = found["quantity"] * found["price"]
         except (ValueError, KeyError, TypeError):
             return f"{self.orders}-dead", order.value()
