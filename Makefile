@@ -42,7 +42,7 @@ format: $(READY) ## let ruff put the code in order
 	@.venv/bin/ruff format $(CHECKED)
 
 unit: $(READY) ## tests of single rooms
-	@$(PY) -m pytest tests/test_layers.py tests/unit tests/golden
+	@$(PY) -m pytest tests/test_layers.py tests/test_packages.py tests/unit tests/golden
 
 sim: $(READY) ## whole nodes on simulated time; SEEDS=n for more
 	@$(PY) -m pytest tests/sim

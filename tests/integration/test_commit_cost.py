@@ -7,7 +7,7 @@ import pytest
 from kafka.protocol.consumer import OffsetCommitRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from tests.integration.test_hot_path_cost import REQUESTS, Counting
+from tests.integration.counting import REQUESTS, Counting
 from tools.kafka.rawkafka import Connection, create_topic, encode
 
 PYTHON_CALLS, C_CALLS = 25, 31

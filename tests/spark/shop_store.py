@@ -11,9 +11,8 @@ from scriba.pipelines.shop.simulation.truth import Table, Truth
 from scriba.pipelines.shop.streaming.queries import Settings, Shop
 from scriba.pipelines.shop.streaming.runner import Runner
 from scriba.pipelines.shop.topics import Names
+from tests.spark.desk import Desk
 from tests.typed import present
-
-from .conftest import Desk
 
 
 class Store:

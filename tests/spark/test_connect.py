@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .conftest import JAVA, Topics
+from tests.spark.desk import JAVA, Topics
 
 DRIVER = Path(__file__).parent / "connect_driver.py"
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from scriba.spark import ExactlyOnceSink
-
-from .conftest import JAVA, Desk, available_now
+from tests.spark.desk import JAVA, Desk, available_now
 
 DRIVER = Path(__file__).parent / "crash_driver.py"
 

@@ -8,8 +8,7 @@ import pytest
 
 from scriba.cli.main import main
 from scriba.spark.doctor import check_jars, check_java, check_master, check_packages, check_python
-
-from .conftest import JARS, Topics
+from tests.spark.desk import JARS, Topics
 
 
 def test_a_sound_machine_and_a_broker_pass(

@@ -9,8 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from scriba.client import SyncProducer
-
-from .conftest import ROOT, Desk
+from tests.spark.desk import ROOT, Desk
 
 EXAMPLES = ROOT / "examples" / "spark"
 

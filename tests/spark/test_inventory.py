@@ -24,8 +24,7 @@ from scriba.pipelines.inventory.jobs.reconcile import (
 from scriba.pipelines.inventory.jobs.view import EVENT, ROW, archive, prepare_topic, start
 from scriba.pipelines.inventory.model import Command, Event, EventType, Kind, Line
 from scriba.pipelines.inventory.topics import Names
-
-from .conftest import Desk, to_the_end
+from tests.spark.desk import Desk, to_the_end
 
 
 class Author:

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from .conftest import Topics
+from tests.spark.desk import Topics
 
 PROGRAM = """
 import asyncio, contextlib, os, sys, threading

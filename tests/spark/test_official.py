@@ -5,8 +5,7 @@ from collections.abc import Callable
 from pyspark.sql import functions as F
 
 from scriba.client import SyncConsumer
-
-from .conftest import Desk
+from tests.spark.desk import Desk
 
 
 def test_the_official_connector_reads_streams_and_writes(

@@ -18,9 +18,8 @@ import pytest
 from scriba.client import SyncConsumer
 from scriba.pipelines.shop import topics as shop
 from scriba.pipelines.shop.topics import Names
+from tests.spark.desk import JAVA, Topics
 from tests.typed import present
-
-from .conftest import JAVA, Topics
 
 NAME = "must be text of 1 to 256 characters"
 SCRIBA = [sys.executable, "-m", "scriba", "shop"]

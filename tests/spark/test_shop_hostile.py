@@ -17,10 +17,9 @@ from scriba.pipelines.shop.lake.lake import open_lake, stream
 from scriba.pipelines.shop.simulation.truth import STEPS
 from scriba.pipelines.shop.streaming.queries import Settings
 from scriba.pipelines.shop.streaming.runner import Runner
-
-from .conftest import Desk
-from .shop_nasty import Nasty
-from .shop_store import Store
+from tests.spark.desk import Desk
+from tests.spark.shop_nasty import Nasty
+from tests.spark.shop_store import Store
 
 VIEW, CART, BUY = topics.INPUTS
 Received = ConsumerRecord[bytes | None, bytes | None]

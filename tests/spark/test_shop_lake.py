@@ -18,9 +18,8 @@ from scriba.pipelines.shop.simulation.truth import Truth
 from scriba.pipelines.shop.streaming.runner import Runner
 from scriba.pipelines.shop.topics import Names
 from scriba.spark.origin import QUERY
-
-from .conftest import Desk
-from .shop_store import Store
+from tests.spark.desk import Desk
+from tests.spark.shop_store import Store
 
 START = 1_793_000_000_000
 LATER = datetime(2030, 1, 1, tzinfo=UTC)

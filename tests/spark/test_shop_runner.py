@@ -11,9 +11,8 @@ from scriba.pipelines.shop import topics
 from scriba.pipelines.shop.simulation.generator import Generator, Shape
 from scriba.pipelines.shop.streaming.queries import Shop
 from scriba.pipelines.shop.streaming.runner import GivenUp, Runner
-
-from .conftest import Desk
-from .shop_store import Store
+from tests.spark.desk import Desk
+from tests.spark.shop_store import Store
 
 START = 1_793_000_000_000
 BUSY = "Python worker failed to connect back."

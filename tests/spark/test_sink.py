@@ -29,9 +29,8 @@ from scriba.spark.writing.exactly_once import WriteTask
 from scriba.spark.writing.targets import targets
 from scriba.spark.writing.task_writer import TaskRepeated, TaskWriter
 from scriba.spark.writing.transactions import Marker, SinkTransactions
+from tests.spark.desk import KEPT, Desk, Topics, available_now, to_the_end
 from tools.kafka.broker_fixtures import eventually
-
-from .conftest import KEPT, Desk, Topics, available_now, to_the_end
 
 STEPS = ("take over", "begin", "write", "mark", "commit", "committed")
 """Where a driver may die."""

@@ -18,8 +18,7 @@ from scriba.spark.reading.source import (
     arrow_schema,
     columns,
 )
-
-from .conftest import KEPT, Batches, Desk, available_now
+from tests.spark.desk import KEPT, Batches, Desk, available_now
 
 
 @pytest.mark.parametrize("headers", [False, True])

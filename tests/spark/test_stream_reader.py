@@ -19,10 +19,9 @@ from scriba.spark.reading.source import (
     ScribaStreamReader,
     columns,
 )
+from tests.spark.desk import KEPT, Topics
 from tools.kafka.broker_fixtures import eventually
 from tools.kafka.brokers import ScribaBroker, running
-
-from .conftest import KEPT, Topics
 
 ALL = ReadAllAvailable()
 

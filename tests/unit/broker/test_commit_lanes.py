@@ -6,121 +6,16 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from scriba.broker.coordinators.shard_log import read_back
 from scriba.broker.fastpath.commit import PATIENCE
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
-from scriba.groups.machine import Groups
-from scriba.groups.store import Store
-from scriba.runtime.loop.pace import Pace
 from scriba.testing.sim.disk import SimDisk
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.messages import groups
 from scriba.wire.messages.admin import DeleteTopicsRequest, DeleteTopicsResponse
-from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
-from tests.unit.broker.test_lanes import Nobody, Writer
+from tests.unit.broker.repeating import Committer, Nobody
 
 InANode = Callable[..., None]
-VERSION = 9
-
-
-class Committer(Writer):
-    """A consumer of one topic that commits again and again."""
-
-    member_id = ""
-    generation = -1
-
-    async def ready(self, partitions: int = 1) -> "Committer":
-        await self.open(partitions=partitions)
-        await self.coordinator()
-        return self
-
-    async def coordinator(self) -> None:
-        """Waits until a commit of the topic is accepted."""
-        codes = {-1}
-        while codes != {0}:
-            await self.peer.call(FindCoordinatorRequest(key="g"), 2, FindCoordinatorResponse)
-            codes = set(await self.commit(0))
-            await asyncio.sleep(0.01)
-
-    async def commit(
-        self,
-        *offsets: int,
-        version: int = VERSION,
-        metadata: str | None = "",
-        retention_ms: int = -1,
-        group: str = "g",
-    ) -> list[int]:
-        """Commits partitions from 0 on; the error code of each."""
-        id = self.node.image.topics_by_name["t"].id
-        named = {"topic_id": id} if version >= 10 else {"name": "t"}
-        parts = [
-            groups.OffsetCommitRequestPartition(
-                partition_index=index,
-                committed_offset=offset,
-                committed_leader_epoch=3 if version >= 6 else -1,
-                committed_metadata=metadata,
-            )
-            for index, offset in enumerate(offsets)
-        ]
-        request = groups.OffsetCommitRequest(
-            group_id=group,
-            generation_id_or_member_epoch=self.generation,
-            member_id=self.member_id,
-            retention_time_ms=retention_ms,
-            topics=[groups.OffsetCommitRequestTopic(partitions=parts, **named)],
-        )
-        answer = await self.peer.call(request, version, groups.OffsetCommitResponse)
-        (topic,) = answer.topics
-        assert (topic.topic_id if version >= 10 else topic.name) == (id if version >= 10 else "t")
-        assert [each.partition_index for each in topic.partitions] == list(range(len(offsets)))
-        return [each.error_code for each in topic.partitions]
-
-    async def short(self, *offsets: int, **how: object) -> bool:
-        before = self.node.counters.fastpath_commits
-        assert await self.commit(*offsets, **how) == [0] * len(offsets)  # type: ignore[arg-type]
-        return self.node.counters.fastpath_commits == before + 1
-
-    def store(self, group: str = "g") -> Store:
-        machine = self.node.group_coordinators.machine_of(
-            self.node.group_coordinators.partition_of(group)
-        )
-        assert isinstance(machine, Groups)
-        return machine.state.store
-
-    async def store_read_back(self, group: str = "g") -> Store:
-        """What a coordinator believes that loads the partition now."""
-        live = self.node.group_coordinators.machine_of(
-            self.node.group_coordinators.partition_of(group)
-        )
-        assert isinstance(live, Groups)
-        machine = Groups(live.settings, live.state.topics)
-        log = self.node.replicas.find(
-            "__consumer_offsets", self.node.group_coordinators.partition_of(group)
-        ).log
-        await read_back(log, machine, 1 << 20, Pace(self.world.clock))
-        return machine.state.store
-
-    def offsets(self, group: str = "g") -> list[int]:
-        return [each.offset for _, each in sorted(self.store().offsets[group].items())]
-
-    async def join(self, sync: bool = True) -> None:
-        """Becomes the one member of the group, in a new generation."""
-        request = groups.JoinGroupRequest(
-            group_id="g",
-            session_timeout_ms=10_000,
-            rebalance_timeout_ms=10_000,
-            member_id=self.member_id,
-            protocol_type="consumer",
-            protocols=[groups.JoinGroupRequestProtocol(name="range", metadata=b"")],
-        )
-        answer = await self.peer.call(request, 3, groups.JoinGroupResponse)
-        self.member_id, self.generation = answer.member_id, answer.generation_id
-        if sync:
-            asked = groups.SyncGroupRequest(
-                group_id="g", generation_id=self.generation, member_id=self.member_id
-            )
-            await self.peer.call(asked, 2, groups.SyncGroupResponse)
 
 
 @pytest.mark.parametrize("version", range(2, 11))

@@ -11,7 +11,7 @@ from scriba.errors import ErrorCode
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.messages import txn
-from tests.unit.broker.test_every_api import (
+from tests.unit.broker.every_request import (
     GROUP,
     OF_GROUPS,
     OF_TRANSACTIONS,

@@ -14,9 +14,7 @@ from scriba.wire.messages.configs import (
     IncrementalAlterConfigsResponse,
 )
 from scriba.wire.messages.metadata import MetadataRequest, MetadataResponse
-from tests.unit.broker.test_commit_lanes import Committer
-from tests.unit.broker.test_fetch_lanes import Reader
-from tests.unit.broker.test_lanes import Writer
+from tests.unit.broker.repeating import Committer, Reader, Writer
 
 InANode = Callable[..., None]
 

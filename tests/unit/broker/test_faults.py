@@ -16,7 +16,7 @@ from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld, SimWorld
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.messages import fetch, groups, metadata, produce
-from tests.unit.broker.test_every_api import (
+from tests.unit.broker.every_request import (
     EVERY_VERSION,
     TABLE,
     TOPIC,

@@ -6,112 +6,28 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.access import Operation, Resource
 from scriba.broker.fastpath import fetch as fetch_lanes
 from scriba.broker.node import Node
-from scriba.broker.request import Context
 from scriba.errors import ErrorCode
-from scriba.records.batch import Record, encode_batch
 from scriba.testing.sim.disk import SimDisk
-from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.messages.admin import (
-    CreatableTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
+from scriba.wire.messages.fetch import FetchResponse
 from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
-from scriba.wire.messages.produce import (
-    PartitionProduceData,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
 from scriba.wire.messages.txn import (
     EndTxnRequest,
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
 )
+from tests.unit.broker.repeating import Nobody, Reader, until
 
 InANode = Callable[..., None]
 VERSIONS = range(4, 19)
-
-
-async def until(so: Callable[[], bool]) -> None:
-    for _ in range(10_000):
-        if so():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never came to be")
-
-
-class Reader:
-    """A consumer of one topic that says the same again and again, and a producer beside it."""
-
-    def __init__(self, node: Node, world: ProcessWorld) -> None:
-        self.node = node
-        self.world = world
-
-    async def open(self, partitions: int = 1) -> "Reader":
-        self.peer = await Peer.connect(self.world.net, "127.0.0.1", 9092)
-        self.writer = await Peer.connect(self.world.net, "127.0.0.1", 9092)
-        new = CreatableTopic(name="t", num_partitions=partitions, replication_factor=1)
-        made = await self.writer.call(CreateTopicsRequest(topics=[new]), 7, CreateTopicsResponse)
-        assert made.topics[0].error_code == 0
-        self.topic_id = self.node.image.topics_by_name["t"].id
-        return self
-
-    async def write(self, size: int = 100, **how: Any) -> int:
-        """Two records; where the first one went."""
-        now = self.world.clock.wall_ms()
-        records = [Record(0, now, b"k", b"v" * size, ()), Record(1, now, b"k", b"w" * size, ())]
-        data = PartitionProduceData(index=0, records=bytes(encode_batch(records, **how)))
-        request = ProduceRequest(
-            transactional_id="shop" if how else None,
-            acks=-1,
-            timeout_ms=1000,
-            topic_data=[TopicProduceData(name="t", partition_data=[data])],
-        )
-        answer = await self.writer.call(request, 12, ProduceResponse)
-        told = answer.responses[0].partition_responses[0]
-        assert told.error_code == 0
-        return told.base_offset
-
-    def wanted(self, offset: int, version: int, **how: Any) -> FetchRequest:
-        asked: dict[str, Any] = {"partition_max_bytes": 1 << 20, "fetch_offset": offset}
-        asked |= {name: how.pop(name) for name in tuple(how) if hasattr(FetchPartition(), name)}
-        named = {"topic_id": self.topic_id} if version >= 13 else {"topic": "t"}
-        topic = FetchTopic(partitions=[FetchPartition(**asked)], **named)
-        return FetchRequest(**{"max_bytes": 1 << 20, "min_bytes": 1, "topics": [topic], **how})
-
-    async def ask(self, offset: int, version: int = 12, **how: Any) -> FetchResponse:
-        return await self.peer.call(self.wanted(offset, version, **how), version, FetchResponse)
-
-    async def ordinarily(self, offset: int, version: int = 12, **how: Any) -> FetchResponse:
-        self.node.fast_paths = False
-        answer = await self.ask(offset, version, **how)
-        self.node.fast_paths = True
-        return answer
-
-    async def took_the_short_way(self, offset: int, version: int = 12, **how: Any) -> bool:
-        """Whether the last of three equal answers, after one to learn from, was a fast path's."""
-        await self.ask(offset, version, **how)
-        ordinary = await self.ordinarily(offset, version, **how)
-        before = self.node.counters.fastpath_fetches
-        assert await self.ask(offset, version, **how) == ordinary
-        return self.node.counters.fastpath_fetches > before
-
-    @property
-    def waiting(self) -> int:
-        return self.node.replicas.find("t", 0).high_watermark.waiting()
-
-    async def parked(self) -> None:
-        await until(lambda: self.waiting > 0)
 
 
 def code(answer: FetchResponse) -> int:
@@ -235,15 +151,6 @@ def test_a_topic_that_goes_while_a_fetch_waits_is_told_by_the_ordinary_way(
         assert code(await reader.ask(0, 12)) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     in_a_node(script)
-
-
-class Nobody:
-    """An authoriser that came later."""
-
-    open = False
-
-    def allowed(self, ctx: Context, operation: Operation, resource: Resource, name: str) -> bool:
-        return False
 
 
 def test_an_authoriser_is_asked_also_by_a_fetch_that_was_waiting_when_it_came(

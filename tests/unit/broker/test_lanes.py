@@ -2,102 +2,21 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from scriba.broker.access import Operation, Resource
 from scriba.broker.fastpath import produce as lanes
 from scriba.broker.node import Node
-from scriba.broker.request import Context
 from scriba.errors import ErrorCode
-from scriba.records.batch import Record, encode_batch
 from scriba.records.compression import Codec
-from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.messages.admin import (
-    CreatableTopic,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from scriba.wire.messages.configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsRequestAlterableConfig,
-    IncrementalAlterConfigsRequestAlterConfigsResource,
-    IncrementalAlterConfigsResponse,
-)
-from scriba.wire.messages.produce import (
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-)
+from tests.unit.broker.repeating import Nobody, Writer
 
 InANode = Callable[..., None]
-
-TOPIC_RESOURCE, SET = 2, 0
-
-
-class Writer:
-    """A producer of one topic that says the same again and again."""
-
-    def __init__(self, node: Node, world: ProcessWorld) -> None:
-        self.node = node
-        self.world = world
-
-    async def open(self, name: str = "t", partitions: int = 1) -> "Writer":
-        self.peer = await Peer.connect(self.world.net, "127.0.0.1", 9092)
-        await self.create(name, partitions)
-        return self
-
-    async def create(self, name: str, partitions: int = 1) -> None:
-        new = CreatableTopic(name=name, num_partitions=partitions, replication_factor=1)
-        made = await self.peer.call(CreateTopicsRequest(topics=[new]), 7, CreateTopicsResponse)
-        assert made.topics[0].error_code == 0
-
-    def batch(self, **how: Any) -> bytearray:
-        now = self.world.clock.wall_ms()
-        return encode_batch([Record(0, now, b"k", b"v", ()), Record(1, now, b"k", b"w", ())], **how)
-
-    async def send(
-        self,
-        batch: bytes | bytearray,
-        version: int = 9,
-        topic: str = "t",
-        partitions: tuple[int, ...] = (0,),
-        acks: int = -1,
-    ) -> list[PartitionProduceResponse]:
-        data = [PartitionProduceData(index=index, records=bytes(batch)) for index in partitions]
-        id = self.node.image.topics_by_name[topic].id
-        named = {"topic_id": id} if version >= 13 else {"name": topic}
-        request = ProduceRequest(
-            acks=acks, timeout_ms=1000, topic_data=[TopicProduceData(partition_data=data, **named)]
-        )
-        answer = await self.peer.call(request, version, ProduceResponse)
-        (told,) = answer.responses
-        assert (told.topic_id if version >= 13 else told.name) == (id if version >= 13 else topic)
-        return told.partition_responses
-
-    async def configure(self, name: str, value: str) -> None:
-        """Sets a setting of the topic, and waits until its partitions have it."""
-        change = IncrementalAlterConfigsRequestAlterableConfig(
-            name=name, config_operation=SET, value=value
-        )
-        resource = IncrementalAlterConfigsRequestAlterConfigsResource(
-            resource_type=TOPIC_RESOURCE, resource_name="t", configs=[change]
-        )
-        await self.peer.call(
-            IncrementalAlterConfigsRequest(resources=[resource]), 1, IncrementalAlterConfigsResponse
-        )
-        await self.node.replicas.settled()
-
-    async def took_the_short_way(self, batch: bytes | bytearray, **how: Any) -> bool:
-        before = self.node.counters.fastpath_produces
-        await self.send(batch, **how)
-        return self.node.counters.fastpath_produces == before + 1
 
 
 @pytest.mark.parametrize("version", range(3, 14))
@@ -179,15 +98,6 @@ def test_batches_that_are_not_plain_push_nobody_out_of_a_lane(
         assert await writer.took_the_short_way(writer.batch())
 
     in_a_node(script)
-
-
-class Nobody:
-    """An authoriser that came later."""
-
-    open = False
-
-    def allowed(self, ctx: Context, operation: Operation, resource: Resource, name: str) -> bool:
-        return False
 
 
 def test_a_lane_is_not_taken_past_an_authoriser(in_a_node: InANode) -> None:

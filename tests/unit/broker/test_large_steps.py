@@ -22,7 +22,7 @@ from scriba.wire.messages.txn import (
     TxnOffsetCommitRequestTopic,
 )
 from scriba.wire.schema import Message
-from tests.unit.broker.test_commit_lanes import Committer
+from tests.unit.broker.repeating import Committer
 
 InANode = Callable[..., None]
 MANY = 520

@@ -11,8 +11,8 @@ from scriba.broker.node import Node
 from scriba.config import ConfigError
 from scriba.settings import NodeSettings
 from scriba.testing.sim.world import ProcessWorld
+from tests.unit.broker.repeating import Writer
 from tests.unit.broker.scraping import WHERE, ask, read, scrape
-from tests.unit.broker.test_lanes import Writer
 
 InANode = Callable[..., None]
 

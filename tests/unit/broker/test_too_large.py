@@ -7,7 +7,7 @@ from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.messages import groups
-from tests.unit.broker.test_commit_lanes import Committer
+from tests.unit.broker.repeating import Committer
 
 InANode = Callable[..., None]
 

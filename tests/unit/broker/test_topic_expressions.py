@@ -12,7 +12,7 @@ from scriba.broker.request import Context
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.messages import groups
 from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
-from tests.unit.broker.test_lanes import Writer
+from tests.unit.broker.repeating import Writer
 
 InANode = Callable[..., None]
 

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from scriba.client.consuming.consumer import Consumer
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.errors import DecodeError, OffsetError
-from scriba.client.model import TimestampType, TopicPartition
+from scriba.client.model import TimestampType
 from scriba.errors import ErrorCode
 from scriba.peers.errors import BrokerError, ClientError, Closed, TimedOut
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch
@@ -29,35 +28,8 @@ from scriba.wire.messages.metadata import (
     MetadataResponseBroker,
     MetadataResponseTopic,
 )
+from tests.unit.client.clients import T0, consumer, fill, offsets, read
 from tests.unit.client.fake_cluster import HANG_UP, FakeCluster, Log
-
-T0 = TopicPartition("t", 0)
-
-
-def consumer(cluster: FakeCluster, world: ProcessWorld, **settings: Any) -> Consumer:
-    chosen = {"auto_offset_reset": "earliest", **settings}
-    return Consumer(bootstrap_servers=cluster.bootstrap, _ports=world, **chosen)
-
-
-def fill(log: Log, *batches: int, start: int = 0, **options: Any) -> None:
-    """Writes batches of these counts; values are numbers, timestamps their thousands."""
-    for count in batches:
-        records = [Record(0, (start + n) * 1000, b"k", b"%d" % (start + n)) for n in range(count)]
-        log.write(bytes(encode_batch(records, **options)))
-        start += count
-
-
-async def read(c: Consumer, count: int) -> list[ConsumerRecord[Any, Any]]:
-    taken: list[ConsumerRecord[Any, Any]] = []
-    while len(taken) < count:
-        polled = await c.poll(60_000)
-        assert polled, "nothing more came"
-        taken += polled
-    return taken
-
-
-def offsets(records: list[ConsumerRecord[Any, Any]]) -> list[int]:
-    return [record.offset for record in records]
 
 
 def test_records_come_as_they_were_written() -> None:

@@ -15,8 +15,8 @@ from scriba.testing.sim.net import NetFaults
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld, SimWorld
 from scriba.wire.messages.groups import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from tests.unit.client.clients import T0, consumer, fill, offsets
 from tests.unit.client.fake_cluster import FakeCluster
-from tests.unit.client.test_consumer import T0, consumer, fill, offsets
 
 AT = {"bootstrap.servers": "broker:9092"}
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from scriba.client.errors import BufferFull, RecordError
-from scriba.client.producing.producer import Producer
 from scriba.errors import ErrorCode
 from scriba.peers.errors import BrokerError, ClientError, Closed, TimedOut
-from scriba.records.batch import Record, decode_records
+from scriba.records.batch import Record
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.messages.metadata import MetadataRequest
@@ -22,19 +21,8 @@ from scriba.wire.messages.produce import (
     TopicProduceResponse,
 )
 from scriba.wire.messages.txn import InitProducerIdRequest, InitProducerIdResponse
-from tests.unit.client.fake_cluster import HANG_UP, PASS, SILENCE, FakeCluster, Log
-
-
-def producer(cluster: FakeCluster, world: ProcessWorld, **settings: Any) -> Producer:
-    return Producer(bootstrap_servers=cluster.bootstrap, _ports=world, **settings)
-
-
-def records(log: Log) -> list[Record]:
-    return [record for _, data in log.batches for record in decode_records(data)]
-
-
-def values(log: Log) -> list[bytes]:
-    return [record.value or b"" for record in records(log)]
+from tests.unit.client.clients import producer, records, values
+from tests.unit.client.fake_cluster import HANG_UP, PASS, SILENCE, FakeCluster
 
 
 def refuse(code: ErrorCode, message: str | None = None, **more: Any) -> Any:

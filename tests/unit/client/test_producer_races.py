@@ -11,8 +11,8 @@ from scriba.client.model import TopicPartition
 from scriba.peers.errors import Closed, TimedOut
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.apis import ApiKey
+from tests.unit.client.clients import producer, values
 from tests.unit.client.fake_cluster import SILENCE, FakeCluster
-from tests.unit.client.test_producer import producer, values
 
 LITTLE: dict[str, Any] = {"buffer_memory": 2000, "batch_size": 500, "linger_ms": 0}
 
