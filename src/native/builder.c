@@ -12,7 +12,7 @@
 #define FIRST_CAPACITY 1024
 
 typedef struct {
-    char *data;
+    uint8_t *data;
     Py_ssize_t size;
     Py_ssize_t capacity;
 } Scratch;
@@ -66,30 +66,6 @@ static void let_go(Content *content)
         PyBuffer_Release(&content->view);
 }
 
-static inline uint64_t zigzag(int64_t number)
-{
-    return ((uint64_t)number << 1) ^ (0 - ((uint64_t)number >> 63));
-}
-
-static inline int64_t varint_size(int64_t number)
-{
-    int64_t size = 1;
-    for (uint64_t rest = zigzag(number); rest > 0x7F; rest >>= 7)
-        size++;
-    return size;
-}
-
-static inline char *put_varint(char *out, int64_t number)
-{
-    uint64_t rest = zigzag(number);
-    while (rest > 0x7F) {
-        *out++ = (char)(rest | 0x80);
-        rest >>= 7;
-    }
-    *out++ = (char)rest;
-    return out;
-}
-
 static inline int64_t content_size(const Content *content)
 {
     if (content->data == NULL)
@@ -97,7 +73,7 @@ static inline int64_t content_size(const Content *content)
     return varint_size(content->size) + content->size;
 }
 
-static inline char *put_content(char *out, const Content *content)
+static inline uint8_t *put_content(uint8_t *out, const Content *content)
 {
     if (content->data == NULL)
         return put_varint(out, -1);
@@ -123,7 +99,7 @@ static bool put_scratch(Scratch *scratch, const Content *content)
         return false;
     if (needed > scratch->capacity) {
         size_t capacity = (size_t)needed + (size_t)needed / 2;
-        char *data = PyMem_Realloc(scratch->data, capacity);
+        uint8_t *data = PyMem_Realloc(scratch->data, capacity);
         if (data == NULL) {
             PyErr_NoMemory();
             return false;
@@ -203,8 +179,8 @@ static bool put_record(Builder *self, int64_t timestamp, const Content *key, con
                    content_size(value) + varint_size(header_count) + self->headers.size;
     if (!fits(body) || !grow(self, MAX_VARINT_BYTES + (Py_ssize_t)body))
         return false;
-    char *start = PyByteArray_AsString(self->buffer);
-    char *out = put_varint(start + self->size, body);
+    uint8_t *start = (uint8_t *)PyByteArray_AsString(self->buffer);
+    uint8_t *out = put_varint(start + self->size, body);
     *out++ = 0; /* attributes */
     out = put_varint(out, delta);
     out = put_varint(out, self->count);
@@ -414,12 +390,9 @@ static PyObject *builder_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
 static void builder_dealloc(PyObject *object)
 {
     Builder *self = (Builder *)object;
-    PyTypeObject *type = Py_TYPE(object);
     Py_XDECREF(self->buffer);
     PyMem_Free(self->headers.data);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    free_object(object);
 }
 
 bool is_builder(PyObject *object)

@@ -28,12 +28,9 @@ static int ticket_clear(PyObject *object)
 
 static void ticket_dealloc(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     ticket_clear(object);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    free_object(object);
 }
 
 static PyType_Slot ticket_slots[] = {
@@ -91,13 +88,10 @@ static int channel_clear(PyObject *object)
 
 static void channel_dealloc(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     channel_clear(object);
     PyMem_Free(((Channel *)object)->slots);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    free_object(object);
 }
 
 static PyObject *channel_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)

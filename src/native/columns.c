@@ -192,18 +192,14 @@ static PyObject *columns_add(PyObject *object, PyTypeObject *defining, PyObject 
 {
     State *state = PyType_GetModuleState(defining);
     Columns *self = (Columns *)object;
-    int64_t append_time = 0;
-    Section section = {.append_time = NULL};
+    int64_t time;
+    Section section;
     if (!argument_count("add", nargs, 7) || !int64_argument(args[1], &section.count) ||
         !int64_argument(args[2], &section.base_offset) ||
         !int64_argument(args[3], &section.base_timestamp) ||
-        !int64_argument(args[5], &section.first) || !int64_argument(args[6], &section.end))
+        !int64_argument(args[5], &section.first) || !int64_argument(args[6], &section.end) ||
+        !time_argument(args[4], &time, &section.append_time))
         return NULL;
-    if (args[4] != Py_None) {
-        if (!int64_argument(args[4], &append_time))
-            return NULL;
-        section.append_time = &append_time;
-    }
     Py_buffer data;
     if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
         return NULL;
@@ -281,11 +277,8 @@ static PyObject *get_bytes(PyObject *object, void *Py_UNUSED(none))
 
 static void columns_dealloc(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(object);
     release_all((Columns *)object);
-    freefunc free_object = (freefunc)PyType_GetSlot(type, Py_tp_free);
     free_object(object);
-    Py_DECREF(type);
 }
 
 static PyMethodDef columns_methods[] = {
@@ -352,12 +345,13 @@ bool column_field(const ColumnView *column, int64_t row, Field *field)
     *field = (Field){NULL, 0};
     if (column->bits != NULL && !(column->bits[row >> 3] & (1 << (row & 7))))
         return true;
-    int32_t start = column->ends[row], end = column->ends[row + 1];
-    if (start < 0 || end < start || end > column->views[1].len) {
+    int32_t ends[2]; /* the buffer may begin anywhere */
+    memcpy(ends, column->ends + row * (int64_t)sizeof(int32_t), sizeof(ends));
+    if (ends[0] < 0 || ends[1] < ends[0] || ends[1] > column->views[1].len) {
         PyErr_SetString(PyExc_ValueError, "a column's ends lead outside of it");
         return false;
     }
-    *field = (Field){column->data + start, end - start};
+    *field = (Field){column->data + ends[0], ends[1] - ends[0]};
     return true;
 }
 
@@ -395,8 +389,9 @@ PyObject *place_keys(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssiz
     if (!hold_column(args[0], &keys))
         return NULL;
     PyObject *places = NULL;
-    if (begin < 0 || end < begin || end > keys.rows || partitions < 1 || partitions > INT32_MAX)
-        PyErr_SetString(PyExc_ValueError, "there are not so many rows, or no partitions");
+    if (begin < 0 || end < begin || end > keys.rows || partitions < 1 || partitions > INT32_MAX ||
+        otherwise != (int32_t)otherwise)
+        PyErr_SetString(PyExc_ValueError, "there are not so many rows, or no such partitions");
     else
         places = place_rows(&keys, begin, end, partitions, (int32_t)otherwise);
     let_column_go(&keys);

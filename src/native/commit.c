@@ -5,14 +5,11 @@
  * what the bytes mean: frame and batch were compared with what they would be for other offsets, and
  * where they differ are the holes.
  */
+#include "layout.h"
 #include "native.h"
 
 #include <string.h>
 
-#define HEADER_SIZE 61
-#define CRC_AT 17
-#define CRC_START 21
-#define TIMES_AT 27 /* the first and the largest timestamp */
 #define START 4     /* the API's key and version; the correlation id follows */
 #define BODY 8
 #define WORD 8
@@ -61,8 +58,8 @@ static PyObject *fill(CommitForm *self, const uint8_t *frame, int64_t now)
         if (!put_item(offsets, i, PyLong_FromLongLong(offset)))
             Py_CLEAR(offsets);
     }
-    put_big_endian(out + TIMES_AT, WORD, (uint64_t)now);
-    put_big_endian(out + TIMES_AT + WORD, WORD, (uint64_t)now);
+    put_big_endian(out + BASE_TIMESTAMP_AT, WORD, (uint64_t)now);
+    put_big_endian(out + MAX_TIMESTAMP_AT, WORD, (uint64_t)now);
     put_big_endian(out + CRC_AT, 4,
                    crc32c(out + CRC_START, (size_t)(self->batch.len - CRC_START)));
     return offsets;
@@ -164,14 +161,11 @@ static PyObject *commit_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static void commit_dealloc(PyObject *object)
 {
     CommitForm *self = (CommitForm *)object;
-    PyTypeObject *type = Py_TYPE(object);
     Py_CLEAR(self->frame);
     Py_CLEAR(self->reply);
     PyBuffer_Release(&self->batch);
     PyMem_Free(self->holes);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    free_object(object);
 }
 
 static PyMethodDef commit_methods[] = {

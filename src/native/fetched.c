@@ -61,12 +61,9 @@ static int fields_clear(PyObject *object)
 
 static void fields_dealloc(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(object);
     PyObject_GC_UnTrack(object);
     fields_clear(object);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    free_object(object);
 }
 
 static int fields_setattro(PyObject *object, PyObject *name, PyObject *value)
@@ -206,19 +203,15 @@ static bool int_argument(PyObject *argument, int *number)
 PyObject *present_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     State *state = PyModule_GetState(module);
-    int64_t count, append_time = 0;
-    Batch batch = {.append_time = NULL};
+    int64_t count, time;
+    Batch batch;
     if (!argument_count("present_records", nargs, 11) || !int64_argument(args[1], &count) ||
         !int64_argument(args[2], &batch.base_offset) ||
         !int64_argument(args[3], &batch.base_timestamp) ||
         !int64_argument(args[5], &batch.start) || !int_argument(args[8], &batch.partition) ||
-        !int_argument(args[10], &batch.leader_epoch))
+        !int_argument(args[10], &batch.leader_epoch) ||
+        !time_argument(args[4], &time, &batch.append_time))
         return NULL;
-    if (args[4] != Py_None) {
-        if (!int64_argument(args[4], &append_time))
-            return NULL;
-        batch.append_time = &append_time;
-    }
     batch.make = args[6];
     batch.topic = args[7];
     batch.timestamp_type = args[9];

@@ -1,4 +1,5 @@
 /* OffsetMap.retain: what compaction leaves of one batch. */
+#include "layout.h"
 #include "map.h"
 
 #include <string.h>
@@ -73,21 +74,6 @@ Progress choose(const OffsetMap *self, const Terms *terms, Cursor cursor, int64_
 
 /* ---- what stays, written down ---- */
 
-static uint8_t *put_number(uint8_t *out, int64_t number)
-{
-    uint64_t value = ((uint64_t)number << 1) ^ (0 - ((uint64_t)number >> 63));
-    for (; value > 0x7F; value >>= 7)
-        *out++ = (uint8_t)(value & 0x7F) | 0x80;
-    *out++ = (uint8_t)value;
-    return out;
-}
-
-static int number_size(int64_t number)
-{
-    uint8_t scratch[10];
-    return (int)(put_number(scratch, number) - scratch);
-}
-
 /* The same record with a timestamp that counts from another base. */
 static uint8_t *put_rebased(uint8_t *out, Cursor record, const Terms *terms)
 {
@@ -101,9 +87,9 @@ static uint8_t *put_rebased(uint8_t *out, Cursor record, const Terms *terms)
     int64_t timestamp = wrapping_sum(terms->base_timestamp, delta);
     delta = (int64_t)((uint64_t)timestamp - (uint64_t)terms->horizon);
     int64_t rest = record.end - record.at;
-    out = put_number(out, 1 + number_size(delta) + rest);
+    out = put_varint(out, 1 + varint_size(delta) + rest);
     *out++ = attributes;
-    out = put_number(out, delta);
+    out = put_varint(out, delta);
     memcpy(out, record.at, (size_t)rest);
     return out + rest;
 }
@@ -130,19 +116,17 @@ uint8_t *put_kept(uint8_t *out, Cursor cursor, int64_t count, const uint8_t *mar
     return out;
 }
 
-#define BATCH_HEADER_BYTES 61
-
 static PyObject *kept_records(Cursor cursor, int64_t count, const uint8_t *marks,
                               const Terms *terms, const Choice *choice, bool rebase)
 {
     Py_ssize_t room = choice->bytes + (rebase ? choice->kept * MOST_REBASE_GROWTH : 0);
-    PyObject *made = PyByteArray_FromStringAndSize(NULL, BATCH_HEADER_BYTES + room);
+    PyObject *made = PyByteArray_FromStringAndSize(NULL, HEADER_SIZE + room);
     if (made == NULL)
         return NULL;
     uint8_t *start = (uint8_t *)PyByteArray_AsString(made);
-    memset(start, 0, BATCH_HEADER_BYTES);
-    uint8_t *end = put_kept(start + BATCH_HEADER_BYTES, cursor, count, marks, terms, rebase);
-    if (end - start < BATCH_HEADER_BYTES + room && PyByteArray_Resize(made, end - start) < 0)
+    memset(start, 0, HEADER_SIZE);
+    uint8_t *end = put_kept(start + HEADER_SIZE, cursor, count, marks, terms, rebase);
+    if (end - start < HEADER_SIZE + room && PyByteArray_Resize(made, end - start) < 0)
         Py_CLEAR(made);
     return made;
 }

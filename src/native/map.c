@@ -218,11 +218,8 @@ static PyObject *map_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 
 static void map_dealloc(PyObject *object)
 {
-    PyTypeObject *type = Py_TYPE(object);
     PyMem_Free(((OffsetMap *)object)->slots);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
+    free_object(object);
 }
 
 static Py_ssize_t map_length(PyObject *self)

@@ -45,6 +45,20 @@ bool int64_argument(PyObject *argument, int64_t *number)
     return *number != -1 || PyErr_Occurred() == NULL;
 }
 
+bool time_argument(PyObject *argument, int64_t *time, const int64_t **given)
+{
+    *given = argument == Py_None ? NULL : time;
+    return *given == NULL || int64_argument(argument, time);
+}
+
+void free_object(PyObject *object)
+{
+    PyTypeObject *type = Py_TYPE(object);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(object);
+    Py_DECREF(type);
+}
+
 bool argument_count(const char *function, Py_ssize_t given, Py_ssize_t wanted)
 {
     if (given == wanted)
@@ -203,12 +217,11 @@ failed:
 static PyObject *decode_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     State *state = PyModule_GetState(module);
-    int64_t count, base_offset, base_timestamp, append_time = 0;
+    int64_t count, base_offset, base_timestamp, time;
+    const int64_t *append_time;
     if (!argument_count("decode_records", nargs, 5) || !int64_argument(args[1], &count) ||
-        !int64_argument(args[2], &base_offset) || !int64_argument(args[3], &base_timestamp))
-        return NULL;
-    bool has_append_time = args[4] != Py_None;
-    if (has_append_time && !int64_argument(args[4], &append_time))
+        !int64_argument(args[2], &base_offset) || !int64_argument(args[3], &base_timestamp) ||
+        !time_argument(args[4], &time, &append_time))
         return NULL;
     Py_buffer data;
     if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
@@ -216,7 +229,7 @@ static PyObject *decode_records(PyObject *module, PyObject *const *args, Py_ssiz
     PyObject *records = NULL;
     if (plausible_count(state, count, data.len)) {
         records = decode_section(state, cursor_over(&data), count, base_offset, base_timestamp,
-                                 has_append_time ? &append_time : NULL);
+                                 append_time);
     }
     PyBuffer_Release(&data);
     return records;
@@ -235,6 +248,7 @@ static PyMethodDef functions[] = {
     {"place_keys", (PyCFunction)(void (*)(void))place_keys, METH_FASTCALL, NULL},
     {"append_rows", (PyCFunction)(void (*)(void))append_rows, METH_FASTCALL, NULL},
     {"siphash", siphash_digest, METH_VARARGS, NULL},
+    {"crc32c_both_ways", crc32c_both_ways, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -279,6 +293,7 @@ static int add_type(PyObject *module, PyType_Spec *spec)
 static int execute(PyObject *module)
 {
     State *state = PyModule_GetState(module);
+    prepare_crc32c();
     state->parse_error = imported("scriba.errors", "ParseError");
     if (state->parse_error == NULL)
         return -1;

@@ -97,6 +97,28 @@ static inline bool read_varlong(Cursor *cursor, int64_t *number)
     return false;
 }
 
+static inline uint64_t zigzag(int64_t number)
+{
+    return ((uint64_t)number << 1) ^ (0 - ((uint64_t)number >> 63));
+}
+
+static inline int64_t varint_size(int64_t number)
+{
+    int64_t size = 1;
+    for (uint64_t rest = zigzag(number); rest > 0x7F; rest >>= 7)
+        size++;
+    return size;
+}
+
+static inline uint8_t *put_varint(uint8_t *out, int64_t number)
+{
+    uint64_t rest = zigzag(number);
+    for (; rest > 0x7F; rest >>= 7)
+        *out++ = (uint8_t)(rest | 0x80);
+    *out++ = (uint8_t)rest;
+    return out;
+}
+
 static inline Fault read_field(Cursor *cursor, Field *field)
 {
     int32_t size;
@@ -162,6 +184,12 @@ PyObject *new_tuple(PyObject *type, Py_ssize_t size);
 
 /* Hands a new reference to a new tuple; false when there is none, with its exception set. */
 bool put_item(PyObject *tuple, Py_ssize_t index, PyObject *item);
+
+/* The end of a `dealloc`. */
+void free_object(PyObject *object);
+
+/* A time, or NULL for None; false with an exception set. */
+bool time_argument(PyObject *argument, int64_t *time, const int64_t **given);
 
 bool argument_count(const char *function, Py_ssize_t given, Py_ssize_t wanted);
 
@@ -253,7 +281,12 @@ Py_ssize_t builder_size(PyObject *builder);
 bool builder_add(PyObject *builder, int64_t timestamp, PyObject *key, PyObject *value,
                  PyObject *headers, int32_t *index);
 
+/* Once, before `crc32c`. */
+void prepare_crc32c(void);
 uint32_t crc32c(const uint8_t *data, size_t size);
+
+/* crc32c_both_ways(data), for tests: as above, by tables, and whether these differ in their way. */
+PyObject *crc32c_both_ways(PyObject *module, PyObject *data);
 
 /* The header of the batch that begins here, as Python has it. */
 PyObject *header_tuple(State *state, const uint8_t *at);
@@ -268,7 +301,7 @@ extern PyType_Spec intake_spec;
 typedef struct {
     Py_buffer views[3];
     int held;
-    const int32_t *ends;
+    const char *ends; /* numbers of 32 bits */
     const uint8_t *data;
     const uint8_t *bits; /* NULL when no row is null */
     int64_t rows;

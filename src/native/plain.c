@@ -4,17 +4,12 @@
  * transaction, and sound. A walk ends at the first batch that is anything else, and at one of
  * which nothing stays but its header; the caller looks at that one itself.
  */
+#include "layout.h"
 #include "map.h"
 
 #include <string.h>
 
-#define HEADER_BYTES 61
-#define OVERHEAD 12
-#define CRC_AT 17
-#define CHECKED_FROM 21
-#define NOT_PLAIN 0x37 /* codec, transaction, control */
-#define HORIZON_SET 0x40
-#define LOG_APPEND_TIME 0x08
+#define NOT_PLAIN (CODEC_MASK | TRANSACTIONAL | CONTROL)
 
 typedef struct {
     const uint8_t *start;
@@ -32,25 +27,25 @@ typedef struct {
 static bool plain_batch(Cursor cursor, int64_t next_offset, Batch *batch)
 {
     const uint8_t *at = cursor.at;
-    if (cursor.end - at < HEADER_BYTES)
+    if (cursor.end - at < HEADER_SIZE)
         return false;
-    int64_t length = (int32_t)big_endian(at + 8, 4);
-    int64_t delta = (int32_t)big_endian(at + 23, 4);
+    int64_t length = (int32_t)big_endian(at + LENGTH_AT, 4);
+    int64_t delta = (int32_t)big_endian(at + LAST_DELTA_AT, 4);
     batch->start = at;
-    batch->size = (Py_ssize_t)length + OVERHEAD;
-    batch->base_offset = (int64_t)big_endian(at, 8);
+    batch->size = (Py_ssize_t)length + LOG_OVERHEAD;
+    batch->base_offset = (int64_t)big_endian(at + BASE_OFFSET_AT, 8);
     batch->last_offset = wrapping_sum(batch->base_offset, delta);
-    batch->attributes = (uint16_t)big_endian(at + 21, 2);
-    batch->base_timestamp = (int64_t)big_endian(at + 27, 8);
-    batch->max_timestamp = (int64_t)big_endian(at + 35, 8);
-    batch->count = (int32_t)big_endian(at + 57, 4);
-    if (batch->size < HEADER_BYTES || batch->size > cursor.end - at || at[16] != 2 || delta < 0 ||
-        batch->base_offset < next_offset || batch->last_offset < batch->base_offset ||
+    batch->attributes = (uint16_t)big_endian(at + ATTRIBUTES_AT, 2);
+    batch->base_timestamp = (int64_t)big_endian(at + BASE_TIMESTAMP_AT, 8);
+    batch->max_timestamp = (int64_t)big_endian(at + MAX_TIMESTAMP_AT, 8);
+    batch->count = (int32_t)big_endian(at + COUNT_AT, 4);
+    if (batch->size < HEADER_SIZE || batch->size > cursor.end - at ||
+        at[MAGIC_AT] != BATCH_MAGIC || delta < 0 || batch->base_offset < next_offset || batch->last_offset < batch->base_offset ||
         batch->last_offset == INT64_MAX || batch->attributes & NOT_PLAIN || batch->count < 1 ||
-        batch->count > (batch->size - HEADER_BYTES) / MIN_RECORD_BYTES)
+        batch->count > (batch->size - HEADER_SIZE) / MIN_RECORD_BYTES)
         return false;
-    batch->records = (Cursor){at + HEADER_BYTES, at + batch->size};
-    return crc32c(at + CHECKED_FROM, (size_t)(batch->size - CHECKED_FROM)) ==
+    batch->records = (Cursor){at + HEADER_SIZE, at + batch->size};
+    return crc32c(at + CRC_START, (size_t)(batch->size - CRC_START)) ==
            (uint32_t)big_endian(at + CRC_AT, 4);
 }
 
@@ -110,7 +105,7 @@ typedef struct {
     int64_t now;
     int64_t horizon;
     int64_t interval;
-    const int64_t *needed; /* last offsets of batches that stay even when they are empty */
+    const char *needed; /* numbers of 64 bits, rising: last offsets of batches that stay if empty */
     Py_ssize_t needed_count;
     const uint8_t *last_end; /* where the last batch of all ends, which stays as well */
 } Plan;
@@ -132,6 +127,14 @@ typedef struct {
     bool full;
 } Tally;
 
+/* The buffer may begin anywhere. */
+static inline int64_t needed_at(const Plan *plan, Py_ssize_t index)
+{
+    int64_t offset;
+    memcpy(&offset, plan->needed + index * (Py_ssize_t)sizeof(offset), sizeof(offset));
+    return offset;
+}
+
 static bool is_needed(const Plan *plan, const Batch *batch)
 {
     if (batch->start + batch->size == plan->last_end)
@@ -139,12 +142,15 @@ static bool is_needed(const Plan *plan, const Batch *batch)
     Py_ssize_t low = 0, high = plan->needed_count;
     while (low < high) {
         Py_ssize_t middle = (low + high) / 2;
-        if (plan->needed[middle] < batch->last_offset)
+        int64_t offset = needed_at(plan, middle);
+        if (offset == batch->last_offset)
+            return true;
+        if (offset < batch->last_offset)
             low = middle + 1;
         else
             high = middle;
     }
-    return low < plan->needed_count && plan->needed[low] == batch->last_offset;
+    return false;
 }
 
 /* A batch was written at `sink->at`: takes note of it for the indexes. */
@@ -175,17 +181,17 @@ static bool note(Sink *sink, const Plan *plan, const Batch *batch, int64_t max_t
 static void put_header(uint8_t *out, Py_ssize_t size, const Batch *batch, const Choice *choice,
                        int64_t horizon, int64_t *max_timestamp)
 {
-    memcpy(out, batch->start, HEADER_BYTES);
-    put_big_endian(out + 8, 4, (uint64_t)(size - OVERHEAD));
+    memcpy(out, batch->start, HEADER_SIZE);
+    put_big_endian(out + LENGTH_AT, 4, (uint64_t)(size - LOG_OVERHEAD));
     if (horizon >= 0) {
-        put_big_endian(out + 21, 2, batch->attributes | HORIZON_SET);
-        put_big_endian(out + 27, 8, (uint64_t)horizon);
+        put_big_endian(out + ATTRIBUTES_AT, 2, batch->attributes | DELETE_HORIZON);
+        put_big_endian(out + BASE_TIMESTAMP_AT, 8, (uint64_t)horizon);
     }
     *max_timestamp =
         batch->attributes & LOG_APPEND_TIME ? batch->max_timestamp : choice->max_timestamp;
-    put_big_endian(out + 35, 8, (uint64_t)*max_timestamp);
-    put_big_endian(out + 57, 4, (uint64_t)choice->kept);
-    put_big_endian(out + CRC_AT, 4, crc32c(out + CHECKED_FROM, (size_t)(size - CHECKED_FROM)));
+    put_big_endian(out + MAX_TIMESTAMP_AT, 8, (uint64_t)*max_timestamp);
+    put_big_endian(out + COUNT_AT, 4, (uint64_t)choice->kept);
+    put_big_endian(out + CRC_AT, 4, crc32c(out + CRC_START, (size_t)(size - CRC_START)));
 }
 
 typedef enum { DONE, HAND_OVER, FULL, FAILED } Outcome;
@@ -201,7 +207,7 @@ static Outcome copy_batch(Sink *sink, const Plan *plan, const Batch *batch)
 static Outcome keep_of(OffsetMap *self, Sink *sink, const Plan *plan, const Batch *batch,
                        uint8_t *marks, Tally *tally)
 {
-    bool set = batch->attributes & HORIZON_SET;
+    bool set = batch->attributes & DELETE_HORIZON;
     Terms terms = {batch->base_offset, plan->latest_offset, batch->base_timestamp,
                    set ? -1 : plan->horizon, set && batch->base_timestamp <= plan->now};
     Choice choice;
@@ -215,13 +221,13 @@ static Outcome keep_of(OffsetMap *self, Sink *sink, const Plan *plan, const Batc
         return outcome;
     }
     Py_ssize_t most = choice.bytes + (rebase ? choice.kept * MOST_REBASE_GROWTH : 0);
-    if (sink->end - sink->at < HEADER_BYTES + most)
+    if (sink->end - sink->at < HEADER_SIZE + most)
         return FULL;
     tally->changed = true;
     if (choice.kept == 0)
         return DONE;
     uint8_t *end =
-        put_kept(sink->at + HEADER_BYTES, batch->records, batch->count, marks, &terms, rebase);
+        put_kept(sink->at + HEADER_SIZE, batch->records, batch->count, marks, &terms, rebase);
     Py_ssize_t size = end - sink->at;
     int64_t max_timestamp;
     put_header(sink->at, size, batch, &choice, rebase ? terms.horizon : -1, &max_timestamp);

@@ -6,3 +6,6 @@ SOURCES: Final[str]
 
 def siphash(seed: bytes, data: bytes, /) -> bytes:
     """The hash of its OffsetMap."""
+
+def crc32c_both_ways(data: bytes, /) -> tuple[int, int, bool]:
+    """The checksum, the same by tables, and whether the processor made the first."""

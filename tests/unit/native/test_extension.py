@@ -1,6 +1,7 @@
 """How the extension is built and chosen."""
 
 import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from scriba.native import implementation
+from scriba.records.crc import crc32c
 
 ROOT = Path(__file__).parents[3]
 SEED = bytes(range(16))
@@ -86,6 +88,16 @@ class TestExtension:
 
         current = run("-c", "import setup; print(setup.fingerprint())").strip()
         assert current == _native.SOURCES, "run: pip install -e . --no-deps --no-build-isolation"
+
+    def test_its_checksum_is_crc32c_whoever_computes_it(self) -> None:
+        from scriba.native import _native
+
+        assert _native.crc32c_both_ways(b"123456789")[:2] == (0xE3069283, 0xE3069283)
+        noise = random.Random(7).randbytes(300)
+        for start in range(9):
+            for end in range(start, len(noise)):
+                data = noise[start:end]
+                assert _native.crc32c_both_ways(data)[:2] == (crc32c(data), crc32c(data))
 
     @pytest.mark.parametrize(
         ("length", "digest"),
