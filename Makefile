@@ -15,7 +15,7 @@ KAFKAJS := .cache/kafkajs.ready
 WHEELS := .cache/wheels.ready
 CLASSES := .cache/spark/classes.jsa
 
-.PHONY: help setup run running dist test lint format unit sim mutants integration conformance faults spark browser chaos bench clients page soak golden docs clean
+.PHONY: help setup run running dist test lint format unit sim mutants integration conformance faults fuzz spark browser chaos bench clients page soak golden docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -58,6 +58,9 @@ conformance: setup ## programs that others wrote, against a running node
 
 faults: setup ## crashes, torn files, bad input
 	@$(PY) -m pytest $(wildcard tests/faults tests/*/test_bad_*.py tests/*/test_restart.py)
+
+fuzz: setup ## libFuzzer against the extension; SECONDS=60 for each target, ARGS='--keep lz4'
+	@$(PY) -m tests.fuzz --seconds $(or $(SECONDS),60) $(ARGS)
 
 spark: setup ## the data source and the sink, on a local Spark
 	@$(PY) -m pytest tests/spark

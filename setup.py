@@ -16,8 +16,9 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-SOURCES = sorted(Path("src/native").glob("*.c"))
-HEADERS = sorted(Path("src/native").glob("*.h"))
+ROOT = Path(__file__).resolve().parent
+SOURCES = sorted((ROOT / "src" / "native").glob("*.c"))
+HEADERS = sorted((ROOT / "src" / "native").glob("*.h"))
 PURE = os.environ.get("SCRIBA_PURE") == "1"
 
 
@@ -25,7 +26,7 @@ def fingerprint() -> str:
     """Of all sources, so that a test can tell an extension built from older ones."""
     digest = hashlib.sha256()
     for path in (*SOURCES, *HEADERS):
-        digest.update(path.read_bytes())
+        digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -65,8 +66,8 @@ class Wheel(bdist_wheel):
 if __name__ == "__main__":
     extension = Extension(
         "scriba.native._native",
-        sources=[str(path) for path in SOURCES],
-        depends=[str(path) for path in HEADERS],
+        sources=[str(path.relative_to(ROOT)) for path in SOURCES],
+        depends=[str(path.relative_to(ROOT)) for path in HEADERS],
         define_macros=[
             ("Py_LIMITED_API", "0x030B0000"),
             ("SCRIBA_NATIVE_SOURCES", f'"{fingerprint()}"'),

@@ -2,6 +2,7 @@
 
 import faulthandler
 import os
+import runpy
 import signal
 from collections import defaultdict
 from collections.abc import Iterator
@@ -20,6 +21,9 @@ hypothesis.settings.register_profile(
     deadline=None,
     derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
+hypothesis.settings.register_profile(
+    "few", hypothesis.settings.get_profile("same"), max_examples=20
 )
 hypothesis.settings.register_profile("search", deadline=None)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
@@ -130,6 +134,24 @@ def earlier() -> Iterator[tuple[str, float]]:
         yield name, float(seconds)
 
 
+def refuse_an_old_extension() -> None:
+    """What is tested is what is written: an update of the sources leaves an old build behind."""
+    built = next((TESTS.parent / "src/scriba/native").glob("_native*.so"), None)
+    if built is None or "SCRIBA_SANITIZED" in os.environ:
+        return
+    newest = max(path.stat().st_mtime for path in (TESTS.parent / "src/native").iterdir())
+    if newest <= built.stat().st_mtime:
+        return
+    from scriba.native import _native
+
+    fingerprint = runpy.run_path(str(TESTS.parent / "setup.py"))["fingerprint"]
+    if fingerprint() != _native.SOURCES:
+        build = "pip install -e . --no-deps --no-build-isolation"
+        raise pytest.UsageError(
+            f"{built.name} is older than src/native; make builds it, or {build}"
+        )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Asked by tools/check.py where a run stands; a copy, as each test's output is taken away.
     faulthandler.register(signal.SIGUSR1, file=os.dup(2), all_threads=True)
@@ -140,4 +162,5 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if not hasattr(config, "workerinput"):
+        refuse_an_old_extension()
         config.pluginmanager.register(Tally(), "scriba-tally")

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Brings a fresh machine to where `make test` runs: the programs, the virtual environment, the jars.
 #
-#   tools/setup.sh programs   kcat, strace, zsh, fish, a C compiler, JDK and Maven, Node, Chromium,
+#   tools/setup.sh programs   kcat, strace, zsh, fish, two C compilers, JDK and Maven, Node, Chromium,
 #                             by apt where missing
 #   tools/setup.sh running    a C compiler and Java alone, for `make run`
 #   tools/setup.sh python     .venv with scriba and all extras, at the pinned versions
@@ -52,7 +52,11 @@ install() {
 
 programs() {
     install kcat:kcat strace:strace cc:build-essential javac:openjdk-17-jdk-headless mvn:maven \
-        node:nodejs npm:npm chromium:chromium chromedriver:chromium-driver zsh:zsh fish:fish
+        node:nodejs npm:npm chromium:chromium chromedriver:chromium-driver zsh:zsh fish:fish \
+        clang:clang
+    # libFuzzer and the sanitizers are a package of their own in some releases.
+    library=$(clang -print-file-name="libclang_rt.fuzzer_no_main-$(uname -m).a")
+    [ -f "$library" ] || install libFuzzer:"libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
 }
 
 # The demo says what cannot run without them, so a machine where they cannot be had is no reason to stop.

@@ -21,4 +21,7 @@ def field(column: Given, row: int) -> bytes | None:
 
 
 def rows_of(column: Given) -> int:
-    return len(memoryview(column[0])) // 4 - 1
+    """How many rows both its ends and its bits have."""
+    ends, _, bits = column
+    rows = len(memoryview(ends)) // 4 - 1
+    return rows if bits is None else min(rows, 8 * len(memoryview(bits)))

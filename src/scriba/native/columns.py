@@ -11,7 +11,8 @@ from scriba.native.fallback import Builder, decode_records, murmur2
 from scriba.records.header import Buffer
 from scriba.records.numbers import wrapped
 
-_MAX_BYTES = 0x7FFF_FFFF
+_MAX_INT32 = 0x7FFF_FFFF
+_MAX_BYTES = _MAX_INT32
 
 
 class Column(NamedTuple):
@@ -94,8 +95,12 @@ def _column(fields: list[bytes | None]) -> Column:
 
 def place_keys(keys: Given, begin: int, end: int, partitions: int, otherwise: int, /) -> bytes:
     """The partition of each key, as numbers of 32 bits; `otherwise` for rows without one."""
-    if not 0 <= begin <= end <= rows_of(keys) or partitions < 1:
-        raise ValueError("there are not so many rows, or no partitions")
+    if (
+        not 0 <= begin <= end <= rows_of(keys)
+        or not 1 <= partitions <= _MAX_INT32
+        or not ~_MAX_INT32 <= otherwise <= _MAX_INT32
+    ):
+        raise ValueError("there are not so many rows, or no such partitions")
     found = (field(keys, row) for row in range(begin, end))
     return array(
         "i",

@@ -541,7 +541,7 @@ class OffsetMap:
         now_ms: int,
         horizon: int,
         interval: int,
-        needed: "array[int]",
+        needed: "array[int] | memoryview",
         since_index: int,
         max_timestamp: int,
         max_timestamp_offset: int,

@@ -16,7 +16,6 @@ from scriba.records.record import Record
 content = st.none() | st.binary(max_size=80)
 times = st.integers(-(2**63), 2**63 - 1)
 records = st.lists(st.builds(Record, timestamp=times, key=content, value=content), max_size=12)
-BOTH = [chosen for chosen in (implementation.FALLBACK, implementation.NATIVE) if chosen is not None]
 
 
 def section(given: list[Record]) -> bytearray:
@@ -47,7 +46,6 @@ def fields(taken: tuple[bytes, bytes, bytes, int], rows: int) -> list[bytes | No
     return found
 
 
-@pytest.mark.parametrize("chosen", BOTH)
 @given(records, records, st.integers(0, 20), st.integers(0, 20), st.none() | times)
 def test_columns_hold_what_the_records_hold(
     chosen: Implementation,
@@ -75,7 +73,6 @@ def test_columns_hold_what_the_records_hold(
     assert fields(values, rows) == [record.value for _, record in expected]
 
 
-@pytest.mark.parametrize("chosen", BOTH)
 @given(records, st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), max_size=4))
 def test_a_malformed_batch_leaves_the_columns_as_they_were(
     chosen: Implementation, batch: list[Record], changes: list[tuple[int, int]]
@@ -99,7 +96,6 @@ def test_a_malformed_batch_leaves_the_columns_as_they_were(
         assert (fields(keys, 1), fields(values, 1)) == ([None], [b"before"])
 
 
-@pytest.mark.parametrize("chosen", BOTH)
 @given(st.lists(st.tuples(content, content), max_size=15), st.integers(1, 300), st.booleans())
 def test_rows_are_appended_as_records_until_the_batch_is_full(
     chosen: Implementation, rows: list[tuple[bytes | None, bytes | None]], limit: int, keyed: bool
@@ -122,7 +118,6 @@ def test_rows_are_appended_as_records_until_the_batch_is_full(
     assert sum(batches) == len(rows)
 
 
-@pytest.mark.parametrize("chosen", BOTH)
 @given(st.lists(content, max_size=40), st.integers(1, 2**31 - 1))
 def test_keys_find_their_partition(
     chosen: Implementation, keys: list[bytes | None], partitions: int
@@ -134,7 +129,6 @@ def test_keys_find_their_partition(
     ]
 
 
-@pytest.mark.parametrize("chosen", BOTH)
 def test_columns_that_lead_outside_are_refused(chosen: Implementation) -> None:
     wrong = array("i", [0, 5]).tobytes(), b"four", None
     for call in (

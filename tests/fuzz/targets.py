@@ -1,0 +1,235 @@
+"""What is called with foreign bytes: a target takes a view of them and raises where it must not.
+
+The first bytes of an input choose the arguments, the rest is what came from outside. The answers of
+the extension and of the fallback have to be equal, and so do the types of their errors: of two
+faults in a record either may be named.
+"""
+
+import ctypes
+import struct
+from array import array
+from collections.abc import Callable
+from typing import Any, Final
+
+from scriba.errors import ParseError
+from scriba.native import implementation
+from scriba.records.crc import crc32c
+from scriba.records.header import CRC_OFFSET, CRC_START, HEADER_SIZE, LOG_OVERHEAD
+
+Target = Callable[[memoryview], None]
+
+ANY_TIME: Final = (-(2**63), 2**63 - 1)
+SEED: Final = bytes(range(16))
+MOST_BYTES: Final = 1 << 22
+EXPECTED: Final = (ParseError, ValueError, OverflowError, TypeError)
+
+FALLBACK: Final = implementation.FALLBACK
+NATIVE: Final = implementation.NATIVE or FALLBACK
+
+
+Presented: Final = type("Presented", (NATIVE.RecordFields,), {"__slots__": ()})
+"""What a consumer hands out: made without a call where it inherits the extension's fields."""
+
+
+class Input:
+    """An input as arguments, taken from its front, and what is left of it."""
+
+    def __init__(self, view: memoryview) -> None:
+        self._view = view
+
+    def byte(self) -> int:
+        taken, self._view = self._view[:1], self._view[1:]
+        return taken[0] if taken else 0
+
+    def number(self) -> int:
+        """A number of 64 bits; small ones are as likely as those at the edges."""
+        kind = self.byte()
+        if kind < 0xF0:
+            return kind - 8
+        taken, self._view = bytes(self._view[:8]), self._view[8:]
+        return int.from_bytes(taken, "big", signed=True)
+
+    def part(self) -> memoryview:
+        """As many bytes as a byte tells."""
+        size = self.byte()
+        taken, self._view = self._view[:size], self._view[size:]
+        return taken
+
+    def rest(self) -> memoryview:
+        return self._view
+
+
+def outcome(call: Callable[..., Any], *arguments: Any) -> object:
+    try:
+        return call(*arguments)
+    except EXPECTED as error:
+        return type(error)
+
+
+def same(name: str, *arguments: Any) -> object:
+    """What both answer."""
+    ours = outcome(getattr(NATIVE, name), *arguments)
+    theirs = outcome(getattr(FALLBACK, name), *arguments)
+    assert ours == theirs, (name, ours, theirs)
+    return ours
+
+
+def exact(data: bytes | bytearray) -> memoryview:
+    """The same in memory that ends with it, where `bytes` and `bytearray` have one byte more."""
+    return memoryview((ctypes.c_ubyte * len(data)).from_buffer_copy(data)).cast("B")
+
+
+def pieces_of(data: memoryview, size: int) -> list[memoryview]:
+    return [data[at : at + size] for at in range(0, len(data), size)] if size else [data]
+
+
+# ---- what a produce or a fetch brings ----
+
+
+def records(view: memoryview) -> None:
+    """The records of a batch: decoded, judged whole and in pieces, handed out, by column."""
+    taken = Input(view)
+    count, base, timestamp, first = (taken.number() for _ in range(4))
+    flags, size = taken.byte(), taken.byte()
+    data = taken.rest()
+    append_time = timestamp if flags & 1 else None
+    same("decode_records", data, count, base, timestamp, append_time)
+    rules = (count, timestamp, bool(flags & 2), first, first + size if flags & 4 else 2**63 - 1)
+    for cut in (0, size):
+        pieces = pieces_of(data, cut)
+        same("check_records", pieces, *rules)
+        same("blame_records", pieces, *rules, 1 + flags % 5)
+        same("find_record", pieces, count, timestamp, flags % 3, first, *ANY_TIME)
+    meta = ("topic", 3, 1, 7)
+    made = (data, count, base, timestamp, append_time, first)
+    same("present_records", *made, lambda *fields: fields, *meta)
+    handed = outcome(NATIVE.present_records, *made, Presented, *meta)
+    if isinstance(handed, list):
+        assert all(isinstance(each.headers, tuple) for each in handed)
+    _columns(data, (count, base, timestamp, append_time, first, first + 3))
+
+
+def _columns(data: memoryview, arguments: tuple[Any, ...]) -> None:
+    ours, theirs = NATIVE.Columns(), FALLBACK.Columns()
+    for _ in range(2):
+        assert outcome(ours.add, data, *arguments) == outcome(theirs.add, data, *arguments)
+    assert (ours.rows, ours.bytes) == (theirs.rows, theirs.bytes)
+    assert ours.take() == theirs.take()
+
+
+# ---- lz4 ----
+
+_FRAME: Final = bytes.fromhex("04224d186040") + b"\x82"
+"""The start of a frame of independent blocks of 64 KB."""
+
+
+def lz4(view: memoryview) -> None:
+    """A frame as it came, or one made around a block: what is unpacked is what the library finds.
+
+    The extension may leave any frame to the library. It steps over a checksum of the content, as
+    Kafka does, so that the library may refuse what it took.
+    """
+    taken = Input(view)
+    kind, count = taken.byte(), taken.byte() & 7
+    frame = bytes(taken.rest())
+    if kind & 1:
+        frame = _FRAME + struct.pack("<I", len(frame)) + frame + bytes(4)
+    elif kind & 2:
+        half = len(frame) // 2
+        parts = ((half, frame[:half]), (len(frame) - half | 1 << 31, frame[half:]))
+        frame = _FRAME + b"".join(struct.pack("<I", size) + part for size, part in parts) + bytes(4)
+    most = MOST_BYTES if kind & 4 else kind << 4
+    rules = (most, count, 0, bool(kind & 8), *ANY_TIME)
+    ours = outcome(NATIVE.check_lz4, exact(frame), *rules)
+    theirs = outcome(FALLBACK.check_lz4, frame, *rules)
+    if ours is None or theirs is None:
+        return
+    assert ours == theirs, (ours, theirs)
+
+
+# ---- compaction ----
+
+
+def compaction(view: memoryview) -> None:
+    """Batches on the disk: their keys go into a map, and what it knows decides what stays."""
+    taken = Input(view)
+    flags, count = taken.byte(), taken.number()
+    base, latest, horizon, timestamp = (taken.number() for _ in range(4))
+    data = taken.rest()
+    ours, theirs = NATIVE.OffsetMap(5000, SEED), FALLBACK.OffsetMap(1 << 20, SEED)
+    arguments = (data, count, base, latest)
+    found = outcome(ours.put_records, *arguments)
+    if found is ParseError or found == count:
+        assert found == outcome(theirs.put_records, *arguments)
+    if found == count:
+        terms = (data, count, base, latest, timestamp, bool(flags & 1), horizon)
+        assert outcome(ours.retain, *terms) == outcome(theirs.retain, *terms)
+    _walk(_mended(data, flags), flags, (base, latest, timestamp, horizon))
+
+
+def _mended(data: memoryview, flags: int) -> memoryview:
+    """Batches with the right length, version and checksum, which no luck would find."""
+    log = bytearray(data)
+    at = 0
+    while flags & 2 and len(log) - at >= HEADER_SIZE:
+        rest = len(log) - at - LOG_OVERHEAD
+        least = HEADER_SIZE - LOG_OVERHEAD
+        length = min(rest, least + log[at + 11])
+        struct.pack_into(">i", log, at + 8, length)
+        log[at + 16] = 2
+        end = at + LOG_OVERHEAD + length
+        struct.pack_into(">I", log, at + CRC_OFFSET, crc32c(memoryview(log)[at + CRC_START : end]))
+        at = end
+    return exact(log)
+
+
+def _walk(log: memoryview, flags: int, numbers: tuple[int, int, int, int]) -> None:
+    base, latest, now, horizon = numbers
+    offsets = NATIVE.OffsetMap(3000, SEED)
+    at, _ = offsets.put_plain(log, 0, base, latest)
+    assert 0 <= at <= len(log)
+    out = bytearray(len(log) + (flags >> 2))
+    needed = memoryview(bytes(1) + array("q", sorted((base, latest))).tobytes())[1:]
+    walk = offsets.retain_plain(
+        log, 0, base, len(log), out, 0, latest, now, horizon, flags & 31, needed, 0, -1, -1
+    )
+    used, end = walk[2], 0
+    while end < used:
+        (length,) = struct.unpack_from(">i", out, end + 8)
+        (crc,) = struct.unpack_from(">I", out, end + CRC_OFFSET)
+        size = length + LOG_OVERHEAD
+        assert crc == crc32c(memoryview(out)[end + CRC_START : end + size])
+        end += size
+    assert end == used <= len(out)
+
+
+# ---- what an application or Spark writes ----
+
+
+def builder(view: memoryview) -> None:
+    """Records and rows of Arrow's columns on the way into a batch."""
+    taken = Input(view)
+    flags, begin, end, partitions = taken.byte(), *(taken.number() for _ in range(3))
+    timestamp, other = taken.number(), taken.number()
+    key, value, bits = taken.part(), taken.part(), taken.part()
+    headers = ((str(bytes(key), "latin-1"), value if flags & 4 else None),) * (flags & 3)
+    ends = taken.rest()
+    column = (ends, value, bits if flags & 8 else None)
+    keys = (ends, key, bits if flags & 16 else None) if flags & 32 else None
+    same("place_keys", column, begin, end, partitions, other)
+    made = []
+    for each in (NATIVE, FALLBACK):
+        built = each.Builder(flags & 64, 50)
+        results = [
+            outcome(built.append, timestamp, key if flags & 16 else None, value, headers),
+            outcome(built.append, other, None, key, ()),
+            outcome(each.append_rows, built, timestamp, keys, column, begin, end, 200),
+        ]
+        fields = (built.count, built.size, built.base_timestamp, built.max_timestamp)
+        made.append((results, fields, built.take()))
+    assert made[0] == made[1], made
+
+
+TARGETS: Final[dict[str, Target]] = {
+    target.__name__: target for target in (records, lz4, compaction, builder)
+}
