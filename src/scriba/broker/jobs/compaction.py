@@ -221,21 +221,28 @@ class Cleaning:
         means = means_of(node.settings)
         seed = node.world.rng.bytes(16)
         work = work_on(log, first_dirty, dirt.first_uncleanable, means, seed, now)
+        told = (0, 0)
         async with aclosing(worker.run(TASK, work)) as steps:
             async for step in in_time(node.world.clock, steps, worker.idle):
                 if not self._may_clean(partition) or generation != log.compaction.generation:
                     raise Stale
                 match step:
                     case Progress(read, written):
-                        node.counters.compaction_bytes_read += read
-                        node.counters.compaction_bytes_written += written
+                        self._count(read, written)
+                        told = (told[0] + read, told[1] + written)
                         await self._hold_back(read + written)
                     case Rewritten():
                         await home.take_compacted(log, step, generation, now)
                     case Finished():
+                        # Steps are told when they are large enough; the rest of them is not.
+                        self._count(step.bytes_read - told[0], step.bytes_written - told[1])
                         self._note(partition, step, now)
                         return step
         raise Stale
+
+    def _count(self, read: int, written: int) -> None:
+        self._node.counters.compaction_bytes_read += read
+        self._node.counters.compaction_bytes_written += written
 
     async def _hold_back(self, moved: int) -> None:
         rate = self._node.settings.log_cleaner_io_max_bytes_per_second

@@ -1,0 +1,454 @@
+"""Every counter is moved by somebody and told to somebody.
+
+A node on simulated time goes through all that is counted, and the metrics that it tells are
+compared with those it began with. What takes more than one node is looked up in the source.
+"""
+
+import ast
+import asyncio
+import dataclasses
+import struct
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scriba.broker.jobs.schedule import cleaning_pass, retention_pass
+from scriba.broker.metrics.exposition import METRICS, render
+from scriba.broker.metrics.http import MOST_ASKERS
+from scriba.broker.net.api_entry import ApiEntry
+from scriba.broker.net.buffers import BufferPool
+from scriba.broker.node import Node
+from scriba.broker.observe import counters
+from scriba.broker.observe.counters import CLOSE_REASONS
+from scriba.errors import KafkaError
+from scriba.events import EventKind
+from scriba.prometheus import Durations, Type
+from scriba.records.batch import Record, encode_batch
+from scriba.runtime.loop.loop import run
+from scriba.runtime.world import RealWorld
+from scriba.settings import NodeSettings
+from scriba.testing.sim.net import SimStream
+from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world import ProcessWorld
+from scriba.wire.apis import ApiKey
+from scriba.wire.frame import encode_request
+from scriba.wire.messages import admin, fetch, groups, metadata, produce, txn
+from scriba.wire.schema import Message
+from tests.unit.broker.scraping import WHERE, ask, parsed
+
+InANode = Callable[..., None]
+Act = Callable[[Node, ProcessWorld], Awaitable[None]]
+SOURCE = Path(__file__).parents[3] / "src" / "scriba"
+PORT = 9092
+HOUR_MS = 3_600_000
+
+SETTINGS = {
+    "scriba_metrics_listener": WHERE,
+    "log_cleaner_backoff_ms": 100 * HOUR_MS,
+    "offsets_topic_num_partitions": 1,
+    "transaction_state_log_num_partitions": 1,
+}
+
+
+# ---- the acts ----
+
+
+async def dial(world: ProcessWorld) -> Peer:
+    return await Peer.connect(world.net, "127.0.0.1", PORT)
+
+
+async def raw(world: ProcessWorld, data: bytes) -> SimStream:
+    """Somebody who sends bytes, and takes nothing."""
+    stream = await world.net.connect("127.0.0.1", PORT)
+    assert isinstance(stream, SimStream)
+    while data:
+        data = data[max(stream.send([data]), 0) :]
+        await asyncio.sleep(0.01)
+    return stream
+
+
+def framed(request: Message, version: int) -> bytes:
+    body = encode_request(request, version, 1, "raw")
+    return struct.pack(">i", len(body)) + body
+
+
+async def create(world: ProcessWorld, name: str, **settings: str) -> None:
+    client = await dial(world)
+    configs = [
+        admin.CreatableTopicConfig(name=key.replace("_", "."), value=value)
+        for key, value in settings.items()
+    ]
+    topic = admin.CreatableTopic(name=name, num_partitions=1, replication_factor=1, configs=configs)
+    made = await client.call(
+        admin.CreateTopicsRequest(topics=[topic]), 7, admin.CreateTopicsResponse
+    )
+    assert made.topics[0].error_code == 0
+    client.close()
+
+
+def written(
+    world: ProcessWorld, topic: str = "t", *, bad: bool = False, size: int = 45, key: bytes = b"k",
+    acks: int = -1, **how: Any,
+) -> produce.ProduceRequest:  # fmt: skip
+    batch = encode_batch([Record(0, world.clock.wall_ms(), key, b"v" * size, ())], **how)
+    if bad:
+        batch[-1] ^= 1
+    data = produce.PartitionProduceData(index=0, records=bytes(batch))
+    return produce.ProduceRequest(
+        acks=acks,
+        timeout_ms=1000,
+        topic_data=[produce.TopicProduceData(name=topic, partition_data=[data])],
+    )
+
+
+def wanted(offset: int, **how: Any) -> fetch.FetchRequest:
+    part = fetch.FetchPartition(partition_max_bytes=1 << 20, fetch_offset=offset)
+    topic = fetch.FetchTopic(topic="t", partitions=[part])
+    return fetch.FetchRequest(max_bytes=1 << 20, min_bytes=1, topics=[topic], **how)
+
+
+async def producers_write(node: Node, world: ProcessWorld) -> None:
+    await create(world, "t")
+    client = await dial(world)
+    for _ in range(3):
+        await client.call(written(world, size=100_000), 9, produce.ProduceResponse)
+    once: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+    for _ in range(2):
+        await client.call(written(world, **once), 9, produce.ProduceResponse)
+    await client.call(written(world, bad=True), 9, produce.ProduceResponse)
+    client.send_unanswered(written(world, bad=True, acks=0), 9)
+    await asyncio.sleep(1)
+    assert client.closed
+
+
+async def consumers_read(node: Node, world: ProcessWorld) -> None:
+    client = await dial(world)
+    for _ in range(3):
+        await client.call(wanted(0), 11, fetch.FetchResponse)
+    node.replicas.find("t", 0).log.rest_if_idle(or_not=True)
+    world.sim_disk.volume.faults.cold = 0.7
+    for offset in (2, 0):
+        await client.call(wanted(offset), 11, fetch.FetchResponse)
+    world.sim_disk.volume.faults.cold = 0.0
+    await client.call(wanted(99), 11, fetch.FetchResponse)
+    await client.call(wanted(0, isolation_level=7), 11, fetch.FetchResponse)
+
+
+async def coordinators_work(node: Node, world: ProcessWorld) -> None:
+    client = await dial(world)
+    for kind in (0, 1):
+        found = metadata.FindCoordinatorRequest(key="g", key_type=kind)
+        await client.call(found, 3, metadata.FindCoordinatorResponse)
+    await asyncio.sleep(1)
+    commit = groups.OffsetCommitRequest(
+        group_id="g",
+        generation_id_or_member_epoch=-1,
+        topics=[
+            groups.OffsetCommitRequestTopic(
+                name="t", partitions=[groups.OffsetCommitRequestPartition(committed_offset=1)]
+            )
+        ],
+    )
+    begin = txn.InitProducerIdRequest(transactional_id="g", transaction_timeout_ms=1000)
+    for _ in range(4):
+        await client.call(commit, 8, groups.OffsetCommitResponse)
+        await client.call(begin, 3, txn.InitProducerIdResponse)
+    many = groups.DescribeGroupsRequest(groups=[f"g{n}" for n in range(5_000)])
+    await client.call(many, 5, groups.DescribeGroupsResponse)
+    volume = world.sim_disk.volume
+    volume.faults.capacity = volume.used
+    await client.call(commit, 8, groups.OffsetCommitResponse)
+    await client.call(begin, 3, txn.InitProducerIdResponse)
+    volume.faults.capacity = 1 << 40
+    faults, volume.faults = volume.faults, replace(volume.faults, cold=0.9, sync_ms=(20, 30))
+    await asyncio.sleep(5)  # they are loaded again, from a device that is slow
+    volume.faults = faults
+    client.close()
+
+
+async def logs_are_compacted(node: Node, world: ProcessWorld) -> None:
+    compacted = {
+        "cleanup_policy": "compact",
+        "internal_segment_bytes": "300",
+        "min_cleanable_dirty_ratio": "0.01",
+        "max_compaction_lag_ms": "1000",
+    }
+    client = await dial(world)
+    for topic in ("good", "bad"):
+        await create(world, topic, **compacted)
+        for n in range(12):
+            request = written(world, topic, key=b"k%d" % (n % 2))
+            await client.call(request, 9, produce.ProduceResponse)
+    world.disk.open("/data/bad-0/00000000000000000000.log").pwritev((b"?",), 100)
+    await asyncio.sleep(5)
+    await cleaning_pass(node, world.clock.now())
+    client.close()
+
+
+async def the_cleaner_looks_again(node: Node, world: ProcessWorld) -> None:
+    await asyncio.sleep(1)
+    await cleaning_pass(node, world.clock.now())
+
+
+async def connections_end(node: Node, world: ProcessWorld) -> None:
+    (await dial(world)).close()
+    await raw(world, struct.pack(">i", -5))
+    await raw(world, struct.pack(">i", 1 << 30))
+    await raw(world, struct.pack(">ihhih", 10, 999, 0, 1, -1))
+    broken = await raw(world, b"\0")
+    await asyncio.sleep(1)
+    broken._link.reset("the network did it")
+    await dial(world)
+    await asyncio.sleep(1)
+    node.server.close_connections("fault")
+    limits = node.server.limits
+    await dial(world)
+    await asyncio.sleep(1)
+    node.server.limits = replace(limits, max_connections=1)
+    await dial(world)
+    await asyncio.sleep(1)
+    node.server.limits = replace(limits, max_connections_per_ip=0)
+    await dial(world)
+    await asyncio.sleep(1)
+    node.server.limits = replace(limits, idle_ms=1)
+    await asyncio.sleep(3)
+    assert node.server.connections == 0
+    node.server.limits = replace(limits, max_connections=0)
+    await dial(world)
+    await asyncio.sleep(1)
+    node.server.limits = limits
+
+
+async def a_peer_takes_nothing(node: Node, world: ProcessWorld) -> None:
+    other = await dial(world)
+    node.dispatch._unsent.limit = 100_000
+    many = groups.DescribeGroupsRequest(groups=["x" * 1_000] * 5_000)
+    await raw(world, framed(many, 5))
+    await asyncio.sleep(1)
+    await other.call(many, 5, groups.DescribeGroupsResponse, timeout_s=60)
+
+
+async def the_broker_is_wrong(node: Node, world: ProcessWorld) -> None:
+    """A handler gives an answer that cannot be encoded; another keeps a view of its request."""
+    entry = node.dispatch.table[ApiKey.METADATA]
+    ordinary = entry.handler
+    entry.handler = lambda node, ctx, request: metadata.MetadataResponse(cluster_id="x" * 40_000)
+    client = await dial(world)
+    with pytest.raises(ConnectionError):
+        await client.call(metadata.MetadataRequest(topics=[]), 5, metadata.MetadataResponse)
+    entry.handler = ordinary
+    node.fast_paths = False
+    entry = node.dispatch.table[ApiKey.PRODUCE]
+    ordinary = entry.handler
+    kept: list[memoryview] = []
+
+    def keeps(node: Node, ctx: Any, request: produce.ProduceRequest) -> Any:
+        records = request.topic_data[0].partition_data[0].records
+        kept.append(memoryview(records)[61:])  # type: ignore[arg-type]
+        return ordinary(node, ctx, request)
+
+    entry.handler = keeps
+    client = await dial(world)
+    for _ in range(2):
+        await client.call(written(world, size=100_000), 9, produce.ProduceResponse)
+    entry.handler = ordinary
+    node.fast_paths = True
+
+
+async def scrapers_come_in_crowds(node: Node, world: ProcessWorld) -> None:
+    silent = [await world.net.connect("127.0.0.1", 9404) for _ in range(MOST_ASKERS)]
+    assert await ask(world) == ("", "")
+    for stream in silent:
+        stream.close()
+
+
+async def the_clock_jumps(node: Node, world: ProcessWorld) -> None:
+    now = world.clock.now()
+    await retention_pass(node, now._replace(wall_ms=now.wall_ms + 1000 * HOUR_MS))
+
+
+async def the_disk_dies(node: Node, world: ProcessWorld) -> None:
+    world.sim_disk.volume.faults.fail_sync = 1.0
+    for partition in tuple(node.replicas):
+        with pytest.raises(KafkaError):
+            await partition.log.sync()
+    await asyncio.sleep(1)
+
+
+ACTS: list[Act] = [
+    producers_write,
+    consumers_read,
+    coordinators_work,
+    logs_are_compacted,
+    the_cleaner_looks_again,
+    the_broker_is_wrong,
+    connections_end,
+    a_peer_takes_nothing,
+    scrapers_come_in_crowds,
+    the_clock_jumps,
+    the_disk_dies,
+]
+
+# ---- what they move ----
+
+ONE_WILL_DO = ("request", "kind")
+"""Labels of which one value has to move: each has a test of its own, or is the same line."""
+
+ELSEWHERE = {
+    "scriba_eventloop_lag_seconds": "simulated time is never late: see the last test",
+    "scriba_eventloop_lag_max_seconds": "simulated time is never late: see the last test",
+    "kafka_server_replicamanager_underreplicatedpartitions": "one node has no followers",
+    "scriba_cleaner_in_progress": "0 before and after a pass: test_compaction",
+}
+
+
+def moved(before: dict[str, float], after: dict[str, float]) -> set[str]:
+    return {name for name, value in after.items() if value != before.get(name, 0)}
+
+
+def unmoved(seen: set[str], known: set[str]) -> Iterator[str]:
+    """Samples that nothing has moved, by family."""
+    for family, _ in METRICS:
+        if family.name in ELSEWHERE:
+            continue
+        suffix = "_count" if family.type is Type.HISTOGRAM else ""
+        samples = {name for name in known if name.split("{")[0] == family.name + suffix}
+        if not samples & seen:
+            yield family.name
+        elif not set(family.labels) & set(ONE_WILL_DO):
+            yield from sorted(samples - seen)
+
+
+def test_a_node_that_goes_through_everything_moves_every_metric(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        node.server.spoil = None
+        node.server.pool = BufferPool(None, node.server.pool._on_lost)
+        first = parsed(render(node))
+        seen: set[str] = set()
+        for act in ACTS:
+            before = parsed(render(node))
+            await act(node, world)
+            seen |= moved(before, parsed(render(node)))
+        node.server.close_connections()
+        last = parsed(render(node))
+        seen |= moved(first, last)
+        left = list(unmoved(seen, set(last)))
+        assert not left, "nothing moves " + ", ".join(left)
+        for kind in (
+            EventKind.CLOCK_IN_DOUBT,
+            EventKind.LOG_DIR_OFFLINE,
+            EventKind.PARTITION_OFFLINE,
+            EventKind.PARTITION_UNCLEANABLE,
+            EventKind.WRITE_REFUSED,
+            EventKind.COORDINATOR_FAILED,
+            EventKind.CONNECTION_REFUSED,
+            EventKind.CONNECTION_CLOSED,
+            EventKind.SLOW_PEER_SHED,
+            EventKind.VIEW_OUTLIVED_REQUEST,
+            EventKind.REQUEST_FAILED,
+        ):
+            assert node.events.counts[kind], kind
+
+    in_a_node(script, **SETTINGS)
+
+
+def test_no_excuse_is_older_than_its_metric() -> None:
+    assert set(ELSEWHERE) <= {family.name for family, _ in METRICS}
+    assert len({family.name for family, _ in METRICS}) == len(METRICS)
+
+
+# ---- every field of every counter ----
+
+HOLDERS: list[Any] = [each for each in vars(counters).values() if dataclasses.is_dataclass(each)]
+FIELDS = [
+    (holder.__name__, field.name) for holder in HOLDERS for field in dataclasses.fields(holder)
+]
+FIELDS += [(ApiEntry.__name__, name) for name in ("count", "errors", "large")]
+FIELDS += [(BufferPool.__name__, "kept_views")]
+
+
+def holders(node: Node) -> dict[str, Any]:
+    return {
+        "Counters": node.counters,
+        "NetworkCounters": node.server.counters,
+        "CoordinatorCounters": node.group_coordinators.counts,
+        "CleanerGauges": node.cleaning.gauges,
+        "ApiEntry": node.dispatch.table[ApiKey.FETCH],
+        "BufferPool": node.server.pool,
+    }
+
+
+def test_every_field_that_changes_changes_what_is_told(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        node.dispatch.table[ApiKey.FETCH].count = 1
+        for holder, name in FIELDS:
+            kept = holders(node)[holder]
+            before = render(node)
+            value = getattr(kept, name)
+            if isinstance(value, Durations):
+                value.add(5)
+            elif isinstance(value, dict):
+                for key in value:
+                    value[key] += 1_000_003
+            else:
+                setattr(kept, name, value + 1_000_003)
+            assert render(node) != before, f"nobody renders {holder}.{name}"
+
+    in_a_node(script)
+
+
+def changed_attributes() -> set[str]:
+    """Names of attributes that the broker assigns, adds to, or calls `add` of."""
+    found: set[str] = set()
+    for path in (SOURCE / "broker").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.Assign):
+                targets = node.targets
+            elif isinstance(node, ast.AugAssign):
+                targets = [node.target]
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Attribute)
+                and node.func.attr == "add"
+            ):
+                targets = [node.func.value]
+            for target in targets:
+                part = target.value if isinstance(target, ast.Subscript) else target
+                if isinstance(part, ast.Attribute):
+                    found.add(part.attr)
+    return found
+
+
+def test_every_field_is_changed_by_somebody() -> None:
+    assert {name for _, name in FIELDS} - changed_attributes() == set()
+
+
+def test_every_reason_to_close_a_connection_is_given_by_somebody() -> None:
+    said = {
+        node.value
+        for path in SOURCE.rglob("*.py")
+        if path.name != "counters.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert set(CLOSE_REASONS) - said == set()
+
+
+def test_the_lag_of_a_real_loop_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with RealWorld() as world:
+            given = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+            node = Node(NodeSettings.parse(given), world)
+            await node.start()
+            while not world.lag.max_ms:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            found = parsed(render(node))
+            await node.stop()
+        assert found["scriba_eventloop_lag_seconds_count"] > 0
+        assert found["scriba_eventloop_lag_max_seconds"] > 0
+
+    run(main())
