@@ -1,6 +1,7 @@
 """The bytes of a request belong to it only while its handler runs: what waits has its own."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ from scriba.broker.net.connection import Connection
 from scriba.broker.node import Node
 from scriba.broker.request import ANONYMOUS, Context, Deferred
 from scriba.errors import ErrorCode
+from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.records.batch import Record, decode_records, encode_batch, walk
 from scriba.records.compression import Codec
@@ -21,6 +23,7 @@ from scriba.runtime.ports import Clock, Offload
 from scriba.storage.log import Slice
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
+from scriba.wire.messages import groups
 from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -271,6 +274,48 @@ def test_a_refused_batch_does_not_keep_its_buffer(in_a_node: InANode) -> None:
             assert all(told.error_code for told in answer.responses[0].partition_responses)
             await peer.call(produce("t", (0, bad), (1, broken)), 9, ProduceResponse)
         assert node.server.pool.kept_views == 0
+
+    in_a_node(script)
+
+
+def test_errors_that_are_raised_anew_keep_no_buffer_until_the_collector_comes(
+    in_a_node: InANode,
+) -> None:
+    """The trace of an exception holds the frames that it passed. One of them that holds the
+    exception is a cycle, and whoever called it has views of the request."""
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        peer = await connected(
+            world, CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+        )
+        part = groups.OffsetCommitRequestPartition(committed_offset=1)
+        commit = groups.OffsetCommitRequest(
+            group_id="g",
+            generation_id_or_member_epoch=-1,
+            topics=[groups.OffsetCommitRequestTopic(name="t", partitions=[part])],
+        )
+        await peer.call(FindCoordinatorRequest(key="g"), 2, FindCoordinatorResponse)
+        await asyncio.sleep(1)
+        volume = world.sim_disk.volume
+        gc.disable()
+        try:
+            volume.faults.capacity = volume.used
+            refused = await peer.call(commit, 8, groups.OffsetCommitResponse)
+            assert refused.topics[0].partitions[0].error_code != 0
+            volume.faults.capacity = 1 << 40
+            bad = batch_of(world, 100)
+            bad[-1] ^= 1
+            request = produce("t", (0, bad))
+            request.acks = 0
+            peer.send_unanswered(request, 9)
+            await asyncio.sleep(1)
+            assert peer.closed
+            again = await Peer.connect(world.net, "127.0.0.1", 9092)
+            await again.call(produce("t", (0, batch_of(world, 100))), 9, ProduceResponse)
+        finally:
+            gc.enable()
+        assert node.server.pool.kept_views == 0
+        assert not node.events.counts[EventKind.VIEW_OUTLIVED_REQUEST]
 
     in_a_node(script)
 

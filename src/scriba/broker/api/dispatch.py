@@ -363,7 +363,11 @@ class Dispatch:
         """The API's error response; what nobody expected is logged with its trace."""
         api.errors += 1
         if isinstance(error, CloseConnection):
-            raise error
+            try:
+                raise error
+            finally:
+                # A frame in its own exception's trace is a cycle, which keeps the request's bytes.
+                del error
         if isinstance(error, KafkaError):
             return refusal(api, request, error.code, error.message, ctx.version)
         self._node.note(EventKind.REQUEST_FAILED, api.name, f"failed: {error!r}", error)

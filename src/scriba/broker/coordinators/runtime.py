@@ -202,7 +202,11 @@ class CoordinatorRuntime:
             answer, end = waiter.result()
             if shard.partition.high_watermark.value >= end:
                 if isinstance(answer, KafkaError):
-                    raise answer
+                    try:
+                        raise answer
+                    finally:
+                        # Else its trace holds this frame, which holds it, and the request's bytes.
+                        del answer, waiter
                 return answer
         return self._finish(shard.partition, waiter)
 
