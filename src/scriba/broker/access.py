@@ -44,7 +44,7 @@ class Access(Protocol):
     ) -> bool: ...
 
 
-class Open:
+class AllowAll:
     """What holds while no authoriser is configured: everyone may do everything."""
 
     open = True
@@ -53,7 +53,7 @@ class Open:
         return True
 
 
-class Sight:
+class TopicVisibility:
     """Whether the sender of a request may know of a topic; equal for equal senders."""
 
     __slots__ = ("_access", "_ctx", "_who")
@@ -67,7 +67,7 @@ class Sight:
         return self._access.allowed(self._ctx, Operation.DESCRIBE, Resource.TOPIC, topic)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sight) and self._who == other._who
+        return isinstance(other, TopicVisibility) and self._who == other._who
 
     def __hash__(self) -> int:
         return hash(self._who)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from scriba.broker.access import Access, Open
+from scriba.broker.access import Access, AllowAll
 from scriba.broker.api.dispatch import Dispatch
 from scriba.broker.api.faults import Faults
 from scriba.broker.api.table import api_table
@@ -71,7 +71,7 @@ class Node:
         self.settings: NodeSettings = settings
         self.settings_changed = asyncio.Event()
         """Set once, when they do; then there is another one for the next time."""
-        self.access: Access = access or Open()
+        self.access: Access = access or AllowAll()
         self.tasks = Tasks()
         self.counters = Counters()
         self.events = Events(world.clock)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.access import Open
+from scriba.broker.access import AllowAll
 from scriba.broker.handlers.metadata import SHORT, metadata
 from scriba.broker.request import ANONYMOUS, Context, Deferred
 from scriba.controller.image import ClusterImage
@@ -47,7 +47,7 @@ def image_with(partitions: int) -> ClusterImage:
 
 def ask(image: ClusterImage) -> MetadataResponse | Deferred[MetadataResponse]:
     host: Any = SimpleNamespace(
-        access=Open(),
+        access=AllowAll(),
         cluster_id="c",
         controller_id=1,
         image=image,

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from scriba.broker.access import Sight
+from scriba.broker.access import TopicVisibility
 from scriba.broker.coordinators.shard import (
     FIRST_REST_MS,
     REFUSALS,
@@ -184,7 +184,7 @@ class CoordinatorRuntime:
         shard = self.answering(index)
         now = self._node.world.clock.now()
         fresh = self._node.world.rng.bytes(16) if type(request) in self._kind.draws else b""
-        sees = None if self._node.access.open else Sight(self._node.access, ctx)
+        sees = None if self._node.access.open else TopicVisibility(self._node.access, ctx)
         caller = Caller(ctx.version, ctx.client_id or "", ctx.host, fresh, sees)
         self._last_token = token = self._last_token + 1
         waiter: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
