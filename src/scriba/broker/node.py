@@ -30,7 +30,7 @@ from scriba.broker.coordinators.verification import TransactionVerifier
 from scriba.broker.jobs.aging import Aging
 from scriba.broker.jobs.compaction import Cleaning
 from scriba.broker.jobs.schedule import JOBS, run_forever
-from scriba.broker.metadata.controller import ControllerNode
+from scriba.broker.metadata.controller import QuorumController
 from scriba.broker.metadata.lifecycle import BrokerLifecycle
 from scriba.broker.metrics.http import MetricsServer
 from scriba.broker.net.answers import Parked, Parts
@@ -103,7 +103,7 @@ class Node:
         self.cleaning = Cleaning(self)
         self.metrics = MetricsServer(self)
         self.replicas: Replicas
-        self.controller: ControllerNode
+        self.controller: QuorumController
         self._started = False
 
     # ---- start ----
@@ -148,7 +148,7 @@ class Node:
 
     async def _lead_metadata(self) -> None:
         home = self.log_dirs.metadata_home
-        self.controller = ControllerNode(
+        self.controller = QuorumController(
             self.world,
             home.path,
             node_id=self.id,

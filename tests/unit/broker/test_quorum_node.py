@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scriba.broker.metadata import snapshots
-from scriba.broker.metadata.controller import SLICE, ControllerNode
+from scriba.broker.metadata.controller import SLICE, QuorumController
 from scriba.broker.metadata.quorum import MetadataQuorum, read_batches
 from scriba.broker.observe.events import Events
 from scriba.config import StartError, StorageLost
@@ -68,7 +68,7 @@ class Rig:
         settings = NodeSettings.parse({"node.id": "1"})
         supported = options.pop("supported", SUPPORTED)
         self.deltas: list[Delta] = []
-        self.node = ControllerNode(
+        self.node = QuorumController(
             world,
             DIRECTORY,
             node_id=1,

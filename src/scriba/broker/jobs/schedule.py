@@ -22,7 +22,7 @@ from scriba.runtime.loop.pace import Pace
 if TYPE_CHECKING:
     from scriba.broker.jobs.aging import Aging
     from scriba.broker.jobs.compaction import Cleaning
-    from scriba.broker.metadata.controller import ControllerNode
+    from scriba.broker.metadata.controller import QuorumController
     from scriba.broker.metadata.lifecycle import BrokerLifecycle
     from scriba.broker.observe.events import Events
     from scriba.broker.partitions.replicas import Replicas
@@ -50,7 +50,7 @@ class JobHost(Configuration, EventLog, Timekeeping, Protocol):
     def cleaning(self) -> Cleaning: ...
 
     @property
-    def controller(self) -> ControllerNode: ...
+    def controller(self) -> QuorumController: ...
 
     @property
     def events(self) -> Events: ...

@@ -73,7 +73,7 @@ SNAPSHOT_PAUSE_MS: Final = 10_000
 Subscriber = Callable[[Delta, ClusterImage], None]
 
 
-class ControllerNode:
+class QuorumController:
     def __init__(
         self,
         world: World,
