@@ -31,7 +31,7 @@ class AssignmentHost(BrokerIdentity, ControllerAccess, Protocol):
     """What telling the controller takes."""
 
 
-class Place(NamedTuple):
+class DirectoryAssignment(NamedTuple):
     topic_id: bytes
     directory: bytes
 
@@ -39,14 +39,14 @@ class Place(NamedTuple):
 class Assignments:
     def __init__(self, node: AssignmentHost) -> None:
         self._node = node
-        self._untold: dict[PartitionName, Place] = {}
+        self._untold: dict[PartitionName, DirectoryAssignment] = {}
 
     def note(self, name: PartitionName, topic_id: bytes, directory: bytes, known: bytes) -> None:
         """A replica is in `directory`, and the metadata says it is in `known`."""
         if directory == known:
             self._untold.pop(name, None)
         else:
-            self._untold[name] = Place(topic_id, directory)
+            self._untold[name] = DirectoryAssignment(topic_id, directory)
 
     def forget(self, name: PartitionName) -> None:
         self._untold.pop(name, None)
@@ -61,15 +61,17 @@ class Assignments:
                 log.info("the controller was not told of %d replicas: %s", len(told), error)
                 return
             # Refused is answered as well: such a replica is not ours any more.
-            for name, place in told.items():
-                if self._untold.get(name) == place:
+            for name, assignment in told.items():
+                if self._untold.get(name) == assignment:
                     del self._untold[name]
 
-    def _request(self, places: dict[PartitionName, Place]) -> AssignReplicasToDirsRequest:
+    def _request(
+        self, assignments: dict[PartitionName, DirectoryAssignment]
+    ) -> AssignReplicasToDirsRequest:
         by_directory: dict[bytes, dict[bytes, list[int]]] = {}
-        for name, place in places.items():
-            topics = by_directory.setdefault(place.directory, {})
-            topics.setdefault(place.topic_id, []).append(name.partition)
+        for name, assignment in assignments.items():
+            topics = by_directory.setdefault(assignment.directory, {})
+            topics.setdefault(assignment.topic_id, []).append(name.partition)
         return AssignReplicasToDirsRequest(
             broker_id=self._node.id,
             broker_epoch=self._node.broker_epoch,
