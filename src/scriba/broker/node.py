@@ -28,7 +28,7 @@ from scriba.broker.coordinators.producer_ids import ProducerIds
 from scriba.broker.coordinators.runtime import CoordinatorRuntime
 from scriba.broker.coordinators.verification import TransactionVerifier
 from scriba.broker.jobs.aging import Aging
-from scriba.broker.jobs.compaction import Cleaning
+from scriba.broker.jobs.compaction import LogCleaner
 from scriba.broker.jobs.schedule import JOBS, run_forever
 from scriba.broker.metadata.controller import QuorumController
 from scriba.broker.metadata.lifecycle import BrokerLifecycle
@@ -100,7 +100,7 @@ class Node:
         self._handlers_asked = False
         self.topology: int = 0
         """Counts changes of topics, partitions and brokers: what Metadata tells."""
-        self.cleaning = Cleaning(self)
+        self.log_cleaner = LogCleaner(self)
         self.metrics = MetricsServer(self)
         self.replicas: Replicas
         self.controller: QuorumController

@@ -124,14 +124,14 @@ def test_damage_sets_one_partition_aside_and_the_others_are_compacted(in_a_node:
         [text] = [text for about, text in events(node, *COMPACTION) if about == "bad-0"]
         assert "uncleanable" in text
         assert "00000000000000000000.log is damaged at position 0" in text
-        assert node.cleaning.gauges.uncleanable_partitions_count == 1
-        assert node.cleaning.gauges.uncleanable_bytes > 1000
+        assert node.log_cleaner.gauges.uncleanable_partitions_count == 1
+        assert node.log_cleaner.gauges.uncleanable_bytes > 1000
         assert node.counters.failed_compactions == 1
         names = world.disk.list("/data/bad-0")
         assert not [name for name in names if name.endswith(".cleaned")]
         await delete(client, "bad")
         await cleaning_pass(node, world.clock.now())
-        assert node.cleaning.gauges.uncleanable_partitions_count == 0
+        assert node.log_cleaner.gauges.uncleanable_partitions_count == 0
 
     in_a_node(script, **QUIET)
 
@@ -143,7 +143,7 @@ def test_a_topic_deleted_meanwhile_ends_its_compaction(in_a_node: InANode) -> No
         await fill(client, world, "t")
         cleaning = asyncio.create_task(cleaning_pass(node, world.clock.now()))
         await delete(client, "t")
-        assert node.cleaning.gauges.in_progress == 1
+        assert node.log_cleaner.gauges.in_progress == 1
         await cleaning
         assert node.counters.compactions == 0
         [(about, text)] = events(node, *COMPACTION)

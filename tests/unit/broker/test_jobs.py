@@ -89,7 +89,7 @@ def test_an_interval_that_is_shortened_while_a_job_rests_counts_at_once(
     async def script(node: Node, world: ProcessWorld) -> None:
         client = await Peer.connect(world.net, "127.0.0.1", 9092)
         await asyncio.sleep(5)
-        assert node.cleaning.gauges.last_run_ms == -1
+        assert node.log_cleaner.gauges.last_run_ms == -1
         change = configs.IncrementalAlterConfigsRequestAlterableConfig(
             name="log.cleaner.backoff.ms", config_operation=0, value="100"
         )
@@ -103,9 +103,9 @@ def test_an_interval_that_is_shortened_while_a_job_rests_counts_at_once(
         )
         changed = world.clock.mono_ms()
         await asyncio.sleep(1)
-        first = node.cleaning.gauges.last_run_ms
+        first = node.log_cleaner.gauges.last_run_ms
         assert changed <= first < changed + 1_000
         await asyncio.sleep(1)
-        assert node.cleaning.gauges.last_run_ms > first
+        assert node.log_cleaner.gauges.last_run_ms > first
 
     in_a_node(script)

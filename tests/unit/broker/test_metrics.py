@@ -29,7 +29,7 @@ def test_a_scraper_sees_what_was_written_and_how_the_cleaner_does(in_a_node: InA
         assert found["kafka_server_replicamanager_underreplicatedpartitions"] == 0
         assert found["kafka_log_logcleanermanager_uncleanable_partitions_count"] == 0
         assert found["scriba_cleaner_in_progress"] == 0
-        await node.cleaning.run(world.clock.now())
+        await node.log_cleaner.run(world.clock.now())
         await asyncio.sleep(1)
         again = await scrape(world)
         assert 1_000 <= again["kafka_log_logcleanermanager_time_since_last_run_ms"] < 15_000

@@ -80,13 +80,13 @@ class _Candidate(NamedTuple):
     dirt: Dirt
 
 
-class CleaningHost(Configuration, Counting, EventLog, WorldAccess, Protocol):
+class LogCleanerHost(Configuration, Counting, EventLog, WorldAccess, Protocol):
     @property
     def replicas(self) -> Replicas: ...
 
 
-class Cleaning:
-    def __init__(self, node: CleaningHost) -> None:
+class LogCleaner:
+    def __init__(self, node: LogCleanerHost) -> None:
         self._node = node
         self._throttle = Throttle(node.world.clock)
         self.gauges = CleanerGauges()

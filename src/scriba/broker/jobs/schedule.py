@@ -21,7 +21,7 @@ from scriba.runtime.loop.pace import Pace
 
 if TYPE_CHECKING:
     from scriba.broker.jobs.aging import Aging
-    from scriba.broker.jobs.compaction import Cleaning
+    from scriba.broker.jobs.compaction import LogCleaner
     from scriba.broker.metadata.controller import QuorumController
     from scriba.broker.metadata.lifecycle import BrokerLifecycle
     from scriba.broker.observe.events import Events
@@ -47,7 +47,7 @@ class JobHost(Configuration, EventLog, Timekeeping, Protocol):
     def aging(self) -> Aging: ...
 
     @property
-    def cleaning(self) -> Cleaning: ...
+    def log_cleaner(self) -> LogCleaner: ...
 
     @property
     def controller(self) -> QuorumController: ...
@@ -114,7 +114,7 @@ async def retention_pass(node: JobHost, now: Instant) -> None:
 async def cleaning_pass(node: JobHost, now: Instant) -> None:
     """Compacts what is due. Tombstones go by the wall clock, so that has to be right."""
     if node.settings.log_cleaner_enable and node.aging.allowed(now):
-        await node.cleaning.run(now)
+        await node.log_cleaner.run(now)
 
 
 async def flush_pass(node: JobHost, now: Instant) -> None:

@@ -19,7 +19,7 @@ from scriba.wire.messages.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 if TYPE_CHECKING:
     from scriba.broker.coordinators.runtime import CoordinatorRuntime
     from scriba.broker.jobs.aging import Aging
-    from scriba.broker.jobs.compaction import Cleaning
+    from scriba.broker.jobs.compaction import LogCleaner
     from scriba.broker.net.api_entry import ApiEntry
     from scriba.broker.net.server import Server
     from scriba.broker.observe.events import Events
@@ -35,7 +35,7 @@ class Observed(Configuration, Counting, WorldAccess, Protocol):
     def aging(self) -> Aging: ...
 
     @property
-    def cleaning(self) -> Cleaning: ...
+    def log_cleaner(self) -> LogCleaner: ...
 
     @property
     def events(self) -> Events: ...
@@ -84,7 +84,7 @@ class Scrape:
         return {each.topic: number(each.counts) for each in both}
 
     def since_cleaner_ran_ms(self) -> int:
-        ran = self.node.cleaning.gauges.last_run_ms
+        ran = self.node.log_cleaner.gauges.last_run_ms
         return self.node.world.clock.mono_ms() - ran if ran >= 0 else -1
 
 
@@ -301,7 +301,7 @@ def _replicas() -> Iterator[Metric]:
 def _cleaner() -> Iterator[Metric]:
     yield Metric(
         gauge(f"{_MANAGER}max_dirty_percent", "Of the dirtiest log that was due at the last look."),
-        lambda s: s.node.cleaning.gauges.max_dirty_percent,
+        lambda s: s.node.log_cleaner.gauges.max_dirty_percent,
     )
     yield Metric(
         gauge(f"{_MANAGER}time_since_last_run_ms", "Since the last look; -1 before it."),
@@ -312,36 +312,36 @@ def _cleaner() -> Iterator[Metric]:
             f"{_MANAGER}uncleanable_partitions_count",
             "Partitions that compaction leaves alone for damage.",
         ),
-        lambda s: s.node.cleaning.gauges.uncleanable_partitions_count,
+        lambda s: s.node.log_cleaner.gauges.uncleanable_partitions_count,
     )
     yield Metric(
         gauge(f"{_MANAGER}uncleanable_bytes", "Their size."),
-        lambda s: s.node.cleaning.gauges.uncleanable_bytes,
+        lambda s: s.node.log_cleaner.gauges.uncleanable_bytes,
     )
     yield Metric(
         gauge(
             f"{_CLEANER}max_compaction_delay_secs", "How far a log is beyond max.compaction.lag.ms."
         ),
-        lambda s: s.node.cleaning.gauges.max_compaction_delay_ms / 1000,
+        lambda s: s.node.log_cleaner.gauges.max_compaction_delay_ms / 1000,
     )
     yield Metric(
         gauge(f"{_CLEANER}max_clean_time_secs", "The longest compaction of a log."),
-        lambda s: s.node.cleaning.gauges.max_clean_time_ms / 1000,
+        lambda s: s.node.log_cleaner.gauges.max_clean_time_ms / 1000,
     )
     yield Metric(
         gauge(f"{_CLEANER}cleaner_recopy_percent", "What the last pass wrote of what it read."),
-        lambda s: s.node.cleaning.gauges.cleaner_recopy_percent,
+        lambda s: s.node.log_cleaner.gauges.cleaner_recopy_percent,
     )
     yield Metric(
         gauge(
             f"{_CLEANER}max_buffer_utilization_percent",
             "How full the map of keys was in the last pass.",
         ),
-        lambda s: s.node.cleaning.gauges.max_buffer_utilization_percent,
+        lambda s: s.node.log_cleaner.gauges.max_buffer_utilization_percent,
     )
     yield Metric(
         gauge("scriba_cleaner_in_progress", "Logs under compaction now."),
-        lambda s: s.node.cleaning.gauges.in_progress,
+        lambda s: s.node.log_cleaner.gauges.in_progress,
     )
     yield Metric(
         counter("scriba_cleaner_logs_total", "Logs compacted."), lambda s: s.counters.compactions
