@@ -340,7 +340,7 @@ def test_a_handler_takes_what_it_needs_of_the_broker() -> None:
         (
             "broker/coordinators/x.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n"
-            "    from scriba.broker.jobs.aging import Aging",
+            "    from scriba.broker.jobs.clock_guard import ClockGuard",
         ),
         ("broker/elsewhere.py", "import asyncio"),
     ],

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.jobs.aging import PAUSED_AT, PAUSED_FOR
+from scriba.broker.jobs.clock_guard import PAUSED_AT, PAUSED_FOR
 from scriba.broker.node import Node
 from scriba.controller.image import BROKER
 from scriba.records.batch import Record, encode_batch, read_header
@@ -109,13 +109,13 @@ async def keeps_everything(node: Node, world: ProcessWorld) -> None:
     await asyncio.sleep(60)
     assert records(node) == 1
     assert len(node.replicas.find("t", 0).log.producers) == 1
-    assert node.aging.paused
+    assert node.clock_guard.paused
 
 
 async def deletes(node: Node, world: ProcessWorld) -> None:
     await asyncio.sleep(60)
     assert records(node) == 0
-    assert not node.aging.paused
+    assert not node.clock_guard.paused
 
 
 async def paused_for_a_day(node: Node, world: ProcessWorld) -> None:
@@ -162,7 +162,7 @@ def test_a_day_of_running_may_be_made_of_short_runs() -> None:
 
     async def until_evening(node: Node, world: ProcessWorld) -> None:
         await asyncio.sleep(8 * 3600)
-        seen.append(node.aging.paused)
+        seen.append(node.clock_guard.paused)
 
     async def forgets_the_pause(node: Node, world: ProcessWorld) -> None:
         await deletes(node, world)
@@ -188,7 +188,7 @@ def test_a_clock_that_is_put_right_ends_the_pause_and_nothing_is_lost() -> None:
     async def unharmed(node: Node, world: ProcessWorld) -> None:
         await asyncio.sleep(60)
         assert records(node) == 1
-        assert not node.aging.paused
+        assert not node.clock_guard.paused
         assert PAUSED_AT not in node.image.config(BROKER, str(node.id))
 
     Machine().run(with_a_week_of_retention, YEARS_MS, keeps_everything, -YEARS_MS, unharmed)
@@ -207,7 +207,7 @@ def test_a_jump_while_it_runs_outlasts_a_restart_too() -> None:
 def test_an_hour_off_is_no_reason_to_pause() -> None:
     async def runs(node: Node, world: ProcessWorld) -> None:
         await asyncio.sleep(60)
-        assert not node.aging.paused
+        assert not node.clock_guard.paused
 
     Machine().run(with_a_week_of_retention, DAY_MS // 2, runs)
 
@@ -222,6 +222,6 @@ def test_records_vouch_for_the_clock_where_the_metadata_log_is_silent() -> None:
 
     async def believes(node: Node, world: ProcessWorld) -> None:
         await asyncio.sleep(10)
-        assert not node.aging.paused
+        assert not node.clock_guard.paused
 
     Machine(metadata_max_idle_interval_ms="0").run(goes_on_for_days, believes)

@@ -27,7 +27,7 @@ from scriba.broker.coordinators.markers import TransactionMarkers
 from scriba.broker.coordinators.producer_ids import ProducerIds
 from scriba.broker.coordinators.runtime import CoordinatorRuntime
 from scriba.broker.coordinators.verification import TransactionVerifier
-from scriba.broker.jobs.aging import Aging
+from scriba.broker.jobs.clock_guard import ClockGuard
 from scriba.broker.jobs.compaction import LogCleaner
 from scriba.broker.jobs.schedule import JOBS, run_forever
 from scriba.broker.metadata.controller import QuorumController
@@ -80,7 +80,7 @@ class Node:
         self.lifecycle = BrokerLifecycle(self, world.rng.uuid())
         self.producer_ids = ProducerIds(self.lifecycle.allocate_producer_ids)
         self.internal_topics = INTERNAL_TOPICS
-        self.aging = Aging(self)
+        self.clock_guard = ClockGuard(self)
         self.group_coordinators = group_coordinators(self)
         self.txn_coordinators = txn_coordinators(self)
         self.txn_markers = TransactionMarkers(self)
@@ -160,7 +160,7 @@ class Node:
             has_room=self.log_dirs.has_room,
             note=self.note,
         )
-        await self.controller.start(clean=home.clean, also=self.aging.at_start)
+        await self.controller.start(clean=home.clean, also=self.clock_guard.at_start)
 
     async def _open_replicas(self) -> None:
         await self.lifecycle.register()
@@ -171,7 +171,7 @@ class Node:
         self.replicas.load(self.image)
         self.controller.subscribe(self._on_change)
         await self.replicas.settled()
-        await self.aging.ask_records()
+        await self.clock_guard.ask_records()
         while True:
             answer = await self.lifecycle.heartbeat()
             await self.replicas.settled()
@@ -284,7 +284,7 @@ class Node:
     def _on_change(self, delta: Delta, image: ClusterImage) -> None:
         if delta.configs:
             self._refresh_settings()
-            self.aging.on_configs()
+            self.clock_guard.on_configs()
         if delta.created or delta.deleted or delta.partitions or delta.brokers:
             self.topology += 1
         self.replicas.apply(delta, image)

@@ -34,9 +34,9 @@ class Watched(Protocol):
         """Whether the clock is believed by those who delete by age."""
 
 
-class AgingCoordinatorHost(CoordinatorHost, Protocol):
+class GuardedCoordinatorHost(CoordinatorHost, Protocol):
     @property
-    def aging(self) -> Watched: ...
+    def clock_guard(self) -> Watched: ...
 
 
 class ConfiguredCoordinators(Configuration, MetadataView, Protocol):
@@ -115,7 +115,7 @@ def serves_consumer_protocol(node: ConfiguredFeatures) -> bool:
     )
 
 
-def group_coordinators(node: AgingCoordinatorHost) -> CoordinatorRuntime:
+def group_coordinators(node: GuardedCoordinatorHost) -> CoordinatorRuntime:
     """The coordinators of groups, over the partitions of `__consumer_offsets`."""
     topics = ClusterTopics(node)
     return CoordinatorRuntime(
@@ -123,7 +123,7 @@ def group_coordinators(node: AgingCoordinatorHost) -> CoordinatorRuntime:
         Kind(
             topic=OFFSETS_TOPIC,
             make=lambda index: Groups(
-                group_settings(node.settings, node.image), topics, node.aging.watch
+                group_settings(node.settings, node.image), topics, node.clock_guard.watch
             ),
             load_bytes=lambda settings: settings.offsets_load_buffer_size,
             timeout_ms=lambda settings: settings.offsets_commit_timeout_ms,
@@ -133,14 +133,14 @@ def group_coordinators(node: AgingCoordinatorHost) -> CoordinatorRuntime:
     )
 
 
-def txn_coordinators(node: AgingCoordinatorHost) -> CoordinatorRuntime:
+def txn_coordinators(node: GuardedCoordinatorHost) -> CoordinatorRuntime:
     """The coordinators of transactions, over the partitions of `__transaction_state`."""
     return CoordinatorRuntime(
         node,
         Kind(
             topic=TRANSACTIONS_TOPIC,
             make=lambda index: Transactions(
-                txn_settings(node.settings, node.image), index, node.aging.watch
+                txn_settings(node.settings, node.image), index, node.clock_guard.watch
             ),
             load_bytes=lambda settings: settings.transaction_state_log_load_buffer_size,
             timeout_ms=lambda settings: settings.request_timeout_ms,

@@ -20,7 +20,7 @@ from scriba.instant import Instant
 from scriba.runtime.loop.pace import Pace
 
 if TYPE_CHECKING:
-    from scriba.broker.jobs.aging import Aging
+    from scriba.broker.jobs.clock_guard import ClockGuard
     from scriba.broker.jobs.compaction import LogCleaner
     from scriba.broker.metadata.controller import QuorumController
     from scriba.broker.metadata.lifecycle import BrokerLifecycle
@@ -44,7 +44,7 @@ class JobHost(Configuration, EventLog, Timekeeping, Protocol):
     """What background work is done on: all that stands by itself in a node, and no request."""
 
     @property
-    def aging(self) -> Aging: ...
+    def clock_guard(self) -> ClockGuard: ...
 
     @property
     def log_cleaner(self) -> LogCleaner: ...
@@ -85,7 +85,7 @@ async def heartbeat_pass(node: JobHost, now: Instant) -> None:
 
 async def clock_pass(node: JobHost, now: Instant) -> None:
     with node.controller.unless_refused():
-        await node.aging.settle(now)
+        await node.clock_guard.settle(now)
 
 
 async def retention_pass(node: JobHost, now: Instant) -> None:
@@ -94,7 +94,7 @@ async def retention_pass(node: JobHost, now: Instant) -> None:
     Retention by age trusts the wall clock. While that has run far ahead of the monotonic one it is
     not believed, and says so: a wrong date must not wipe a log.
     """
-    by_age = node.aging.allowed(now)
+    by_age = node.clock_guard.allowed(now)
     pace = Pace(node.world.clock)
     for partition in node.replicas:
         await pace()
@@ -113,7 +113,7 @@ async def retention_pass(node: JobHost, now: Instant) -> None:
 
 async def cleaning_pass(node: JobHost, now: Instant) -> None:
     """Compacts what is due. Tombstones go by the wall clock, so that has to be right."""
-    if node.settings.log_cleaner_enable and node.aging.allowed(now):
+    if node.settings.log_cleaner_enable and node.clock_guard.allowed(now):
         await node.log_cleaner.run(now)
 
 
@@ -144,7 +144,7 @@ async def _or_note(node: JobHost, checkpoint: Awaitable[None]) -> None:
 
 async def producer_expiry_pass(node: JobHost, now: Instant) -> None:
     """Forgets idle producers. One forgotten too early could write a batch twice."""
-    if not node.aging.allowed(now):
+    if not node.clock_guard.allowed(now):
         return
     pace = Pace(node.world.clock)
     for partition in node.replicas:

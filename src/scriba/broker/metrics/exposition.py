@@ -18,7 +18,7 @@ from scriba.wire.messages.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
 if TYPE_CHECKING:
     from scriba.broker.coordinators.runtime import CoordinatorRuntime
-    from scriba.broker.jobs.aging import Aging
+    from scriba.broker.jobs.clock_guard import ClockGuard
     from scriba.broker.jobs.compaction import LogCleaner
     from scriba.broker.net.api_entry import ApiEntry
     from scriba.broker.net.server import Server
@@ -32,7 +32,7 @@ class Observed(Configuration, Counting, WorldAccess, Protocol):
     """A node, as whoever scrapes it sees it."""
 
     @property
-    def aging(self) -> Aging: ...
+    def clock_guard(self) -> ClockGuard: ...
 
     @property
     def log_cleaner(self) -> LogCleaner: ...
@@ -256,13 +256,13 @@ def _node() -> Iterator[Metric]:
             "scriba_retention_paused",
             "1 while the clock is in doubt and nothing is deleted for its age.",
         ),
-        lambda s: s.node.aging.paused,
+        lambda s: s.node.clock_guard.paused,
     )
     yield Metric(
         gauge(
             "scriba_clock_ahead_seconds", "How far the clock in doubt is ahead of the one believed."
         ),
-        lambda s: s.node.aging.watch.jump_ms / 1000,
+        lambda s: s.node.clock_guard.watch.jump_ms / 1000,
     )
 
 

@@ -68,7 +68,7 @@ class ReplicaHost(
     """What hosting replicas takes, and who is told of leaderships."""
 
     @property
-    def aging(self) -> ClockDoubt: ...
+    def clock_guard(self) -> ClockDoubt: ...
 
     def on_lead(self, partition: Partition) -> None:
         """This broker leads the partition, in an epoch that may be new."""
@@ -402,7 +402,7 @@ class Replicas:
 
     def _producer_expiration_ms(self) -> int:
         """How long producers are known; for ever while the clock is in doubt."""
-        if self._node.aging.paused:
+        if self._node.clock_guard.paused:
             return FOR_EVER_MS
         return self._node.settings.producer_id_expiration_ms
 

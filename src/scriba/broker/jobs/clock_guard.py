@@ -51,14 +51,16 @@ SET, DELETE = 0, 1
 _HOUR_MS: Final = 3_600_000
 
 
-class AgingHost(BrokerIdentity, Configuration, ControllerAccess, EventLog, Timekeeping, Protocol):
+class ClockGuardHost(
+    BrokerIdentity, Configuration, ControllerAccess, EventLog, Timekeeping, Protocol
+):
     @property
     def replicas(self) -> Iterable[Partition]:
         """Partitions whose records may vouch for the clock."""
 
 
-class Aging:
-    def __init__(self, node: AgingHost) -> None:
+class ClockGuard:
+    def __init__(self, node: ClockGuardHost) -> None:
         self._node = node
         self.watch = ClockWatch(node.world.clock.now())
         self._kept = False
