@@ -37,7 +37,7 @@ from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.api_entry import ApiEntry
 from scriba.broker.net.connection import Connection
 from scriba.broker.net.listeners import Bound, bind
-from scriba.broker.net.server import Limits, Server
+from scriba.broker.net.server import ConnectionLimits, Server
 from scriba.broker.observe.counters import Counters
 from scriba.broker.observe.events import Events
 from scriba.broker.partitions.fetch_sessions import FetchSessions
@@ -335,8 +335,8 @@ def _topics_of(delta: Delta, image: ClusterImage) -> Iterator[str]:
             yield known.name
 
 
-def _limits(settings: NodeSettings) -> Limits:
-    return Limits(
+def _limits(settings: NodeSettings) -> ConnectionLimits:
+    return ConnectionLimits(
         max_request_bytes=settings.socket_request_max_bytes,
         max_connections=settings.max_connections,
         max_connections_per_ip=settings.max_connections_per_ip,

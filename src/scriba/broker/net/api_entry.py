@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from scriba.broker.net.answers import Parts
-from scriba.broker.net.large_requests import DEFAULT, Limits
+from scriba.broker.net.large_requests import DEFAULT, RequestLimits
 from scriba.broker.request import Context
 from scriba.errors import ErrorCode
 from scriba.groups.refusals import refused, refuses
@@ -66,7 +66,7 @@ class ApiEntry:
     refuse: Refuse
     finish: Finish = finish_plain
     """Makes of an encoded response, and of what it left holes for, what is sent."""
-    limits: Limits = DEFAULT
+    limits: RequestLimits = DEFAULT
     count: int = 0
     errors: int = 0
     large: int = 0

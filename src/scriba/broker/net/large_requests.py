@@ -69,7 +69,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RequestLimits:
     """What one request of an API may hold."""
 
     elements: int = ELEMENTS
@@ -87,16 +87,16 @@ class Limits:
     """Looks at the whole before it is cut; raises why all of it is refused."""
 
 
-_FEW: Final = Limits(elements=1_000, bytes=FEW_BYTES)
+_FEW: Final = RequestLimits(elements=1_000, bytes=FEW_BYTES)
 """For requests that ask for one thing, or for all, with a few filters."""
 
 
-def _flat(asked: str, told: str, **more: Any) -> Limits:
-    return Limits(cuts=(Cut((asked,), (told,)),), **more)
+def _flat(asked: str, told: str, **more: Any) -> RequestLimits:
+    return RequestLimits(cuts=(Cut((asked,), (told,)),), **more)
 
 
-def _by_topic(asked: str = "partitions", told: str = "partitions", **more: Any) -> Limits:
-    return Limits(cuts=(Cut(("topics", asked), ("topics", told)),), **more)
+def _by_topic(asked: str = "partitions", told: str = "partitions", **more: Any) -> RequestLimits:
+    return RequestLimits(cuts=(Cut(("topics", asked), ("topics", told)),), **more)
 
 
 def _itself(element: Any, _: Any = None) -> Hashable:
@@ -126,8 +126,8 @@ def _check_named_once(_: NodeSettings, request: Any) -> None:
 _OF_PARTITIONS: Final = 150_000
 """A hundred thousand partitions of fifty thousand topics."""
 
-LIMITS: Final[dict[ApiKey, Limits]] = {
-    ApiKey.PRODUCE: Limits(
+LIMITS: Final[dict[ApiKey, RequestLimits]] = {
+    ApiKey.PRODUCE: RequestLimits(
         elements=100_000,
         bytes_at_once=ANY_BYTES,
         cuts=(Cut(("topic_data", "partition_data"), ("responses", "partition_responses")),),
@@ -135,18 +135,18 @@ LIMITS: Final[dict[ApiKey, Limits]] = {
         part=200,
     ),
     # Partitions of a session, and as many that it forgets.
-    ApiKey.FETCH: Limits(elements=300_000),
+    ApiKey.FETCH: RequestLimits(elements=300_000),
     ApiKey.LIST_OFFSETS: _by_topic(
         elements=_OF_PARTITIONS,
         together=lambda asked, topic: (topic.name, asked.partition_index),
     ),
-    ApiKey.METADATA: Limits(elements=100_000),
+    ApiKey.METADATA: RequestLimits(elements=100_000),
     # Whoever describes all topics names each of them, for every page anew.
-    ApiKey.DESCRIBE_TOPIC_PARTITIONS: Limits(elements=100_000),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: RequestLimits(elements=100_000),
     # One commit is one batch of the offsets' topic, which takes some ten thousand of them.
-    ApiKey.OFFSET_COMMIT: Limits(elements=50_000),
+    ApiKey.OFFSET_COMMIT: RequestLimits(elements=50_000),
     ApiKey.TXN_OFFSET_COMMIT: _by_topic(elements=50_000, part=500),
-    ApiKey.OFFSET_FETCH: Limits(
+    ApiKey.OFFSET_FETCH: RequestLimits(
         elements=_OF_PARTITIONS,
         cuts=(
             Cut(("groups", "topics", "partition_indexes"), ("groups", "topics", "partitions")),
@@ -161,7 +161,7 @@ LIMITS: Final[dict[ApiKey, Limits]] = {
     ApiKey.DESCRIBE_PRODUCERS: _by_topic(
         "partition_indexes", elements=_OF_PARTITIONS, at_once=10, part=1, check=_check_named_once
     ),
-    ApiKey.DESCRIBE_LOG_DIRS: Limits(elements=_OF_PARTITIONS),
+    ApiKey.DESCRIBE_LOG_DIRS: RequestLimits(elements=_OF_PARTITIONS),
     ApiKey.FIND_COORDINATOR: _flat("coordinator_keys", "coordinators", elements=50_000),
     ApiKey.DESCRIBE_GROUPS: _flat("groups", "groups", elements=50_000, at_once=100),
     ApiKey.CONSUMER_GROUP_DESCRIBE: _flat("group_ids", "groups", elements=50_000, at_once=100),
@@ -175,7 +175,7 @@ LIMITS: Final[dict[ApiKey, Limits]] = {
         "topics", "topics", elements=50_000, together=_name, check=check_created
     ),
     ApiKey.CREATE_PARTITIONS: _flat("topics", "results", elements=50_000, together=_name),
-    ApiKey.DELETE_TOPICS: Limits(
+    ApiKey.DELETE_TOPICS: RequestLimits(
         elements=50_000,
         cuts=(Cut(("topics",), ("responses",)), Cut(("topic_names",), ("responses",))),
         together=lambda topic, _: topic if isinstance(topic, str) else (topic.name, topic.topic_id),
@@ -185,7 +185,7 @@ LIMITS: Final[dict[ApiKey, Limits]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _flat(
         "resources", "responses", elements=50_000, together=_resource
     ),
-    ApiKey.ELECT_LEADERS: Limits(
+    ApiKey.ELECT_LEADERS: RequestLimits(
         elements=_OF_PARTITIONS,
         cuts=(
             Cut(
@@ -193,16 +193,16 @@ LIMITS: Final[dict[ApiKey, Limits]] = {
             ),
         ),
     ),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: Limits(
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: RequestLimits(
         elements=_OF_PARTITIONS,
         cuts=(Cut(("topics", "partitions"), ("responses", "partitions")),),
     ),
-    ApiKey.LIST_PARTITION_REASSIGNMENTS: Limits(elements=_OF_PARTITIONS),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: RequestLimits(elements=_OF_PARTITIONS),
     # What a member owns, told when it joins.
-    ApiKey.CONSUMER_GROUP_HEARTBEAT: Limits(elements=120_000),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: RequestLimits(elements=120_000),
     # Subscriptions and assignments are payload.
-    ApiKey.JOIN_GROUP: Limits(elements=1_000, bytes_at_once=ANY_BYTES),
-    ApiKey.SYNC_GROUP: Limits(bytes_at_once=ANY_BYTES),
+    ApiKey.JOIN_GROUP: RequestLimits(elements=1_000, bytes_at_once=ANY_BYTES),
+    ApiKey.SYNC_GROUP: RequestLimits(bytes_at_once=ANY_BYTES),
     ApiKey.LEAVE_GROUP: _flat("members", "members"),
     ApiKey.LIST_GROUPS: _FEW,
     ApiKey.LIST_TRANSACTIONS: _FEW,
@@ -222,7 +222,7 @@ LIMITS: Final[dict[ApiKey, Limits]] = {
 """What is taken of each API. A hundred thousand partitions, or fifty thousand of what is described
 one by one, is more than the largest clusters hold; a broker that takes them is not held up."""
 
-DEFAULT: Final = Limits()
+DEFAULT: Final = RequestLimits()
 
 QUESTIONS: Final = frozenset(
     {
@@ -248,7 +248,7 @@ QUESTIONS: Final = frozenset(
 # ---- cutting ----
 
 
-def cut_of(limits: Limits, request: Message) -> Cut | None:
+def cut_of(limits: RequestLimits, request: Message) -> Cut | None:
     """How to cut this request; None if it cannot be."""
     for cut in limits.cuts:
         if getattr(request, cut.asked[0], None):
@@ -269,7 +269,7 @@ class Part:
     """How many structures, a topic for example, begin in the part before and go on in this one."""
 
 
-def parts(request: Message, limits: Limits, cut: Cut) -> Iterator[Part | None]:
+def parts(request: Message, limits: RequestLimits, cut: Cut) -> Iterator[Part | None]:
     """The request as several of about `limits.part` elements each; None for a step in between."""
     room = 0
     part: Part | None = None
@@ -293,7 +293,7 @@ def parts(request: Message, limits: Limits, cut: Cut) -> Iterator[Part | None]:
         yield part
 
 
-def _runs(request: Message, limits: Limits, path: Path) -> Iterator[Run | None]:
+def _runs(request: Message, limits: RequestLimits, path: Path) -> Iterator[Run | None]:
     """Elements that belong in one part; None for a step in between."""
     if limits.together is not None:
         yield from _together(request, path, limits.together)

@@ -19,7 +19,7 @@ SCRATCH_BYTES: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ConnectionLimits:
     max_request_bytes: int
     max_connections: int
     max_connections_per_ip: int
@@ -38,7 +38,7 @@ class Server:
         self,
         net: Net,
         clock: Clock,
-        limits: Limits,
+        limits: ConnectionLimits,
         handle: Handle,
         note: Note,
         spoil: Spoil | None = None,
