@@ -27,7 +27,7 @@ from scriba.broker.fastpath.fetch import FetchLanes
 from scriba.broker.fastpath.ports import FastPathSwitch
 from scriba.broker.fastpath.produce import ProduceLanes
 from scriba.broker.handlers.ports import Broker
-from scriba.broker.net.answers import CloseConnection, Kept, LargeAnswer, Parked, Parts, Unsent
+from scriba.broker.net.answers import CloseConnection, KeptFrame, LargeAnswer, Parked, Parts, Unsent
 from scriba.broker.net.api_entry import ApiEntry, refusal
 from scriba.broker.net.connection import Connection
 from scriba.broker.net.large_requests import (
@@ -164,7 +164,7 @@ class Dispatch:
         self,
         api: ApiEntry,
         connection: Connection,
-        kept: Kept,
+        kept: KeptFrame,
         start: int,
         header: RequestHeader,
     ) -> Parts | None:
@@ -209,7 +209,7 @@ class Dispatch:
         return answer  # type: ignore[no-any-return]
 
     async def _decode_large(
-        self, api: ApiEntry, kept: Kept, start: int, version: int, pace: Pace
+        self, api: ApiEntry, kept: KeptFrame, start: int, version: int, pace: Pace
     ) -> Message:
         limit = api.limits.elements
         try:

@@ -40,7 +40,7 @@ class Parked:
         self.pipelined = pipelined
 
 
-class Kept:
+class KeptFrame:
     """A frame that stays readable after its handler has returned, until it is given back."""
 
     __slots__ = ("_give", "view")

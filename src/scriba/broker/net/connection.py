@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scriba.broker.net.answers import (
     CloseConnection,
-    Kept,
+    KeptFrame,
     Parked,
     Part,
     Parts,
@@ -343,12 +343,12 @@ class Connection:
             self._lent = None
             self._server.pool.give(frame)
 
-    def keep_frame(self, frame: memoryview) -> Kept:
+    def keep_frame(self, frame: memoryview) -> KeptFrame:
         """Keeps the frame that is being handled for as long as it takes to read it in slices."""
         lent, self._lent = self._lent, None
         if lent is None:
-            return Kept(memoryview(bytearray(frame)), _nothing)
-        return Kept(frame[:], partial(self._server.pool.give, lent))
+            return KeptFrame(memoryview(bytearray(frame)), _nothing)
+        return KeptFrame(frame[:], partial(self._server.pool.give, lent))
 
     def leave_frame(self) -> None:
         """Leaves the frame and its buffer to the request (`Deferred.keeps_frame`)."""
