@@ -375,7 +375,7 @@ def holders(node: Node) -> dict[str, Any]:
         "Counters": node.counters,
         "NetworkCounters": node.server.counters,
         "CoordinatorCounters": node.group_coordinators.counts,
-        "CleanerGauges": node.cleaning.gauges,
+        "CleanerGauges": node.log_cleaner.gauges,
         "ApiEntry": node.dispatch.table[ApiKey.FETCH],
         "BufferPool": node.server.pool,
     }
