@@ -19,37 +19,39 @@ from scriba.spark.progress import lag
 from scriba.spark.reading.positions import (
     Positions,
     Range,
-    Spot,
-    admit,
+    TopicOffsets,
     cap,
-    compare,
+    find_losses,
     from_json,
+    limit_rate,
     pack,
     ranges,
-    settle,
+    resume_positions,
     split,
     to_json,
     total,
-    without_place,
+    unread_partitions,
 )
 from scriba.spark.sessions import official, session, with_deep_stack
 from scriba.spark.writing.exactly_once import check_disjoint
 from scriba.spark.writing.on_driver import SmallBatches
-from scriba.spark.writing.partitioning import Placing, by_topic
+from scriba.spark.writing.partitioning import RowPartitioner, by_topic
 from scriba.spark.writing.task_writer import TaskRepeated, Written
 
 BASE = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "orders"}
 
 offsets = st.dictionaries(st.integers(0, 5), st.integers(0, 1000), min_size=1)
 positions = st.dictionaries(
-    st.sampled_from(["a", "b", "c"]), offsets.map(lambda found: Spot("id", found)), min_size=1
+    st.sampled_from(["a", "b", "c"]),
+    offsets.map(lambda found: TopicOffsets("id", found)),
+    min_size=1,
 )
 
 
 def ahead(start: Positions, steps: list[int]) -> Positions:
     """Further on in every partition."""
     return {
-        topic: Spot(spot.id, {p: o + steps[p] for p, o in spot.offsets.items()})
+        topic: TopicOffsets(spot.id, {p: o + steps[p] for p, o in spot.offsets.items()})
         for topic, spot in start.items()
     }
 
@@ -60,8 +62,8 @@ steps = st.lists(st.integers(0, 500), min_size=6, max_size=6)
 def test_names_are_read_without_case_and_defaults_are_the_connectors() -> None:
     found = read_options({"KAFKA.bootstrap.servers": "h:1", "SUBSCRIBE": "a, b,a"}, streaming=True)
     assert found.subscription.topics == ("a", "b")
-    assert (found.start.everywhere, found.fail_on_data_loss, found.headers) == (LATEST, True, False)
-    assert read_options(BASE, streaming=False).start.everywhere == EARLIEST
+    assert (found.start.for_all, found.fail_on_data_loss, found.headers) == (LATEST, True, False)
+    assert read_options(BASE, streaming=False).start.for_all == EARLIEST
     committed = read_options({**BASE, "kafka.isolation.level": "read_committed"}, streaming=True)
     assert committed.isolation is Isolation.READ_COMMITTED
 
@@ -152,7 +154,7 @@ def test_admission_takes_all_it_may_and_never_goes_back(
     start: Positions, further: list[int], most: int
 ) -> None:
     end = ahead(start, further)
-    admitted = admit(start, end, most)
+    admitted = limit_rate(start, end, most)
     assert total(start, admitted) == min(most, total(start, end))
     for topic, spot in admitted.items():
         for partition, offset in spot.offsets.items():
@@ -232,9 +234,13 @@ def test_the_driver_takes_batches_after_small_ones_and_learns_from_what_was_too_
 
 
 def test_what_went_missing_is_told_with_what_to_do() -> None:
-    known = {"a": Spot("1", {0: 5, 1: 5}), "b": Spot("2", {0: 1}), "c": Spot("3", {0: 9, 1: 0})}
-    now = {"a": Spot("9", {0: 5, 1: 5}), "c": Spot("3", {0: 8})}
-    told = [loss.what for loss in compare(known, now)]
+    known = {
+        "a": TopicOffsets("1", {0: 5, 1: 5}),
+        "b": TopicOffsets("2", {0: 1}),
+        "c": TopicOffsets("3", {0: 9, 1: 0}),
+    }
+    now = {"a": TopicOffsets("9", {0: 5, 1: 5}), "c": TopicOffsets("3", {0: 8})}
+    told = [loss.what for loss in find_losses(known, now)]
     assert [text.split(" ")[1] if text.startswith("topic") else text for text in told] == [
         "a",
         "b",
@@ -244,36 +250,39 @@ def test_what_went_missing_is_told_with_what_to_do() -> None:
 
 
 def test_reading_goes_on_where_it_was_and_new_places_begin_at_their_beginning() -> None:
-    known = {"a": Spot("1", {0: 5}), "gone": Spot("2", {0: 1})}
-    now = {"a": Spot("1", {0: 9, 1: 3}), "new": Spot("4", {0: 30})}
-    assert without_place(known, now) == [("new", 0)]
+    known = {"a": TopicOffsets("1", {0: 5}), "gone": TopicOffsets("2", {0: 1})}
+    now = {"a": TopicOffsets("1", {0: 9, 1: 3}), "new": TopicOffsets("4", {0: 30})}
+    assert unread_partitions(known, now) == [("new", 0)]
     begins = {TopicPartition("new", 0): 20}
-    assert settle(known, now, begins) == {"a": Spot("1", {0: 5, 1: 0}), "new": Spot("4", {0: 20})}
-    assert cap(now, {"a": Spot("1", {0: 7})}) == {"a": Spot("1", {0: 7})}
+    assert resume_positions(known, now, begins) == {
+        "a": TopicOffsets("1", {0: 5, 1: 0}),
+        "new": TopicOffsets("4", {0: 20}),
+    }
+    assert cap(now, {"a": TopicOffsets("1", {0: 7})}) == {"a": TopicOffsets("1", {0: 7})}
 
 
 def test_the_same_range_of_a_topic_made_anew_begins_at_zero() -> None:
-    start, end = {"a": Spot("1", {0: 5})}, {"a": Spot("2", {0: 3})}
+    start, end = {"a": TopicOffsets("1", {0: 5})}, {"a": TopicOffsets("2", {0: 3})}
     assert ranges(start, end) == [Range("a", "2", 0, 0, 3)]
 
 
 def test_rows_without_a_key_stay_together_and_unknown_topics_are_refused() -> None:
-    placing, nobody = Placing({"a": 3}, 1), pa.nulls(4, pa.binary())
-    assert placing.places("a", 4, nobody, None).to_pylist() == [1] * 4
-    assert placing.places("a", 2, None, None).to_pylist() == [2] * 2
+    partitioner, nobody = RowPartitioner({"a": 3}, 1), pa.nulls(4, pa.binary())
+    assert partitioner.partitions("a", 4, nobody, None).to_pylist() == [1] * 4
+    assert partitioner.partitions("a", 2, None, None).to_pylist() == [2] * 2
     with pytest.raises(RecordError, match="topics"):
-        placing.places("b", 1, None, None)
+        partitioner.partitions("b", 1, None, None)
     with pytest.raises(RecordError, match="partition 3"):
-        placing.places("a", 2, None, pa.array([0, 3], pa.int32()))
+        partitioner.partitions("a", 2, None, pa.array([0, 3], pa.int32()))
 
 
 def test_rows_go_to_the_partition_they_name_or_to_that_of_their_key() -> None:
     keys = [b"one", None, b"", b"two"]
     own = pa.array([None, None, 1, None], pa.int32())
-    placing = Placing({"a": 5}, 3)
-    found = placing.places("a", 3, pa.array([b"before", *keys], pa.binary())[1:4], own[:3])
+    partitioner = RowPartitioner({"a": 5}, 3)
+    found = partitioner.partitions("a", 3, pa.array([b"before", *keys], pa.binary())[1:4], own[:3])
     assert found.to_pylist() == [by_key(b"one", 5), 3, 1]
-    assert placing.places("a", 4, None, pa.array([4, 0, 4, 2], pa.int32())).to_pylist() == [
+    assert partitioner.partitions("a", 4, None, pa.array([4, 0, 4, 2], pa.int32())).to_pylist() == [
         4,
         0,
         4,
@@ -295,18 +304,18 @@ WORKER = """
 import sys
 from scriba.records.batch import Record, encode_batch
 from scriba.records.header import read_header
-from scriba.spark.writing.partitioning import Placing, by_topic, in_runs
+from scriba.spark.writing.partitioning import RowPartitioner, by_topic, in_runs
 from scriba.spark.reading.positions import Range
-from scriba.spark.reading.fetching import Columns, Section
+from scriba.spark.reading.fetching import Columns, VisibleBatch
 from scriba.spark.reading.source import arrow_schema
 import scriba.spark.writing.exactly_once
 
 batch = encode_batch([Record(0, 0, b"key", b"value", ()), Record(1, 0, None, None, ())])
 columns = Columns(Range("orders", "id", 3, 0, 2))
-columns.add(Section(memoryview(batch), read_header(batch), 0, 2))
+columns.add(VisibleBatch(memoryview(batch), read_header(batch), 0, 2))
 rows = columns.take(arrow_schema(False))
 (name, part), = by_topic(rows, None)
-order, runs = in_runs(Placing({name: 4}, 0).places(name, 2, part.column("key"), None))
+order, runs = in_runs(RowPartitioner({name: 4}, 0).partitions(name, 2, part.column("key"), None))
 print(rows.column("topic").to_pylist(), rows.column("partition").to_pylist(), len(order))
 print("pandas" in sys.modules)
 """

@@ -70,7 +70,7 @@ SINK: Final = (
 STREAM_SINK: Final = (*TARGETS, "checkpointLocation", "queryName")
 """Spark gives a stream's writer its own options too."""
 
-ELSEWHERE: Final[Mapping[str, str]] = {
+UNSUPPORTED: Final[Mapping[str, str]] = {
     "groupIdPrefix": "no group is joined to read; groupId names the one that progress is told to",
     "kafkaConsumer.pollTimeoutMs": "use kafka.default.api.timeout.ms",
     "fetchOffset.numRetries": "requests are retried for kafka.default.api.timeout.ms",
@@ -87,7 +87,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
 }
 """Names that mean something to Spark's or Kafka's code, with what to do here."""
 
-_ELSEWHERE: Final = {name.lower(): (name, reason) for name, reason in ELSEWHERE.items()}
+_UNSUPPORTED: Final = {name.lower(): (name, reason) for name, reason in UNSUPPORTED.items()}
 
 _DURATION: Final = re.compile(r"(\d+)\s*(ms|milliseconds?|s|seconds?|m|minutes?|h|hours?|d|days?)")
 _UNIT_MS: Final = {"ms": 1, "mi": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -106,13 +106,13 @@ Offsets = Mapping[str, Mapping[int, int]]
 
 
 @dataclass(frozen=True)
-class Place:
+class OffsetChoice:
     """Where to begin or end: one word for all partitions, or one for each."""
 
-    everywhere: int | None = None
-    """LATEST, EARLIEST, or with `by_time` a timestamp."""
-    each: Offsets = field(default_factory=dict)
-    by_time: bool = False
+    for_all: int | None = None
+    """LATEST, EARLIEST, or with `by_timestamp` a timestamp."""
+    by_partition: Offsets = field(default_factory=dict)
+    by_timestamp: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,9 @@ class ReadOptions:
     client: Mapping[str, str]
     """Settings of the consumer, by Kafka's names."""
     subscription: Subscription
-    start: Place
-    end: Place
-    later_than_all: str
+    start: OffsetChoice
+    end: OffsetChoice
+    timestamp_strategy: str
     """What a starting timestamp later than every record means: `error` or `latest`."""
     headers: bool
     fail_on_data_loss: bool
@@ -151,7 +151,7 @@ class ReadOptions:
     max_offsets: int | None = None
     min_offsets: int | None = None
     max_delay_ms: int = 15 * 60_000
-    in_step: bool = False
+    align_by_timestamp: bool = False
     """Whether partitions of a backlog are read up to the same time, and not by their sizes."""
     group: str | None = None
     max_on_driver: int = 0
@@ -161,7 +161,7 @@ class ReadOptions:
         return ConsumerSettings.build(self.client, {})
 
 
-class _Given:
+class _OptionReader:
     """The options as given, by lower-case name: Spark hands them over like that."""
 
     def __init__(self, options: Mapping[str, str], known: tuple[str, ...]) -> None:
@@ -169,8 +169,8 @@ class _Given:
         allowed = {name.lower(): name for name in known}
         for given in options:
             name = given.lower()
-            if name in _ELSEWHERE:
-                spelled, reason = _ELSEWHERE[name]
+            if name in _UNSUPPORTED:
+                spelled, reason = _UNSUPPORTED[name]
                 raise fail(spelled, f"{reason}; leave it out")
             if name not in allowed and not name.startswith(PREFIX):
                 match = nearest(name, allowed)
@@ -210,7 +210,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         if name.lower() in (given.lower() for given in options):
             kind = "batch" if streaming else "streaming"
             raise fail(name, f"means something only in a {kind} query; leave it out")
-    given = _Given(options, (*COMMON, *(STREAM_ONLY if streaming else BATCH_ONLY)))
+    given = _OptionReader(options, (*COMMON, *(STREAM_ONLY if streaming else BATCH_ONLY)))
     client = given.client()
     group = client.pop("group.id", None)
     if group is not None and not streaming:
@@ -229,7 +229,7 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         subscription=_subscription(given),
         start=_start(given, streaming),
         end=_end(given),
-        later_than_all=_strategy(given),
+        timestamp_strategy=_strategy(given),
         headers=given.flag("includeHeaders", False),
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         isolation=Isolation.READ_COMMITTED if committed else Isolation.READ_UNCOMMITTED,
@@ -238,13 +238,13 @@ def read_options(options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         max_offsets=largest,
         min_offsets=smallest,
         max_delay_ms=_duration(given, "maxTriggerDelay", 15 * 60_000),
-        in_step=given.flag("alignByTimestamp", False),
+        align_by_timestamp=given.flag("alignByTimestamp", False),
         group=group or given.text("groupId"),
         max_on_driver=_on_driver(given),
     )
 
 
-def _subscription(given: _Given) -> Subscription:
+def _subscription(given: _OptionReader) -> Subscription:
     chosen = [name for name in STRATEGIES if given.text(name) is not None]
     if len(chosen) != 1:
         told = " and ".join(chosen) or "none"
@@ -269,47 +269,47 @@ def _subscription(given: _Given) -> Subscription:
     return Subscription(partitions={t: tuple(sorted(set(p))) for t, p in document.items()})
 
 
-def _start(given: _Given, streaming: bool) -> Place:
+def _start(given: _OptionReader, streaming: bool) -> OffsetChoice:
     """A timestamp for all wins over one for each partition, that over an offset."""
     time = given.number("startingTimestamp", 0)
     if time is not None:
-        return Place(everywhere=time, by_time=True)
+        return OffsetChoice(for_all=time, by_timestamp=True)
     name = "startingOffsetsByTimestamp"
     if (text := given.text(name)) is not None:
-        return Place(each=_offsets(name, text, 0), by_time=True)
+        return OffsetChoice(by_partition=_offsets(name, text, 0), by_timestamp=True)
     name = "startingOffsets"
     text = given.text(name) or ("latest" if streaming else "earliest")
     if text.strip().lower() == "latest" and not streaming:
         raise fail(name, "a batch query that starts at the end reads nothing; give another place")
-    place = _place(name, text)
-    if not streaming and any(LATEST in each.values() for each in place.each.values()):
+    choice = _offset_choice(name, text)
+    if not streaming and any(LATEST in each.values() for each in choice.by_partition.values()):
         raise fail(name, "-1 (the end) is no place to start a batch query")
-    return place
+    return choice
 
 
-def _end(given: _Given) -> Place:
+def _end(given: _OptionReader) -> OffsetChoice:
     time = given.number("endingTimestamp", 0)
     if time is not None:
-        return Place(everywhere=time, by_time=True)
+        return OffsetChoice(for_all=time, by_timestamp=True)
     name = "endingOffsetsByTimestamp"
     if (text := given.text(name)) is not None:
-        return Place(each=_offsets(name, text, 0), by_time=True)
+        return OffsetChoice(by_partition=_offsets(name, text, 0), by_timestamp=True)
     name = "endingOffsets"
     text = given.text(name) or "latest"
     if text.strip().lower() == "earliest":
         raise fail(name, "a query that ends at the beginning reads nothing; give another place")
-    place = _place(name, text)
-    if any(EARLIEST in each.values() for each in place.each.values()):
+    choice = _offset_choice(name, text)
+    if any(EARLIEST in each.values() for each in choice.by_partition.values()):
         raise fail(name, "-2 (the beginning) is no place to end")
-    return place
+    return choice
 
 
-def _on_driver(given: _Given) -> int:
+def _on_driver(given: _OptionReader) -> int:
     found = given.number(ON_DRIVER, 0)
     return DEFAULT_ON_DRIVER if found is None else found
 
 
-def _strategy(given: _Given) -> str:
+def _strategy(given: _OptionReader) -> str:
     name = "startingOffsetsByTimestampStrategy"
     text = (given.text(name) or "error").strip().lower()
     if text not in ("error", "latest"):
@@ -317,11 +317,11 @@ def _strategy(given: _Given) -> str:
     return text
 
 
-def _place(name: str, text: str) -> Place:
+def _offset_choice(name: str, text: str) -> OffsetChoice:
     word = text.strip().lower()
     if word in ("earliest", "latest"):
-        return Place(everywhere=EARLIEST if word == "earliest" else LATEST)
-    return Place(each=_offsets(name, text, EARLIEST))
+        return OffsetChoice(for_all=EARLIEST if word == "earliest" else LATEST)
+    return OffsetChoice(by_partition=_offsets(name, text, EARLIEST))
 
 
 def _offsets(name: str, text: str, least: int) -> Offsets:
@@ -351,7 +351,7 @@ def _whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _duration(given: _Given, name: str, default: int) -> int:
+def _duration(given: _OptionReader, name: str, default: int) -> int:
     text = given.text(name)
     if text is None:
         return default
@@ -396,7 +396,7 @@ def write_options(
         for name in SINK:
             if name not in (*TARGETS, *STREAM_SINK) and name.lower() in map(str.lower, options):
                 raise fail(name, "means something only to scriba.spark.ExactlyOnceSink; use that")
-    given = _Given(options, SINK if exactly_once else STREAM_SINK if streaming else TARGETS)
+    given = _OptionReader(options, SINK if exactly_once else STREAM_SINK if streaming else TARGETS)
     client = given.client()
     client.setdefault("client.id", "scriba-spark")
     client.setdefault("batch.size", str(DEFAULT_BATCH_BYTES))

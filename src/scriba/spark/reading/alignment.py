@@ -13,7 +13,7 @@ from typing import Final
 from scriba.client.cluster import Cluster
 from scriba.client.consuming.list_offsets import list_offsets
 from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
-from scriba.spark.reading.positions import Positions, admit, ranges, total
+from scriba.spark.reading.positions import Positions, limit_rate, ranges, total
 
 STEP_MS: Final = 1000
 """Partitions are this close to each other; what is left of a batch is shared out within it."""
@@ -22,7 +22,7 @@ FULL: Final = 0.8
 LAST_MS: Final = 1 << 62
 
 
-async def in_step(
+async def align_by_timestamp(
     cluster: Cluster,
     begin: Positions,
     end: Positions,
@@ -58,7 +58,7 @@ async def in_step(
             low, low_ms = there, middle_ms
     if total(begin, low) >= FULL * most:
         return low
-    return admit(low, high, most - total(begin, low))
+    return limit_rate(low, high, most - total(begin, low))
 
 
 def before(

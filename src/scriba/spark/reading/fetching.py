@@ -78,14 +78,14 @@ for no more than one long range does."""
 
 _BY_TOPIC_ID: Final = 13
 _NO_SESSION: Final = -1
-_OTHER_TOPIC: Final = frozenset(
+_GONE_OR_RECREATED: Final = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INCONSISTENT_TOPIC_ID,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
 )
-_QUIET: Final = 2
+_EMPTY_FETCHES: Final = 2
 """Answers without a batch below the end after which there is none; one may be a follower's."""
 
 _BYTES_SLACK: Final = 1.1
@@ -101,7 +101,7 @@ class DataLoss(Exception):
         super().__init__(f"{what}; {fix}, or set failOnDataLoss=false to go on with what there is")
 
 
-class Answer(NamedTuple):
+class FetchedRecords(NamedTuple):
     data: memoryview
     aborted: Sequence[AbortedTransaction]
     offset: int
@@ -129,10 +129,10 @@ class RangeReader:
         self._limit_ms = limit_ms or settings.default_api_timeout_ms
         self._offset = part.start
         self._record_bytes = float(RECORD_BYTES)
-        self._quiet = 0
+        self._empty_fetches = 0
         self._ahead: asyncio.Future[FetchResponse] | None = None
 
-    def __iter__(self) -> Iterator[Answer]:
+    def __iter__(self) -> Iterator[FetchedRecords]:
         while (answer := self._link.run(self._next())) is not None:
             yield answer
 
@@ -156,7 +156,7 @@ class RangeReader:
             except ClientError as failure:
                 log.debug("%s: not read ahead: %s", self._part.where, failure)
 
-    async def _next(self) -> Answer | None:
+    async def _next(self) -> FetchedRecords | None:
         """The next records; None at the end of the range."""
         limit = self._limit_ms
         what = f"reading {self._part.where}"
@@ -172,7 +172,7 @@ class RangeReader:
                 return answer
         return None
 
-    async def _fetch(self) -> Answer | None:
+    async def _fetch(self) -> FetchedRecords | None:
         """One try. None when there was nothing to take, or the place to read has moved."""
         where = self._part.where
         try:
@@ -188,8 +188,8 @@ class RangeReader:
             if refused.code == ErrorCode.OFFSET_OUT_OF_RANGE:
                 await self._out_of_range()
                 return None
-            if refused.code in _OTHER_TOPIC:
-                if await self._is_other():
+            if refused.code in _GONE_OR_RECREATED:
+                if await self._is_gone_or_recreated():
                     raise self._recreated() from refused
                 refused.retriable = True  # this broker has not heard of the topic yet
             raise
@@ -198,20 +198,20 @@ class RangeReader:
             raise
         return await self._advance(said)
 
-    async def _advance(self, said: PartitionData) -> Answer | None:
+    async def _advance(self, said: PartitionData) -> FetchedRecords | None:
         """Steps over what came, and asks for what comes next before this is decoded."""
         data, offset, end = said.records, self._offset, self._part.end
         if not isinstance(data, memoryview) or not data:
             data = memoryview(b"")
         following = max((header.next_offset for _, header in walk(data)), default=offset)
         if following <= offset:
-            self._quiet += 1
+            self._empty_fetches += 1
             committed = self._isolation is Isolation.READ_COMMITTED
             bound = said.last_stable_offset if committed else said.high_watermark
-            if self._quiet >= _QUIET and bound >= end:
+            if self._empty_fetches >= _EMPTY_FETCHES and bound >= end:
                 self._offset = end  # compaction left nothing up to there
             return None
-        self._quiet = 0
+        self._empty_fetches = 0
         self._record_bytes = _BYTES_SLACK * len(data) / (following - offset)
         self._offset = following
         if following < end:
@@ -219,11 +219,11 @@ class RangeReader:
                 self._ahead = await self._post(following)
             except ClientError as failure:
                 log.debug("%s: not read ahead: %s", self._part.where, failure)
-        return Answer(data, said.aborted_transactions or (), offset)
+        return FetchedRecords(data, said.aborted_transactions or (), offset)
 
     async def _post(self, offset: int) -> "asyncio.Future[FetchResponse]":
         part, settings, cluster = self._part, self._settings, self._cluster
-        if part.topic not in cluster.topics and await self._is_other():
+        if part.topic not in cluster.topics and await self._is_gone_or_recreated():
             raise self._recreated()
         topic = cluster.topics[part.topic]
         leader = topic.partitions.get(part.partition)
@@ -232,7 +232,7 @@ class RangeReader:
             raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, about=str(part.where))
         connection: Connection = await cluster.connect(leader.leader, "fetch")
         version = connection.version(FetchRequest)
-        if version < _BY_TOPIC_ID and await self._is_other():
+        if version < _BY_TOPIC_ID and await self._is_gone_or_recreated():
             raise self._recreated()
         request = FetchRequest(
             max_wait_ms=settings.fetch_max_wait_ms,
@@ -261,7 +261,7 @@ class RangeReader:
 
     # -- what is not there any more --------------------------------------------------------------
 
-    async def _is_other(self) -> bool:
+    async def _is_gone_or_recreated(self) -> bool:
         """Whether the topic of this name is another one by now, or there is none.
 
         A broker that has not heard of the topic yet says the same, so it is asked several times.
@@ -309,7 +309,7 @@ class RangeReader:
         self._offset = min(begins, part.end)
 
 
-class Section(NamedTuple):
+class VisibleBatch(NamedTuple):
     """A batch that the application may see, and which of its offsets."""
 
     data: memoryview
@@ -323,11 +323,11 @@ class Columns:
 
     def __init__(self, part: Range) -> None:
         self._columns = implementation.chosen.Columns()
-        self._topic = Repeated(part.topic)
+        self._topic = ConstantColumn(part.topic)
         self._partition = struct.pack("=i", part.partition)
         self._partitions = b""
 
-    def add(self, section: Section) -> bool:
+    def add(self, section: VisibleBatch) -> bool:
         """Whether there are enough."""
         data, header, first, end = section
         rows = self._columns.add(
@@ -364,7 +364,7 @@ class Columns:
         return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-class Repeated:
+class ConstantColumn:
     """One text for any number of rows.
 
     Its buffers serve all batches. Arrow's own way makes a scalar first, and for a scalar it loads
@@ -402,9 +402,9 @@ class ColumnsWithHeaders(Columns):
         super().__init__(part)
         self._headers: list[Any] = []
 
-    def add(self, section: Section) -> bool:
+    def add(self, section: VisibleBatch) -> bool:
         data, _, first, end = section
-        with uncollected():
+        with gc_paused():
             self._headers += [
                 [{"key": k, "value": v} for k, v in record.headers] if record.headers else None
                 for record in decode_records(data)
@@ -417,13 +417,13 @@ class ColumnsWithHeaders(Columns):
 
         field = schema.field("headers")
         rows, self._headers = self._headers, []
-        with uncollected():
+        with gc_paused():
             column = pa.array(rows, field.type)
         plain = super().take(schema.remove(schema.get_field_index("headers")))
         return pa.RecordBatch.from_arrays([*plain.columns, column], schema=schema)
 
 
-class Visible:
+class VisibleBatches:
     """What of a range's batches the application may see."""
 
     def __init__(self, part: Range, committed: bool, check_crcs: bool) -> None:
@@ -431,7 +431,7 @@ class Visible:
         self._committed = committed
         self._check_crcs = check_crcs
 
-    def sections(self, answer: Answer) -> Iterator[Section]:
+    def sections(self, answer: FetchedRecords) -> Iterator[VisibleBatch]:
         """What may be seen of an answer, batch by batch."""
         aborting = [(a.first_offset, a.producer_id) for a in answer.aborted]
         heapify(aborting)
@@ -456,7 +456,7 @@ class Visible:
                     continue
             elif header.is_control:
                 continue
-            yield Section(batch, header, first, end)
+            yield VisibleBatch(batch, header, first, end)
 
 
 def _ends_in_abort(batch: memoryview) -> bool:
@@ -479,7 +479,9 @@ def read(
     for part in parts:
         link.run(_begin(readers, settings.max_partition_fetch_bytes))
         reader = readers.popleft()
-        visible = Visible(part, settings.isolation_level == "read_committed", settings.check_crcs)
+        visible = VisibleBatches(
+            part, settings.isolation_level == "read_committed", settings.check_crcs
+        )
         columns = ColumnsWithHeaders(part) if headers else Columns(part)
         yield from _rows(reader, visible, columns, schema)
 
@@ -495,7 +497,7 @@ async def _begin(readers: Iterable[RangeReader], most_bytes: int) -> None:
 
 
 def _rows(
-    reader: RangeReader, visible: Visible, columns: Columns, schema: "pa.Schema"
+    reader: RangeReader, visible: VisibleBatches, columns: Columns, schema: "pa.Schema"
 ) -> "Iterator[pa.RecordBatch]":
     for answer in reader:
         sections = visible.sections(answer)
@@ -513,7 +515,7 @@ def _rows(
 
 
 @contextlib.contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """No search for cycles meanwhile: it takes half the time of decoding and finds nothing, as
     records are tuples of bytes and die by their count."""
     enabled = gc.isenabled()

@@ -13,30 +13,37 @@ from scriba.client.cluster import Cluster
 from scriba.client.consuming.list_offsets import look_up
 from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
 from scriba.errors import ErrorCode, error_code
-from scriba.spark.options import EARLIEST, LATEST, OptionError, Place, ReadOptions, Subscription
-from scriba.spark.reading.positions import Positions, Spot
+from scriba.spark.options import (
+    EARLIEST,
+    LATEST,
+    OffsetChoice,
+    OptionError,
+    ReadOptions,
+    Subscription,
+)
+from scriba.spark.reading.positions import Positions, TopicOffsets
 from scriba.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from scriba.wire.uuids import to_text
 
 
-class Shape(NamedTuple):
+class Topic(NamedTuple):
     """A topic as it is now."""
 
     id: str
     partitions: tuple[int, ...]
 
 
-Shapes = Mapping[str, Shape]
+Topics = Mapping[str, Topic]
 
 
 class TopicGone(ClientError):
     """A topic, or a partition, that was there when it was looked up and is not any more."""
 
 
-async def shapes(cluster: Cluster, wanted: Subscription, timeout_ms: int) -> Shapes:
+async def describe_topics(cluster: Cluster, wanted: Subscription, timeout_ms: int) -> Topics:
     """The topics that are subscribed to and exist."""
     answer = await cluster.retry(lambda: _metadata(cluster, wanted), timeout_ms, "the topics")
-    found: dict[str, Shape] = {}
+    found: dict[str, Topic] = {}
     for topic in answer.topics:
         if topic.name is None or not wanted.wants(topic.name):
             continue
@@ -49,7 +56,7 @@ async def shapes(cluster: Cluster, wanted: Subscription, timeout_ms: int) -> Sha
         indexes = sorted(p.partition_index for p in topic.partitions)
         if topic.name in wanted.partitions:
             indexes = [p for p in indexes if p in wanted.partitions[topic.name]]
-        found[topic.name] = Shape(to_text(topic.topic_id), tuple(indexes))
+        found[topic.name] = Topic(to_text(topic.topic_id), tuple(indexes))
     return found
 
 
@@ -63,7 +70,7 @@ async def _metadata(cluster: Cluster, wanted: Subscription) -> MetadataResponse:
     return await connection.request(request, MetadataResponse)
 
 
-def demand(wanted: Subscription, found: Shapes) -> None:
+def require_all(wanted: Subscription, found: Topics) -> None:
     """OptionError for a topic or partition that was named and is not there."""
     for topic in wanted.names:
         if topic not in found:
@@ -73,8 +80,10 @@ def demand(wanted: Subscription, found: Shapes) -> None:
                 raise OptionError(f"{topic} has no partition {partition}; check option assign")
 
 
-def everywhere(found: Shapes) -> list[TopicPartition]:
-    return [TopicPartition(topic, p) for topic, shape in found.items() for p in shape.partitions]
+def all_partitions(found: Topics) -> list[TopicPartition]:
+    return [
+        TopicPartition(topic, p) for topic, described in found.items() for p in described.partitions
+    ]
 
 
 async def ask(
@@ -87,18 +96,18 @@ async def ask(
 
     async def attempt() -> dict[TopicPartition, OffsetAndTimestamp | None]:
         rest = {where: target for where, target in wanted.items() if where not in done}
-        await _picture(cluster, {where.topic for where in rest})
+        await _ensure_metadata(cluster, {where.topic for where in rest})
         found = await look_up(cluster, rest, isolation)
         done.update(found.offsets)
         if found.failures:
-            await _missing(cluster, list(found.failures))
+            await _raise_if_gone(cluster, list(found.failures))
             raise min(found.failures.values(), key=lambda failure: failure.retriable)
         return {where: done[where] for where in wanted}
 
     return await cluster.retry(attempt, timeout_ms, "the offsets")
 
 
-async def _picture(cluster: Cluster, topics: Iterable[str]) -> None:
+async def _ensure_metadata(cluster: Cluster, topics: Iterable[str]) -> None:
     """Has these topics in the cluster's picture, if they are there at all."""
     for topic in topics:
         cluster.want(topic)
@@ -107,7 +116,7 @@ async def _picture(cluster: Cluster, topics: Iterable[str]) -> None:
         await cluster.next_update()
 
 
-async def _missing(cluster: Cluster, asked: Iterable[TopicPartition]) -> None:
+async def _raise_if_gone(cluster: Cluster, asked: Iterable[TopicPartition]) -> None:
     """TopicGone if one of these is not there, going by what the cluster says now."""
     names = tuple(sorted({where.topic for where in asked}))
     answer = await _metadata(cluster, Subscription(topics=names))
@@ -129,34 +138,38 @@ def _whole(answer: MetadataResponse) -> set[str]:
     return {topic.name or "" for topic in answer.topics if not topic.error_code}
 
 
-async def ends(cluster: Cluster, found: Shapes, isolation: Isolation, timeout_ms: int) -> Positions:
+async def ends(cluster: Cluster, found: Topics, isolation: Isolation, timeout_ms: int) -> Positions:
     """Where every log ends: its high watermark, or its last stable offset for read_committed."""
-    return gather(found, await named(cluster, everywhere(found), LATEST, isolation, timeout_ms))
+    return as_positions(
+        found, await log_bounds(cluster, all_partitions(found), LATEST, isolation, timeout_ms)
+    )
 
 
-async def named(
+async def log_bounds(
     cluster: Cluster,
     partitions: Iterable[TopicPartition],
-    place: int,
+    bound: int,
     isolation: Isolation,
     timeout_ms: int,
 ) -> dict[TopicPartition, int]:
     """The beginnings or ends of logs."""
-    said = await ask(cluster, dict.fromkeys(partitions, place), isolation, timeout_ms)
+    said = await ask(cluster, dict.fromkeys(partitions, bound), isolation, timeout_ms)
     return {where: at.offset for where, at in said.items() if at is not None}
 
 
-def gather(found: Shapes, offsets: Mapping[TopicPartition, int]) -> Positions:
+def as_positions(found: Topics, offsets: Mapping[TopicPartition, int]) -> Positions:
     return {
-        topic: Spot(shape.id, {p: offsets[TopicPartition(topic, p)] for p in shape.partitions})
-        for topic, shape in found.items()
+        topic: TopicOffsets(
+            described.id, {p: offsets[TopicPartition(topic, p)] for p in described.partitions}
+        )
+        for topic, described in found.items()
     }
 
 
 async def resolve(
     cluster: Cluster,
-    found: Shapes,
-    place: Place,
+    found: Topics,
+    choice: OffsetChoice,
     options: ReadOptions,
     timeout_ms: int,
     *,
@@ -164,29 +177,31 @@ async def resolve(
 ) -> Positions:
     """The offsets that a place stands for, partition by partition."""
     option = "startingOffsets" if start else "endingOffsets"
-    option += "ByTimestamp" if place.by_time else ""
-    wanted = _spread(found, place, option)
-    offsets = {where: o for where, o in wanted.items() if o >= 0 and not place.by_time}
+    option += "ByTimestamp" if choice.by_timestamp else ""
+    wanted = _spread(found, choice, option)
+    offsets = {where: o for where, o in wanted.items() if o >= 0 and not choice.by_timestamp}
     to_ask = {where: o for where, o in wanted.items() if where not in offsets}
     said = await ask(cluster, to_ask, options.isolation, timeout_ms)
     late = [where for where, at in said.items() if at is None]
-    if late and start and options.later_than_all == "error":
+    if late and start and options.timestamp_strategy == "error":
         where = late[0]
         raise OptionError(
             f"{where} has no record at or after the time {wanted[where]}; give an earlier one, or "
             "set startingOffsetsByTimestampStrategy=latest"
         )
     offsets.update({where: at.offset for where, at in said.items() if at is not None})
-    offsets.update(await named(cluster, late, LATEST, options.isolation, timeout_ms))
-    return gather(found, offsets)
+    offsets.update(await log_bounds(cluster, late, LATEST, options.isolation, timeout_ms))
+    return as_positions(found, offsets)
 
 
-def _spread(found: Shapes, place: Place, option: str) -> dict[TopicPartition, int]:
+def _spread(found: Topics, choice: OffsetChoice, option: str) -> dict[TopicPartition, int]:
     """What was asked for each partition; OptionError unless that is exactly those there are."""
-    if place.everywhere is not None:
-        return dict.fromkeys(everywhere(found), place.everywhere)
-    asked = {TopicPartition(t, p): o for t, each in place.each.items() for p, o in each.items()}
-    there = set(everywhere(found))
+    if choice.for_all is not None:
+        return dict.fromkeys(all_partitions(found), choice.for_all)
+    asked = {
+        TopicPartition(t, p): o for t, each in choice.by_partition.items() for p, o in each.items()
+    }
+    there = set(all_partitions(found))
     if missing := sorted(there - asked.keys()):
         raise OptionError(
             f"option {option}: says nothing of {missing[0]}; name every partition that is read "

@@ -19,14 +19,14 @@ from typing import Any, Final, NamedTuple
 from scriba.client.model import TopicPartition
 
 
-class Spot(NamedTuple):
+class TopicOffsets(NamedTuple):
     """One topic: its id as text, and an offset for each partition."""
 
     id: str
     offsets: Mapping[int, int]
 
 
-Positions = Mapping[str, Spot]
+Positions = Mapping[str, TopicOffsets]
 
 
 class Range(NamedTuple):
@@ -73,12 +73,12 @@ def to_json(positions: Positions) -> dict[str, Any]:
 
 def from_json(document: Mapping[str, Any]) -> Positions:
     return {
-        topic: Spot(said["id"], {int(p): o for p, o in said["offsets"].items()})
+        topic: TopicOffsets(said["id"], {int(p): o for p, o in said["offsets"].items()})
         for topic, said in document.items()
     }
 
 
-def compare(known: Positions, now: Positions) -> list[Loss]:
+def find_losses(known: Positions, now: Positions) -> list[Loss]:
     """What of `known` can no longer be read, going by where the logs end now."""
     losses = []
     for topic, spot in known.items():
@@ -110,13 +110,15 @@ def compare(known: Positions, now: Positions) -> list[Loss]:
     return losses
 
 
-def settle(known: Positions, now: Positions, begins: Mapping[TopicPartition, int]) -> Positions:
+def resume_positions(
+    known: Positions, now: Positions, begins: Mapping[TopicPartition, int]
+) -> Positions:
     """Where to go on reading every partition of `now`.
 
     That is the known place, if the topic is still the same one and reaches so far; else where the
     log begins, which for a partition that was added later is its first offset.
     """
-    found: dict[str, Spot] = {}
+    found: dict[str, TopicOffsets] = {}
     for topic, current in now.items():
         before = known.get(topic)
         same = before is not None and before.id == current.id
@@ -126,11 +128,11 @@ def settle(known: Positions, now: Positions, begins: Mapping[TopicPartition, int
             if offset is None:
                 offset = begins.get(TopicPartition(topic, partition), 0)
             offsets[partition] = min(offset, end)
-        found[topic] = Spot(current.id, offsets)
+        found[topic] = TopicOffsets(current.id, offsets)
     return found
 
 
-def without_place(known: Positions, now: Positions) -> list[TopicPartition]:
+def unread_partitions(known: Positions, now: Positions) -> list[TopicPartition]:
     """Partitions of topics that were never read before, whose beginning has to be looked up.
 
     A partition added to a known topic begins at 0: if its records were deleted before they were
@@ -162,7 +164,7 @@ def ranges(start: Positions, end: Positions) -> list[Range]:
     return found
 
 
-def admit(start: Positions, end: Positions, most: int) -> Positions:
+def limit_rate(start: Positions, end: Positions, most: int) -> Positions:
     """At most `most` offsets between the two, each partition in proportion to what it has.
 
     What rounding leaves over goes to the partitions with most left, so that all of `most` is used.
@@ -179,7 +181,7 @@ def admit(start: Positions, end: Positions, most: int) -> Positions:
         spare -= given
     stops = {part.where: part.start + shares[part.where] for part in parts}
     return {
-        topic: Spot(
+        topic: TopicOffsets(
             spot.id,
             {p: stops.get(TopicPartition(topic, p), last) for p, last in spot.offsets.items()},
         )
@@ -195,7 +197,7 @@ def cap(positions: Positions, ceiling: Positions) -> Positions:
         if top is None or top.id != spot.id:
             continue
         offsets = {p: min(o, top.offsets[p]) for p, o in spot.offsets.items() if p in top.offsets}
-        found[topic] = Spot(spot.id, offsets)
+        found[topic] = TopicOffsets(spot.id, offsets)
     return found
 
 

@@ -49,7 +49,7 @@ from scriba.client.settings import ConsumerSettings
 from scriba.spark.link import Link, link
 from scriba.spark.options import EARLIEST, OptionError, ReadOptions, read_options, write_options
 from scriba.spark.reading import lookup
-from scriba.spark.reading.alignment import in_step
+from scriba.spark.reading.alignment import align_by_timestamp
 from scriba.spark.reading.fetching import DataLoss, read
 from scriba.spark.reading.group_offsets import publish
 from scriba.spark.reading.positions import (
@@ -57,17 +57,17 @@ from scriba.spark.reading.positions import (
     SINCE,
     Positions,
     Range,
-    admit,
     cap,
-    compare,
+    find_losses,
     from_json,
+    limit_rate,
     pack,
     ranges,
-    settle,
+    resume_positions,
     split,
     to_json,
     total,
-    without_place,
+    unread_partitions,
 )
 from scriba.spark.reading.prefetch import Prefetch, offer, withdraw
 
@@ -83,7 +83,7 @@ NAME: Final = "scriba"
 PREFETCH_MS: Final = 5_000
 """How long the planner tries to read a small batch itself."""
 
-SHAPES_AGE_S: Final = 1.0
+TOPICS_AGE_S: Final = 1.0
 """Topics and partitions are looked up again after this time; ends of logs at every trigger."""
 
 LOOKS: Final = 5
@@ -232,8 +232,8 @@ class ScribaReader(_Reading, DataSourceReader):
 
     async def _plan(self) -> tuple[Positions, Positions]:
         options, cluster, limit = self.options, self._link().cluster, self._limit()
-        found = await lookup.shapes(cluster, options.subscription, limit)
-        lookup.demand(options.subscription, found)
+        found = await lookup.describe_topics(cluster, options.subscription, limit)
+        lookup.require_all(options.subscription, found)
         start = await lookup.resolve(cluster, found, options.start, options, limit, start=True)
         end = await lookup.resolve(cluster, found, options.end, options, limit, start=False)
         return start, end
@@ -245,8 +245,8 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
     def __init__(self, options: ReadOptions, cores: int | None = None) -> None:
         super().__init__(options, cores)
         self._initial: dict[str, Any] | None = None
-        self._shapes: lookup.Shapes = {}
-        self._shapes_at = -math.inf
+        self._topics: lookup.Topics = {}
+        self._topics_at = -math.inf
         self._ends: Positions = {}
         self._ceiling: Positions | None = None
         self._published: Positions = {}
@@ -264,8 +264,8 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
 
     async def _find_start(self) -> Positions:
         options, cluster, limit = self.options, self._link().cluster, self._limit()
-        found = await lookup.shapes(cluster, options.subscription, limit)
-        lookup.demand(options.subscription, found)
+        found = await lookup.describe_topics(cluster, options.subscription, limit)
+        lookup.require_all(options.subscription, found)
         return await lookup.resolve(cluster, found, options.start, options, limit, start=True)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -294,17 +294,17 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
                 return start if not fresh else self._document(begin, known)
             self._last_batch = time.monotonic()
         if not isinstance(limit, ReadAllAvailable) and self.options.max_offsets is not None:
-            now = self._admitted(begin, now, self.options.max_offsets)
+            now = self._rate_limited(begin, now, self.options.max_offsets)
         if to_json(now) == start["topics"] and not fresh:
             return start
         return self._document(now, known if fresh else None)
 
-    def _admitted(self, begin: Positions, now: Positions, most: int) -> Positions:
-        if not self.options.in_step:
-            return admit(begin, now, most)
+    def _rate_limited(self, begin: Positions, now: Positions, most: int) -> Positions:
+        if not self.options.align_by_timestamp:
+            return limit_rate(begin, now, most)
         limit, isolation = self._limit(), self.options.isolation
         here = self._link()
-        return here.run(in_step(here.cluster, begin, now, most, isolation, limit))
+        return here.run(align_by_timestamp(here.cluster, begin, now, most, isolation, limit))
 
     def _document(self, end: Positions, since: Positions | None) -> dict[str, Any]:
         document: dict[str, Any] = {"topics": to_json(end)}
@@ -319,29 +319,29 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
                 return await work()
             except lookup.TopicGone as gone:
                 log.info("%s; looking again", gone)
-                self._shapes_at = -math.inf
+                self._topics_at = -math.inf
         return await work()
 
     async def _look(self) -> Positions:
         """Where the logs end now."""
         options, cluster, limit = self.options, self._link().cluster, self._limit()
-        if time.monotonic() - self._shapes_at >= SHAPES_AGE_S:
-            self._shapes = await lookup.shapes(cluster, options.subscription, limit)
-            self._shapes_at = time.monotonic()
-        self._ends = await lookup.ends(cluster, self._shapes, options.isolation, limit)
+        if time.monotonic() - self._topics_at >= TOPICS_AGE_S:
+            self._topics = await lookup.describe_topics(cluster, options.subscription, limit)
+            self._topics_at = time.monotonic()
+        self._ends = await lookup.ends(cluster, self._topics, options.isolation, limit)
         return self._ends
 
     async def _where(self, known: Positions) -> tuple[Positions, Positions]:
         """Where the logs end, and where to go on; DataLoss when the two do not fit."""
         now = await self._look()
-        for loss in compare(known, now):
+        for loss in find_losses(known, now):
             if self.options.fail_on_data_loss:
                 raise DataLoss(loss.what, loss.fix)
             log.warning("%s; reading goes on with what there is", loss.what)
-        new = without_place(known, now)
+        new = unread_partitions(known, now)
         limit, isolation = self._limit(), self.options.isolation
-        begins = await lookup.named(self._link().cluster, new, EARLIEST, isolation, limit)
-        return now, settle(known, now, begins)
+        begins = await lookup.log_bounds(self._link().cluster, new, EARLIEST, isolation, limit)
+        return now, resume_positions(known, now, begins)
 
     def _within(self, begin: Positions, ceiling: Positions) -> Positions:
         """What Trigger.AvailableNow may read: up to what was there when the query started."""
@@ -371,12 +371,12 @@ class ScribaStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvaila
         withdraw(self)
         first = end.get(SINCE, start["topics"]) if INITIAL in start else start["topics"]
         begin, stop = from_json(first), from_json(end["topics"])
-        new = without_place(begin, stop)
+        new = unread_partitions(begin, stop)
         if new:
-            find = lookup.named(
+            find = lookup.log_bounds(
                 self._link().cluster, new, EARLIEST, self.options.isolation, self._limit()
             )
-            begin = settle(begin, stop, self._found(find))
+            begin = resume_positions(begin, stop, self._found(find))
         parts = ranges(begin, stop)
         if self._prefetch.wanted(parts) and (rows := self._small(parts)) is not None:
             offer(self, rows)

@@ -23,7 +23,7 @@ from scriba.client.producing.producer_id import ProducerIdentity
 from scriba.client.settings import ProducerSettings
 from scriba.spark.link import Link, link
 from scriba.spark.options import WriteOptions
-from scriba.spark.writing.partitioning import Placing, write_batch
+from scriba.spark.writing.partitioning import RowPartitioner, write_batch
 from scriba.spark.writing.targets import check_columns, targets
 from scriba.spark.writing.task_writer import Identity, TaskWriter, Written
 
@@ -47,9 +47,9 @@ class _Writing:
         identity = here.run(own_identity(here))
         writer = TaskWriter(here, options.settings(), identity)
         context = TaskContext.get()
-        placing = Placing(counts, 0 if context is None else context.partitionId())
+        partitioner = RowPartitioner(counts, 0 if context is None else context.partitionId())
         for batch in iterator:
-            write_batch(writer, placing, batch, options.topic)
+            write_batch(writer, partitioner, batch, options.topic)
         return TaskDone(writer.finish())
 
 

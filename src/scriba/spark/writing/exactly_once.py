@@ -41,11 +41,11 @@ from scriba.spark.link import Link, link, own_link
 from scriba.spark.options import OptionError, WriteOptions, write_options
 from scriba.spark.origin import BatchStopped, Origin, cores, origin, shuffled, stopped
 from scriba.spark.progress import Outcome, keep
-from scriba.spark.reading.fetching import Repeated
+from scriba.spark.reading.fetching import ConstantColumn
 from scriba.spark.reasons import reason
 from scriba.spark.writing.on_driver import SmallBatches, fetch
-from scriba.spark.writing.partitioning import Placing, write_batch
-from scriba.spark.writing.targets import TAKEN, check_columns, targets
+from scriba.spark.writing.partitioning import RowPartitioner, write_batch
+from scriba.spark.writing.targets import COLUMNS, check_columns, targets
 from scriba.spark.writing.task_writer import Identity, TaskRepeated, TaskWriter, Written
 from scriba.spark.writing.transactions import Marker, SinkTransactions
 
@@ -78,27 +78,27 @@ class WriteTask:
                 "known, so the batch begins anew"
             )
         done = self.write(link(self.client, ProducerSettings), batches, alone=False)
-        told = Repeated(json.dumps(done)).column(1)
+        told = ConstantColumn(json.dumps(done)).column(1)
         yield pa.RecordBatch.from_arrays([told], names=["written"])
 
     def write(self, here: Link, batches: Iterable[pa.RecordBatch], *, alone: bool) -> list[Written]:
         """`alone` on the driver, which knows that nobody else has the identity."""
         settings = ProducerSettings.build(self.client, {})
         writer = TaskWriter(here, settings, self.identity, alone=alone)
-        placing = Placing(self.counts, 0)
+        partitioner = RowPartitioner(self.counts, 0)
         for batch in batches:
-            write_batch(writer, placing, batch, self.topic)
+            write_batch(writer, partitioner, batch, self.topic)
         return writer.finish()
 
 
-class Carried(NamedTuple):
+class WrittenBatch(NamedTuple):
     """The rows of a batch, as they were written."""
 
     written: list[Written]
     on_driver: bool
 
 
-Carry = Callable[[WriteTask], Carried]
+WriteRows = Callable[[WriteTask], WrittenBatch]
 """Has the rows of a batch written, by tasks or by the driver."""
 
 
@@ -132,16 +132,16 @@ class ExactlyOnceSink:
         return ExactlyOnceSink, (self._given, self._watch)
 
     def __call__(self, rows: DataFrame, batch_id: int) -> None:
-        def plan(counts: dict[str, int]) -> Carry:
+        def plan(counts: dict[str, int]) -> WriteRows:
             names = check_columns(rows.schema, self.options)
             if self.options.topic:
                 names.discard("topic")
 
-            def carry(task: WriteTask) -> Carried:
-                carried = self._by_driver(rows, names, task)
-                return carried or self._by_tasks(self._plan(rows, names, counts), task)
+            def write_rows(task: WriteTask) -> WrittenBatch:
+                done = self._by_driver(rows, names, task)
+                return done or self._by_tasks(self._plan(rows, names, counts), task)
 
-            return carry
+            return write_rows
 
         if not self._write(rows.sparkSession, batch_id, plan):
             # Spark ends a query with state whose batch was not computed, needed or not.
@@ -155,14 +155,14 @@ class ExactlyOnceSink:
         that of the batch (`rows.sparkSession`).
         """
 
-        def plan(counts: dict[str, int]) -> Carry:
+        def plan(counts: dict[str, int]) -> WriteRows:
             here, batches = self._here(), make().to_batches()
-            return lambda task: Carried(task.write(here, batches, alone=True), True)
+            return lambda task: WrittenBatch(task.write(here, batches, alone=True), True)
 
         return self._write(session, batch_id, plan)
 
     def _write(
-        self, session: SparkSession, batch_id: int, plan: Callable[[dict[str, int]], Carry]
+        self, session: SparkSession, batch_id: int, plan: Callable[[dict[str, int]], WriteRows]
     ) -> bool:
         """Whether the batch was written, and not before."""
         owner = self._origin(session, batch_id)
@@ -172,18 +172,18 @@ class ExactlyOnceSink:
         marker = self._marker
         if marker is not None and marker.query == owner.query and marker.batch >= batch_id:
             log.info("batch %d of query %s was committed before", batch_id, owner.query)
-            self._told(owner, Outcome(batch_id, 0, 0, 0, True))
+            self._report(owner, Outcome(batch_id, 0, 0, 0, True))
             return False
-        carry = plan(counts)
+        write_rows = plan(counts)
         for attempt in range(1, self.options.attempts + 1):
             begun = time.monotonic()
-            carried = self._attempt(transactions, carry, counts, attempt)
-            if carried is not None:
+            done = self._attempt(transactions, write_rows, counts, attempt)
+            if done is not None:
                 self._commit(transactions, Marker(owner.query, batch_id))
                 spent = (time.monotonic() - begun) * 1000
-                written, on_driver = carried
+                written, on_driver = done
                 rows = sum(w.rows for w in written)
-                self._told(
+                self._report(
                     owner,
                     Outcome(batch_id, rows, len(written), attempt, False, spent, on_driver),
                 )
@@ -191,7 +191,7 @@ class ExactlyOnceSink:
             targets(here, self.options)  # nothing is tried again without them
         return True
 
-    def _by_driver(self, rows: DataFrame, names: set[str], task: WriteTask) -> Carried | None:
+    def _by_driver(self, rows: DataFrame, names: set[str], task: WriteTask) -> WrittenBatch | None:
         """None when the batch is not small, or not expected to be."""
         if not self._small.expected():
             return None
@@ -202,16 +202,16 @@ class ExactlyOnceSink:
             return None
         written = task.write(self._here(), found.to_batches(), alone=True)
         self._small.written(found.num_rows, by_driver=True)
-        return Carried(written, True)
+        return WrittenBatch(written, True)
 
-    def _by_tasks(self, planned: DataFrame, task: WriteTask) -> Carried:
+    def _by_tasks(self, planned: DataFrame, task: WriteTask) -> WrittenBatch:
         written = [
             Written(*place)
             for row in planned.mapInArrow(cast(Any, task), _WRITTEN).collect()
             for place in json.loads(row.written)
         ]
         self._small.written(sum(place.rows for place in written), by_driver=False)
-        return Carried(written, False)
+        return WrittenBatch(written, False)
 
     def _origin(self, session: SparkSession, batch_id: int) -> Origin:
         """In Spark Connect, where the run is not told, this object serves a single one."""
@@ -220,7 +220,7 @@ class ExactlyOnceSink:
         checkpoint = self.options.checkpoint if self._owner is None else None
         return origin(session, checkpoint, batch_id)
 
-    def _told(self, owner: Origin, outcome: Outcome) -> None:
+    def _report(self, owner: Origin, outcome: Outcome) -> None:
         self.last = outcome
         keep(owner.query, outcome)
 
@@ -255,19 +255,19 @@ class ExactlyOnceSink:
 
     def _plan(self, rows: DataFrame, names: set[str], counts: dict[str, int]) -> DataFrame:
         """The rows as tasks write them: with topic and partition, and by these to the tasks."""
-        placed = rows.select(*(_written(name) for name in TAKEN if name in names))
+        prepared = rows.select(*(_written(name) for name in COLUMNS if name in names))
         tasks = min(self._tasks(rows.sparkSession), sum(counts.values()))
         if tasks == 1:
             alone = self.options.tasks == 1 or not self._are_shuffled(rows)
-            return placed.coalesce(1) if alone else placed.repartition(1)
+            return prepared.coalesce(1) if alone else prepared.repartition(1)
         place = _place_udf(counts, self.options.topic)
         key = F.col("key") if "key" in names else F.lit(None).cast("binary")
         topic = F.lit(self.options.topic) if self.options.topic else F.col("topic")
         chosen = place(key) if self.options.topic else place(topic, key)
         if "partition" in names:
             chosen = F.coalesce(F.col("partition"), chosen)
-        placed = placed.withColumn("partition", chosen)
-        return placed.repartitionById(tasks, _task_of(topic, counts, tasks))
+        prepared = prepared.withColumn("partition", chosen)
+        return prepared.repartitionById(tasks, _task_of(topic, counts, tasks))
 
     def _are_shuffled(self, rows: DataFrame) -> bool:
         """Found out once: it takes a planning of the whole query, which is the same in all of its
@@ -285,18 +285,18 @@ class ExactlyOnceSink:
     def _attempt(
         self,
         transactions: SinkTransactions,
-        carry: Carry,
+        write_rows: WriteRows,
         counts: dict[str, int],
         attempt: int,
-    ) -> Carried | None:
+    ) -> WrittenBatch | None:
         """Writes the batch once; None when it has to begin anew."""
         self._watch("begin")
         places = [TopicPartition(t, p) for t, n in counts.items() for p in range(n)]
         identity = transactions.begin(places)
         self._watch("write")
         try:
-            carried = carry(WriteTask(self.options, identity, counts))
-            check_disjoint(carried.written)
+            done = write_rows(WriteTask(self.options, identity, counts))
+            check_disjoint(done.written)
         except Exception as failure:
             self._watch("abort")
             transactions.abort()
@@ -307,7 +307,7 @@ class ExactlyOnceSink:
                 raise
             log.warning("the batch begins anew, as its tasks failed: %s", reason(failure))
             return None
-        return carried
+        return done
 
     def _commit(self, transactions: SinkTransactions, marker: Marker) -> None:
         # Unless it is committed for certain, the sink is taken over anew and the marker tells.
@@ -342,16 +342,16 @@ def _written(name: str) -> Column:
 
 
 def _place_udf(counts: dict[str, int], topic: str | None) -> Callable[..., Column]:
-    placing = Placing(counts, 0)
+    partitioner = RowPartitioner(counts, 0)
 
     def place(keys: pa.Array) -> pa.Array:
         assert topic is not None
-        return placing.places(topic, len(keys), keys, None)
+        return partitioner.partitions(topic, len(keys), keys, None)
 
     def place_by_topic(topics: pa.Array, keys: pa.Array) -> pa.Array:
         found = pa.nulls(len(keys), pa.int32())
         for name in pc.unique(topics).to_pylist():
-            chosen = placing.places(name, len(keys), keys, None)
+            chosen = partitioner.partitions(name, len(keys), keys, None)
             found = pc.if_else(pc.equal(topics, name), chosen, found)
         return found
 

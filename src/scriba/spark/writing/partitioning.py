@@ -20,14 +20,14 @@ from scriba.native.arrow import Given
 from scriba.spark.writing.task_writer import TaskWriter
 
 
-class Placing:
+class RowPartitioner:
     """Which partition a row goes to: its own, that of its key, or any for rows without one."""
 
     def __init__(self, counts: Mapping[str, int], first: int) -> None:
         self._counts = counts
         self._turns = count(first)
 
-    def places(self, topic: str, rows: int, keys: Any, own: Any) -> Any:
+    def partitions(self, topic: str, rows: int, keys: Any, own: Any) -> Any:
         """An array of partitions, for arrays of keys and of partitions that rows name, or None.
 
         Rows without a key stay together within a batch, so that batches fill (KIP-794).
@@ -47,7 +47,7 @@ class Placing:
         if keys is None or keys.null_count == rows:
             found = struct.pack("=i", turn) * rows
         else:
-            first, held = held_column(keys)
+            first, held = column_buffers(keys)
             found = implementation.chosen.place_keys(held, first, first + rows, partitions, turn)
         chosen = pa.Array.from_buffers(pa.int32(), rows, [None, pa.py_buffer(found)])
         return pc.coalesce(own, chosen) if named else chosen
@@ -60,7 +60,7 @@ def _check(topic: str, own: Any, partitions: int) -> None:
             raise RecordError(f"a row names partition {partition} of {topic}, which there is not")
 
 
-def held_column(column: Any) -> tuple[int, Given]:
+def column_buffers(column: Any) -> tuple[int, Given]:
     """The first row and the buffers of an array of bytes."""
     bits, ends, data = column.buffers()
     return column.offset, (ends, b"" if data is None else data, bits if column.null_count else None)
@@ -119,7 +119,7 @@ def in_runs(column: Any) -> tuple[Any, list[tuple[Any, int]]]:
 
 
 def write_batch(
-    writer: TaskWriter, placing: Placing, batch: pa.RecordBatch, topic: str | None
+    writer: TaskWriter, partitioner: RowPartitioner, batch: pa.RecordBatch, topic: str | None
 ) -> None:
     """All rows of a batch, each to its place."""
     if not batch.num_rows:
@@ -128,7 +128,7 @@ def write_batch(
     for name, part in by_topic(batch, topic):
         rows = Rows(part)
         keys, values = rows.bytes("key"), rows.bytes("value")
-        places = placing.places(name, rows.count, keys, rows.plain("partition"))
+        places = partitioner.partitions(name, rows.count, keys, rows.plain("partition"))
         try:
             if rows.with_headers():
                 _one_by_one(writer, name, now, rows, places)
@@ -142,8 +142,8 @@ def _in_runs(writer: TaskWriter, topic: str, now: int, keys: Any, values: Any, p
     order, runs = in_runs(places)
     if len(runs) > 1 or values.offset or (keys is not None and keys.offset):
         keys, values = None if keys is None else keys.take(order), values.take(order)
-    held_keys = None if keys is None else held_column(keys)[1]
-    held_values, begin = held_column(values)[1], 0
+    held_keys = None if keys is None else column_buffers(keys)[1]
+    held_values, begin = column_buffers(values)[1], 0
     for partition, end in runs:
         where = TopicPartition(topic, partition)
         writer.add_rows(where, now, held_keys, held_values, range(begin, end))

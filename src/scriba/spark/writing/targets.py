@@ -16,7 +16,7 @@ from scriba.spark.link import Link
 from scriba.spark.options import OptionError, Subscription, WriteOptions
 from scriba.spark.reading import lookup
 
-TAKEN: Final[Mapping[str, tuple[type[DataType], ...]]] = {
+COLUMNS: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "key": (BinaryType, StringType),
     "value": (BinaryType, StringType),
     "topic": (StringType,),
@@ -31,10 +31,10 @@ def check_columns(schema: StructType, options: WriteOptions) -> set[str]:
     found = set()
     for field in schema.fields:
         name = field.name.lower()
-        if name not in TAKEN:
+        if name not in COLUMNS:
             continue
-        if not isinstance(field.dataType, TAKEN[name]):
-            wanted = " or ".join(kind.typeName() for kind in TAKEN[name])
+        if not isinstance(field.dataType, COLUMNS[name]):
+            wanted = " or ".join(kind.typeName() for kind in COLUMNS[name])
             raise OptionError(
                 f"column {name} is of type {field.dataType.simpleString()}; cast it to {wanted}"
             )
@@ -51,9 +51,11 @@ def targets(link: Link, options: WriteOptions) -> dict[str, int]:
     there. No topic is made by writing to it: with what partitions, and to keep what how long?"""
     limit = options.settings().max_block_ms
 
-    async def look() -> lookup.Shapes:
+    async def look() -> lookup.Topics:
         link.cluster.stale()  # what it knows of leaders may be of a topic of before
-        return await lookup.shapes(link.cluster, Subscription(topics=options.targets), limit)
+        return await lookup.describe_topics(
+            link.cluster, Subscription(topics=options.targets), limit
+        )
 
     found = link.run(look())
     for name in options.targets:

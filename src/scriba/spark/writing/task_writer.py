@@ -76,16 +76,16 @@ class Written(NamedTuple):
     """Of the first row."""
 
 
-class _Sealed(NamedTuple):
+class _ReadyBatch(NamedTuple):
     data: bytearray
     sequence: int
     rows: int
 
 
-class _Lane:
+class _PartitionQueue:
     """The records of one partition on their way."""
 
-    __slots__ = ("append", "builder", "claimed", "first", "flying", "queue", "rows", "where")
+    __slots__ = ("append", "batches", "builder", "checked", "first", "in_flight", "rows", "where")
 
     def __init__(self, where: TopicPartition) -> None:
         self.where = where
@@ -93,9 +93,9 @@ class _Lane:
         self.append = self.builder.append
         self.rows = 0
         """Records in sealed batches."""
-        self.queue: deque[_Sealed] = deque()
-        self.flying = False
-        self.claimed = False
+        self.batches: deque[_ReadyBatch] = deque()
+        self.in_flight = False
+        self.checked = False
         self.first = -1
 
 
@@ -110,9 +110,9 @@ class TaskWriter:
         self._identity = identity
         self._alone = alone or identity.transactional_id is None
         self._codec = codec_named(settings.compression_type) or Codec.NONE
-        self._lanes: dict[TopicPartition, _Lane] = {}
+        self._queues: dict[TopicPartition, _PartitionQueue] = {}
         self._waiting: set[TopicPartition] = set()
-        self._flights: set[asyncio.Task[None]] = set()
+        self._requests: set[asyncio.Task[None]] = set()
         self._held = 0
         self._backoff = Backoff(
             self._cluster.ports.rng, settings.retry_backoff_ms, settings.retry_backoff_max_ms
@@ -129,52 +129,52 @@ class TaskWriter:
         value: bytes | None,
         headers: Any,
     ) -> None:
-        lane = self._lanes.get(where)
-        if lane is None:
-            lane = self._lanes[where] = _Lane(where)
-        if lane.append(timestamp, key, value, headers) >= self._settings.batch_size:
-            self._seal(lane)
+        queue = self._queues.get(where)
+        if queue is None:
+            queue = self._queues[where] = _PartitionQueue(where)
+        if queue.append(timestamp, key, value, headers) >= self._settings.batch_size:
+            self._seal(queue)
             self._link.run(self._pump(_HELD))
 
     def add_rows(
         self, where: TopicPartition, timestamp: int, keys: Given | None, values: Given, span: range
     ) -> None:
         """Rows of columns, without headers."""
-        lane = self._lanes.get(where)
-        if lane is None:
-            lane = self._lanes[where] = _Lane(where)
+        queue = self._queues.get(where)
+        if queue is None:
+            queue = self._queues[where] = _PartitionQueue(where)
         limit = self._settings.batch_size
         row, end = span.start, span.stop
         while row < end:
             row = implementation.chosen.append_rows(
-                lane.builder, timestamp, keys, values, row, end, limit
+                queue.builder, timestamp, keys, values, row, end, limit
             )
-            if lane.builder.size >= limit:
-                self._seal(lane)
+            if queue.builder.size >= limit:
+                self._seal(queue)
                 self._link.run(self._pump(_HELD))
 
     def finish(self) -> list[Written]:
         """Writes the rest and waits for all of it."""
-        for lane in self._lanes.values():
-            if lane.builder.count:
-                self._seal(lane)
+        for queue in self._queues.values():
+            if queue.builder.count:
+                self._seal(queue)
         self._link.run(self._pump(0))
-        return [Written(*lane.where, lane.rows, lane.first) for lane in self._lanes.values()]
+        return [Written(*queue.where, queue.rows, queue.first) for queue in self._queues.values()]
 
-    def _seal(self, lane: _Lane) -> None:
-        count, identity = lane.builder.count, self._identity
+    def _seal(self, queue: _PartitionQueue) -> None:
+        count, identity = queue.builder.count, self._identity
         data = build_batch(
-            lane.builder,
+            queue.builder,
             codec=self._codec,
             producer_id=identity.producer_id,
             producer_epoch=identity.epoch,
-            base_sequence=lane.rows,
+            base_sequence=queue.rows,
             transactional=identity.transactional_id is not None,
         )
-        lane.queue.append(_Sealed(data, lane.rows, count))
-        lane.rows += count
+        queue.batches.append(_ReadyBatch(data, queue.rows, count))
+        queue.rows += count
         self._held += 1
-        self._waiting.add(lane.where)
+        self._waiting.add(queue.where)
 
     # -- sending ---------------------------------------------------------------------------------
 
@@ -191,11 +191,11 @@ class TaskWriter:
             await asyncio.sleep(0)  # lets what was launched get its request into the socket
             if self._held <= most:
                 return
-            if self._flights:
-                done, _ = await asyncio.wait(self._flights, return_when=asyncio.FIRST_COMPLETED)
-                self._flights -= done
-                for flight in done:
-                    flight.result()
+            if self._requests:
+                done, _ = await asyncio.wait(self._requests, return_when=asyncio.FIRST_COMPLETED)
+                self._requests -= done
+                for request in done:
+                    request.result()
             elif self._held > most:
                 await self._rest()
 
@@ -209,10 +209,10 @@ class TaskWriter:
 
     def _launch(self) -> None:
         """One request for each leader that has none under way."""
-        by_leader: dict[int, list[_Lane]] = {}
+        by_leader: dict[int, list[_PartitionQueue]] = {}
         for where in sorted(self._waiting):
-            lane = self._lanes[where]
-            if lane.flying:
+            queue = self._queues[where]
+            if queue.in_flight:
                 continue
             self._cluster.want(where.topic)
             leader = self._cluster.leader(where)
@@ -220,17 +220,19 @@ class TaskWriter:
                 self._cluster.stale()
                 self._trouble = self._without_leader(where)
                 continue
-            by_leader.setdefault(leader, []).append(lane)
-        for leader, lanes in by_leader.items():
-            taken: list[_Lane] = []
+            by_leader.setdefault(leader, []).append(queue)
+        for leader, queues in by_leader.items():
+            taken: list[_PartitionQueue] = []
             size = 0
-            for lane in lanes:
-                size += len(lane.queue[0].data)
+            for queue in queues:
+                size += len(queue.batches[0].data)
                 if taken and size > self._settings.max_request_size:
                     break
-                lane.flying = True
-                taken.append(lane)
-            self._flights.add(asyncio.get_running_loop().create_task(self._fly(leader, taken)))
+                queue.in_flight = True
+                taken.append(queue)
+            self._requests.add(
+                asyncio.get_running_loop().create_task(self._send_and_settle(leader, taken))
+            )
 
     def _without_leader(self, where: TopicPartition) -> BrokerError:
         """Why a partition has no leader; raises it when waiting for one would be in vain."""
@@ -246,36 +248,36 @@ class TaskWriter:
             raise gone
         return gone
 
-    async def _fly(self, leader: int, lanes: list[_Lane]) -> None:
-        """Sends the first batch of each lane, and takes the answer."""
+    async def _send_and_settle(self, leader: int, queues: list[_PartitionQueue]) -> None:
+        """Sends the first batch of each queue, and takes the answer."""
         failed = False
         try:
             connection = await self._cluster.connect(leader)
-            await self._claim(connection, lanes)
-            answers = await self._send(connection, lanes)
-            for lane in lanes:
-                failed = not self._settle(lane, *answers[lane.where]) or failed
+            await self._check_unused(connection, queues)
+            answers = await self._send(connection, queues)
+            for queue in queues:
+                failed = not self._settle(queue, *answers[queue.where]) or failed
         except ClientError as failure:
             self._trouble = failure
             if not failure.retriable:
                 raise
             failed = True
         finally:
-            for lane in lanes:
-                lane.flying = False
+            for queue in queues:
+                queue.in_flight = False
         if failed:
             await self._rest()
 
     async def _send(
-        self, connection: Connection, lanes: list[_Lane]
+        self, connection: Connection, queues: list[_PartitionQueue]
     ) -> dict[TopicPartition, tuple[int, str | None, int]]:
         """What the leader says of each partition: error, message, offset."""
         newest = _BY_NAME if self._identity.implicit else _EXPLICIT
         topics: dict[str, TopicProduceData] = {}
-        for lane in lanes:
-            name, index = lane.where
+        for queue in queues:
+            name, index = queue.where
             topic = topics.setdefault(name, TopicProduceData(name=name))
-            records = cast(Records, Payload(lane.queue[0].data))
+            records = cast(Records, Payload(queue.batches[0].data))
             topic.partition_data.append(PartitionProduceData(index=index, records=records))
         answer = await connection.request(
             ProduceRequest(
@@ -293,26 +295,28 @@ class TaskWriter:
             for p in topic.partition_responses
         }
 
-    def _settle(self, lane: _Lane, number: int, message: str | None, offset: int) -> bool:
+    def _settle(
+        self, queue: _PartitionQueue, number: int, message: str | None, offset: int
+    ) -> bool:
         """Whether the batch is in the log. Raises when it never will be."""
         code = error_code(number)
-        batch = lane.queue[0]
+        batch = queue.batches[0]
         if code in (ErrorCode.NONE, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            lane.queue.popleft()
+            queue.batches.popleft()
             if batch.sequence == 0:
-                lane.first = offset
+                queue.first = offset
             self._held -= 1
             self._backoff.reset()
             self._progress = time.monotonic()
-            if not lane.queue:
-                self._waiting.discard(lane.where)
+            if not queue.batches:
+                self._waiting.discard(queue.where)
             return True
         if code is ErrorCode.MESSAGE_TOO_LARGE and batch.rows > 1:
-            lane.queue.popleft()
-            lane.queue.extendleft(reversed(self._halves(batch)))
+            queue.batches.popleft()
+            queue.batches.extendleft(reversed(self._halves(batch)))
             self._held += 1
             return True
-        refused = BrokerError(code, message, about=str(lane.where))
+        refused = BrokerError(code, message, about=str(queue.where))
         if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.CONCURRENT_TRANSACTIONS):
             refused.retriable = True
         if not refused.retriable:
@@ -320,7 +324,7 @@ class TaskWriter:
         self._trouble = refused
         return False
 
-    def _halves(self, batch: _Sealed) -> list[_Sealed]:
+    def _halves(self, batch: _ReadyBatch) -> list[_ReadyBatch]:
         """A batch that is too large for its topic, in two."""
         records = decode_records(batch.data)
         middle = len(records) // 2
@@ -330,7 +334,7 @@ class TaskWriter:
         ]
         identity = self._identity
         return [
-            _Sealed(
+            _ReadyBatch(
                 encode_batch(
                     part,
                     codec=self._codec,
@@ -345,19 +349,19 @@ class TaskWriter:
             for part, sequence in parts
         ]
 
-    async def _claim(self, connection: Connection, lanes: list[_Lane]) -> None:
+    async def _check_unused(self, connection: Connection, queues: list[_PartitionQueue]) -> None:
         """Makes sure that nobody wrote to these partitions under this identity before.
 
         Spark may run a task again without saying so, after it lost an executor with the input of
         its stage. The leader would take the first batches for repeated ones and acknowledge
         without writing them.
         """
-        new = [lane for lane in lanes if not lane.claimed]
+        new = [queue for queue in queues if not queue.checked]
         if not new or self._alone:
             return
         topics: dict[str, TopicRequest] = {}
-        for lane in new:
-            name, index = lane.where
+        for queue in new:
+            name, index = queue.where
             topics.setdefault(name, TopicRequest(name=name)).partition_indexes.append(index)
         request = DescribeProducersRequest(topics=list(topics.values()))
         answer = await connection.request(request, DescribeProducersResponse)
@@ -372,5 +376,5 @@ class TaskWriter:
                         raise TaskRepeated(
                             f"an earlier attempt has written to {topic.name}-{p.partition_index}"
                         )
-        for lane in new:
-            lane.claimed = True
+        for queue in new:
+            queue.checked = True
