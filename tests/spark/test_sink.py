@@ -243,8 +243,15 @@ def test_a_batch_too_large_for_the_driver_is_left_to_tasks(
     made = numbers.selectExpr(f"{rows} as made").selectExpr("cast(made as string) as value")
     most = "4" if "explode" in rows else "100"
     outcomes = Outcomes(sink_of(desk, target, maxRecordsOnDriver=most))
-    available_now(made, desk.checkpoint(), outcomes)
+    query = available_now(made, desk.checkpoint(), outcomes)
     assert outcomes.on_driver == taken
+    # What is computed twice Spark counts twice.
+    assert [each["numInputRows"] for each in query.recentProgress] == [
+        1,
+        1,
+        2,
+        *[1] * len(taken[3:]),
+    ]
     assert {each.attempts for each in outcomes.all} == {1}
     count = sum(map(int, sizes)) if "explode" in rows else len(sizes)
     assert len(committed(desk, target)) == len(desk.values(desk.read(target))) == count
