@@ -12,15 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-os.environ["PYSPARK_PYTHON"] = sys.executable
-
 from pyspark.sql import DataFrame, SparkSession
 
+import scriba.spark
 from scriba.spark import ExactlyOnceSink, register
 from scriba.spark.reasons import busy
 
 T = TypeVar("T")
 ATTEMPTS = 5
+LAUNCHER = Path(scriba.spark.__file__).with_name("python.sh")
+"""Spark gives a Python process ten seconds to answer; this one is up in half the time."""
 
 
 class CrashOnce:
@@ -84,6 +85,7 @@ def patiently(work: Callable[[], T]) -> T:
 
 
 def main(bootstrap: str, source: str, once: str, often: str, folder: str, java: str) -> None:
+    os.environ |= {"SCRIBA_SPARK_PYTHON": sys.executable, "PYSPARK_PYTHON": str(LAUNCHER)}
     builder = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.extraJavaOptions", java)
     spark = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
