@@ -1,9 +1,11 @@
 """The group coordinator of one partition of `__consumer_offsets`: a pure machine.
 
 A request is looked up by its type, a due timer by its kind, a replayed record by the type of its
-key; the functions found in these tables do the work on the shared `State`. The store changes only
-in replay. What lives beside it (members' sessions, waiting joins and syncs, a generation that is
-forming) changes in `handle` and `tick`, is never stored and begins anew after a load.
+key; the functions found in these tables do the work on the shared `State`. What is stored changes
+only in replay: of a record (`replay`), of the marker of a transaction (`replay_marker`), or of the
+records of a fast path, which knows what they say (`offsets.repeats.replay_repeat`). What lives
+(members' sessions, waiting joins and syncs, a generation that is forming, the classic group ahead
+of its record) changes in `handle` and `tick`, and begins anew after a load from what is stored.
 
 To add a protocol: write functions of the shapes `Handler`, `OnTimer`, `Replay` and so on, and
 enter them in the tables below. A group of another protocol implements `store.Group`, is put into
@@ -14,8 +16,8 @@ of the other kind asks `group.kind`.
 One timer runs per tick, since the next must see what the first one stored: while `next_deadline`
 lies in the past, the shell ticks again.
 
-Never: change the store in `handle` or `tick`, answer a member of another generation, keep a
-request waiting that no timer or member can end.
+Never: change an offset or what is stored of a group in `handle` or `tick`, answer a member of
+another generation, keep a request waiting that no timer or member can end.
 """
 
 from collections.abc import Callable, Iterable, Mapping

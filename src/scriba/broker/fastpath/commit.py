@@ -2,9 +2,9 @@
 
 From one commit of a consumer to its next only the correlation id and the offsets differ. So what
 the bytes around them mean is kept with the connection as a *lane*: the shard, what the group's
-machine has to check each time (`groups.repeats`), the answer, and the batch that goes into the
-log, in which only the offsets, the time and the checksum are new. Commits of many partitions go
-this way like those of one.
+machine has to check each time (`groups.offsets.repeats`), the answer, and the batch that goes into
+the log, in which only the offsets, the time and the checksum are new. Commits of many partitions
+go this way like those of one.
 
 A lane knows only the plain good case. Whatever else comes (another member, another partition,
 anything that would be refused or has to be asked) is left to the ordinary way before anything has
@@ -23,7 +23,7 @@ from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.connection import Connection
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups.machine import Groups
-from scriba.groups.offsets.repeats import Repeat, may_repeat, repeat_of, store
+from scriba.groups.offsets.repeats import Repeat, check_and_touch, repeat_of, replay_repeat
 from scriba.groups.refusals import refused
 from scriba.instant import Instant
 from scriba.native import implementation
@@ -127,7 +127,7 @@ class CommitLane:
             or state.settings is not self._group_settings
             or partition.settings is not self._settings
             or (len(leader.isr) < self._min_isr and not leader.in_sync(self._min_isr))
-            or not may_repeat(state, self._repeat, now)
+            or not check_and_touch(state, self._repeat, now)
         ):
             return None
         offsets, header = found
@@ -151,12 +151,13 @@ class CommitLane:
         except KafkaError:
             return False
         groups.counts.records_appended += len(offsets)
+        repeat, state = self._repeat, self._machine.state
         try:
-            store(self._machine.state, self._repeat, offsets, appended.base_offset, now.wall_ms)
+            replay_repeat(state, repeat, offsets, appended.base_offset, now.wall_ms)
         except Exception:
             groups.surprised(shard)
             raise
-        if self._repeat.request.member_id:  # whose session now ends later
+        if repeat.request.member_id:  # whose session now ends later
             groups.set_alarm(shard)
         return True
 

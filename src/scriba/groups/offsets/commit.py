@@ -16,7 +16,7 @@ from scriba.groups.classic.group import ClassicGroup, Phase, refuse
 from scriba.groups.classic.rebalance import keep_session
 from scriba.groups.facts import NO_TOPIC_ID, TopicFacts
 from scriba.groups.state import State
-from scriba.groups.store import CheckPlace, Committed
+from scriba.groups.store import CheckPlace, Committed, Store
 from scriba.instant import Instant
 from scriba.outcome import Caller, Change, Origin, Outcome, Token, at_once, nothing
 from scriba.wire.messages.groups import (
@@ -296,13 +296,17 @@ def replay_offset(
         store.drop_offset(key.group, place)
         return
     if key.group not in store.groups:
-        # A simple consumer's group exists by its offsets alone.
-        store.groups[key.group] = ClassicGroup(key.group, origin.timestamp_ms)
+        begin_simple_group(store, key.group, origin.timestamp_ms)
     committed = Committed.read(value, origin.offset)
     if origin.producer_id < 0:
         store.put_offset(key.group, place, committed)
     else:
         store.put_pending(origin.producer_id, key.group, place, committed)
+
+
+def begin_simple_group(store: Store, group_id: str, timestamp_ms: int) -> None:
+    """A simple consumer's group exists by its offsets alone."""
+    store.groups[group_id] = ClassicGroup(group_id, timestamp_ms)
 
 
 def replay_legacy_offset(

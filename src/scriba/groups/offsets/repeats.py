@@ -2,8 +2,8 @@
 
 Consumers commit the same partitions again and again. What does not change from one commit to the
 next (group, member, generation, topics and partitions, metadata) is worked out once, as a
-`Repeat`. Whether the member may commit is asked each time, as for any commit; `store` is to
-`replay_offset` what the repeated commit is to the ordinary one, and leaves the same behind.
+`Repeat`. Whether the member may commit is asked each time, as for any commit, and its records are
+replayed as any others, but without being read: what they say is known.
 
 A Repeat holds while the topics and the settings are those it was made under; who keeps it sees to
 that. It knows plain commits only: of topics and partitions that exist, outside of a transaction,
@@ -14,8 +14,12 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.groups.classic.group import ClassicGroup
-from scriba.groups.offsets.commit import check_commit, look_up, metadata_fits
+from scriba.groups.offsets.commit import (
+    begin_simple_group,
+    check_commit,
+    look_up,
+    metadata_fits,
+)
 from scriba.groups.state import State
 from scriba.groups.store import Committed, Place
 from scriba.instant import Instant
@@ -80,7 +84,7 @@ def repeat_of(state: State, request: OffsetCommitRequest, caller: Caller) -> Rep
     return Repeat(request, caller, tuple(parts)) if parts else None
 
 
-def may_repeat(state: State, repeat: Repeat, now: Instant) -> bool:
+def check_and_touch(state: State, repeat: Repeat, now: Instant) -> bool:
     """Whether the commit would be accepted now, whole; then the member is seen to live."""
     try:
         check = check_commit(state, repeat.request, repeat.caller, now)
@@ -92,18 +96,20 @@ def may_repeat(state: State, repeat: Repeat, now: Instant) -> bool:
     return True
 
 
-def store(
+def replay_repeat(
     state: State, repeat: Repeat, offsets: Sequence[int], position: int, commit_ms: int
 ) -> None:
-    """Replays the records of a repeated commit that were appended from `position` on."""
-    stored = state.store
+    """Replays the records of a repeated commit, which were appended from `position` on.
+
+    As `replay_offset` does with each of them, which would have to be read again for that.
+    """
+    store = state.store
     group_id = repeat.request.group_id
-    if group_id not in stored.groups:
-        stored.groups[group_id] = ClassicGroup(group_id, commit_ms)
+    if group_id not in store.groups:
+        begin_simple_group(store, group_id, commit_ms)
     for (place, topic_id, leader_epoch, metadata), offset in zip(
         repeat.parts, offsets, strict=True
     ):
         fields = (offset, leader_epoch, metadata, commit_ms, -1, topic_id, position)
-        committed = _new(Committed, fields)
-        stored.put_offset(group_id, place, committed)
+        store.put_offset(group_id, place, _new(Committed, fields))
         position += 1
