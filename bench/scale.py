@@ -172,7 +172,7 @@ SCALE = (
         (
             Metric("one", "ms/topic"),
             Metric("one_cpu", "CPU ms/topic"),
-            Metric("wide", "s until all have leaders"),
+            Metric("wide", "s until all have leaders", 1.5),
             Metric("metadata", "ms for an answer with all"),
             Metric("idle", "% CPU idle"),
             Metric("memory", "MB idle"),

@@ -1,16 +1,28 @@
 """One connection: order of answers, parking, limits, and peers that behave badly."""
 
 import asyncio
+import socket
 import struct
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from scriba.broker.net.connection import COLD_WINDOWS
+from scriba.broker.net.connection import (
+    COLD_WINDOWS,
+    READ_WINDOW,
+    SHARED_MS,
+    SHARED_READ_WINDOW,
+)
 from scriba.broker.node import Node
 from scriba.records.batch import Record, encode_batch
+from scriba.runtime.loop.loop import run
+from scriba.runtime.net import SocketStream
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
+from scriba.runtime.world import RealWorld
+from scriba.settings import NodeSettings
 from scriba.testing.sim.disk import SimDisk
+from scriba.testing.sim.net import SimStream
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.frame import encode_request
@@ -255,3 +267,80 @@ def test_after_a_cold_window_the_next_ones_are_read_off_the_loop_for_a_while(
         assert after == [1] * COLD_WINDOWS + [0, 0, 0]
 
     in_a_node(script)
+
+
+def test_a_bulk_sender_is_read_in_smaller_pieces_while_others_send(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = one_record(bytes(900_000))
+    asked: list[int] = []
+    receive = SimStream.recv_into
+
+    def noting(stream: SimStream, view: memoryview) -> int:
+        asked.append(view.nbytes)
+        return receive(stream, view)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        bulk, small = await dial(world), await dial(world)
+        await create(bulk)
+
+        async def most_asked_of_a_large_request() -> int:
+            asked.clear()
+            await bulk.send(large, 9, produce.ProduceResponse)
+            return max(asked)
+
+        monkeypatch.setattr(SimStream, "recv_into", noting)
+        assert await most_asked_of_a_large_request() == READ_WINDOW
+        sending = asyncio.ensure_future(bulk.send(large, 9, produce.ProduceResponse))
+        while not sending.done():
+            await small.send(one_record(), 9, produce.ProduceResponse)
+        assert await most_asked_of_a_large_request() == SHARED_READ_WINDOW
+        await asyncio.sleep(SHARED_MS / 1000)
+        assert await most_asked_of_a_large_request() == READ_WINDOW
+
+    in_a_node(script)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if true():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came true")
+
+
+def test_whoever_is_ready_together_with_a_bulk_sender_is_read_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = encode_request(one_record(bytes(600_000)), 9, 1, "bulk")
+    large = struct.pack(">i", len(frame)) + frame
+    frame = encode_request(metadata.MetadataRequest(topics=[]), 12, 1, "small")
+    small = struct.pack(">i", len(frame)) + frame
+    received: list[int] = []
+    receive = SocketStream.recv_into
+
+    def noting(stream: SocketStream, view: memoryview) -> int:
+        size = receive(stream, view)
+        if size > 0:
+            received.append(size)
+        return size
+
+    async def main() -> None:
+        async with RealWorld() as world:
+            given = {"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0"}
+            node = Node(NodeSettings.parse(given), world)
+            await node.start()
+            monkeypatch.setattr(SocketStream, "recv_into", noting)
+            address = ("127.0.0.1", node.listeners[0].port)
+            with socket.create_connection(address) as one, socket.create_connection(address) as two:
+                one.sendall(large[:100_000])
+                await until(lambda: sum(received) == 100_000)
+                received.clear()
+                # Both are there when the loop looks next, and the kernel names the first one first.
+                one.sendall(large[100_000:200_000])
+                two.sendall(small)
+                await until(lambda: sum(received) == 100_000 + len(small))
+            await node.stop()
+
+    run(main())
+    assert received[0] == len(small)

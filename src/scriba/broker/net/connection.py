@@ -63,6 +63,13 @@ their turn: requests are not alike, and thirty-two that describe settings are ha
 READ_WINDOW: Final = 1 << 19
 """Most bytes one readiness event may take, so that a bulk sender cannot hold up the others."""
 
+SHARED_READ_WINDOW: Final = 1 << 17
+"""The same while others send as well: they are looked for between two windows."""
+
+SHARED_MS: Final = 100
+"""How long it counts that others have sent something. Small windows take more of the processor, so
+a sender that is alone has large ones."""
+
 LARGE_FRAME: Final = 1 << 16
 FIRST_READ_OF_LARGE: Final = 1 << 12
 SEND_WINDOW: Final = 1 << 20
@@ -159,7 +166,9 @@ class Connection:
         "_paused",
         "_promise",
         "_scheduled",
+        "_seen_bytes",
         "_server",
+        "_shared_until",
         "_slots",
         "_tasks",
         "_unsent",
@@ -198,6 +207,10 @@ class Connection:
         self._frame: ReceiveBuffer | None = None
         self._expected = 0
         self._filled = 0
+        self._seen_bytes = 0
+        """What all connections together had received when this one last read of a large frame."""
+        self._shared_until = 0
+        """Until when it counts that others send as well."""
         self._large = False
         self._lent: ReceiveBuffer | None = None
         """The buffer of the frame that is being handled, if it has one of its own."""
@@ -218,6 +231,16 @@ class Connection:
     # ---- reading ----
 
     def _on_readable(self) -> None:
+        if self._large:
+            # epoll names a socket that always has more before one that has just become readable.
+            # So all others that are ready now are read first.
+            asyncio.get_running_loop().call_soon(self._read)
+        else:
+            self._read()
+
+    def _read(self) -> None:
+        if self.closed:
+            return
         if self._paused:
             self._set_interest()
             return
@@ -231,7 +254,7 @@ class Connection:
                 n = self.stream.recv_into(view[:FIRST_READ_OF_LARGE] if self._large else view)
             else:
                 view = memoryview(frame.memory)
-                end = min(self._expected, self._filled + READ_WINDOW)
+                end = min(self._expected, self._filled + self._read_window())
                 n = self.stream.recv_into(view[self._filled : end])
             if n == WOULD_BLOCK:
                 return
@@ -253,6 +276,7 @@ class Connection:
                     server.spoil(view[:n])
             else:
                 self._filled += n
+                self._seen_bytes = server.counters.bytes_in
                 if self._filled == self._expected:
                     view.release()
                     self._run_frame(frame)
@@ -263,6 +287,12 @@ class Connection:
             self._flush_then_close(reason.reason)
         except OSError:
             self.close()
+
+    def _read_window(self) -> int:
+        """How much of a large frame to take at once."""
+        if self._server.counters.bytes_in != self._seen_bytes:
+            self._shared_until = self.now.mono_ms + SHARED_MS
+        return SHARED_READ_WINDOW if self.now.mono_ms < self._shared_until else READ_WINDOW
 
     def _run_one(self, frame: memoryview) -> None:
         """Handles a frame that came alone; the usual answer leaves with one call, queued nowhere.
@@ -332,7 +362,8 @@ class Connection:
         frame = self._server.pool.take(length)
         memoryview(frame.memory)[: len(received)] = received
         self._frame, self._expected, self._filled = frame, length, len(received)
-        self._on_readable()
+        self._seen_bytes = self._server.counters.bytes_in
+        self._read()
 
     def _run_frame(self, frame: ReceiveBuffer) -> None:
         self._frame = None
