@@ -8,7 +8,7 @@ import ast
 import asyncio
 import dataclasses
 import struct
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from scriba.events import EventKind
 from scriba.prometheus import Durations, Type
 from scriba.records.batch import Record, encode_batch
 from scriba.runtime.loop.loop import run
+from scriba.runtime.ports import Worker, Workers
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
 from scriba.testing.sim.net import SimStream
@@ -193,6 +194,64 @@ async def the_cleaner_looks_again(node: Node, world: ProcessWorld) -> None:
     await cleaning_pass(node, world.clock.now())
 
 
+class Starving:
+    """Workers of a machine that is never idle."""
+
+    def __init__(self, real: Workers) -> None:
+        self.real = real
+
+    def start(self, idle: bool = False) -> Worker:
+        return StarvingWorker(self.real.start()) if idle else self.real.start()
+
+
+class StarvingWorker:
+    idle = True
+
+    def __init__(self, real: Worker) -> None:
+        self.real = real
+
+    async def run(self, task: str, *values: Any) -> AsyncGenerator[Any, None]:
+        await asyncio.sleep(3600)
+        yield None
+
+    async def close(self) -> None:
+        await self.real.close()
+
+
+async def the_cleaner_starves(node: Node, world: ProcessWorld) -> None:
+    real, world.workers = world.workers, Starving(world.workers)
+    client = await dial(world)
+    for n in range(12):
+        await client.call(written(world, "good", key=b"%d" % n), 9, produce.ProduceResponse)
+    await asyncio.sleep(5)
+    await cleaning_pass(node, world.clock.now())
+    world.workers = real
+    client.close()
+
+
+async def a_marker_is_refused(node: Node, world: ProcessWorld) -> None:
+    """The log has heard of a newer epoch of the producer than its transaction has."""
+    client = await dial(world)
+    begin = txn.InitProducerIdRequest(transactional_id="m", transaction_timeout_ms=10_000)
+    begun = await client.call(begin, 3, txn.InitProducerIdResponse)
+    assert not begun.error_code
+    who = {"producer_id": begun.producer_id, "producer_epoch": begun.producer_epoch}
+    topic = txn.AddPartitionsToTxnTopic(name="t", partitions=[0])
+    add = txn.AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id="m",
+        v3_and_below_producer_id=begun.producer_id,
+        v3_and_below_producer_epoch=begun.producer_epoch,
+        v3_and_below_topics=[topic],
+    )
+    await client.call(add, 3, txn.AddPartitionsToTxnResponse)
+    newer: dict[str, Any] = who | {"producer_epoch": begun.producer_epoch + 1, "base_sequence": 0}
+    await client.call(written(world, **newer), 9, produce.ProduceResponse)
+    end = txn.EndTxnRequest(transactional_id="m", committed=True, **who)
+    assert not (await client.call(end, 3, txn.EndTxnResponse)).error_code
+    await asyncio.sleep(1)
+    client.close()
+
+
 async def connections_end(node: Node, world: ProcessWorld) -> None:
     (await dial(world)).close()
     await raw(world, struct.pack(">i", -5))
@@ -284,6 +343,8 @@ ACTS: list[Act] = [
     coordinators_work,
     logs_are_compacted,
     the_cleaner_looks_again,
+    the_cleaner_starves,
+    a_marker_is_refused,
     the_broker_is_wrong,
     connections_end,
     a_peer_takes_nothing,
@@ -322,7 +383,26 @@ def unmoved(seen: set[str], known: set[str]) -> Iterator[str]:
             yield from sorted(samples - seen)
 
 
-def test_a_node_that_goes_through_everything_moves_every_metric(in_a_node: InANode) -> None:
+SEEN = [
+    EventKind.CLOCK_IN_DOUBT,
+    EventKind.MARKER_REFUSED,
+    EventKind.LOG_DIR_OFFLINE,
+    EventKind.PARTITION_OFFLINE,
+    EventKind.COMPACTION_STARVED,
+    EventKind.PARTITION_UNCLEANABLE,
+    EventKind.WRITE_REFUSED,
+    EventKind.COORDINATOR_FAILED,
+    EventKind.CONNECTION_REFUSED,
+    EventKind.SLOW_PEER_SHED,
+    EventKind.VIEW_OUTLIVED_REQUEST,
+    EventKind.REQUEST_FAILED,
+]
+"""What an operator sees of all that: in the log of a node that was started without `-v`, too."""
+
+
+def test_a_node_that_goes_through_everything_moves_every_metric(
+    in_a_node: InANode, caplog: pytest.LogCaptureFixture
+) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         node.server.spoil = None
         node.server.pool = BufferPool(None, node.server.pool._on_lost)
@@ -337,20 +417,11 @@ def test_a_node_that_goes_through_everything_moves_every_metric(in_a_node: InANo
         seen |= moved(first, last)
         left = list(unmoved(seen, set(last)))
         assert not left, "nothing moves " + ", ".join(left)
-        for kind in (
-            EventKind.CLOCK_IN_DOUBT,
-            EventKind.LOG_DIR_OFFLINE,
-            EventKind.PARTITION_OFFLINE,
-            EventKind.PARTITION_UNCLEANABLE,
-            EventKind.WRITE_REFUSED,
-            EventKind.COORDINATOR_FAILED,
-            EventKind.CONNECTION_REFUSED,
-            EventKind.CONNECTION_CLOSED,
-            EventKind.SLOW_PEER_SHED,
-            EventKind.VIEW_OUTLIVED_REQUEST,
-            EventKind.REQUEST_FAILED,
-        ):
+        kept = {event.kind for event in node.events.since()}
+        for kind in SEEN:
             assert node.events.counts[kind], kind
+            assert kind in kept
+            assert f"{kind.label}: " in caplog.text
 
     in_a_node(script, **SETTINGS)
 
