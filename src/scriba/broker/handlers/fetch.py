@@ -34,7 +34,7 @@ from scriba.wire.messages.fetch import (
 from scriba.wire.schema import Hole
 
 if TYPE_CHECKING:
-    from scriba.broker.handlers.ports import Fetching as Node
+    from scriba.broker.handlers.ports import Fetching
     from scriba.broker.partitions.partition import Partition
     from scriba.replication.leader import LeaderState
     from scriba.wire.messages.fetch import FetchPartition
@@ -66,7 +66,7 @@ class _Round:
 
 
 def fetch(
-    node: Node, ctx: Context, request: FetchRequest
+    node: Fetching, ctx: Context, request: FetchRequest
 ) -> FetchResponse | Deferred[FetchResponse]:
     replica = request.replica_id if ctx.version < 15 else request.replica_state.replica_id
     if replica >= 0 and not node.access.allowed(
@@ -92,7 +92,7 @@ def fetch(
 
 
 async def _fetch_many(
-    node: Node, ctx: Context, request: FetchRequest, replica: int
+    node: Fetching, ctx: Context, request: FetchRequest, replica: int
 ) -> FetchResponse:
     """The fetch that opens a session of thousands of partitions, or has none."""
     pace = Pace(node.world.clock)
@@ -120,7 +120,7 @@ def _enough(result: _Round, request: FetchRequest) -> bool:
 
 
 async def _wait(
-    node: Node,
+    node: Fetching,
     ctx: Context,
     request: FetchRequest,
     plan: Plan,
@@ -171,7 +171,7 @@ def _give_up(moved: asyncio.Future[None]) -> None:
 
 
 def _read(
-    node: Node, ctx: Context, request: FetchRequest, plan: Plan, replica: int
+    node: Fetching, ctx: Context, request: FetchRequest, plan: Plan, replica: int
 ) -> Generator[None, None, _Round]:
     result = _Round()
     budget = min(request.max_bytes, node.settings.fetch_max_bytes)
@@ -190,7 +190,7 @@ def _read(
 
 
 def _read_one(
-    node: Node,
+    node: Fetching,
     ctx: Context,
     request: FetchRequest,
     replica: int,
@@ -252,7 +252,7 @@ def _read_one(
 
 
 def _heard_from(
-    node: Node,
+    node: Fetching,
     partition: Partition,
     leader: LeaderState,
     replica: int,
@@ -272,7 +272,7 @@ def _heard_from(
     partition.refresh()
 
 
-def _find(node: Node, ctx: Context, item: Watched, replica: int) -> Partition:
+def _find(node: Fetching, ctx: Context, item: Watched, replica: int) -> Partition:
     name = item.topic
     if ctx.version >= FIRST_BY_ID:
         found = node.topic_name(item.topic_id)
@@ -305,7 +305,7 @@ def _diverges(partition: Partition, item: Watched, data: PartitionData) -> bool:
 # ---- answering ----
 
 
-def _respond(node: Node, plan: Plan, result: _Round) -> Generator[None, None, FetchResponse]:
+def _respond(node: Fetching, plan: Plan, result: _Round) -> Generator[None, None, FetchResponse]:
     response = FetchResponse(session_id=plan.session_id)
     session = plan.session
     topic: FetchableTopicResponse | None = None
@@ -339,7 +339,7 @@ def _is_news(item: Watched, data: PartitionData) -> bool:
     return news
 
 
-def finish(node: Node, out: bytearray, holes: list[tuple[int, Hole]]) -> Parts:
+def finish(node: Fetching, out: bytearray, holes: list[tuple[int, Hole]]) -> Parts:
     """The response as pieces: headers in memory, records as regions of files."""
     view = memoryview(out)
     parts: list[memoryview | Region] = []

@@ -57,7 +57,7 @@ from scriba.wire.messages.produce import (
 from scriba.wire.uuids import ZERO
 
 if TYPE_CHECKING:
-    from scriba.broker.handlers.ports import Producing as Node
+    from scriba.broker.handlers.ports import Producing
     from scriba.broker.partitions.partition import Partition
     from scriba.storage.log import Appended
     from scriba.storage.producers.state import Verification
@@ -106,7 +106,7 @@ class Wait:
 
 
 def produce(
-    node: Node, ctx: Context, request: ProduceRequest, verified: Verified | None = None
+    node: Producing, ctx: Context, request: ProduceRequest, verified: Verified | None = None
 ) -> ProduceResponse | Deferred[ProduceResponse] | None:
     if verified is None:
         _keep_last(request)
@@ -172,7 +172,7 @@ def _keep_ready(prepared: Ready) -> None:
 
 
 async def _produce_verified(
-    node: Node, ctx: Context, request: ProduceRequest, opening: Open
+    node: Producing, ctx: Context, request: ProduceRequest, opening: Open
 ) -> ProduceResponse | Deferred[ProduceResponse] | None:
     assert request.transactional_id is not None
     verified = await verify(node, ctx, request.transactional_id, opening)
@@ -247,7 +247,7 @@ def _bare(error: KafkaError) -> KafkaError:
 
 
 def _prepare_all(
-    node: Node, ctx: Context, request: ProduceRequest, large: bool
+    node: Producing, ctx: Context, request: ProduceRequest, large: bool
 ) -> tuple[Ready, list[tuple[int, memoryview, Partition]]]:
     """What could be prepared here, and the batches that must not hold the loop: all of a large
     request, which keeps its bytes, otherwise copies."""
@@ -294,7 +294,7 @@ def _too_new(request: ProduceRequest) -> Ready:
 
 
 async def _produce_heavy(
-    node: Node,
+    node: Producing,
     ctx: Context,
     request: ProduceRequest,
     refusal: KafkaError | None,
@@ -336,7 +336,7 @@ class Appending:
 
     def __init__(
         self,
-        node: Node,
+        node: Producing,
         ctx: Context,
         request: ProduceRequest,
         refusal: KafkaError | None,
@@ -415,7 +415,7 @@ class Appending:
 
 
 def refused(
-    node: Node,
+    node: Producing,
     index: int,
     partition: Partition | None,
     error: KafkaError,
@@ -457,7 +457,7 @@ def _blamed(error: KafkaError, most: int) -> list[BatchIndexAndErrorMessage]:
     ]
 
 
-def _refuse_request(node: Node, ctx: Context, request: ProduceRequest) -> KafkaError | None:
+def _refuse_request(node: Producing, ctx: Context, request: ProduceRequest) -> KafkaError | None:
     if request.acks not in (-1, 0, 1):
         return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
     if _has_transactional(request):
@@ -479,7 +479,9 @@ def _has_transactional(request: ProduceRequest) -> bool:
     )
 
 
-def _resolve(node: Node, ctx: Context, topic: TopicProduceData) -> tuple[str, KafkaError | None]:
+def _resolve(
+    node: Producing, ctx: Context, topic: TopicProduceData
+) -> tuple[str, KafkaError | None]:
     """The topic's name, or why nothing may be written to it."""
     name = topic.name
     if ctx.version >= 13:

@@ -16,7 +16,7 @@ from scriba.storage.producers.state import Verification
 from scriba.wire.messages.produce import ProduceRequest
 
 if TYPE_CHECKING:
-    from scriba.broker.handlers.ports import Producing as Node
+    from scriba.broker.handlers.ports import Producing
     from scriba.broker.partitions.partition import Partition
     from scriba.txn.messages import TopicPartition
 
@@ -46,7 +46,7 @@ class Open(NamedTuple):
     verified: Verified
 
 
-def unverified(node: Node, ctx: Context, request: ProduceRequest) -> Open | None:
+def unverified(node: Producing, ctx: Context, request: ProduceRequest) -> Open | None:
     """What the coordinator is to be asked before this request; None where it is not.
 
     Raises KafkaError where transactional batches of two producers come in one request.
@@ -93,7 +93,7 @@ def unverified(node: Node, ctx: Context, request: ProduceRequest) -> Open | None
     return Open(*producer, entries, verified)
 
 
-async def verify(node: Node, ctx: Context, tid: str, opening: Open) -> Verified:
+async def verify(node: Producing, ctx: Context, tid: str, opening: Open) -> Verified:
     """The entries again, those that the coordinator will not have with the error for the client."""
     adds = ctx.version >= FIRST_THAT_ADDS
     codes = await node.txn_verifier.verify(
@@ -129,7 +129,7 @@ def _refusal(code: ErrorCode, adds: bool) -> KafkaError:
 
 
 def admit(
-    node: Node,
+    node: Producing,
     partition: Partition,
     header: BatchHeader,
     verification: Verification | None,
