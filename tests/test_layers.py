@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "config": {"errors"},
     "settings": {"errors", "config"},
-    "wire": {"errors"},
+    "wire": {"errors", "native"},
     "outcome": {"instant", "wire", "events"},
     "records": BASE | {"native"},
     "native": {"errors", "records"},
@@ -50,6 +50,7 @@ The command line starts the node, so it may name `broker.node` (see ENTRANCES) a
 ENTRANCES = {
     ("cli", "broker"): {"scriba.broker.node"},
     ("cli", "spark"): {"scriba.spark.classes", "scriba.spark.doctor"},
+    ("wire", "native"): {"scriba.native.locate"},
     ("native", "records"): {
         f"scriba.records.{name}" for name in ("compression", "crc", "header", "numbers", "record")
     },

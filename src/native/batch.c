@@ -1,35 +1,16 @@
-/* Form: the short way of a small Produce, from a frame to a batch that has been judged, and from
- * its offsets to the answer, in one call each.
+/* judge_produce: a Produce, from its bytes to batches that have been judged, in one call.
  *
- * It knows the good case alone. For everything else the answer is None, and what is wrong, or
- * special, is found out at leisure by `scriba.records.validate`.
+ * The batches are found by a plan (`locate`), their topics and partitions in tables of the caller;
+ * then header, checksum and every record of each are looked at, by the limits of its topic. It knows
+ * the good case alone. For everything else the answer is None, and what is wrong, or special, is
+ * found out by `scriba.records.validate`; it is False where the tables lack a topic or a partition.
  */
+#include "layout.h"
 #include "native.h"
 
 #include <string.h>
 
-#define HEADER_SIZE 61
-#define LOG_OVERHEAD 12
-#define CRC_START 21
-#define BATCH_MAGIC 2
-#define END_TAGS 3 /* of a partition, its topic and the request: none of them has tagged fields */
-#define START 4    /* the API's key and version; the correlation id follows */
-#define BODY 8
-#define START_BEHIND 16 /* bytes from the hole of the base offset to that of the log's start */
 #define SMALL 2048 /* up to here a checksum takes less time than a call of the library's */
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *start; /* bytes, as the next two */
-    PyObject *body;
-    PyObject *reply;
-    Py_ssize_t hole;
-    int64_t most;
-    int64_t before;
-    int64_t after;
-    char compact;
-    char starts; /* whether the answer tells where the log starts */
-} Form;
 
 /* Numbers of a header are signed, the checksum excepted. */
 static inline int64_t int64_at(const uint8_t *at)
@@ -47,42 +28,19 @@ static inline int16_t int16_at(const uint8_t *at)
     return (int16_t)big_endian(at, 2);
 }
 
-/* The content of the last field of a request; false if it does not end as it should. */
-static bool last_field(Cursor frame, bool compact, Cursor *content)
-{
-    if (!compact) {
-        if (frame.end - frame.at < 4 || int32_at(frame.at) != frame.end - frame.at - 4)
-            return false;
-        *content = (Cursor){frame.at + 4, frame.end};
-        return true;
-    }
-    uint64_t size = 0; /* counts from one */
-    for (unsigned shift = 0; shift < 35; shift += 7) {
-        if (frame.at == frame.end)
-            return false;
-        uint8_t byte = *frame.at++;
-        size |= (uint64_t)(byte & 0x7F) << shift;
-        if (byte < 0x80) {
-            const uint8_t *tags = frame.end - END_TAGS;
-            *content = (Cursor){frame.at, tags};
-            return frame.end - frame.at >= END_TAGS &&
-                   size == (uint64_t)(tags - frame.at) + 1 && !(tags[0] | tags[1] | tags[2]);
-        }
-    }
-    return false;
-}
-
 /* Whether the header is that of one whole batch without codec, transaction or other specialities. */
 static bool plain_header(Cursor batch, Rules *rules)
 {
     const uint8_t *at = batch.at;
     if (batch.end - at < HEADER_SIZE)
         return false;
-    rules->count = int32_at(at + 57);
-    rules->base_timestamp = int64_at(at + 27);
-    return int64_at(at) == 0 && int32_at(at + 8) == batch.end - at - LOG_OVERHEAD &&
-           at[16] == BATCH_MAGIC && int16_at(at + 21) == 0 && rules->count > 0 &&
-           int32_at(at + 23) == rules->count - 1 && (int64_at(at + 43) < 0 || int32_at(at + 53) >= 0);
+    rules->count = int32_at(at + COUNT_AT);
+    rules->base_timestamp = int64_at(at + BASE_TIMESTAMP_AT);
+    return int64_at(at + BASE_OFFSET_AT) == 0 &&
+           int32_at(at + LENGTH_AT) == batch.end - at - LOG_OVERHEAD &&
+           at[MAGIC_AT] == BATCH_MAGIC && int16_at(at + ATTRIBUTES_AT) == 0 && rules->count > 0 &&
+           int32_at(at + LAST_DELTA_AT) == rules->count - 1 &&
+           (int64_at(at + PRODUCER_ID_AT) < 0 || int32_at(at + BASE_SEQUENCE_AT) >= 0);
 }
 
 /* 1 if the checksum is right, 0 if not, -1 with an exception set. */
@@ -90,7 +48,7 @@ static int checksum_is_right(State *state, Cursor batch)
 {
     size_t size = (size_t)(batch.end - batch.at - CRC_START);
     if (size <= SMALL)
-        return crc32c(batch.at + CRC_START, size) == (uint32_t)int32_at(batch.at + 17);
+        return crc32c(batch.at + CRC_START, size) == (uint32_t)int32_at(batch.at + CRC_AT);
     PyObject *covered = PyMemoryView_FromMemory((char *)batch.at + CRC_START,
                                                 batch.end - batch.at - CRC_START, PyBUF_READ);
     if (covered == NULL)
@@ -103,7 +61,7 @@ static int checksum_is_right(State *state, Cursor batch)
     Py_DECREF(found);
     if (crc == (unsigned long)-1 && PyErr_Occurred())
         return -1;
-    return crc == (uint32_t)int32_at(batch.at + 17);
+    return crc == (uint32_t)int32_at(batch.at + CRC_AT);
 }
 
 PyObject *header_tuple(State *state, const uint8_t *at)
@@ -139,145 +97,233 @@ static PyObject *part_of(PyObject *view, Py_ssize_t start, Py_ssize_t end)
     return part;
 }
 
-static PyObject *judge_batch(State *state, PyObject *view, const Py_buffer *data, Cursor batch,
-                             Rules *rules)
+/* 1 if checksum and records are right, 0 if not, -1 with an exception set. */
+static int is_right(State *state, Cursor batch, const Rules *rules)
 {
-    if (!plain_header(batch, rules))
-        return Py_NewRef(Py_None);
     int right = checksum_is_right(state, batch);
     if (right <= 0)
-        return right < 0 ? NULL : Py_NewRef(Py_None);
+        return right;
     Findings found = NOTHING_FOUND;
     Cursor records = {batch.at + HEADER_SIZE, batch.end};
     judge_piece(&records, rules, &found);
-    if (found.fault || found.records != rules->count || records.at != records.end ||
-        found.untimely >= 0 || found.max_timestamp != int64_at(batch.at + 35))
-        return Py_NewRef(Py_None);
-    PyObject *result = PyTuple_New(2);
-    const uint8_t *start = data->buf;
-    if (result != NULL && put_item(result, 0, part_of(view, batch.at - start, batch.end - start)) &&
-        put_item(result, 1, header_tuple(state, batch.at)))
-        return result;
-    Py_XDECREF(result);
-    return NULL;
+    return !found.fault && found.records == rules->count && records.at == records.end &&
+           found.untimely < 0 && found.keyless < 0 &&
+           found.max_timestamp == int64_at(batch.at + MAX_TIMESTAMP_AT);
 }
 
-static bool repeats(const Form *self, Cursor frame)
-{
-    Py_ssize_t size = PyBytes_Size(self->body);
-    return frame.end - frame.at >= BODY + size &&
-           memcmp(frame.at, PyBytes_AsString(self->start), START) == 0 &&
-           memcmp(frame.at + BODY, PyBytes_AsString(self->body), (size_t)size) == 0;
-}
+/* ---- a request ---- */
 
-static PyObject *form_take(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
-{
-    Form *self = (Form *)object;
+#define TOPICS_AT 6 /* behind correlation id, transactional id, acks, time-out and their number */
+
+/* A batch: where it is, for whom, and by which rules. */
+typedef struct {
+    Cursor batch;
+    PyObject *topic;
+    PyObject *partition;
+    Rules rules;
+} Entry;
+
+typedef struct {
+    Cursor frame;
+    const int64_t *at; /* what the plan told, and its end */
+    const int64_t *end;
+    PyObject *topics; /* dict: name or id -> topic */
     int64_t now;
-    Py_buffer data;
-    if (!argument_count("take", nargs, 2) || !int64_argument(args[1], &now) ||
-        PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
-        return NULL;
-    Cursor frame = cursor_over(&data), batch;
-    PyObject *result = NULL;
-    if (!repeats(self, frame)) {
-        result = Py_NewRef(Py_None);
-    } else {
-        Rules rules = {.earliest = now - self->before, .latest = now + self->after};
-        frame.at += BODY + PyBytes_Size(self->body);
-        if (!last_field(frame, self->compact, &batch) || batch.end - batch.at > self->most)
-            result = Py_NewRef(Py_None);
-        else
-            result = judge_batch(PyType_GetModuleState(Py_TYPE(object)), args[0], &data, batch,
-                                 &rules);
+    Entry *entries;
+    Py_ssize_t count;
+} Request;
+
+typedef enum { ERROR = -1, UNUSUAL, UNKNOWN, USUAL } Judgement;
+
+/* Moves over the begin and the end of a field; false for a null. */
+static bool next_span(Request *request, Cursor *span)
+{
+    int64_t from = request->at[0], to = request->at[1];
+    request->at += 2;
+    if (from < 0 || to < from || to > request->frame.end - request->frame.at)
+        return false;
+    *span = (Cursor){request->frame.at + from, request->frame.at + to};
+    return true;
+}
+
+/* A topic is (most_bytes, need_keys, before_ms, after_ms, partitions by index, ...). */
+static bool read_topic(PyObject *topic, int64_t now, int64_t *most, Rules *rules,
+                       PyObject **partitions)
+{
+    int64_t before, after;
+    if (!PyTuple_Check(topic) || PyTuple_Size(topic) < 5) {
+        PyErr_SetString(PyExc_TypeError, "a topic must be a tuple");
+        return false;
     }
-    PyBuffer_Release(&data);
+    *partitions = PyTuple_GetItem(topic, 4);
+    if (!PyDict_Check(*partitions) || !int64_argument(PyTuple_GetItem(topic, 0), most) ||
+        !int64_argument(PyTuple_GetItem(topic, 2), &before) ||
+        !int64_argument(PyTuple_GetItem(topic, 3), &after))
+        return false;
+    rules->earliest = now - before;
+    rules->latest = now + after;
+    rules->need_keys = PyTuple_GetItem(topic, 1) == Py_True;
+    return true;
+}
+
+/* What a dict has under a key, which is dropped. The result is borrowed. */
+static PyObject *look_up(PyObject *dict, PyObject *key)
+{
+    PyObject *found = key == NULL ? NULL : PyDict_GetItemWithError(dict, key);
+    Py_XDECREF(key);
+    return found;
+}
+
+static Judgement find_batch(Request *request, PyObject *topic, PyObject *partitions, int64_t most,
+                            const Rules *rules)
+{
+    if (request->end - request->at < 3)
+        return UNUSUAL;
+    PyObject *partition = look_up(partitions, PyLong_FromLongLong(*request->at++));
+    if (partition == NULL)
+        return PyErr_Occurred() ? ERROR : UNKNOWN;
+    for (Py_ssize_t i = request->count; i-- > 0;)
+        if (request->entries[i].partition == partition)
+            return UNUSUAL;
+    Cursor batch;
+    Entry *entry = &request->entries[request->count];
+    entry->rules = *rules;
+    if (!next_span(request, &batch) || batch.end - batch.at > most ||
+        !plain_header(batch, &entry->rules))
+        return UNUSUAL;
+    entry->batch = batch;
+    entry->topic = Py_NewRef(topic);
+    entry->partition = Py_NewRef(partition);
+    request->count++;
+    return USUAL;
+}
+
+static Judgement find_batches_of_topic(Request *request)
+{
+    Cursor name;
+    if (request->end - request->at < 3 || !next_span(request, &name))
+        return UNUSUAL;
+    PyObject *key = PyBytes_FromStringAndSize((const char *)name.at, name.end - name.at);
+    PyObject *topic = look_up(request->topics, key), *partitions;
+    if (topic == NULL)
+        return PyErr_Occurred() ? ERROR : UNKNOWN;
+    int64_t most, count = *request->at++;
+    Rules rules = {0};
+    if (!read_topic(topic, request->now, &most, &rules, &partitions))
+        return ERROR;
+    /* A topic that comes again is the one before, or it was found before that. */
+    for (Py_ssize_t i = request->count; i-- > 0;)
+        if (request->entries[i].topic == topic)
+            return UNUSUAL;
+    Judgement judgement = count > 0 ? USUAL : UNUSUAL;
+    while (judgement == USUAL && count-- > 0)
+        judgement = find_batch(request, topic, partitions, most, &rules);
+    return judgement;
+}
+
+/* Finds all batches and looks at their headers, which costs next to nothing. */
+static Judgement find_batches(Request *request)
+{
+    if (request->end - request->at < TOPICS_AT)
+        return UNUSUAL;
+    int64_t transactional_id = request->at[1], acks = request->at[3], count = request->at[5];
+    if (transactional_id >= 0 || acks < -1 || acks > 1 || count == 0)
+        return UNUSUAL;
+    request->at += TOPICS_AT;
+    Judgement judgement = USUAL;
+    while (judgement == USUAL && count-- > 0)
+        judgement = find_batches_of_topic(request);
+    return judgement;
+}
+
+static Judgement judge_entries(State *state, const Request *request)
+{
+    for (Py_ssize_t i = 0; i < request->count; i++) {
+        int right = is_right(state, request->entries[i].batch, &request->entries[i].rules);
+        if (right <= 0)
+            return right < 0 ? ERROR : UNUSUAL;
+    }
+    return USUAL;
+}
+
+/* [(topic, partition, batch, header), ...] */
+static PyObject *entries_list(State *state, PyObject *frame, const Request *request)
+{
+    PyObject *list = PyList_New(request->count);
+    for (Py_ssize_t i = 0; list != NULL && i < request->count; i++) {
+        const Entry *entry = &request->entries[i];
+        Py_ssize_t from = entry->batch.at - request->frame.at;
+        Py_ssize_t to = entry->batch.end - request->frame.at;
+        PyObject *item = PyTuple_New(4);
+        if (item != NULL && put_item(item, 0, Py_NewRef(entry->topic)) &&
+            put_item(item, 1, Py_NewRef(entry->partition)) &&
+            put_item(item, 2, part_of(frame, from, to)) &&
+            put_item(item, 3, header_tuple(state, entry->batch.at))) {
+            PyList_SetItem(list, i, item);
+        } else {
+            Py_XDECREF(item);
+            Py_CLEAR(list);
+        }
+    }
+    return list;
+}
+
+static PyObject *judge_located(State *state, PyObject *frame, const Numbers *told,
+                               Request *request)
+{
+    request->at = told->list;
+    request->end = told->list + told->count;
+    request->entries = PyMem_Malloc(((size_t)told->count / 3 + 1) * sizeof *request->entries);
+    if (request->entries == NULL)
+        return PyErr_NoMemory();
+    Judgement judgement = find_batches(request);
+    if (judgement == USUAL)
+        judgement = judge_entries(state, request);
+    PyObject *result = NULL;
+    if (judgement == USUAL) {
+        PyObject *list = entries_list(state, frame, request);
+        if (list != NULL)
+            result = Py_BuildValue("(iiiN)", (int)told->list[0], (int)told->list[3],
+                                   (int)told->list[4], list);
+    } else if (judgement != ERROR) {
+        result = Py_NewRef(judgement == UNKNOWN ? Py_False : Py_None);
+    }
+    while (request->count-- > 0) {
+        Py_DECREF(request->entries[request->count].topic);
+        Py_DECREF(request->entries[request->count].partition);
+    }
+    PyMem_Free(request->entries);
     return result;
 }
 
-static PyObject *form_answer(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
+/* judge_produce(plan, frame, most_elements, topics, now_ms) */
+PyObject *judge_produce(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    Form *self = (Form *)object;
-    int64_t base_offset, start_offset;
-    Py_buffer frame;
-    if (!argument_count("answer", nargs, 3) || !int64_argument(args[1], &base_offset) ||
-        !int64_argument(args[2], &start_offset) ||
-        PyObject_GetBuffer(args[0], &frame, PyBUF_SIMPLE) < 0)
+    Request request = {0};
+    int64_t most_elements;
+    Py_buffer plan, frame;
+    if (!argument_count("judge_produce", nargs, 5) || !int64_argument(args[2], &most_elements) ||
+        !int64_argument(args[4], &request.now))
         return NULL;
-    Py_ssize_t size = PyBytes_Size(self->reply);
-    PyObject *answer = PyByteArray_FromStringAndSize(PyBytes_AsString(self->reply), size);
-    if (answer != NULL) {
-        uint8_t *out = (uint8_t *)PyByteArray_AsString(answer);
-        if (frame.len >= BODY)
-            memcpy(out + START, (const uint8_t *)frame.buf + START, BODY - START);
-        put_big_endian(out + self->hole, 8, (uint64_t)base_offset);
-        if (self->starts)
-            put_big_endian(out + self->hole + START_BEHIND, 8, (uint64_t)start_offset);
-    }
-    PyBuffer_Release(&frame);
-    return answer;
-}
-
-/* ---- the type ---- */
-
-static PyObject *form_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"", "", "", "", "", "", "", "", "", NULL};
-    PyObject *start, *body, *reply;
-    int compact, starts;
-    long long most, before, after;
-    Py_ssize_t hole;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "SSpLLLSnp:Form", names, &start, &body,
-                                     &compact, &most, &before, &after, &reply, &hole, &starts))
-        return NULL;
-    Py_ssize_t holes = (starts ? START_BEHIND : 0) + (Py_ssize_t)sizeof(int64_t);
-    if (PyBytes_Size(start) != START || hole < BODY || hole > PyBytes_Size(reply) - holes) {
-        PyErr_SetString(PyExc_ValueError, "no such form");
+    request.topics = args[3];
+    if (!PyDict_Check(request.topics)) {
+        PyErr_SetString(PyExc_TypeError, "topics must be a dict");
         return NULL;
     }
-    Form *self = (Form *)PyType_GenericAlloc(type, 0);
-    if (self == NULL)
+    if (PyObject_GetBuffer(args[0], &plan, PyBUF_SIMPLE) < 0)
         return NULL;
-    self->start = Py_NewRef(start);
-    self->body = Py_NewRef(body);
-    self->reply = Py_NewRef(reply);
-    self->hole = hole;
-    self->most = most;
-    self->before = before;
-    self->after = after;
-    self->compact = (char)compact;
-    self->starts = (char)starts;
-    return (PyObject *)self;
+    PyObject *result = NULL;
+    if (PyObject_GetBuffer(args[1], &frame, PyBUF_SIMPLE) == 0) {
+        Numbers told;
+        request.frame = cursor_over(&frame);
+        Walked walked = locate_fields(cursor_over(&plan), request.frame, most_elements, &told);
+        if (walked == WALKED)
+            result = judge_located(PyModule_GetState(module), args[1], &told, &request);
+        else if (walked == GIVEN_UP)
+            result = Py_NewRef(Py_None);
+        free_numbers(&told);
+        PyBuffer_Release(&frame);
+    }
+    PyBuffer_Release(&plan);
+    return result;
 }
-
-static void form_dealloc(PyObject *object)
-{
-    Form *self = (Form *)object;
-    PyTypeObject *type = Py_TYPE(object);
-    Py_CLEAR(self->start);
-    Py_CLEAR(self->body);
-    Py_CLEAR(self->reply);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-    release(object);
-    Py_DECREF(type);
-}
-
-static PyMethodDef form_methods[] = {
-    {"take", (PyCFunction)(void (*)(void))form_take, METH_FASTCALL, NULL},
-    {"answer", (PyCFunction)(void (*)(void))form_answer, METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyType_Slot form_slots[] = {
-    {Py_tp_new, form_new},
-    {Py_tp_methods, form_methods},
-    {Py_tp_dealloc, form_dealloc},
-    {0, NULL},
-};
-
-PyType_Spec form_spec = {
-    .name = "scriba.native._native.Form",
-    .basicsize = sizeof(Form),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
-    .slots = form_slots,
-};

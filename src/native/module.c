@@ -244,6 +244,8 @@ static PyMethodDef functions[] = {
     {"check_lz4", (PyCFunction)(void (*)(void))check_lz4, METH_FASTCALL, NULL},
     {"blame_records", (PyCFunction)(void (*)(void))blame_records, METH_FASTCALL, NULL},
     {"find_record", (PyCFunction)(void (*)(void))find_record, METH_FASTCALL, NULL},
+    {"locate", (PyCFunction)(void (*)(void))locate, METH_FASTCALL, NULL},
+    {"judge_produce", (PyCFunction)(void (*)(void))judge_produce, METH_FASTCALL, NULL},
     {"murmur2", murmur2, METH_O, NULL},
     {"place_keys", (PyCFunction)(void (*)(void))place_keys, METH_FASTCALL, NULL},
     {"append_rows", (PyCFunction)(void (*)(void))append_rows, METH_FASTCALL, NULL},
@@ -310,7 +312,7 @@ static int execute(PyObject *module)
         add_type(module, &channel_spec) < 0 || add_type(module, &intake_spec) < 0)
         return -1;
     if (add_type(module, &columns_spec) < 0 || add_type(module, &builder_spec) < 0 ||
-        add_type(module, &offset_map_spec) < 0 || add_type(module, &form_spec) < 0 ||
+        add_type(module, &offset_map_spec) < 0 ||
         add_type(module, &commit_form_spec) < 0)
         return -1;
     return PyModule_AddStringConstant(module, "SOURCES", SCRIBA_NATIVE_SOURCES);

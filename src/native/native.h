@@ -291,8 +291,27 @@ PyObject *crc32c_both_ways(PyObject *module, PyObject *data);
 /* The header of the batch that begins here, as Python has it. */
 PyObject *header_tuple(State *state, const uint8_t *at);
 
+/* ---- fields of a request ---- */
+
+#define FEW_NUMBERS 64
+
+typedef struct {
+    int64_t *list;
+    Py_ssize_t count;
+    Py_ssize_t room;
+    int64_t few[FEW_NUMBERS];
+} Numbers;
+
+typedef enum { WALK_FAILED = -1, GIVEN_UP, WALKED } Walked;
+
+/* What a plan asks for, to be freed whatever the outcome; WALK_FAILED with an exception set. */
+Walked locate_fields(Cursor plan, Cursor frame, int64_t most_elements, Numbers *told);
+void free_numbers(Numbers *numbers);
+
+PyObject *locate(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *judge_produce(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+
 extern PyType_Spec commit_form_spec;
-extern PyType_Spec form_spec;
 extern PyType_Spec record_fields_spec;
 extern PyType_Spec ticket_spec;
 extern PyType_Spec channel_spec;

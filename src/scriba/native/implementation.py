@@ -7,9 +7,9 @@ The extension is used where it was built, unless SCRIBA_NATIVE=0 is in the envir
 import os
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from scriba.native import columns, consumer_records, fallback, intake, templates
+from scriba.native import columns, consumer_records, fallback, intake, judge, locate, templates
 from scriba.native.arrow import Given
 from scriba.native.consumer_records import Make
 from scriba.records.header import Buffer
@@ -41,7 +41,11 @@ class Implementation(NamedTuple):
     Ticket: type[intake.Ticket]
     Channel: type[intake.Channel]
     Intake: type[intake.Intake]
-    Form: type[templates.Form]
+    locate: Callable[[bytes, Buffer, int], locate.Located | None]
+    judge_produce: Callable[
+        [bytes, memoryview, int, dict[bytes, Any], int],
+        tuple[int, int, int, list[judge.Batch]] | Literal[False] | None,
+    ]
     CommitForm: type[templates.CommitForm]
 
 
@@ -63,7 +67,8 @@ FALLBACK = Implementation(
     intake.Ticket,
     intake.Channel,
     intake.Intake,
-    templates.Form,
+    locate.locate,
+    judge.judge_produce,
     templates.CommitForm,
 )
 

@@ -223,11 +223,9 @@ def prepare(
 
 
 def takes_plain(config: TopicRules) -> bool:
-    """Whether the topic stores a plain batch as it came, without demands beyond its timestamps."""
-    return (
-        config.message_timestamp_type != "LogAppendTime"
-        and codec_named(config.compression_type) in (None, Codec.NONE)
-        and "compact" not in config.cleanup_policy
+    """Whether the topic stores a plain batch as it came."""
+    return config.message_timestamp_type != "LogAppendTime" and (
+        codec_named(config.compression_type) in (None, Codec.NONE)
     )
 
 

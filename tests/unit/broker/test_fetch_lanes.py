@@ -248,7 +248,7 @@ def test_no_more_lanes_are_kept_than_there_is_room_for(
         for limit in range(1000, 1010):
             await reader.ask(0, max_bytes=limit)
             assert await reader.took_the_short_way(0, max_bytes=limit)
-        lanes = node.dispatch._lanes[1]
+        lanes = node.dispatch._fast_paths[1]
         assert isinstance(lanes, fetch_lanes.FetchLanes)
         assert len(lanes._lanes) <= 3
 

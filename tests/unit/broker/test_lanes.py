@@ -1,11 +1,10 @@
-"""The short way of a repeated Produce: it answers as the ordinary way does, or is not taken."""
+"""The fast path of Produce: what it takes, what it leaves to the handler, and what it forgets."""
 
 import asyncio
 from collections.abc import Callable
 
 import pytest
 
-from scriba.broker.fastpath import produce as lanes
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.records.compression import Codec
@@ -21,11 +20,13 @@ InANode = Callable[..., None]
 
 @pytest.mark.parametrize("version", range(3, 14))
 @pytest.mark.parametrize("acks", [1, -1])
-def test_both_ways_give_the_same_answer(in_a_node: InANode, version: int, acks: int) -> None:
+def test_every_request_of_plain_batches_takes_the_fast_path(
+    in_a_node: InANode, version: int, acks: int
+) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open()
         answers = [(await writer.send(writer.batch(), version, acks=acks))[0] for _ in range(3)]
-        assert node.counters.fastpath_produces == 2
+        assert node.counters.fastpath_produces == 3
         assert [answer.base_offset for answer in answers] == [0, 2, 4]
         for answer in answers:
             answer.base_offset = 0
@@ -64,14 +65,16 @@ def test_a_repeated_batch_gets_its_first_offset_back(in_a_node: InANode) -> None
     in_a_node(script)
 
 
-def test_what_is_not_plain_goes_the_ordinary_way(in_a_node: InANode) -> None:
+def test_what_is_not_plain_goes_to_the_handler(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open(partitions=2)
         plain = writer.batch()
         await writer.send(plain)
         assert await writer.took_the_short_way(plain)
         assert not await writer.took_the_short_way(writer.batch(codec=Codec.ZSTD))
-        assert not await writer.took_the_short_way(plain, partitions=(0, 1))
+        assert await writer.took_the_short_way(plain, partitions=(0, 1))
+        assert not await writer.took_the_short_way(plain, partitions=(0, 2))
+        assert not await writer.took_the_short_way(plain, partitions=(0, 1, 0))
         in_txn = writer.batch(producer_id=7, producer_epoch=0, base_sequence=0, transactional=True)
         (refused,) = await writer.send(in_txn)
         assert refused.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -84,23 +87,7 @@ def test_what_is_not_plain_goes_the_ordinary_way(in_a_node: InANode) -> None:
     in_a_node(script)
 
 
-def test_batches_that_are_not_plain_push_nobody_out_of_a_lane(
-    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(lanes, "MOST_LANES", 4)
-
-    async def script(node: Node, world: ProcessWorld) -> None:
-        writer = await Writer(node, world).open()
-        await writer.create("packed")
-        await writer.send(writer.batch())
-        for _ in range(10):
-            await writer.send(writer.batch(codec=Codec.LZ4), topic="packed")
-        assert await writer.took_the_short_way(writer.batch())
-
-    in_a_node(script)
-
-
-def test_a_lane_is_not_taken_past_an_authoriser(in_a_node: InANode) -> None:
+def test_no_request_takes_the_fast_path_past_an_authoriser(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open()
         await writer.send(writer.batch())
@@ -112,7 +99,7 @@ def test_a_lane_is_not_taken_past_an_authoriser(in_a_node: InANode) -> None:
     in_a_node(script)
 
 
-def test_a_lane_is_not_taken_while_rates_are_limited(in_a_node: InANode) -> None:
+def test_no_request_takes_the_fast_path_while_rates_are_limited(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open()
         await writer.send(writer.batch())
@@ -123,7 +110,7 @@ def test_a_lane_is_not_taken_while_rates_are_limited(in_a_node: InANode) -> None
     in_a_node(script)
 
 
-def test_partitions_and_topics_have_lanes_of_their_own(in_a_node: InANode) -> None:
+def test_partitions_and_topics_are_told_apart(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         writer = await Writer(node, world).open(partitions=2)
         await writer.create("another")
@@ -137,7 +124,7 @@ def test_partitions_and_topics_have_lanes_of_their_own(in_a_node: InANode) -> No
     in_a_node(script)
 
 
-def test_a_connection_that_goes_to_and_fro_takes_the_short_way_each_time(
+def test_a_connection_that_changes_topic_and_version_takes_the_fast_path_each_time(
     in_a_node: InANode,
 ) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:

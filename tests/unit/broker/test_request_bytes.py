@@ -12,6 +12,7 @@ from scriba.broker.handlers.produce import produce as handler
 from scriba.broker.net.buffers import BufferPool
 from scriba.broker.net.connection import Connection
 from scriba.broker.node import Node
+from scriba.broker.partitions.partition import Partition
 from scriba.broker.request import ANONYMOUS, Context, Deferred
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
@@ -186,7 +187,7 @@ def test_records_read_after_their_handler_raise(in_a_node: InANode, size: int) -
             bytes(kept[0])
         assert node.server.pool.kept_views == 0, "the buffer is used again"
 
-    in_a_node(script)
+    in_a_node(script, scriba_fast_paths="false")
 
 
 @SIZES
@@ -214,7 +215,7 @@ def test_a_slice_that_outlives_its_request_never_shows_another_one(
         await peer.call(produce("t", (0, batch_of(world, size))), 9, ProduceResponse)
         await peer.call(produce("t", (0, batch_of(world, size))), 9, ProduceResponse)
 
-    in_a_node(script)
+    in_a_node(script, scriba_fast_paths="false")
 
 
 @SIZES
@@ -229,7 +230,7 @@ def test_in_the_simulator_a_late_read_meets_rubbish(in_a_node: InANode, size: in
         await peer.call(two, 9, ProduceResponse)
         assert b"vv" not in bytes(kept[0])
 
-    in_a_node(script)
+    in_a_node(script, scriba_fast_paths="false")
 
 
 def test_a_frame_is_released_when_it_has_been_handled(in_a_node: InANode) -> None:
@@ -251,6 +252,74 @@ def test_a_frame_is_released_when_it_has_been_handled(in_a_node: InANode) -> Non
             with pytest.raises(ValueError, match="released"):
                 frame[0]
         assert node.server.pool.kept_views == 0
+
+    in_a_node(script)
+
+
+@SIZES
+def test_a_batch_that_a_log_kept_from_a_fast_path_never_shows_another_one(
+    in_a_node: InANode, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[memoryview] = []
+    append = Partition.append
+
+    def curious(partition: Partition, view: memoryview, *given: Any) -> Any:
+        kept.append(view[61:])
+        return append(partition, view, *given)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        world.spoil = node.server.spoil = None  # as outside of the simulator
+        node.server.pool = BufferPool()
+        peer = await connected(
+            world, CreatableTopic(name="t", num_partitions=2, replication_factor=1)
+        )
+        monkeypatch.setattr(Partition, "append", curious)
+        sent = []
+        for letter in (b"a", b"b", b"c"):
+            for index in (0, 1):
+                record = Record(
+                    0, world.clock.wall_ms(), None, letter * size, (("n", b"%d" % index),)
+                )
+                sent.append(encode_batch([record]))
+            await peer.call(produce("t", (0, sent[-2]), (1, sent[-1])), 9, ProduceResponse)
+        assert node.counters.fastpath_produces == 3
+        assert [bytes(view) for view in kept] == [bytes(batch[61:]) for batch in sent]
+
+    in_a_node(script)
+
+
+@SIZES
+def test_a_batch_refused_on_a_fast_path_does_not_keep_its_buffer(
+    in_a_node: InANode, size: int
+) -> None:
+    """Errors have tracebacks, and those have frames with views."""
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        peer = await connected(
+            world, CreatableTopic(name="t", num_partitions=2, replication_factor=1)
+        )
+        gc.collect()
+        gc.disable()
+        try:
+            for sequence in range(4):
+                good = batch_of(world, size)
+                gap = encode_batch(
+                    [Record(0, world.clock.wall_ms(), None, bytes(size), ())],
+                    producer_id=7,
+                    producer_epoch=0,
+                    base_sequence=0 if sequence == 0 else 99,
+                )
+                two = produce("t", (0, gap), (1, good))
+                answer = await peer.call(two, 9, ProduceResponse)
+                codes = [told.error_code for told in answer.responses[0].partition_responses]
+                assert codes == [
+                    0 if sequence == 0 else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                    0,
+                ]
+            assert node.counters.fastpath_produces == 4
+            assert node.server.pool.kept_views == 0
+        finally:
+            gc.enable()
 
     in_a_node(script)
 

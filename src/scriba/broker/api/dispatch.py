@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from scriba.broker.fastpath.commit import CommitLanes
 from scriba.broker.fastpath.fetch import FetchLanes
 from scriba.broker.fastpath.ports import FastPathSwitch
-from scriba.broker.fastpath.produce import ProduceLanes
+from scriba.broker.fastpath.produce import ProduceFastPaths
 from scriba.broker.handlers.ports import Broker
 from scriba.broker.net.answers import CloseConnection, KeptFrame, LargeAnswer, Parked, Parts, Unsent
 from scriba.broker.net.api_entry import ApiEntry, refusal
@@ -86,12 +86,15 @@ class Dispatch:
         self._cached_at = -1
         self._large = [asyncio.Semaphore(LARGE_AT_A_TIME) for _ in range(SIZES)]
         self._unsent = Unsent(LARGE_UNSENT)
-        self._lanes: dict[int, ProduceLanes | FetchLanes | CommitLanes] = {}
+        self._fast_paths: dict[int, ProduceFastPaths | FetchLanes | CommitLanes] = {}
+        self._learners: dict[int, FetchLanes | CommitLanes] = {}
+        """Fast paths that are shown what their handlers get."""
         if PRODUCE in table:
-            self._lanes[PRODUCE] = ProduceLanes(node, table[PRODUCE])
             ordinary = partial(self._answer, table[FETCH])
-            self._lanes[FETCH] = FetchLanes(node, table[FETCH], ordinary)
-            self._lanes[OFFSET_COMMIT] = CommitLanes(node, table[OFFSET_COMMIT])
+            self._learners[FETCH] = FetchLanes(node, table[FETCH], ordinary)
+            self._learners[OFFSET_COMMIT] = CommitLanes(node, table[OFFSET_COMMIT])
+            produce = ProduceFastPaths(node, table[PRODUCE])
+            self._fast_paths = {PRODUCE: produce, **self._learners}
 
     def handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """Starts one request; raises CloseConnection where only closing the connection is right."""
@@ -110,9 +113,9 @@ class Dispatch:
                     "unsupported",
                 )
             return self._refuse_api_versions(api, correlation_id)
-        lanes = self._lanes.get(key) if self._node.fast_paths else None
-        if lanes is not None:
-            answer = lanes.enter(connection, frame, version)
+        path = self._fast_paths.get(key) if self._node.fast_paths else None
+        if path is not None:
+            answer = path.enter(connection, frame, version)
             if answer is not None:
                 return answer
         limits = api.limits
@@ -133,8 +136,8 @@ class Dispatch:
             kept = connection.keep_frame(frame)
             return Parked(self._handle_large(api, connection, kept, start, header))
         api.count += 1
-        if lanes is not None:
-            lanes.learn(connection, frame, request)  # type: ignore[arg-type]
+        if path is not None and key in self._learners:
+            self._learners[key].learn(connection, frame, request)  # type: ignore[arg-type]
         if key == METADATA and self._node.access.open and self._node.fast_paths:
             return self._answer_from_cache(api, connection, frame[start:], request, header)
         return self._answer(api, connection, request, header)

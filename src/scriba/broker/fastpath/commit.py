@@ -246,9 +246,9 @@ class CommitLanes:
         """Takes the lane of the connection's commits, unless that was asked already."""
         commits: Commits | None = connection.commits
         lane = commits.lane if commits is not None else None
-        if lane is None or lane is connection.lane:
+        if lane is None or lane is connection.fast_path:
             return None
-        connection.lane = lane
+        connection.fast_path = lane
         return lane.take(connection, frame)
 
 

@@ -244,11 +244,11 @@ class FetchLanes:
         self, connection: Connection, frame: memoryview, version: int
     ) -> Parts | Parked | None:
         """As `take`, unless that was asked already; the connection's next one is asked first."""
-        if connection.lane is self:
+        if connection.fast_path is self:
             return None
         answer = self.take(connection, frame)
         if answer is not None:
-            connection.lane = self
+            connection.fast_path = self
         return answer
 
     def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:

@@ -1,256 +1,356 @@
-"""The short way of a Produce that says what an earlier one said.
+"""The fast path of Produce: whole requests, from their bytes to the bytes of the answer.
 
-A producer repeats itself: from one request to the next only the correlation id and the records
-differ, and everything between them (client id, acks, time-out, topic, partition) is the same bytes
-again. So what was found out for them once is kept under these bytes as a *lane*: the partition,
-the limits of its topic, the answer with holes for its numbers. A later request is recognised by
-comparing it with the last one of its connection, or else by one look into a table; its batch is
-checked as always, appended as always, and its answer is a copy with the holes filled.
+It takes the usual good request, be it of one partition or of hundreds, in four steps:
 
-A lane knows only the plain good case. Whatever else comes (several partitions, a codec, a
-transaction, log append time, an access check, a batch with any fault) is left to the ordinary way
-before anything has changed. Lanes are forgotten when the cluster's shape changes, and passed by
-when the partition has got other settings or another leader.
+1. One walk over the frame finds each topic, partition and batch (`wire.locator`); nothing is
+   decoded.
+2. Header, checksum and records of all batches are judged, by the limits of their topics. This and
+   the first step are one call (`native.judge`).
+3. Partitions are asked whether they lead and take such a batch now.
+4. The batches are appended, and the answer is packed from templates (`wire.template`).
+
+Nothing has changed before the fourth step. Until then a request with anything unusual in any of its
+partitions is left to its handler: a codec, a transaction, a topic that stores something else than
+what it is sent or waits for the device, a leader elsewhere, a partition that is named twice, a
+batch with any fault. The bytes that the handler answers and those of the fast path are the same.
+
+What is known of topics is forgotten when the cluster's shape changes, and of a topic when its
+settings do.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from scriba.broker.handlers import produce
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.connection import Connection
 from scriba.errors import KafkaError
 from scriba.native import implementation
+from scriba.native.judge import BATCHES_AT, TOPICS_AT, Batch
 from scriba.records.validate import LOOP_PLAIN_BYTES, takes_plain
+from scriba.wire.locator import plan
 from scriba.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
-from scriba.wire.varint import read_uvarint
+from scriba.wire.template import packer
 
 if TYPE_CHECKING:
     from scriba.broker.fastpath.ports import ProduceFastPathHost
     from scriba.broker.net.api_entry import ApiEntry
     from scriba.broker.partitions.partition import Partition
+    from scriba.settings import TopicSettings
+    from scriba.storage.log import Appended
 
-MOST_LANES: Final = 4096
-MOST_PREFIX: Final = 1024
-FLEXIBLE_FROM: Final = 9
-STARTS_TOLD_FROM: Final = 5
-BY_ID_FROM: Final = 13
+MOST_KEPT: Final = 64
+"""Answers of different shapes whose bytes are kept, for a topic or for several topics together."""
 
-_START: Final = 4
-_BODY: Final = 8
-"""Where the bytes begin that a producer repeats: behind the correlation id."""
+MOST_BYTES: Final = produce.MOST_ON_THE_LOOP
+"""A larger request is checked off the loop, by its handler."""
+
+_FIELDS: Final = frozenset(
+    {
+        "transactional_id",
+        "acks",
+        "timeout_ms",
+        "topic_data.name",
+        "topic_data.topic_id",
+        "topic_data.partition_data.index",
+        "topic_data.partition_data.records",
+    }
+)
+_PACKED: Final = ("index", "base_offset", "log_start_offset")
+_MARK: Final = 0x5A17C0DE
 _FAR_MS: Final = 1 << 62
 """Farther from now than any timestamp; with the time of day it still has 63 bits."""
-_ONE: Final = b"\0\0\0\1"
-_NULL: Final = b"\xff\xff"
-_MARK: Final = 0x5A17C0DE_5A17C0DE
 _HEAD: Final = struct.Struct(">ii")
 
+K = TypeVar("K")
+V = TypeVar("V")
 
-class Lane:
-    __slots__ = (
-        "_acks_all",
-        "_api",
-        "_form",
-        "_min_isr",
-        "_node",
-        "_partition",
-        "_request",
-        "_topology",
-        "_version",
-        "end",
-        "settings",
+
+class Topic(NamedTuple):
+    """What a topic takes, and its partitions here. `judge_produce` reads the first five fields."""
+
+    most_bytes: int
+    """Of a batch. None is taken where the topic stores something else than what it is sent, or
+    where only what the device has counts."""
+    need_keys: bool
+    before_ms: int
+    after_ms: int
+    partitions: dict[int, Partition]
+    settings: TopicSettings
+    min_isr: int
+    name: str
+    id: bytes
+    around: dict[int, tuple[int, bytes, bytes]]
+    """Of an answer that tells of so many partitions: its length, and what is before and after."""
+
+
+def _topic_of(partition: Partition) -> Topic:
+    settings = partition.settings
+    taken = takes_plain(settings) and settings.flush_messages != 1
+    return Topic(
+        min(settings.max_message_bytes, settings.segment_bytes, LOOP_PLAIN_BYTES) if taken else -1,
+        "compact" in settings.cleanup_policy,
+        min(settings.message_timestamp_before_max_ms, _FAR_MS),
+        min(settings.message_timestamp_after_max_ms, _FAR_MS),
+        {},
+        settings,
+        settings.min_insync_replicas,
+        partition.topic,
+        partition.topic_id,
+        {},
     )
 
-    def __init__(
-        self,
-        node: ProduceFastPathHost,
-        api: ApiEntry,
-        partition: Partition,
-        request: ProduceRequest,
-        version: int,
-        start: bytes,
-        body: bytes,
-    ) -> None:
-        settings = partition.settings
-        self.settings = settings
-        self.end = _BODY + len(body)
-        """How far in a frame the bytes go that repeat."""
+
+class ProduceFastPath:
+    """Produce in one version, which decides how topics are named and what is told of a batch."""
+
+    __slots__ = (
+        "_api",
+        "_by_id",
+        "_gaps",
+        "_head",
+        "_most_elements",
+        "_node",
+        "_pack",
+        "_plan",
+        "_topics",
+        "_topology",
+        "_version",
+    )
+
+    def __init__(self, node: ProduceFastPathHost, api: ApiEntry, version: int) -> None:
         self._node = node
         self._api = api
-        self._topology = node.topology
-        self._partition = partition
-        self._request = ProduceRequest(acks=request.acks, timeout_ms=request.timeout_ms)
-        """What the ordinary way asks of a request; not its records, which are gone by then."""
-        self._acks_all = request.acks == -1
-        self._min_isr = settings.min_insync_replicas
         self._version = version
-        told = PartitionProduceResponse(index=partition.index, base_offset=_MARK)
-        reply = bytes(self._say(0, told))
-        self._form = implementation.chosen.Form(
-            start,
-            body,
-            version >= FLEXIBLE_FROM,
-            min(settings.max_message_bytes, settings.segment_bytes, LOOP_PLAIN_BYTES),
-            min(settings.message_timestamp_before_max_ms, _FAR_MS),
-            min(settings.message_timestamp_after_max_ms, _FAR_MS),
-            reply,
-            reply.index(_MARK.to_bytes(8, "big")),
-            version >= STARTS_TOLD_FROM,
-        )
+        self._plan = plan(ProduceRequest, version, _FIELDS)
+        self._most_elements = api.limits.at_once
+        self._topics: dict[bytes, Topic] = {}
+        self._topology = node.topology
+        flexible = version in ProduceResponse.FLEXIBLE
+        self._pack = packer(PartitionProduceResponse, version, flexible, _PACKED)
+        (topic_id,) = (field for field in TopicProduceData.FIELDS if field.name == "topic_id")
+        self._by_id = version in topic_id.within
+        self._head = _HEAD.pack(0, 0) + bytes(version >= api.tagged_from)
+        self._gaps: dict[tuple[bytes, ...], list[bytes]] = {}
+        """The bytes around what is told of each batch, by the ids of their several topics."""
 
     def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
-        """The answer; None where the request has to go the ordinary way."""
-        now = connection.now
-        found = self._form.take(frame, now.wall_ms)
-        if found is None:
-            return None
+        """The answer; None where the request has to go to its handler: nothing has changed."""
         node = self._node
-        partition = self._partition
-        leader = partition.leader
-        if (
-            leader is None
-            or node.topology != self._topology
-            or not node.fast_paths
-            or not node.access.open
-            or partition.settings is not self.settings
-            or partition.syncs
-            or (
-                self._acks_all
-                and len(leader.isr) < self._min_isr
-                and not leader.in_sync(self._min_isr)
-            )
+        if len(frame) > MOST_BYTES or not (
+            (node.topology == self._topology and node.fast_paths and node.access.open)
+            or self._is_open()
         ):
             return None
-        view, header = found
+        now = connection.now
+        judge = implementation.chosen.judge_produce
+        found = judge(self._plan, frame, self._most_elements, self._topics, now.wall_ms)
+        if not found:
+            if found is None or not self._learn(frame):
+                return None
+            found = judge(self._plan, frame, self._most_elements, self._topics, now.wall_ms)
+            if not found:
+                return None
+        correlation_id, acks, timeout_ms, batches = found
+        for topic, partition, _, _ in batches:
+            leader = partition.leader
+            if (
+                leader is None
+                or partition.settings is not topic.settings
+                or (acks < 0 and not leader.in_sync(topic.min_isr))
+            ):
+                # The next request is looked at before its batches are judged.
+                self._topics.clear()
+                return None
         self._api.count += 1
-        try:
-            appended = partition.append(view, header, now)
-        except KafkaError as error:
-            answer = produce.refused(node, partition.index, partition, error)
-            return (self._say(_correlation_id(frame), answer),)
+        pack = self._pack
+        packed: list[bytes] = []
+        outcomes: list[Appended | KafkaError] = []
+        done = True
+        count = size = 0
+        for _, partition, view, header in batches:
+            try:
+                place = partition.append(view, header, now)
+            except KafkaError as error:
+                outcomes.append(produce.bare(error))
+                done = False
+                continue
+            outcomes.append(place)
+            count += header.count
+            size += len(view)
+            base_offset, last_offset, _, start_offset, duplicate = place
+            if duplicate or (acks < 0 and partition.high_watermark.value <= last_offset):
+                done = False
+            packed.append(pack(partition.index, base_offset, start_offset))
         counters = node.counters
         counters.fastpath_produces += 1
-        counters.messages_in += header.count
-        counters.topic_bytes_in += len(view)
-        if appended.duplicate:
-            counters.duplicates += 1
-            answer = produce.appended(partition.index, header, appended)
-            return (self._say(_correlation_id(frame), answer),)
-        if self._acks_all and partition.high_watermark.value <= appended.last_offset:
-            answer = produce.appended(partition.index, header, appended)
-            end = appended.last_offset + 1
-            return Parked(self._wait(_correlation_id(frame), answer, end), True)
-        return (self._form.answer(frame, appended.base_offset, appended.start_offset),)
+        counters.messages_in += count
+        counters.topic_bytes_in += size
+        if not done:
+            return self._conclude(batches, outcomes, correlation_id, acks, timeout_ms)
+        return (self._answer(batches, packed, correlation_id),) if acks else ()
 
-    def _say(self, correlation_id: int, answer: PartitionProduceResponse) -> bytearray:
-        version = self._version
-        topic = TopicProduceResponse(
-            name=self._partition.topic,
-            topic_id=self._partition.topic_id,
-            partition_responses=[answer],
-        )
-        out = bytearray(8 + (version >= FLEXIBLE_FROM))
-        ProduceResponse(responses=[topic]).encode_into(out, version)
+    def _is_open(self) -> bool:
+        """Whether requests may be taken at all; forgets what may have changed with the cluster."""
+        node = self._node
+        if node.topology != self._topology:
+            self._topics.clear()
+            self._topology = node.topology
+        return node.fast_paths and node.access.open
+
+    # ---- before anything has changed ----
+
+    def _learn(self, frame: memoryview) -> bool:
+        """Looks up what a request names; whether all of it is here and takes batches now."""
+        located = implementation.chosen.locate(self._plan, frame, self._most_elements)
+        if located is None:
+            return False
+        at = TOPICS_AT
+        for _ in range(located[TOPICS_AT - 1]):
+            key = bytes(frame[located[at] : located[at + 1]])
+            first = at + BATCHES_AT
+            at = first + 3 * located[at + 2]
+            for index in located[first:at:3]:
+                if not self._learn_partition(key, index, located[3]):
+                    return False
+        return True
+
+    def _learn_partition(self, key: bytes, index: int, acks: int) -> bool:
+        node = self._node
+        name = node.topic_name(key) if self._by_id else key.decode()
+        partition = node.replicas.get(name, index) if name is not None else None
+        if partition is None or partition.leader is None or name in node.internal_topics:
+            return False
+        settings = partition.settings
+        if acks < 0 and not partition.leader.in_sync(settings.min_insync_replicas):
+            return False
+        topic = self._topics.get(key)
+        if topic is None or topic.settings is not settings:
+            topic = self._topics[key] = _topic_of(partition)
+        topic.partitions[index] = partition
+        return topic.most_bytes >= 0
+
+    # ---- what became of the batches ----
+
+    def _conclude(
+        self,
+        batches: list[Batch],
+        outcomes: list[Appended | KafkaError],
+        correlation_id: int,
+        acks: int,
+        timeout_ms: int,
+    ) -> Parts | Parked:
+        """Tells what became of each batch, once that is known of all."""
+        response = ProduceResponse()
+        waits: list[produce.Wait] = []
+        for (topic, partition, _, header), outcome in zip(batches, outcomes, strict=True):
+            if isinstance(outcome, KafkaError):
+                answer = produce.refused(self._node, partition.index, partition, outcome)
+            else:
+                self._node.counters.duplicates += outcome.duplicate
+                answer = produce.appended(partition.index, header, outcome)
+                end_offset = outcome.last_offset + 1
+                if acks < 0 and partition.high_watermark.value < end_offset:
+                    waits.append(produce.Wait(answer, partition.high_watermark, end_offset))
+            _told(response, topic).append(answer)
+        if not acks:
+            produce.close_on_failure(response)
+            return ()
+        if waits:
+            return Parked(self._told_later(response, correlation_id, timeout_ms, waits), True)
+        return (self._encoded(response, correlation_id),)
+
+    async def _told_later(
+        self,
+        response: ProduceResponse,
+        correlation_id: int,
+        timeout_ms: int,
+        waits: list[produce.Wait],
+    ) -> Parts:
+        await produce.watermarks(timeout_ms, waits)
+        return (self._encoded(response, correlation_id),)
+
+    # ---- answers ----
+
+    def _encoded(self, response: ProduceResponse, correlation_id: int) -> bytearray:
+        out = bytearray(self._head)
+        response.encode_into(out, self._version)
         _HEAD.pack_into(out, 0, len(out) - 4, correlation_id)
         return out
 
-    async def _wait(
-        self, correlation_id: int, answer: PartitionProduceResponse, end_offset: int
-    ) -> Parts:
-        wait = produce.Wait(answer, self._partition.high_watermark, end_offset)
-        await produce.watermarks(self._request, [wait])
-        return (self._say(correlation_id, answer),)
+    def _answer(self, batches: list[Batch], packed: list[bytes], correlation_id: int) -> bytes:
+        """The answer to a request of which every batch was appended."""
+        topic: Topic = batches[0][0]
+        if topic is batches[-1][0]:
+            found = topic.around.get(len(packed)) or self._around(topic, len(packed))
+            length, before, after = found
+            return b"".join((_HEAD.pack(length, correlation_id), before, *packed, after))
+        key = tuple([batch[0].id for batch in batches])
+        gaps = self._gaps.get(key)
+        if gaps is None:
+            gaps = _kept(self._gaps, key, self._template([batch[0] for batch in batches]))
+        pieces = [b"", *chain.from_iterable(zip(gaps, packed, strict=False)), gaps[-1]]
+        pieces[0] = _HEAD.pack(sum(map(len, pieces)) + 4, correlation_id)
+        return b"".join(pieces)
+
+    def _around(self, topic: Topic, count: int) -> tuple[int, bytes, bytes]:
+        gaps = self._template([topic] * count)
+        length = 4 + sum(map(len, gaps)) + count * len(self._pack(0, 0, 0))
+        return _kept(topic.around, count, (length, gaps[0], gaps[-1]))
+
+    def _template(self, topics: list[Topic]) -> list[bytes]:
+        """What is in an answer before, between and after batches of these topics."""
+        mark = PartitionProduceResponse(
+            index=_MARK, base_offset=_MARK << 31 | _MARK, log_start_offset=_MARK
+        )
+        response = ProduceResponse()
+        for topic in topics:
+            _told(response, topic).append(mark)
+        element = self._pack(mark.index, mark.base_offset, mark.log_start_offset)
+        return bytes(self._encoded(response, 0)[_HEAD.size :]).split(element)
 
 
-class ProduceLanes:
+def _told(response: ProduceResponse, topic: Topic) -> list[PartitionProduceResponse]:
+    """What is told of the partitions of a topic, which is the last so far or a new one."""
+    topics = response.responses
+    if not topics or topics[-1].name != topic.name:
+        topics.append(TopicProduceResponse(name=topic.name, topic_id=topic.id))
+    return topics[-1].partition_responses
+
+
+def _kept(table: dict[K, V], key: K, value: V) -> V:
+    if len(table) >= MOST_KEPT:
+        table.clear()
+    table[key] = value
+    return value
+
+
+class ProduceFastPaths:
+    """The fast path of each version, made when it is first asked for."""
+
     def __init__(self, node: ProduceFastPathHost, api: ApiEntry) -> None:
         self._node = node
         self._api = api
-        self._lanes: dict[int, dict[bytes, Lane]] = {}
-        self._count = 0
-        self._topology = -1
-
-    def learn(self, connection: Connection, frame: memoryview, request: ProduceRequest) -> None:
-        """Remembers a request that went the ordinary way, if the next may go the short one."""
-        node = self._node
-        version = int.from_bytes(frame[2:4], "big")
-        at = _records_at(frame, version)
-        if not 0 < at <= MOST_PREFIX or request.acks not in (1, -1) or not node.access.open:
-            return
-        topic = request.topic_data[0]
-        name = topic.name if version < BY_ID_FROM else node.topic_name(topic.topic_id)
-        if name is None or name in node.internal_topics:
-            return
-        partition = node.replicas.get(name, topic.partition_data[0].index)
-        if partition is None or not takes_plain(partition.settings):
-            return
-        if self._count >= MOST_LANES or self._topology != node.topology:
-            self._lanes.clear()
-            self._count = 0
-            self._topology = node.topology
-        lanes = self._lanes.setdefault(version, {})
-        body = bytes(frame[_BODY:at])
-        known = lanes.get(body)
-        if known is not None and known.settings is partition.settings:
-            return  # only this batch was not for it
-        start = bytes(frame[:_START])
-        lanes[body] = Lane(node, self._api, partition, request, version, start, body)
-        self._count += known is None
+        self._versions: dict[int, ProduceFastPath] = {}
 
     def enter(
         self, connection: Connection, frame: memoryview, version: int
     ) -> Parts | Parked | None:
-        """Takes the lane that the request is for, unless that was asked already."""
-        lanes = self._lanes.get(version)
-        if lanes is None or self._topology != self._node.topology:
+        """Asks the fast path, unless the connection has done so already."""
+        path = self._versions.get(version)
+        if path is None:
+            path = ProduceFastPath(self._node, self._api, version)
+            self._versions[version] = path
+        if path is connection.fast_path:
             return None
-        last = connection.lane
-        # Partitions of a topic have prefixes of one size: most often it is found at once.
-        lane = lanes.get(bytes(frame[_BODY : last.end])) if type(last) is Lane else None
-        if lane is None:
-            lane = lanes.get(bytes(frame[_BODY : _records_at(frame, version)]))
-        if lane is None or lane is last:
-            return None
-        connection.lane = lane
-        return lane.take(connection, frame)
-
-
-def _correlation_id(frame: memoryview) -> int:
-    return int.from_bytes(frame[_START:_BODY], "big", signed=True)
-
-
-def _records_at(frame: memoryview, version: int) -> int:
-    """Where the size of the records stands in a request for one partition; 0 in any other."""
-    try:
-        length = int.from_bytes(frame[8:10], "big", signed=True)
-        pos = 10 + max(length, 0)
-        if version >= FLEXIBLE_FROM:
-            return _flexible_records_at(frame, pos, version)
-        if bytes(frame[pos : pos + 2]) != _NULL or bytes(frame[pos + 8 : pos + 12]) != _ONE:
-            return 0
-        pos += 14 + int.from_bytes(frame[pos + 12 : pos + 14], "big")
-        return pos + 8 if bytes(frame[pos : pos + 4]) == _ONE else 0
-    except IndexError:
-        return 0
-
-
-def _flexible_records_at(frame: memoryview, pos: int, version: int) -> int:
-    if frame[pos] or frame[pos + 1]:  # tagged fields in the header, or a transactional id
-        return 0
-    pos += 8
-    if frame[pos] != 2:  # one topic; arrays count from one
-        return 0
-    if version >= BY_ID_FROM:
-        pos += 17
-    else:
-        size, pos = read_uvarint(frame, pos + 1)
-        pos += size - 1
-    return pos + 5 if frame[pos] == 2 else 0
+        connection.fast_path = path
+        return path.take(connection, frame)

@@ -194,25 +194,22 @@ def _conclude(
 ) -> ProduceResponse | Deferred[ProduceResponse] | None:
     response, waits = appending.response, appending.waits
     if request.acks == 0:
-        # Nobody reads an answer; a closed connection is the only way to tell of a failure.
-        for _, answer in _answers(response):
-            if answer.error_code:
-                raise CloseConnection(
-                    f"produce with acks=0 failed: {error_code(answer.error_code).name}",
-                    "acks_0_failed",
-                )
+        close_on_failure(response)
         return None
     if waits:
         return Deferred(_answer_later(request, response, waits), pipelined=True)
     return response
 
 
-def _answers(
-    response: ProduceResponse,
-) -> Iterator[tuple[TopicProduceResponse, PartitionProduceResponse]]:
+def close_on_failure(response: ProduceResponse) -> None:
+    """With acks=0 nobody reads an answer: a closed connection is the only way to tell of it."""
     for topic in response.responses:
         for answer in topic.partition_responses:
-            yield topic, answer
+            if answer.error_code:
+                raise CloseConnection(
+                    f"produce with acks=0 failed: {error_code(answer.error_code).name}",
+                    "acks_0_failed",
+                )
 
 
 # ---- preparing off the loop ----
@@ -240,7 +237,7 @@ def _kept(records: Buffer) -> memoryview:
     return memoryview(records if isinstance(records, bytearray) else bytearray(records))
 
 
-def _bare(error: KafkaError) -> KafkaError:
+def bare(error: KafkaError) -> KafkaError:
     """The error without its traceback, whose frames would keep the records in memory."""
     error.__traceback__ = error.__context__ = error.__cause__ = None
     return error
@@ -274,7 +271,7 @@ def _prepare_all(
             except Heavy:
                 heavy.append((id(data), view if large else _kept(records), partition))
             except KafkaError as error:
-                prepared[id(data)] = _bare(_named(error, view))
+                prepared[id(data)] = bare(_named(error, view))
     return prepared, heavy
 
 
@@ -314,7 +311,7 @@ async def _produce_heavy(
                 node.world.clock.wall_ms(),
             )
         except KafkaError as error:
-            prepared[entry] = _bare(error)
+            prepared[entry] = bare(error)
     heavy.clear()
     appending = Appending(node, ctx, request, refusal, prepared, verified)
     pace = Pace(node.world.clock)
@@ -512,7 +509,7 @@ def _ready(
     try:
         return prepare(view, settings, now_ms)
     except KafkaError as error:
-        return _bare(_named(error, view))
+        return bare(_named(error, view))
 
 
 # ---- waiting ----
@@ -521,14 +518,14 @@ def _ready(
 async def _answer_later(
     request: ProduceRequest, response: ProduceResponse, waits: list[Wait]
 ) -> ProduceResponse:
-    await watermarks(request, waits)
+    await watermarks(request.timeout_ms, waits)
     return response
 
 
-async def watermarks(request: ProduceRequest, waits: list[Wait]) -> None:
+async def watermarks(timeout_ms: int, waits: list[Wait]) -> None:
     """Waits as long as the request allows; an answer that waited in vain says why."""
     reached = [wait.watermark.reach(wait.end_offset) for wait in waits]
-    await asyncio.wait(reached, timeout=max(request.timeout_ms, 0) / 1000)
+    await asyncio.wait(reached, timeout=max(timeout_ms, 0) / 1000)
     for wait, future in zip(waits, reached, strict=True):
         if not future.done():
             future.cancel()

@@ -122,10 +122,10 @@ class ConnectionOwner(Protocol):
 
 
 class FastPath(Protocol):
-    """What answers requests that repeat an earlier one (see `broker.fastpath`)."""
+    """What answers the usual requests of an API without their handler (see `broker.fastpath`)."""
 
     def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
-        """The answer; None where the request has to go the ordinary way: nothing has changed."""
+        """The answer; None where the request has to go to its handler: nothing has changed."""
 
 
 class Promise(Parked, ABC):
@@ -175,8 +175,8 @@ class Connection:
         "_writing",
         "closed",
         "commits",
+        "fast_path",
         "fetches",
-        "lane",
         "last_active",
         "listener",
         "now",
@@ -196,8 +196,8 @@ class Connection:
         self.closed = False
         self.now = server.clock.now()
         """When the frame that is being handled came."""
-        self.lane: FastPath | None = None
-        """What its next request is probably for: it repeats one that took this way."""
+        self.fast_path: FastPath | None = None
+        """What is asked first about the next request: what was asked last."""
         self.commits: Any = None
         """What its next OffsetCommit may repeat: kept here for `fastpath.commit`."""
         self.fetches: dict[int, Struct] = {}
@@ -299,12 +299,16 @@ class Connection:
 
         A peer that sends one request at a time waits for exactly this answer.
         """
-        self._check_length(len(frame))
-        answer = self._answer(frame)
+        if not 0 < len(frame) <= self._server.max_request_bytes:
+            self._check_length(len(frame))
+        path = self.fast_path
+        answer = path.take(self, frame) if path is not None else None
+        if answer is None:
+            answer = self._server.handle(self, frame)
         frame.release()
         if type(answer) is tuple and len(answer) == 1 and not self._slots and not self._out:
-            whole = answer[0]
-            if type(whole) is bytearray:
+            whole: Any = answer[0]
+            if type(whole) is not Region:
                 sent = max(self.stream.send((whole,)), 0)
                 self._server.counters.bytes_out += sent
                 if sent == len(whole):
@@ -391,8 +395,8 @@ class Connection:
         self._take(answer)
 
     def _answer(self, frame: memoryview) -> Parts | Parked | None:
-        lane = self.lane
-        answer = lane.take(self, frame) if lane is not None else None
+        path = self.fast_path
+        answer = path.take(self, frame) if path is not None else None
         return self._server.handle(self, frame) if answer is None else answer
 
     def _take(self, answer: Parts | Parked | None) -> None:

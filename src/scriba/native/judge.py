@@ -1,0 +1,110 @@
+"""Judges the batches of a Produce, all in one call: the twin of `judge_produce` in C.
+
+It knows the plain good case alone, and answers None for everything else: what is special, or what
+is wrong, is found out by `scriba.records.validate`. The extension looks at every record as well;
+here the header is believed, as `validate` does without the extension.
+"""
+
+from typing import Any, Final, Literal
+
+from scriba.native.locate import Located, locate
+from scriba.records.crc import crc32c
+from scriba.records.header import (
+    CRC_START,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    NO_TIMESTAMP,
+    BatchHeader,
+)
+
+TOPICS_AT: Final = 6
+"""Where topics begin in what a plan of Produce tells: behind correlation id, begin and end of the
+transactional id, acks, time-out and the number of topics."""
+BATCHES_AT: Final = 3
+"""Where batches begin in what is told of a topic: behind begin and end of its name or id, and their
+number. Of each there are three numbers: its partition, its begin and its end."""
+
+Batch = tuple[Any, Any, memoryview, BatchHeader]
+"""Its topic and its partition, as they are in the tables, its bytes and its header."""
+
+
+def judge_produce(
+    plan: bytes,
+    frame: memoryview,
+    most_elements: int,
+    topics: dict[bytes, Any],
+    now_ms: int,
+    /,
+) -> tuple[int, int, int, list[Batch]] | Literal[False] | None:
+    """Correlation id, acks, time-out and batches of a request, if all of them are good and plain.
+
+    Plain is what has no codec, transaction or other specialities, and names every partition once.
+    `topics` has tuples: the size that a batch may have, whether records need keys, how far their
+    timestamps may be before and after now, and the partitions by their index; whatever follows is
+    the caller's. False tells that a topic or a partition is not in these tables.
+    """
+    located = locate(plan, frame, most_elements)
+    if located is None:
+        return None
+    transactional_id, acks, count = located[1], located[3], located[TOPICS_AT - 1]
+    if transactional_id >= 0 or not -1 <= acks <= 1 or not count:
+        return None
+    batches: list[Batch] = []
+    at = TOPICS_AT
+    for _ in range(count):
+        topic = topics.get(bytes(frame[located[at] : located[at + 1]]))
+        if topic is None:
+            return False
+        entries = range(at + BATCHES_AT, at + BATCHES_AT + 3 * located[at + 2], 3)
+        if not entries or any(known is topic for known, *_ in batches):
+            return None
+        at = entries.stop
+        for entry in entries:
+            partition = topic[4].get(located[entry])
+            if partition is None:
+                return False
+            batch = _batch(frame, located, entry, topic, now_ms)
+            if batch is None or any(known is partition for _, known, *_ in batches):
+                return None
+            batches.append((topic, partition, *batch))
+    if any(crc32c(view[CRC_START:]) != header.crc for _, _, view, header in batches):
+        return None
+    return located[0], acks, located[4], batches
+
+
+def _batch(
+    frame: memoryview, located: Located, entry: int, topic: Any, now_ms: int
+) -> tuple[memoryview, BatchHeader] | None:
+    most_bytes, need_keys, before_ms, after_ms = topic[:4]
+    begin, end = located[entry + 1], located[entry + 2]
+    if need_keys or begin < 0 or not HEADER_SIZE <= end - begin <= most_bytes:
+        return None  # whether there are keys only a walk over the records can tell
+    header = BatchHeader._make(HEADER.unpack_from(frame, begin))
+    if not _plain(header, end - begin) or not _timely(
+        header, now_ms - before_ms, now_ms + after_ms
+    ):
+        return None
+    return frame[begin:end], header
+
+
+def _plain(header: BatchHeader, size: int) -> bool:
+    return (
+        header.length + LOG_OVERHEAD == size
+        and header.magic == MAGIC
+        and not header.attributes
+        and not header.base_offset
+        and header.count > 0
+        and header.last_offset_delta + 1 == header.count
+        and (header.producer_id < 0 or header.base_sequence >= 0)
+    )
+
+
+def _timely(header: BatchHeader, earliest: int, latest: int) -> bool:
+    base, largest = header.base_timestamp, header.max_timestamp
+    if largest < base or base < NO_TIMESTAMP:
+        return False
+    if largest == NO_TIMESTAMP:
+        return True
+    return earliest <= largest <= latest and (base == NO_TIMESTAMP or base >= earliest)
