@@ -9,6 +9,7 @@ import ast
 import hashlib
 import os
 import re
+import sys
 import tomllib
 from pathlib import Path
 
@@ -19,6 +20,10 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 SOURCES = sorted((ROOT / "src" / "native").glob("*.c"))
 HEADERS = sorted((ROOT / "src" / "native").glob("*.h"))
+WITHOUT = (
+    "built without its extension (is there a C compiler, and Python.h?): records are handled in "
+    "pure Python, several times slower"
+)
 PURE = os.environ.get("SCRIBA_PURE") == "1"
 
 
@@ -42,7 +47,13 @@ def readme() -> str:
 
 
 class BuildAside(build_ext):
-    """Gives a new extension a new file: a node that runs keeps the one it has in memory."""
+    """Gives a new extension a new file: a node that runs keeps the one it has in memory. Says in
+    one line that there is none, after all that a compiler has said."""
+
+    def run(self) -> None:
+        super().run()
+        if not all(Path(self.get_ext_fullpath(each.name)).exists() for each in self.extensions):
+            sys.stderr.write(f"scriba: {WITHOUT}\n")
 
     def copy_extensions_to_source(self) -> None:
         for built in Path("src/scriba/native").glob("_native*.so"):

@@ -16,6 +16,10 @@ SEED = bytes(range(16))
 
 
 def run(*arguments: str, **environment: str) -> str:
+    return ended(*arguments, **environment).stdout
+
+
+def ended(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     done = subprocess.run(
         [sys.executable, *arguments],
         env={**os.environ, **environment},
@@ -25,13 +29,14 @@ def run(*arguments: str, **environment: str) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    return done
 
 
-def build(folder: Path, **environment: str) -> list[Path]:
+def build(folder: Path, **environment: str) -> tuple[list[Path], list[str]]:
+    """What was built, and what was said of it."""
     where = ("--build-lib", str(folder / "lib"), "--build-temp", str(folder / "temp"))
-    run("setup.py", "--quiet", "build_ext", *where, **environment)
-    return list((folder / "lib").rglob("_native*"))
+    said = ended("setup.py", "--quiet", "build_ext", *where, **environment).stderr.splitlines()
+    return list((folder / "lib").rglob("_native*")), [x for x in said if x.startswith("scriba:")]
 
 
 @pytest.mark.parametrize("value", ["0", "1", ""])
@@ -71,8 +76,12 @@ def test_an_extension_that_lacks_something_is_left_alone_and_named() -> None:
     assert fell_back == "True"
 
 
-def test_a_failing_compiler_does_not_fail_the_build(tmp_path: Path) -> None:
-    assert build(tmp_path, CC="false") == []
+def test_a_failing_compiler_does_not_fail_the_build_which_says_what_is_missing(
+    tmp_path: Path,
+) -> None:
+    built, [said] = build(tmp_path, CC="false")
+    assert built == []
+    assert "built without its extension (is there a C compiler" in said
 
 
 class TestExtension:
@@ -81,7 +90,8 @@ class TestExtension:
     pytestmark = pytest.mark.usefixtures("extension")
 
     def test_it_compiles_without_a_warning(self, tmp_path: Path) -> None:
-        assert build(tmp_path, CFLAGS="-O2 -Wall -Wextra -Werror")
+        [_], said = build(tmp_path, CFLAGS="-O2 -Wall -Wextra -Werror")
+        assert said == []
 
     def test_the_one_in_use_was_built_from_these_sources(self) -> None:
         from scriba.native import _native
