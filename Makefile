@@ -15,7 +15,7 @@ KAFKAJS := .cache/kafkajs.ready
 WHEELS := .cache/wheels.ready
 CLASSES := .cache/spark/classes.jsa
 
-.PHONY: help setup run running dist test lint format unit sim mutants integration conformance faults fuzz spark browser chaos bench clients page soak golden docs clean
+.PHONY: help setup run running dist test lint format unit sim mutants search integration conformance faults fuzz spark browser chaos bench clients page soak golden docs clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -49,6 +49,9 @@ sim: $(READY) ## whole nodes on simulated time; SEEDS=n for more
 
 mutants: $(READY) ## broken variants of the broker, each found by the simulator
 	@MUTANTS=all $(PY) -m pytest tests/sim/test_mutants.py tests/sim/test_coordinator_mutants.py tests/sim/test_fastpath_mutants.py
+
+search: $(READY) ## what a night may take: new examples, new seeds, all mutants; HOURS=8
+	@$(PY) -m tools.search --hours $(or $(HOURS),8)
 
 integration: $(READY) $(WHEELS) ## tests of a running node
 	@$(PY) -m pytest tests/integration

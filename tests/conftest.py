@@ -15,7 +15,7 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 # A time limit on each example would judge the machine, not the code.
-# The same examples in every run, on however slow a machine; HYPOTHESIS_PROFILE=search tries others.
+# The same examples in every run, on however slow a machine; `make search` tries others.
 hypothesis.settings.register_profile(
     "same",
     deadline=None,
@@ -25,7 +25,12 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile(
     "few", hypothesis.settings.get_profile("same"), max_examples=20
 )
-hypothesis.settings.register_profile("search", deadline=None)
+hypothesis.settings.register_profile(
+    "search",
+    deadline=None,
+    max_examples=1000,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 TESTS = Path(__file__).parent
