@@ -71,9 +71,7 @@ def every_round(luck: random.Random) -> Iterator[Step]:
         seeds = f"{first}-{first + count - 1}"
         run = ["-m", "scriba.testing.sim.run", "-p", play]
         yield Step(play, [sys.executable, *run, seeds], f"python {' '.join(run)} SEED")
-    yield Step(
-        "fuzz", ["make", "fuzz", f"SECONDS={FUZZ_SECONDS}"], "make fuzz ARGS='--keep TARGET'"
-    )
+    yield Step("fuzz", ["make", "fuzz", f"SECONDS={FUZZ_SECONDS}"], "make fuzz")
 
 
 def outcome(step: Step, log: Path, deadline: float) -> int | None:
