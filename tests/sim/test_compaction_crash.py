@@ -28,7 +28,7 @@ from scriba.storage.compaction.log import Compaction, dirt_of, work_on
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.inline import Inline
-from scriba.storage.log import Cold, Log, Slice
+from scriba.storage.log import Log, NotResident, Slice
 from scriba.testing.sim.compacting import MEANS, SEED, append
 from scriba.testing.sim.disk import SimDisk
 from scriba.testing.sim.volume import DiskFaults, Volume
@@ -114,7 +114,7 @@ async def committed(log: Log) -> list[Record]:
     aborted = log.aborted_transactions(0, log.end_offset)
     offset = log.start_offset
     while offset < log.end_offset:
-        while isinstance(found := log.read(offset, 1 << 20, log.end_offset), Cold):
+        while isinstance(found := log.read(offset, 1 << 20, log.end_offset), NotResident):
             await found.file.load(found.position, found.size)
         assert isinstance(found, Slice)
         view = memoryview(bytearray(found.size))

@@ -14,7 +14,7 @@ from scriba.records.batch import Record, decode_records, encode_batch, read_head
 from scriba.runtime.rng import SeededRng
 from scriba.settings import NodeSettings, TopicSettings
 from scriba.storage.directory.logdir import LogDir
-from scriba.storage.log import EMPTY, Cold, Log
+from scriba.storage.log import EMPTY, Log, NotResident
 from scriba.testing.sim.synced import synced_records
 from scriba.testing.sim.volume import DiskFaults
 from scriba.testing.sim.world import ProcessWorld, SimWorld
@@ -112,7 +112,7 @@ async def read_everything(log: Log) -> list[bytes]:
     values: list[bytes] = []
     while len(values) < log.end_offset:
         found = log.read(len(values), 3000, log.end_offset)
-        if isinstance(found, Cold):
+        if isinstance(found, NotResident):
             await found.file.load(found.position, found.size)
             continue
         assert found is not EMPTY

@@ -1,4 +1,4 @@
-"""One partition's log: appended at one end, read anywhere, shortened at either (`shortening`).
+"""One partition's log: appended at one end, read anywhere, truncated at either (`truncation`).
 
 Everything that changes it is a synchronous step on the loop; only the device is awaited. `append`
 checks the producer, gives the batch its place, writes it with one call and takes note of it; until
@@ -46,14 +46,14 @@ from scriba.storage.results import (
     Slice,
     storage_error,
 )
-from scriba.storage.segments.not_resident import Cold
+from scriba.storage.segments.not_resident import NotResident
 from scriba.storage.segments.search import TimedOffset, first_after, latest
 from scriba.storage.segments.segment import Damaged, Segment
 from scriba.storage.segments.segments import Segments
-from scriba.storage.truncation import Shortening
+from scriba.storage.truncation import Truncation
 from scriba.storage.writer import Writer
 
-__all__ = ["EMPTY", "Appended", "Cold", "Empty", "Failure", "Log", "Slice", "TimedOffset"]
+__all__ = ["EMPTY", "Appended", "Empty", "Failure", "Log", "NotResident", "Slice", "TimedOffset"]
 
 logger = logging.getLogger(__name__)
 
@@ -104,10 +104,10 @@ class Log:
         "on_refused",
         "partition",
         "producers",
-        "shortening",
         "start_offset",
         "topic",
         "topic_id",
+        "truncation",
     )
 
     def __init__(
@@ -154,7 +154,7 @@ class Log:
             sync_parent=sync_parent or partial(place.disk.sync_dir, parent_of(place.directory)),
         )
         self._writer = Writer(self, self._segments, loaded.snapshots, self._durability)
-        self.shortening = Shortening(
+        self.truncation = Truncation(
             self,
             place.disk,
             place.offload,
@@ -432,11 +432,11 @@ class Log:
 
     def read(
         self, offset: int, max_bytes: int, bound: int, min_one: bool = True
-    ) -> Slice | Cold | Empty:
+    ) -> Slice | NotResident | Empty:
         """Batches from the one with `offset` on, and nothing of `bound` or after.
 
         At most `max_bytes`, but at least one batch if there is one and `min_one` asks for it. On
-        Cold, load and call again.
+        NotResident, load and call again.
         """
         if not self.start_offset <= offset <= self.end_offset:
             self.check_offset(offset)

@@ -1,4 +1,4 @@
-"""How a log gets shorter: old segments go, a tail that nobody agreed on goes, or all of it.
+"""Truncation of a log: at its start by retention, at its end by its leader, whole by deletion.
 
 The start moves up by retention and by DeleteRecords, always to a place where a segment begins
 or into one; files go when nobody can be sending from them any more. The end moves back by
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Shortening:
+class Truncation:
     __slots__ = (
         "_disk",
         "_durability",
@@ -97,7 +97,9 @@ class Shortening:
             self._log.delete_records_to(self._segments.first_offset)
             self._doom(gone, now)
         except OSError as error:
-            raise storage_error(f"{self._log!r} cannot be shortened: {error}", error) from error
+            raise storage_error(
+                f"{self._log!r} cannot be truncated at its start: {error}", error
+            ) from error
         logger.info("%r: deleted %d segments %s", self._log, count, why)
         return [(segment.base_offset, why) for segment in gone]
 

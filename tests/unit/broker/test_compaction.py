@@ -11,7 +11,7 @@ from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
 from scriba.events import EventKind
 from scriba.records.batch import Record, decode_records, encode_batch, walk
-from scriba.storage.log import Cold, Slice
+from scriba.storage.log import NotResident, Slice
 from scriba.testing.sim.peer import Peer
 from scriba.testing.sim.world import ProcessWorld
 from scriba.wire.messages import admin, produce
@@ -61,7 +61,7 @@ async def offsets(partition: Partition) -> list[int]:
     found: list[int] = []
     offset = log.start_offset
     while offset < log.end_offset:
-        while isinstance(read := log.read(offset, 1 << 20, log.end_offset), Cold):
+        while isinstance(read := log.read(offset, 1 << 20, log.end_offset), NotResident):
             await read.file.load(read.position, read.size)
         assert isinstance(read, Slice)
         view = memoryview(bytearray(read.size))

@@ -15,7 +15,7 @@ from scriba.runtime.files.disk import PosixDisk, PosixFile
 from scriba.runtime.ports import WOULD_BLOCK, Buffer
 from scriba.runtime.work.offload import ThreadOffload
 from scriba.settings import TopicSettings
-from scriba.storage.log import EMPTY, Appended, Cold, Empty, Log, Slice
+from scriba.storage.log import EMPTY, Appended, Empty, Log, NotResident, Slice
 
 NOW_MS = 1_700_000_000_000
 
@@ -150,7 +150,7 @@ class Shelf:
         self, log: Log, offset: int, max_bytes: int = 1 << 20, **more: Any
     ) -> Slice | Empty:
         bound = more.pop("bound", log.end_offset)
-        while isinstance(found := log.read(offset, max_bytes, bound, **more), Cold):
+        while isinstance(found := log.read(offset, max_bytes, bound, **more), NotResident):
             await found.file.load(found.position, found.size)
         return found
 

@@ -5,7 +5,7 @@ import pytest
 from scriba.errors import ErrorCode, KafkaError
 from scriba.records.batch import Record, decode_records, encode_batch, read_header, stamp
 from scriba.settings import TopicSettings
-from scriba.storage.log import EMPTY, Cold, Slice
+from scriba.storage.log import EMPTY, NotResident, Slice
 from tests.typed import present
 from tests.unit.storage.shelf import FaultyFile, Shelf
 
@@ -205,7 +205,7 @@ async def test_what_is_not_in_the_page_cache_is_asked_for_first(shelf: Shelf) ->
     log = shelf.open(recovery_point=100, clean=True)
     shelf.disk.cold = True
     first = log.read(57, 1000, 100)
-    assert isinstance(first, Cold)
+    assert isinstance(first, NotResident)
     assert (await shelf.headers(log, 57))[0].base_offset == 57
 
 

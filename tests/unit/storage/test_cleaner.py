@@ -302,7 +302,7 @@ async def test_a_reader_of_a_replaced_segment_finishes(shelf: Shelf, log: Log) -
     assert [header.base_offset for _, header in walk(view)] == [0, 1]
     assert shelf.files(".deleted")
     shelf.later(60_000)
-    await log.shortening.retention(shelf.now, log.end_offset)
+    await log.truncation.retention(shelf.now, log.end_offset)
     assert not shelf.files(".deleted")
 
 

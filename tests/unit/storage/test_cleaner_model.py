@@ -24,7 +24,7 @@ from scriba.records.compression import Codec
 from scriba.runtime.files.disk import PosixDisk
 from scriba.runtime.work.offload import ThreadOffload
 from scriba.settings import TopicSettings
-from scriba.storage.log import Cold, Log, Slice
+from scriba.storage.log import Log, NotResident, Slice
 from scriba.testing.sim.compacting import MEANS, append, compact
 
 RETENTION_MS = 1000
@@ -104,7 +104,7 @@ async def committed(log: Log, stable: int) -> list[Record]:
     records: list[Record] = []
     offset = log.start_offset
     while offset < stable:
-        while isinstance(found := log.read(offset, 300, stable), Cold):
+        while isinstance(found := log.read(offset, 300, stable), NotResident):
             await found.file.load(found.position, found.size)
         if not isinstance(found, Slice):
             break

@@ -11,7 +11,7 @@ from scriba.records.batch import Record, decode_records, encode_batch, read_head
 from scriba.records.header import CRC_OFFSET, HEADER_SIZE, check_crc, walk
 from scriba.settings import TopicSettings
 from scriba.storage.log import Log, Slice
-from scriba.storage.segments.not_resident import Cold
+from scriba.storage.segments.not_resident import NotResident
 from tests.unit.storage.shelf import Shelf
 
 SETTINGS = TopicSettings(segment_bytes=4000, index_interval_bytes=200)
@@ -49,7 +49,7 @@ def reopened(shelf: Shelf) -> Log:
 async def fetch(log: Log, offset: int, max_bytes: int) -> bytearray:
     while True:
         found = log.read(offset, max_bytes, log.end_offset)
-        if not isinstance(found, Cold):
+        if not isinstance(found, NotResident):
             break
         await found.file.load(found.position, found.size)
     assert isinstance(found, Slice)

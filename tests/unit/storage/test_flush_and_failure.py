@@ -78,14 +78,14 @@ async def test_segments_that_leave_the_log_while_a_sync_is_under_way_need_none(
     log = shelf.open()
     while log.end_offset < 200:
         shelf.append(log)
-    await log.shortening.retention(shelf.now, 0)  # what else it syncs is synced
+    await log.truncation.retention(shelf.now, 0)  # what else it syncs is synced
     shelf.disk.gate = asyncio.Event()
     flushing = asyncio.ensure_future(log.flush())
     async with asyncio.timeout(300):
         while shelf.disk.touched[-1] != ("sync", "00000000000000000000.log"):
             await asyncio.sleep(0)
         log.delete_records_to(150)
-        await log.shortening.retention(shelf.later(1), log.end_offset)
+        await log.truncation.retention(shelf.later(1), log.end_offset)
         assert log.start_offset == 150
         shelf.disk.gate.set()
         await flushing

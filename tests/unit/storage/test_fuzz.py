@@ -19,7 +19,7 @@ from scriba.records.batch import (
 )
 from scriba.runtime.rng import SeededRng
 from scriba.settings import TopicSettings
-from scriba.storage.log import EMPTY, Cold, Log
+from scriba.storage.log import EMPTY, Log, NotResident
 from scriba.testing.sim.disk import DiskFaults, SimDisk, Volume
 
 NOW = Instant(0, 1_700_000_000_000)
@@ -64,7 +64,7 @@ async def read_all(log: Log) -> bytes:
     data = bytearray()
     offset = log.start_offset
     while offset < log.end_offset:
-        while isinstance(found := log.read(offset, 800, log.end_offset), Cold):
+        while isinstance(found := log.read(offset, 800, log.end_offset), NotResident):
             await found.file.load(found.position, found.size)
         if found is EMPTY:
             break
@@ -114,7 +114,7 @@ async def derived_files_are_spoilt(seed: int) -> None:
     assert log.epochs.latest == 2
     batch = encode_batch([Record(timestamp=NOW.wall_ms)])
     log.append(memoryview(batch), read_header(batch), 3, NOW)
-    await log.shortening.retention(NOW, 180)
+    await log.truncation.retention(NOW, 180)
     await log.close()
 
 

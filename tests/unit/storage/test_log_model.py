@@ -22,7 +22,7 @@ from scriba.records.batch import (
 )
 from scriba.runtime.rng import SeededRng
 from scriba.settings import TopicSettings
-from scriba.storage.log import EMPTY, Cold, Log
+from scriba.storage.log import EMPTY, Log, NotResident
 from scriba.storage.producers.state import Producers
 from scriba.testing.sim.disk import DiskFaults, SimDisk, Volume
 from tests.typed import present
@@ -117,10 +117,10 @@ class Model:
             await self.log.flush()
             self.log.delete_records_to(min(at, self.log.flushed_offset))
             self.dropped = max(self.dropped, self.log.start_offset)
-            await self.log.shortening.retention(self.now, self.log.flushed_offset, by_age=False)
+            await self.log.truncation.retention(self.now, self.log.flushed_offset, by_age=False)
         else:
             self.checkpoint = min(self.checkpoint or 0, self.log.segment_start(at))
-            self.log.shortening.truncate_to(at, self.now)
+            self.log.truncation.truncate_to(at, self.now)
             await self.log.sync()
             self._keep(self.log.end_offset)
             self.epoch += 1
@@ -194,7 +194,9 @@ class Model:
     async def _read_from(self, offset: int) -> AsyncIterator[bytes]:
         while offset < self.log.end_offset:
             limit = 1 + self.rng.below(2000)
-            while isinstance(found := self.log.read(offset, limit, self.log.end_offset), Cold):
+            while isinstance(
+                found := self.log.read(offset, limit, self.log.end_offset), NotResident
+            ):
                 await found.file.load(found.position, found.size)
             assert found is not EMPTY
             view = memoryview(bytearray(found.size))

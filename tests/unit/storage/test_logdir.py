@@ -276,7 +276,7 @@ async def test_a_log_without_files_is_deleted_without_a_trace(shelf: Shelf) -> N
     log = directory.new_log("t", 0, b"i" * 16, SETTINGS, shelf.now)
     assert "t-0" not in names(shelf)
     directory.take_away(log)
-    await log.shortening.remove_files()
+    await log.truncation.remove_files()
     assert not [name for name in names(shelf) if name.startswith("t-0")]
     await directory.close()
 

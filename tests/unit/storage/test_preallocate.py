@@ -97,7 +97,7 @@ async def test_a_power_cut_that_undoes_the_trimming_of_a_sealed_segment_costs_no
 async def test_a_truncated_log_goes_on_where_it_was_cut(roomy: Shelf) -> None:
     log = roomy.open()
     filled(roomy, log, 5)
-    log.shortening.truncate_to(4, roomy.now)
+    log.truncation.truncate_to(4, roomy.now)
     assert sizes(roomy) == [log.size]
     filled(roomy, log, 1)
     assert log.end_offset == 6

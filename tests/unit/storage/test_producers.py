@@ -308,7 +308,7 @@ async def test_aborted_transactions_are_known_to_readers(shelf: Shelf, how: str)
     assert aborted(0, 120) == expected
     assert aborted(30, 60) == [each for each in expected if 28 < each[1] < 60]
     assert log.last_stable_offset(120) == 120
-    log.shortening.truncate_to(60, shelf.now)
+    log.truncation.truncate_to(60, shelf.now)
     assert aborted(0, 60) == [each for each in expected if each[1] < 60]
 
 

@@ -22,7 +22,7 @@ async def put_to_rest(shelf: Shelf, log: Log) -> None:
     log.rest_if_idle()
     assert log.rest_if_idle()
     for _ in range(2):
-        await log.shortening.retention(shelf.now, 0)
+        await log.truncation.retention(shelf.now, 0)
 
 
 async def test_a_new_log_holds_no_file_open_until_its_first_record(shelf: Shelf) -> None:

@@ -21,7 +21,7 @@ from scriba.records.batch import (
     walk,
 )
 from scriba.records.compression import Codec
-from scriba.storage.log import Cold, Slice
+from scriba.storage.log import NotResident, Slice
 from scriba.wire.messages.coordinators import decode_change, encode_change
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ async def _chunk(log: Log, offset: int, chunk_bytes: int) -> tuple[memoryview, s
     loaded = False
     while True:
         found = log.read(offset, chunk_bytes, log.end_offset)
-        if isinstance(found, Cold):
+        if isinstance(found, NotResident):
             await found.file.load(found.position, found.size)
         elif not isinstance(found, Slice):
             return None

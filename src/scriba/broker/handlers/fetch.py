@@ -22,7 +22,7 @@ from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
 from scriba.runtime.loop.pace import Pace, in_slices
-from scriba.storage.log import EMPTY, Cold, Slice
+from scriba.storage.log import EMPTY, NotResident, Slice
 from scriba.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
@@ -58,7 +58,7 @@ class _Round:
     def __init__(self) -> None:
         self.answers: list[tuple[Watched, PartitionData]] = []
         self.bytes = 0
-        self.cold: list[Cold] = []
+        self.cold: list[NotResident] = []
         self.ready = False
         """Whether there is something that must not wait: an error or a divergence."""
         self.watched: list[tuple[Partition, int]] = []
@@ -237,7 +237,7 @@ def _read_one(
     if found is EMPTY:
         result.watched.append((partition, bound + 1))
         return
-    if isinstance(found, Cold):
+    if isinstance(found, NotResident):
         result.cold.append(found)
         return
     assert isinstance(found, Slice)

@@ -100,7 +100,7 @@ async def retention_pass(node: JobHost, now: Instant) -> None:
         await pace()
         try:
             partition.log.roll_if_due(now)
-            gone = await partition.log.shortening.retention(
+            gone = await partition.log.truncation.retention(
                 now, partition.high_watermark.value, by_age
             )
             partition.log.rest_if_idle()

@@ -49,7 +49,7 @@ from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings, TopicSettings
 from scriba.storage.log import Log, Slice
 from scriba.storage.results import NoRoom, as_no_room
-from scriba.storage.segments.not_resident import Cold
+from scriba.storage.segments.not_resident import NotResident
 from scriba.wire.messages.stored import (
     Endpoint,
     KRaftVersionFeature,
@@ -199,7 +199,7 @@ class MetadataQuorum:
                 await store.sync(hurried=True)
             snapshot = snapshots.newest_valid(world.disk, directory, store.start_offset, note)
             if snapshot is not None and snapshot.position.offset > store.end_offset:
-                store.shortening.truncate_fully(snapshot.position.offset, now)
+                store.truncation.truncate_fully(snapshot.position.offset, now)
             first = snapshot.position.offset if snapshot else 0
             facts = snapshot.quorum if snapshot else QuorumFacts(0, None)
             batches = await read_batches(store, first, facts)
@@ -344,7 +344,7 @@ class MetadataQuorum:
                 self.log.delete_records_to(found[-1].offset)
                 self.raft.snapshot_taken(found[-1])
             disk.unlink(f"{self.directory}/{snapshots.file_name(oldest)}")
-        await self.log.shortening.retention(now, self.high_watermark.value, by_age=False)
+        await self.log.truncation.retention(now, self.high_watermark.value, by_age=False)
 
     async def close(self) -> None:
         """Waits for the flush that is on its way, and closes the files."""
@@ -361,7 +361,7 @@ async def read_batches(store: Log, offset: int, facts: QuorumFacts) -> list[Batc
     batches: list[Batch] = []
     while offset < store.end_offset:
         part = store.read(offset, READ_BYTES, store.end_offset)
-        if isinstance(part, Cold):
+        if isinstance(part, NotResident):
             await part.file.load(part.position, part.size)
             continue
         if not isinstance(part, Slice):

@@ -541,7 +541,7 @@ class Replicas:
         due = [store for at, store in self._removals if at <= now_ms]
         self._removals = [(at, store) for at, store in self._removals if at > now_ms]
         for store in due:
-            await store.shortening.remove_files()
+            await store.truncation.remove_files()
 
     def _crowded(self) -> None:
         if self._resting is None or self._resting.done():

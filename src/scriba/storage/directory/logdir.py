@@ -374,7 +374,7 @@ class LogDir:
             await self._write(RECOVERY_POINTS, self._recovery_points)
             if self.compacted.get(name, 0) > offset:
                 await self.checkpoint_compacted(self.compacted | {name: lowered})
-        if not log.shortening.truncate_to(offset, now):
+        if not log.truncation.truncate_to(offset, now):
             return False
         await log.sync()
         return True
@@ -397,7 +397,7 @@ class LogDir:
         begins under the same name.
         """
         self.logs.pop(PartitionName(log.topic, log.partition), None)
-        log.shortening.begin_delete()
+        log.truncation.begin_delete()
 
     async def set_aside(self, name: PartitionName) -> str:
         """Gives a directory that belongs to no partition of the cluster another name, for good.

@@ -15,7 +15,7 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 from scriba.records.header import HEADER_SIZE, LOG_OVERHEAD, MAGIC, MIN_LENGTH
-from scriba.storage.segments.not_resident import Cold
+from scriba.storage.segments.not_resident import NotResident
 
 if TYPE_CHECKING:
     from scriba.storage.segments.segment import Segment
@@ -44,7 +44,7 @@ class Ascent:
 
     def check(
         self, segment: "Segment", start: int, size: int, offset: int, upper: int
-    ) -> int | Cold:
+    ) -> int | NotResident:
         """How many of `size` bytes from `start` on, where the batch with `offset` is, may be read.
 
         All offsets must be below `upper`. Raises `Damaged` where they do not ascend.
@@ -98,9 +98,9 @@ class Ascent:
             del self._spans[0]
 
 
-def _cold(segment: "Segment", position: int, end: int) -> Cold:
+def _cold(segment: "Segment", position: int, end: int) -> NotResident:
     """What is to be read is to be sent, too: it is loaded in one piece, not header by header."""
     found = segment.try_read(position, HEADER_SIZE)
-    if isinstance(found, Cold) and not found.size:
+    if isinstance(found, NotResident) and not found.size:
         return found  # the file is shorter than it was: the index is built anew
-    return segment.cold(position, max(end - position, HEADER_SIZE))
+    return segment.not_resident(position, max(end - position, HEADER_SIZE))

@@ -11,7 +11,7 @@ from typing import Final
 from scriba.runtime.ports import WOULD_BLOCK, Disk
 from scriba.storage.directory.names import INDEX, TIME_INDEX
 from scriba.storage.segments.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
-from scriba.storage.segments.not_resident import Cold, Window
+from scriba.storage.segments.not_resident import NotResident, Window
 
 Write = Callable[[], Awaitable[None] | None]
 WithRoom = Callable[[Write], Awaitable[None]]
@@ -120,21 +120,21 @@ class Indexes:
 
     # ---- reading ----
 
-    def load_offsets(self, log_size: int) -> bool | Cold:
+    def load_offsets(self, log_size: int) -> bool | NotResident:
         """Brings the offset index into memory; False if it is damaged."""
         data = self._try_read(INDEX, self.offsets.skipped * OFFSET_ENTRY)
-        if isinstance(data, Cold):
+        if isinstance(data, NotResident):
             return data
         return data is not None and self.offsets.load(data, log_size)
 
-    def load_times(self, end_offset: int) -> bool | Cold:
+    def load_times(self, end_offset: int) -> bool | NotResident:
         """Brings the time index into memory; False if it is damaged."""
         data = self._try_read(TIME_INDEX, self.times.skipped * TIME_ENTRY)
-        if isinstance(data, Cold):
+        if isinstance(data, NotResident):
             return data
         return data is not None and self.times.load(data, end_offset)
 
-    def _try_read(self, suffix: str, size: int) -> bytes | Cold | None:
+    def _try_read(self, suffix: str, size: int) -> bytes | NotResident | None:
         """The first `size` bytes of a file; None if it does not have as many."""
         if not size:
             return b""
@@ -149,7 +149,7 @@ class Indexes:
             while done < size:
                 got = file.try_pread_into(view[done:], done)
                 if got == WOULD_BLOCK:
-                    return Cold(Window(self._disk, path), done, size - done)
+                    return NotResident(Window(self._disk, path), done, size - done)
                 if got == 0:
                     return None
                 done += got
@@ -172,12 +172,12 @@ class Indexes:
             and times.load(time_data, end_offset)
         )
 
-    def last_time_window(self) -> Cold | None:
+    def last_time_window(self) -> NotResident | None:
         """Where the time index's last entry lies, if it is not in memory."""
         if not self.times.skipped:
             return None
         window = Window(self._disk, self.stem + TIME_INDEX)
-        return Cold(window, (self.times.skipped - 1) * TIME_ENTRY, TIME_ENTRY)
+        return NotResident(window, (self.times.skipped - 1) * TIME_ENTRY, TIME_ENTRY)
 
     def learn_last_time(self) -> bool:
         """Reads the time index's last entry; False if no index ends so. Waits for the device."""

@@ -1,4 +1,4 @@
-"""What is not in memory: the loop never waits for the device, it is told to come back."""
+"""What is not in the page cache: the loop never waits for the device, it is told to come back."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,8 +13,8 @@ class Loadable(Protocol):
     async def load(self, offset: int, n: int) -> None: ...
 
 
-class Cold(NamedTuple):
-    """What has to be in memory first: `await cold.file.load(cold.position, cold.size)`."""
+class NotResident(NamedTuple):
+    """Bytes that are not in the page cache: `await it.file.load(it.position, it.size)` first."""
 
     file: Loadable
     position: int
@@ -39,8 +39,8 @@ class Window:
                 file.close()
 
 
-async def settled(attempt: Callable[[], T | Cold]) -> T:
+async def settled(attempt: Callable[[], T | NotResident]) -> T:
     """What `attempt` finds once everything it needs is in memory."""
-    while isinstance(found := attempt(), Cold):
+    while isinstance(found := attempt(), NotResident):
         await found.file.load(found.position, found.size)
     return found

@@ -3,7 +3,7 @@
 Positions are found without reading wherever possible. `Recent` remembers where each of the last
 appended batches begins, the offset index knows some batches of every stretch, and only between two
 entries of the index is the file read, header by header, and never past the page cache: what is
-not there comes back as `Cold`, which the caller loads before trying again.
+not there comes back as `NotResident`, which the caller loads before trying again.
 
 A segment is asleep until someone appends or reads: its file is closed, its indexes are not in
 memory, and its timestamps are unknown. So a node with many partitions starts and rests cheaply.
@@ -30,7 +30,7 @@ from scriba.storage.segments.aborted import AbortedTxns
 from scriba.storage.segments.ascent import Ascent
 from scriba.storage.segments.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from scriba.storage.segments.indexes import Indexes, WithRoom
-from scriba.storage.segments.not_resident import Cold, Window, settled
+from scriba.storage.segments.not_resident import NotResident, Window, settled
 from scriba.storage.segments.recent import MOST_RECENT, Recent
 from scriba.storage.segments.scan import scan
 
@@ -215,9 +215,9 @@ class Segment:
     async def load_times(self) -> None:
         """Makes the largest timestamp known; what that needs to read is loaded off the loop."""
         if self.max_timestamp == UNKNOWN:
-            cold = self.indexes.last_time_window()
-            if cold is not None:
-                await cold.file.load(cold.position, cold.size)
+            missing = self.indexes.last_time_window()
+            if missing is not None:
+                await missing.file.load(missing.position, missing.size)
             if not self._learn_times():
                 await self.repair()
 
@@ -317,7 +317,7 @@ class Segment:
 
     # ---- reading ----
 
-    def locate(self, offset: int) -> int | Cold:
+    def locate(self, offset: int) -> int | NotResident:
         """The position of the first batch that reaches `offset`; `size` if none does."""
         recent = self.recent.offsets
         if recent and offset >= recent[0]:
@@ -330,13 +330,13 @@ class Segment:
             return self.size
         offsets = self.indexes.offsets
         if not offsets.covers(offset):
-            cold = self.load_offset_index()
-            if cold is not None:
-                return cold
+            missing = self.load_offset_index()
+            if missing is not None:
+                return missing
         position, last_offset, exact = offsets.locate(offset)
         return position if exact else self._scan_to(offset, position, last_offset)
 
-    def extent(self, start: int, limit: int, max_bytes: int, min_one: bool) -> int | Cold:
+    def extent(self, start: int, limit: int, max_bytes: int, min_one: bool) -> int | NotResident:
         """How much to send from `start`: up to a known end of a batch if there is one in reach.
 
         A part of a batch is sent only behind a whole one; the first one goes whole, even when it
@@ -356,30 +356,30 @@ class Segment:
             if boundary > start:
                 return boundary - start
             header = self._header_at(start)
-            if isinstance(header, Cold):
+            if isinstance(header, NotResident):
                 return header
             size = header.length + LOG_OVERHEAD
         if size <= max_bytes:
             return max_bytes
         return size if min_one else 0
 
-    def load_offset_index(self) -> Cold | None:
+    def load_offset_index(self) -> NotResident | None:
         return self._or_repair(self.indexes.load_offsets(self.size))
 
-    def load_time_index(self) -> Cold | None:
+    def load_time_index(self) -> NotResident | None:
         return self._or_repair(self.indexes.load_times(self.max_offset + 1))
 
-    def _or_repair(self, loaded: bool | Cold) -> Cold | None:
-        if isinstance(loaded, Cold):
+    def _or_repair(self, loaded: bool | NotResident) -> NotResident | None:
+        if isinstance(loaded, NotResident):
             return loaded
-        return None if loaded else Cold(_Repair(self), 0, 0)
+        return None if loaded else NotResident(_Repair(self), 0, 0)
 
-    def _scan_to(self, offset: int, position: int, last_offset: int) -> int | Cold:
+    def _scan_to(self, offset: int, position: int, last_offset: int) -> int | NotResident:
         """Looks from `position` on, where the index has a batch that ends with `last_offset`."""
         before = self.base_offset - 1
         while position < self.size:
             window = self.try_read(position, min(_WINDOW, self.size - position))
-            if isinstance(window, Cold):
+            if isinstance(window, NotResident):
                 return window
             at = 0
             while len(window) - at >= HEADER_SIZE:
@@ -398,38 +398,38 @@ class Segment:
             position += at
         return self.size
 
-    def _header_at(self, position: int) -> BatchHeader | Cold:
+    def _header_at(self, position: int) -> BatchHeader | NotResident:
         window = self.try_read(position, HEADER_SIZE)
-        if isinstance(window, Cold):
+        if isinstance(window, NotResident):
             return window
         header = BatchHeader._make(HEADER.unpack_from(window))
         return header if self.can_be(header, position) else self.mistrust(position)
 
-    def try_read(self, position: int, size: int) -> memoryview | Cold:
+    def try_read(self, position: int, size: int) -> memoryview | NotResident:
         """At least one header from the page cache."""
         view = memoryview(bytearray(size))
         got = self.open_file().try_pread_into(view, position)
         if got >= HEADER_SIZE:
             return view[:got]
         if got == WOULD_BLOCK or self.open_file().size() - position >= HEADER_SIZE:
-            return self.cold(position, size)
+            return self.not_resident(position, size)
         return self.mistrust(position)
 
-    def cold(self, position: int, size: int) -> Cold:
+    def not_resident(self, position: int, size: int) -> NotResident:
         """To be loaded into the page cache."""
-        return Cold(Window(self._disk, self.path(LOG)), position, size)
+        return NotResident(Window(self._disk, self.path(LOG)), position, size)
 
     def can_be(self, header: BatchHeader, position: int) -> bool:
         return sane_header(header) and header.length + LOG_OVERHEAD <= self.size - position
 
-    def mistrust(self, position: int) -> Cold:
+    def mistrust(self, position: int) -> NotResident:
         """No batch where one should be: the index gets the first blame, then the log itself."""
         if self._repaired:
             raise Damaged(
                 f"{self.path(LOG)} holds no record batch at {position} that goes on where the one "
                 "before it ends"
             )
-        return Cold(_Repair(self), 0, 0)
+        return NotResident(_Repair(self), 0, 0)
 
     # ---- repair and truncation ----
 

@@ -14,7 +14,7 @@ from scriba.storage.limits import Limits
 from scriba.storage.producers.state import AbortedTxn
 from scriba.storage.results import EMPTY, Empty, Slice
 from scriba.storage.retention import SegmentFacts, expired
-from scriba.storage.segments.not_resident import Cold
+from scriba.storage.segments.not_resident import NotResident
 from scriba.storage.segments.segment import Segment
 
 _AWAKE: Final = 4
@@ -91,7 +91,7 @@ class Segments:
 
     def read(
         self, offset: int, max_bytes: int, bound: int, end_offset: int, min_one: bool
-    ) -> Slice | Cold | Empty:
+    ) -> Slice | NotResident | Empty:
         """What of [offset, bound) to send; `end_offset` is the log's."""
         self.used = True
         segment: Segment | None = self.holding(offset)
@@ -100,17 +100,17 @@ class Segments:
             end = end_offset if following is None else following.base_offset
             start = segment.locate(offset)
             limit = segment.size if bound >= end else segment.locate(bound)
-            if isinstance(start, Cold):
+            if isinstance(start, NotResident):
                 return start
-            if isinstance(limit, Cold):
+            if isinstance(limit, NotResident):
                 return limit
             if start < limit:
                 size = segment.extent(start, limit, max_bytes, min_one)
-                if isinstance(size, Cold):
+                if isinstance(size, NotResident):
                     return size
                 if start < segment.ascent.known_from and size:
                     size = segment.ascent.check(segment, start, size, offset, end)
-                    if isinstance(size, Cold):
+                    if isinstance(size, NotResident):
                         return size
                 return Slice(segment.open_file(), start, size, offset) if size else EMPTY
             segment = following  # compaction left nothing of this one's end

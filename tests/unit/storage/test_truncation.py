@@ -36,14 +36,14 @@ def segments(shelf: Shelf, count: int = 5, **settings: Any) -> Log:
 
 async def test_old_segments_go_by_the_age_of_their_newest_record(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=3 * HOUR + 60_000)
-    gone = await log.shortening.retention(shelf.now, high_watermark=51)
+    gone = await log.truncation.retention(shelf.now, high_watermark=51)
     assert gone == [(0, Reason.AGE), (10, Reason.AGE)]
     assert log.start_offset == 20
     assert len(shelf.files(".log")) == 4
     assert "00000000000000000000.log.deleted" in shelf.files()
-    await log.shortening.retention(shelf.later(59_999), 51)
+    await log.truncation.retention(shelf.later(59_999), 51)
     assert shelf.files(".deleted")
-    await log.shortening.retention(shelf.later(1), 51)
+    await log.truncation.retention(shelf.later(1), 51)
     assert not shelf.files(".deleted")
     assert [r.offset for r in await shelf.consume(log)] == list(range(20, 51))
 
@@ -51,7 +51,7 @@ async def test_old_segments_go_by_the_age_of_their_newest_record(shelf: Shelf) -
 async def test_nothing_at_or_above_the_high_watermark_goes(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=1)
     shelf.later(HOUR)
-    assert [base for base, _ in await log.shortening.retention(shelf.now, high_watermark=25)] == [
+    assert [base for base, _ in await log.truncation.retention(shelf.now, high_watermark=25)] == [
         0,
         10,
     ]
@@ -60,7 +60,7 @@ async def test_nothing_at_or_above_the_high_watermark_goes(shelf: Shelf) -> None
 
 async def test_even_the_active_segment_goes_when_all_of_it_is_too_old(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=HOUR)
-    await log.shortening.retention(shelf.later(2 * HOUR), high_watermark=51)
+    await log.truncation.retention(shelf.later(2 * HOUR), high_watermark=51)
     assert (log.start_offset, log.end_offset, log.segment_count) == (51, 51, 1)
     assert log.read(51, 100, 51) is EMPTY
     assert shelf.append(log).base_offset == 51
@@ -71,16 +71,16 @@ async def test_even_the_active_segment_goes_when_all_of_it_is_too_old(shelf: She
 async def test_segments_over_the_size_limit_go(shelf: Shelf) -> None:
     log = segments(shelf, retention_bytes=2500)
     sizes = [segment.size for segment in log._segments]
-    await log.shortening.retention(shelf.now, high_watermark=51)
+    await log.truncation.retention(shelf.now, high_watermark=51)
     assert log.size >= 2500
     assert log.size - sizes[0] < 2500
 
 
 async def test_without_the_delete_policy_only_records_before_the_start_go(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=1, retention_bytes=1, cleanup_policy=("compact",))
-    assert await log.shortening.retention(shelf.later(HOUR), 51) == []
+    assert await log.truncation.retention(shelf.later(HOUR), 51) == []
     log.delete_records_to(33)
-    assert [why for _, why in await log.shortening.retention(shelf.now, 51)] == [Reason.START] * 3
+    assert [why for _, why in await log.truncation.retention(shelf.now, 51)] == [Reason.START] * 3
     assert log.start_offset == 33
 
 
@@ -89,7 +89,7 @@ async def test_a_restarted_log_knows_the_age_of_its_segments(shelf: Shelf) -> No
     await log.close()
     log = shelf.open(recovery_point=51, clean=True, settings=log.settings)
     shelf.disk.touched.clear()
-    await log.shortening.retention(shelf.now, high_watermark=51)
+    await log.truncation.retention(shelf.now, high_watermark=51)
     assert log.start_offset == 20
     read = {name for what, name in shelf.disk.touched if what == "read"}
     looked_at = {int(name[:20]) for name in read}
@@ -99,14 +99,14 @@ async def test_a_restarted_log_knows_the_age_of_its_segments(shelf: Shelf) -> No
 
 async def test_age_is_left_alone_while_the_clock_is_in_doubt(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=HOUR)
-    assert await log.shortening.retention(shelf.later(100 * HOUR), 51, by_age=False) == []
+    assert await log.truncation.retention(shelf.later(100 * HOUR), 51, by_age=False) == []
 
 
 async def test_readers_of_a_deleted_segment_finish(shelf: Shelf) -> None:
     log = segments(shelf, retention_ms=HOUR)
     found = log.read(0, 1 << 20, 51)
     assert isinstance(found, Slice)
-    await log.shortening.retention(shelf.later(50 * HOUR), 51)
+    await log.truncation.retention(shelf.later(50 * HOUR), 51)
     view = memoryview(bytearray(found.size))
     assert found.file.pread_into(view, found.position) == found.size
     with pytest.raises(KafkaError) as refused:
@@ -121,7 +121,7 @@ async def test_deleting_records_moves_the_start_and_whole_segments_follow(shelf:
     with pytest.raises(KafkaError):
         log.read(24, 100, 51)
     assert (await shelf.consume(log))[0].offset == 25
-    assert [base for base, _ in await log.shortening.retention(shelf.now, 51)] == [0, 10]
+    assert [base for base, _ in await log.truncation.retention(shelf.now, 51)] == [0, 10]
     assert log.first_segment_offset == 20
     assert log.epoch_of(25) == 0
 
@@ -179,7 +179,7 @@ async def test_truncation_leaves_a_prefix_of_whole_batches(shelf: Shelf, reopene
         if reopened:
             await log.close()
             log = shelf.open(recovery_point=log.end_offset, clean=True)
-        assert log.shortening.truncate_to(offset, shelf.now)
+        assert log.truncation.truncate_to(offset, shelf.now)
         end = offset // 2 * 2
         assert (log.end_offset, log.flushed_offset) == (end, end)
         assert await shelf.consume(log) == before[:end]
@@ -199,20 +199,20 @@ async def test_truncating_beyond_the_end_only_forgets_an_epoch_without_records(
     shelf.append(log, 3, epoch=1)
     log.begin_epoch(2)
     assert log.epochs.entries() == [(1, 0), (2, 3)]
-    assert not log.shortening.truncate_to(3, shelf.now)
+    assert not log.truncation.truncate_to(3, shelf.now)
     assert log.epochs.entries() == [(1, 0)]
 
 
 async def test_a_log_can_be_emptied_and_go_on_elsewhere(shelf: Shelf) -> None:
     log = segments(shelf)
-    log.shortening.truncate_fully(1000, shelf.now)
+    log.truncation.truncate_fully(1000, shelf.now)
     assert (log.start_offset, log.end_offset, log.segment_count) == (1000, 1000, 1)
     assert shelf.append(log).base_offset == 1000
     await log.flush()
     assert log.flushed_offset == 1001
-    await log.shortening.retention(shelf.later(60_000), 1001)
+    await log.truncation.retention(shelf.later(60_000), 1001)
     assert shelf.files(".log") == [f"{1000:020}.log"]
-    log.shortening.truncate_to(5, shelf.now)
+    log.truncation.truncate_to(5, shelf.now)
     assert (log.start_offset, log.end_offset) == (5, 5)
 
 
@@ -224,7 +224,7 @@ async def test_a_flush_that_began_before_a_truncation_promises_nothing(shelf: Sh
     flush = asyncio.create_task(log.flush())
     while not shelf.disk.calls["sync"]:
         await asyncio.sleep(0)
-    log.shortening.truncate_to(10, shelf.now)
+    log.truncation.truncate_to(10, shelf.now)
     shelf.append(log, 10, size=50)
     gate, shelf.disk.gate = shelf.disk.gate, None
     syncs = shelf.disk.calls["sync"]
@@ -240,7 +240,7 @@ async def test_a_flush_that_began_before_a_truncation_promises_nothing(shelf: Sh
 async def test_a_deleted_partition_gets_another_name_at_once_and_goes_later(shelf: Shelf) -> None:
     log = shelf.open(topic_id=b"i" * 16)
     shelf.append(log)
-    log.shortening.begin_delete()
+    log.truncation.begin_delete()
     names = [path.name for path in shelf.root.iterdir()]
     assert names == [f"t-0.{(b'i' * 16).hex()}-delete"]
     with pytest.raises(KafkaError) as refused:
@@ -248,7 +248,7 @@ async def test_a_deleted_partition_gets_another_name_at_once_and_goes_later(shel
     assert refused.value.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     again = shelf.open(topic_id=b"j" * 16)
     assert again.end_offset == 0
-    await log.shortening.remove_files()
+    await log.truncation.remove_files()
     assert [path.name for path in shelf.root.iterdir()] == ["t-0"]
 
 
@@ -257,10 +257,10 @@ async def test_senders_finish_although_their_partition_is_deleted(shelf: Shelf) 
     shelf.append(log)
     found = log.read(0, 1000, 1)
     assert isinstance(found, Slice)
-    log.shortening.begin_delete(b"u" * 16)
+    log.truncation.begin_delete(b"u" * 16)
     view = memoryview(bytearray(found.size))
     assert found.file.pread_into(view, found.position) == found.size
-    await log.shortening.remove_files()
+    await log.truncation.remove_files()
     with pytest.raises(OSError, match="descriptor"):
         found.file.pread_into(view, found.position)
 
@@ -276,7 +276,7 @@ async def test_deleting_a_partition_while_it_is_flushed_harms_neither_device_nor
     flush = asyncio.create_task(log.flush())
     while not shelf.disk.calls["sync"]:
         await asyncio.sleep(0)
-    log.shortening.begin_delete(b"u" * 16)
+    log.truncation.begin_delete(b"u" * 16)
     successor = shelf.open()
     shelf.append(successor, epoch=9)
     shelf.disk.gate.set()
@@ -295,7 +295,7 @@ async def test_readers_of_many_segments_leave_few_files_open(shelf: Shelf) -> No
     await log.offset_for_timestamp(0)
     await log.max_timestamp_offset()
     for _ in range(3):
-        await log.shortening.retention(shelf.later(1000), 401)
+        await log.truncation.retention(shelf.later(1000), 401)
     open_files = [segment for segment in log._segments if segment.file is not None]
     assert len(open_files) <= 5
     assert len(await shelf.consume(log)) == 401
@@ -309,13 +309,13 @@ async def test_retention_on_a_full_device_drops_what_it_can_and_the_rest_later(
     shelf.disk.full = "index"
     told: list[str] = []
     log.on_refused = told.append
-    await log.shortening.retention(shelf.now, 51)
+    await log.truncation.retention(shelf.now, 51)
     assert ["t-0 cannot begin a segment" in each for each in told] == [True]
     # All but the last segment are gone: that is what makes the room.
     assert (log.segment_count, log.failure) == (1, None)
     assert 0 < log.start_offset < 51
     shelf.disk.full = ""
-    await log.shortening.retention(shelf.now, 51)
+    await log.truncation.retention(shelf.now, 51)
     assert (log.start_offset, log.failure) == (51, None)
 
 
@@ -335,7 +335,7 @@ async def test_segments_go_at_once_where_not_even_another_name_fits(
     shelf.later(5 * HOUR)
     before = log.segment_count
     no_longer_names(shelf, monkeypatch)
-    await log.shortening.retention(shelf.now, 51)
+    await log.truncation.retention(shelf.now, 51)
     assert (log.start_offset, log.segment_count) == (51, 1) != (0, before)
     assert len(shelf.files(".log")) == 1
 
@@ -345,6 +345,6 @@ async def test_a_topic_is_deleted_where_not_even_another_name_fits(
 ) -> None:
     log = segments(shelf)
     no_longer_names(shelf, monkeypatch)
-    log.shortening.begin_delete()
+    log.truncation.begin_delete()
     assert not (shelf.root / "t-0").exists()
-    await log.shortening.remove_files()
+    await log.truncation.remove_files()
