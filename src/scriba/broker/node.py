@@ -58,6 +58,8 @@ from scriba.storage.results import NoRoom
 
 
 class Node:
+    """The composition root: makes every part once, and is what each of them asks by protocol."""
+
     def __init__(
         self,
         settings: NodeSettings,
@@ -75,7 +77,9 @@ class Node:
         self.tasks = Tasks()
         self.counters = Counters()
         self.events = Events(world.clock)
-        self.sessions = FetchSessions(settings.max_incremental_fetch_session_cache_slots, world.rng)
+        self.fetch_sessions = FetchSessions(
+            settings.max_incremental_fetch_session_cache_slots, world.rng
+        )
         self.log_dirs = LogDirs(self)
         self.lifecycle = BrokerLifecycle(self, world.rng.uuid())
         self.producer_ids = ProducerIds(self.lifecycle.allocate_producer_ids)

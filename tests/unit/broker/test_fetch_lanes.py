@@ -296,7 +296,7 @@ def test_a_session_of_one_partition_hears_the_same_on_both_ways(
             offset = step if isinstance(step, int) else None
             assert await short.ask(offset) == await ordinary.ask(offset), step
         assert node.counters.fastpath_fetches >= 8
-        assert len(node.sessions) == 2
+        assert len(node.fetch_sessions) == 2
 
     in_a_node(script)
 

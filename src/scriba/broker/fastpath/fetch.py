@@ -268,10 +268,10 @@ class FetchLanes:
             return None
         item = None
         if epoch != NO_SESSION or lane.session_id:
-            session = node.sessions.alone(lane.session_id, epoch, lane.watched)
+            session = node.fetch_sessions.alone(lane.session_id, epoch, lane.watched)
             if session is None:
                 return None
-            item = node.sessions.follow(session, lane.asked(offset), connection.last_active)
+            item = node.fetch_sessions.follow(session, lane.asked(offset), connection.last_active)
         self._api.count += 1
         node.counters.fastpath_fetches += 1
         if type(found) is int and lane.least > 0:
@@ -408,7 +408,7 @@ class _Waiting(Promise):
         left = self._deadline - asyncio.get_running_loop().time()
         if self._item is not None:
             # What the session was told is told once more, from the same epoch on.
-            self._lanes.node.sessions.rewind(lane.session_id, self._epoch)
+            self._lanes.node.fetch_sessions.rewind(lane.session_id, self._epoch)
         answer = self._lanes.ordinary(
             self.connection,
             lane.asks(self._offset, self._epoch, max(left * 1000, 0)),

@@ -79,7 +79,7 @@ def fetch(
     ):
         return Deferred(_fetch_many(node, ctx, request, replica))
     try:
-        plan = node.sessions.plan(request, ctx.version >= FIRST_BY_ID, ctx.received)
+        plan = node.fetch_sessions.plan(request, ctx.version >= FIRST_BY_ID, ctx.received)
     except KafkaError as error:
         node.counters.failed_fetch += 1
         return FetchResponse(error_code=error.code)
@@ -98,7 +98,7 @@ async def _fetch_many(
     pace = Pace(node.world.clock)
     try:
         plan = await in_slices(
-            node.sessions.planning(request, ctx.version >= FIRST_BY_ID, ctx.received), pace
+            node.fetch_sessions.planning(request, ctx.version >= FIRST_BY_ID, ctx.received), pace
         )
     except KafkaError as error:
         node.counters.failed_fetch += 1
