@@ -280,7 +280,7 @@ def write_txn_markers(
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
     offsets = node.group_coordinators.topic
     for marker in request.markers:
-        written = [w for w in _places(marker) if w[0] != offsets and node.replicas.get(*w)]
+        written = [w for w in _partitions_of(marker) if w[0] != offsets and node.replicas.get(*w)]
         if written and min(marker.producer_id, marker.producer_epoch) < 0:
             raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, NOBODYS_MARKER)
     return Deferred(_write_markers(node, request.markers))
@@ -294,7 +294,7 @@ async def _write_markers(
     waits: list[tuple[int, TopicPartition, Covered]] = []
     pace = Pace(node.world.clock)
     for marker in markers:
-        for where in _places(marker):
+        for where in _partitions_of(marker):
             codes = results.setdefault(marker.producer_id, {})
             await pace()
             try:
@@ -307,7 +307,7 @@ async def _write_markers(
     return await _await_markers(node, results, waits)
 
 
-def _places(marker: WritableTxnMarker) -> Iterable[TopicPartition]:
+def _partitions_of(marker: WritableTxnMarker) -> Iterable[TopicPartition]:
     """The partitions of a marker, each once."""
     return dict.fromkeys((t.name, index) for t in marker.topics for index in t.partition_indexes)
 
