@@ -92,7 +92,7 @@ golden: setup ## record again what Apache Kafka's jars encode and declare
 
 docs: $(READY) ## write the pages of settings, metrics and events, and the clients' typed settings from the declarations
 	@$(PY) -m tools.reference
-	@$(PY) -m tools.telling
+	@$(PY) -m tools.observability
 	@$(PY) -m tools.keywords
 
 clean: ## remove what was built and cached, not the data

@@ -116,13 +116,13 @@ def test_what_was_held_back_is_said_when_the_minute_is_over_though_no_more_comes
     for text in ("one", "two", "three"):
         events.note(REPEATING, "/data", text)
     clock.ms = 59_000
-    events.settle()
+    events.flush()
     assert [event.text for event in events.since()] == ["one"]
     clock.ms = 60_000
-    events.settle()
+    events.flush()
     assert events.since()[-1].text == "three (2 since this was last told)"
     clock.ms = 120_000
-    events.settle()
+    events.flush()
     events.note(REPEATING, "/data", "four")
     assert [event.text for event in events.since()][2:] == ["four"], "it begins anew"
     assert events.counts[REPEATING] == 4
@@ -145,7 +145,7 @@ def test_no_kind_floods_the_log_and_the_rest_is_said_as_a_number(
     assert len(lines(caplog)) == LINES_PER_MINUTE + 1, "one kind does not silence another"
     assert len(events.since()) == 1001, "all are kept"
     clock.ms = 60_000
-    events.settle()
+    events.flush()
     rest = 1000 - LINES_PER_MINUTE
     assert lines(caplog)[-1] == f"partition_offline: {rest} more, not logged one by one"
     events.note(EventKind.PARTITION_OFFLINE, "t-1000", "again")

@@ -17,7 +17,7 @@ import pytest
 
 from scriba.broker.jobs.schedule import cleaning_pass, retention_pass
 from scriba.broker.metrics.exposition import METRICS, render
-from scriba.broker.metrics.http import MOST_ASKERS
+from scriba.broker.metrics.http import MAX_CLIENTS
 from scriba.broker.net.api_entry import ApiEntry
 from scriba.broker.net.buffers import BufferPool
 from scriba.broker.node import Node
@@ -318,7 +318,7 @@ async def the_broker_is_wrong(node: Node, world: ProcessWorld) -> None:
 
 
 async def scrapers_come_in_crowds(node: Node, world: ProcessWorld) -> None:
-    silent = [await world.net.connect("127.0.0.1", 9404) for _ in range(MOST_ASKERS)]
+    silent = [await world.net.connect("127.0.0.1", 9404) for _ in range(MAX_CLIENTS)]
     assert await ask(world) == ("", "")
     for stream in silent:
         stream.close()

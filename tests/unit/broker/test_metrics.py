@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from scriba.broker.metrics.http import MOST_ASKERS, PATIENCE_S
+from scriba.broker.metrics.http import MAX_CLIENTS, PATIENCE_S
 from scriba.broker.node import Node
 from scriba.config import ConfigError
 from scriba.settings import NodeSettings
@@ -53,12 +53,12 @@ def test_other_questions_are_refused(in_a_node: InANode) -> None:
     in_a_node(script, scriba_metrics_listener=WHERE)
 
 
-def test_askers_that_say_nothing_do_not_shut_out_others_for_long(in_a_node: InANode) -> None:
+def test_clients_that_say_nothing_do_not_shut_out_others_for_long(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
-        silent = [await world.net.connect("127.0.0.1", 9404) for _ in range(MOST_ASKERS)]
+        silent = [await world.net.connect("127.0.0.1", 9404) for _ in range(MAX_CLIENTS)]
         assert await ask(world) == ("", "")
         await asyncio.sleep(PATIENCE_S + 1)
-        assert [await read(stream) for stream in silent] == [b""] * MOST_ASKERS
+        assert [await read(stream) for stream in silent] == [b""] * MAX_CLIENTS
         assert await scrape(world)
 
     in_a_node(script, scriba_metrics_listener=WHERE)

@@ -163,7 +163,7 @@ async def removal_pass(node: JobHost, now: Instant) -> None:
 
 async def events_pass(node: JobHost, now: Instant) -> None:
     """Says of what was told too often to be told each time how much of it there was."""
-    node.events.settle()
+    node.events.flush()
 
 
 async def idle_connections_pass(node: JobHost, now: Instant) -> None:

@@ -20,7 +20,7 @@ from scriba.settings.metrics_keys import metrics_endpoint
 if TYPE_CHECKING:
     from scriba.runtime.ports import Listener
 
-MOST_ASKERS: Final = 16
+MAX_CLIENTS: Final = 16
 MOST_REQUEST_BYTES: Final = 8192
 PATIENCE_S: Final = 10.0
 EVENTS_AT_ONCE: Final = 256
@@ -32,7 +32,7 @@ class MetricsServer:
     def __init__(self, node: Observed) -> None:
         self._node = node
         self._listener: Listener | None = None
-        self._askers: dict[_Asker, None] = {}
+        self._clients: dict[_Client, None] = {}
 
     @property
     def port(self) -> int | None:
@@ -45,11 +45,11 @@ class MetricsServer:
             self._listener = self._node.world.net.listen(endpoint.host, endpoint.port, self._accept)
 
     def _accept(self, stream: Stream) -> None:
-        if len(self._askers) >= MOST_ASKERS:
+        if len(self._clients) >= MAX_CLIENTS:
             self._node.counters.scrapes_refused += 1
             stream.close()
         else:
-            self._askers[_Asker(self, stream)] = None
+            self._clients[_Client(self, stream)] = None
 
     def answer(self, request: bytes) -> bytes:
         line = request.split(b"\r\n", 1)[0].split(b" ")
@@ -64,14 +64,14 @@ class MetricsServer:
             whole = _answer("404 Not Found", "see /metrics and /events\n")
         return whole if line[0] == b"GET" else whole[: whole.index(_END) + len(_END)]
 
-    def forget(self, asker: _Asker) -> None:
-        self._askers.pop(asker, None)
+    def forget(self, client: _Client) -> None:
+        self._clients.pop(client, None)
 
     def close(self) -> None:
         if self._listener is not None:
             self._listener.close()
-        for asker in tuple(self._askers):
-            asker.close()
+        for client in tuple(self._clients):
+            client.close()
 
 
 def _events(events: Events, query: str) -> bytes:
@@ -105,7 +105,7 @@ def _answer(status: str, text: str, content_type: str = _PLAIN) -> bytes:
     return head.encode() + body
 
 
-class _Asker:
+class _Client:
     """One connection: a request, an answer, the end."""
 
     def __init__(self, server: MetricsServer, stream: Stream) -> None:

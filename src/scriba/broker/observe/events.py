@@ -3,7 +3,7 @@
 One place decides how loud an event is (`EventKind.level`) and how often it is said. All are
 counted. Kinds that repeat are told once a minute about the same thing, with how many there were
 since; and no kind gets more than `LINES_PER_MINUTE` lines of the log. What was held back is said as
-a number when the minute is over (`settle`), so nothing is dropped in silence.
+a number when the minute is over (`flush`), so nothing is dropped in silence.
 
 Routine events (`INFO`) have a ring of their own: a thousand rebalances do not push out the disk
 that failed. Numbers go up by one and begin again with each start of the node.
@@ -126,7 +126,7 @@ class Events:
                 text = f"{text} ({known.held} more since this was last told)"
         self._tell(kind, about, text, failure)
 
-    def settle(self) -> None:
+    def flush(self) -> None:
         """Says what was held back and is due; a pass of every few seconds."""
         now_ms = self._clock.mono_ms()
         for (kind, about), known in tuple(self._repeating.items()):
