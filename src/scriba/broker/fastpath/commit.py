@@ -15,6 +15,7 @@ high watermark covers the append, as for every other request to a coordinator.
 from __future__ import annotations
 
 import struct
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.coordinators.shard import Shard, State
@@ -31,10 +32,9 @@ from scriba.outcome import Caller, Outcome
 from scriba.records.batch import HEADER_SIZE
 from scriba.records.compression import Codec
 from scriba.records.header import BatchHeader
+from scriba.wire.locator import plan
 from scriba.wire.messages.groups import (
     OffsetCommitRequest,
-    OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -50,13 +50,13 @@ ATTEMPTS: Final = 4
 PATIENCE: Final = 32
 """After so many lanes in a row that nobody took, only every so many requests make one: a client
 whose requests never repeat should not pay for each of them."""
-FLEXIBLE_FROM: Final = 8
 
 _START: Final = 4
 _BODY: Final = 8
 """Where the bytes begin that a client repeats: behind the correlation id."""
 _INT32: Final = struct.Struct(">i")
 _ONES: Final = b"\xff" * 8
+_OFFSETS: Final = frozenset({"topics.partitions.committed_offset"})
 
 
 class CommitLane:
@@ -82,7 +82,7 @@ class CommitLane:
         shard: Shard,
         machine: Groups,
         repeat: Repeat,
-        holes: list[int],
+        places: list[int],
         frame: memoryview,
     ) -> None:
         version = repeat.caller.version
@@ -99,11 +99,11 @@ class CommitLane:
         batch, stored = _batch(shard, repeat)
         self._view = memoryview(batch)
         """Of the batch of the last commit, which is written before the next one is filled in."""
-        reply = bytearray(8 + (version >= FLEXIBLE_FROM))
+        reply = bytearray(8 + (version in OffsetCommitResponse.FLEXIBLE))
         _accepted(repeat.request).encode_into(reply, version)
         _INT32.pack_into(reply, 0, len(reply) - 4)
-        places = tuple((at, *each) for at, each in zip(holes, stored, strict=True))
-        self._form = implementation.chosen.CommitForm(bytes(frame), batch, places, bytes(reply))
+        offsets = tuple((at, *each) for at, each in zip(places, stored, strict=True))
+        self._form = implementation.chosen.CommitForm(bytes(frame), batch, offsets, bytes(reply))
 
     def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """The answer; None where the request has to go the ordinary way."""
@@ -166,7 +166,7 @@ class CommitLane:
             await self._node.group_coordinators.covered(self._shard.partition, end_offset)
         except KafkaError as error:
             version = self._repeat.caller.version
-            out = bytearray(8 + (version >= FLEXIBLE_FROM))
+            out = bytearray(8 + (version in OffsetCommitResponse.FLEXIBLE))
             refused(self._repeat.request, error.code, version).encode_into(out, version)
             _INT32.pack_into(out, 0, len(out) - 4)
             out[_START:_BODY] = accepted[_START:_BODY]
@@ -231,12 +231,12 @@ class CommitLanes:
             or settings.message_timestamp_type != "CreateTime"
         ):
             return None
-        holes = _holes(frame, request, version)
+        places = _places(frame, version, self._api.limits.at_once)
         repeat = repeat_of(machine.state, request, Caller(version, "", "", b""))
-        if holes is None or repeat is None:
+        if places is None or repeat is None:
             return None
         try:
-            return CommitLane(node, self._api, shard, machine, repeat, holes, frame)
+            return CommitLane(node, self._api, shard, machine, repeat, places, frame)
         except (KafkaError, ParseError, ValueError):
             return None  # the ordinary way says why
 
@@ -270,43 +270,24 @@ def _accepted(request: OffsetCommitRequest) -> OffsetCommitResponse:
     )
 
 
-def _holes(frame: memoryview, request: OffsetCommitRequest, version: int) -> list[int] | None:
-    """Where the offsets stand in the frame; None if it holds anything that we would not write."""
-    zeros = _with_offset(request, 0).encode(version)
-    start = len(frame) - len(zeros)
-    if start < _BODY:
+@cache
+def _plan(version: int) -> bytes:
+    return plan(OffsetCommitRequest, version, frozenset(), _OFFSETS)
+
+
+def _places(frame: memoryview, version: int, most_elements: int) -> list[int] | None:
+    """Where the offsets stand in the frame; None where it is not walked through."""
+    located = implementation.chosen.locate(_plan(version), frame, most_elements)
+    if located is None:
         return None
-    places = [start + at for at in _differences(zeros, _with_offset(request, -1).encode(version))]
-    blank = bytearray(frame)
-    for at in places:
-        blank[at : at + 8] = bytes(8)
-    return places if blank[start:] == zeros else None
-
-
-def _with_offset(request: OffsetCommitRequest, offset: int) -> OffsetCommitRequest:
-    return OffsetCommitRequest(
-        group_id=request.group_id,
-        generation_id_or_member_epoch=request.generation_id_or_member_epoch,
-        member_id=request.member_id,
-        group_instance_id=request.group_instance_id,
-        retention_time_ms=request.retention_time_ms,
-        topics=[
-            OffsetCommitRequestTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitRequestPartition(
-                        partition_index=each.partition_index,
-                        committed_offset=offset,
-                        committed_leader_epoch=each.committed_leader_epoch,
-                        committed_metadata=each.committed_metadata,
-                    )
-                    for each in topic.partitions
-                ],
-            )
-            for topic in request.topics
-        ],
-    )
+    _, topics, *rest = located
+    places: list[int] = []
+    at = 0
+    for _ in range(topics):
+        count = rest[at]
+        places += rest[at + 1 : at + 1 + count]
+        at += 1 + count
+    return places
 
 
 def _batch(shard: Shard, repeat: Repeat) -> tuple[bytearray, list[tuple[int, int]]]:
