@@ -166,7 +166,11 @@ class ProduceFastPath:
             if (
                 leader is None
                 or partition.settings is not topic.settings
-                or (acks < 0 and not leader.in_sync(topic.min_isr))
+                or (
+                    acks < 0
+                    and len(leader.isr) < topic.min_isr
+                    and not leader.in_sync(topic.min_isr)
+                )
             ):
                 # The next request is looked at before its batches are judged.
                 self._topics.clear()
@@ -197,7 +201,13 @@ class ProduceFastPath:
         counters.topic_bytes_in += size
         if not done:
             return self._conclude(batches, outcomes, correlation_id, acks, timeout_ms)
-        return (self._answer(batches, packed, correlation_id),) if acks else ()
+        if not acks:
+            return ()
+        if topic is not batches[0][0]:
+            return (self._answer_of_topics(batches, packed, correlation_id),)
+        around = topic.around.get(len(packed)) or self._around(topic, len(packed))
+        length, before, after = around
+        return (b"".join((_HEAD.pack(length, correlation_id), before, *packed, after)),)
 
     def _is_open(self) -> bool:
         """Whether requests may be taken at all; forgets what may have changed with the cluster."""
@@ -287,13 +297,10 @@ class ProduceFastPath:
         _HEAD.pack_into(out, 0, len(out) - 4, correlation_id)
         return out
 
-    def _answer(self, batches: list[Batch], packed: list[bytes], correlation_id: int) -> bytes:
-        """The answer to a request of which every batch was appended."""
-        topic: Topic = batches[0][0]
-        if topic is batches[-1][0]:
-            found = topic.around.get(len(packed)) or self._around(topic, len(packed))
-            length, before, after = found
-            return b"".join((_HEAD.pack(length, correlation_id), before, *packed, after))
+    def _answer_of_topics(
+        self, batches: list[Batch], packed: list[bytes], correlation_id: int
+    ) -> bytes:
+        """The answer to a request of several topics of which every batch was appended."""
         key = tuple([batch[0].id for batch in batches])
         gaps = self._gaps.get(key)
         if gaps is None:
