@@ -160,8 +160,11 @@ static bool read_topic(PyObject *topic, int64_t now, int64_t *most, Rules *rules
         !int64_argument(PyTuple_GetItem(topic, 2), &before) ||
         !int64_argument(PyTuple_GetItem(topic, 3), &after))
         return false;
-    rules->earliest = now - before;
-    rules->latest = now + after;
+    /* Either may be as large as there are numbers: no limit. */
+    if (__builtin_sub_overflow(now, before, &rules->earliest))
+        rules->earliest = before < 0 ? INT64_MAX : INT64_MIN;
+    if (__builtin_add_overflow(now, after, &rules->latest))
+        rules->latest = after < 0 ? INT64_MIN : INT64_MAX;
     rules->need_keys = PyTuple_GetItem(topic, 1) == Py_True;
     return true;
 }
