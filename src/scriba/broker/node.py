@@ -17,12 +17,12 @@ from scriba.broker.access import Access, AllowAll
 from scriba.broker.api.dispatch import Dispatch
 from scriba.broker.api.faults import Faults
 from scriba.broker.api.table import api_table
-from scriba.broker.coordinators.coordination import (
+from scriba.broker.coordinators.internal_topics import INTERNAL_TOPICS
+from scriba.broker.coordinators.kinds import (
     configure,
     group_coordinators,
     txn_coordinators,
 )
-from scriba.broker.coordinators.internal_topics import INTERNAL_TOPICS
 from scriba.broker.coordinators.markers import TransactionMarkers
 from scriba.broker.coordinators.producer_ids import ProducerIds
 from scriba.broker.coordinators.runtime import CoordinatorRuntime

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource, allowed_operations
-from scriba.broker.coordinators.coordination import serves_consumer_protocol
+from scriba.broker.coordinators.kinds import serves_consumer_protocol
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.refusals import refused

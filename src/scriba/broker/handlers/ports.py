@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from scriba.broker.coordinators.coordination import ConfiguredFeatures
 from scriba.broker.coordinators.internal_topics import InternalTopicMaker
+from scriba.broker.coordinators.kinds import ConfiguredFeatures
 from scriba.broker.coordinators.markers import MarkerTarget
 from scriba.broker.partitions.ports import PartitionAccess, PartitionLookup, SettledMetadata
 from scriba.broker.ports import (
