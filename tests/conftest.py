@@ -3,7 +3,9 @@
 import faulthandler
 import os
 import runpy
+import shutil
 import signal
+import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from fnmatch import fnmatch
@@ -32,6 +34,24 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
+
+
+def own_temporary_folder() -> Path:
+    """Where tests, and all that they start, leave their files: it goes with the session.
+
+    Its name is short, as the path of a socket in it may have few characters. Folders of `tmp_path`,
+    which pytest keeps to be looked at, stay where they were.
+    """
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+    folder = tempfile.mkdtemp(prefix="scriba-")
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    java = f"-Djava.io.tmpdir={folder}"
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{os.environ.get('SPARK_SUBMIT_OPTS', '')} {java}".strip()
+    return Path(folder)
+
+
+# Those who run tests side by side share that of the process that started them.
+TEMPORARY = None if "PYTEST_XDIST_WORKER" in os.environ else own_temporary_folder()
 
 TESTS = Path(__file__).parent
 STAGES = (
@@ -169,3 +189,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         refuse_an_old_extension()
         config.pluginmanager.register(Tally(), "scriba-tally")
+
+
+def pytest_unconfigure() -> None:
+    if TEMPORARY is not None:
+        shutil.rmtree(TEMPORARY, ignore_errors=True)

@@ -32,6 +32,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import tomllib
 from collections.abc import Iterator
@@ -416,7 +417,8 @@ def quick_java() -> str:
     """For Sparks that live for seconds: quick to start, not to run for long."""
     classes = ROOT / ".cache" / "spark" / "classes.jsa"
     shared = f" -XX:SharedArchiveFile={classes}" if classes.exists() else ""
-    return f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss16m{shared}"
+    folder = f"-Djava.io.tmpdir={tempfile.gettempdir()}"
+    return f"{folder} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss16m{shared}"
 
 
 def publish(origin: Path) -> None:

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -202,7 +203,8 @@ class KafkaBroker(Broker):
 
     def command(self) -> list[str]:
         log4j = kafka_jars.logging_option("log4j2.properties")
-        options = [*KAFKA_JVM, log4j, "-cp", kafka_jars.classpath()]
+        folder = f"-Djava.io.tmpdir={tempfile.gettempdir()}"
+        options = [*KAFKA_JVM, folder, log4j, "-cp", kafka_jars.classpath()]
         return ["java", *options, "kafka.Kafka", str(self._config)]
 
     def ready(self) -> bool:

@@ -12,6 +12,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -66,11 +67,13 @@ TOOL_JVM = (
     "-Xlog:disable",
     "-Xlog:all=error:stderr",
     "-Djava.awt.headless=true",
+    f"-Djava.io.tmpdir={tempfile.gettempdir()}",
     "-Dfile.encoding=UTF-8",
     "-Dstdout.encoding=UTF-8",
     "-Dstderr.encoding=UTF-8",
 )
-"""Texts are UTF-8 whatever the machine's locale: without these, Java asks it."""
+"""Texts are UTF-8 whatever the machine's locale: without these, Java asks it. And Java does not ask
+TMPDIR where temporary files go."""
 
 
 @contextlib.contextmanager
