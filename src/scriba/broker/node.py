@@ -302,7 +302,7 @@ class Node:
         if shards is not None:
             shards.follow(partition)
 
-    def on_let_go(self, partition: Partition) -> None:
+    def on_replica_removed(self, partition: Partition) -> None:
         """The partition is no longer here, or of no use any more."""
         shards = self._shards_of(partition)
         if shards is not None:

@@ -36,7 +36,7 @@ from scriba.storage.inline import Inline
 from scriba.storage.limits import Limits, limits_of
 from scriba.storage.producers.snapshots import Snapshots
 from scriba.storage.producers.state import AbortedTxn, ActiveProducer, Producers, Repeat
-from scriba.storage.recovery.load import Loaded, Place, load, new
+from scriba.storage.recovery.load import Loaded, LogLocation, load, new
 from scriba.storage.results import (
     EMPTY,
     FULL,
@@ -62,15 +62,15 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 _new = tuple.__new__  # makes a named tuple without a call of Python
 
 
-def _place_of(
+def _location_of(
     disk: Disk,
     directory: str,
     settings: TopicSettings,
     now: Instant,
     offload: Offload | None,
     producer_expiration_ms: int = DAY_MS,
-) -> Place:
-    return Place(
+) -> LogLocation:
+    return LogLocation(
         disk=disk,
         offload=offload or Inline(),
         directory=directory,
@@ -120,29 +120,29 @@ class Log:
         on_failure: Callable[["Log", Failure], None] | None,
         sync_parent: Callable[[], Awaitable[None]] | None,
     ) -> None:
-        place = loaded.place
+        location = loaded.location
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
-        self.directory = place.directory
+        self.directory = location.directory
         self.start_offset = loaded.start_offset
         self.end_offset = loaded.end_offset
         self.epochs: Epochs = loaded.epochs
         self.producers: Producers = loaded.producers
         self.failure: Failure | None = None
-        self._disk = place.disk
-        self._offload = place.offload
+        self._disk = location.disk
+        self._offload = location.offload
         self.on_failure = on_failure
         self.on_refused: Callable[[str], None] | None = None
         """Told of each write that the device did not take, for lack of room or otherwise."""
         self._settings = settings
         self._snapshots: Snapshots = loaded.snapshots
         self._segments = Segments(
-            place.disk, place.offload, place.directory, loaded.segments, self._limits
+            location.disk, location.offload, location.directory, loaded.segments, self._limits
         )
         self._segments.configure()
         self._durability = Durability(
-            place.disk,
+            location.disk,
             self._segments,
             loaded.snapshots,
             loaded.epochs,
@@ -151,21 +151,22 @@ class Log:
             end=lambda: self.end_offset,
             fail=partial(self.fail, device=True),
             refused=self.refused,
-            sync_parent=sync_parent or partial(place.disk.sync_dir, parent_of(place.directory)),
+            sync_parent=sync_parent
+            or partial(location.disk.sync_dir, parent_of(location.directory)),
         )
         self._writer = Writer(self, self._segments, loaded.snapshots, self._durability)
         self.truncation = Truncation(
             self,
-            place.disk,
-            place.offload,
+            location.disk,
+            location.offload,
             self._segments,
             loaded.snapshots,
             self._durability,
             self._writer,
         )
         self.compaction = Compaction(
-            place.disk,
-            place.offload,
+            location.disk,
+            location.offload,
             self._segments,
             loaded.snapshots,
             self._durability,
@@ -207,15 +208,15 @@ class Log:
         Without a recovery point nothing counts as flushed, unless the shutdown was clean.
         `sync_parent` makes the directory's own name durable; logs side by side can share that.
         """
-        place = _place_of(disk, directory, settings, now, offload, producer_expiration_ms)
+        location = _location_of(disk, directory, settings, now, offload, producer_expiration_ms)
         if not disk.exists(directory):
-            loaded = new(place, log_start)
+            loaded = new(location, log_start)
             log = cls(loaded, topic, partition, topic_id, settings, on_failure, sync_parent)
             log.has_files = False
             log.make_files()
             return log
         topic_id = claim(disk, directory, topic_id)
-        loaded = load(place, recovery_point, log_start, clean)
+        loaded = load(location, recovery_point, log_start, clean)
         log = cls(loaded, topic, partition, topic_id, settings, on_failure, sync_parent)
         if loaded.damage:
             log.fail(loaded.damage, device=False)
@@ -236,8 +237,8 @@ class Log:
         sync_parent: Callable[[], Awaitable[None]] | None = None,
     ) -> Self:
         """A log for a directory that is not there. It has no files yet; nothing is touched."""
-        place = _place_of(disk, directory, settings, now, offload)
-        log = cls(new(place, 0), topic, partition, topic_id, settings, None, sync_parent)
+        location = _location_of(disk, directory, settings, now, offload)
+        log = cls(new(location, 0), topic, partition, topic_id, settings, None, sync_parent)
         log.has_files = False
         return log
 
@@ -551,7 +552,7 @@ class Log:
             at_rest = not self.end_offset or (
                 self._durability.settled and self._snapshots.latest == self.end_offset
             )
-            if self.failure is None and (self._writer.ragged or not at_rest):
+            if self.failure is None and (self._writer.has_tail or not at_rest):
                 self._durability.closing = True
                 self._writer.trim()
                 self._segments.active.seal()
@@ -564,15 +565,15 @@ class Log:
         finally:
             self._segments.close()
 
-    def rest_if_idle(self, or_not: bool = False) -> bool:
-        """Gives files and memory back if nobody read or wrote since this was last asked, `or_not`.
+    def close_if_idle(self, even_if_busy: bool = False) -> bool:
+        """Closes files and frees memory, if nobody has read or written since this was last asked.
 
         It goes on where it was with the next read or write.
         """
         busy = self._segments.used or self.end_offset != self._seen_end
         self._segments.used = False
         self._seen_end = self.end_offset
-        if (busy and not or_not) or self.failure is not None or not self._segments.awake:
+        if (busy and not even_if_busy) or self.failure is not None or not self._segments.awake:
             return False
         try:
             self._segments.rest()

@@ -95,7 +95,7 @@ class Truncation:
                 count -= 1
             gone = self._segments.drop_first(count)
             self._log.delete_records_to(self._segments.first_offset)
-            self._doom(gone, now)
+            self._schedule_deletion(gone, now)
         except OSError as error:
             raise storage_error(
                 f"{self._log!r} cannot be truncated at its start: {error}", error
@@ -117,10 +117,10 @@ class Truncation:
             return False
         return True
 
-    def _doom(self, gone: list[Segment], now: Instant) -> None:
+    def _schedule_deletion(self, gone: list[Segment], now: Instant) -> None:
         deadline = now.mono_ms + self._log.settings.file_delete_delay_ms
         for segment in gone:
-            self._segments.removal.doom(
+            self._segments.removal.schedule_deletion(
                 segment, self._snapshots.path(segment.base_offset), deadline
             )
             self._snapshots.forget(segment.base_offset)
@@ -143,7 +143,7 @@ class Truncation:
             self.truncate_fully(offset, now)
             return True
         try:
-            self._doom(self._segments.drop_after(offset), now)
+            self._schedule_deletion(self._segments.drop_after(offset), now)
             segment = self._segments.active
             position, end = segment.seek(offset)
             segment.truncate(position, end)
@@ -155,7 +155,7 @@ class Truncation:
     def truncate_fully(self, offset: int, now: Instant) -> None:
         """Removes everything; the log goes on at `offset`, empty."""
         try:
-            self._doom(self._segments.clear(), now)
+            self._schedule_deletion(self._segments.clear(), now)
             self._segments.begin(offset, now.wall_ms)
             self._log.start_offset = offset
             self._log.epochs.clear()

@@ -28,7 +28,7 @@ _SNAPSHOT_EVERY: Final = 64 << 20
 
 
 class Writer:
-    __slots__ = ("_durability", "_log", "_segments", "_snapshots", "torn", "unsnapped")
+    __slots__ = ("_durability", "_log", "_segments", "_snapshots", "bytes_since_snapshot", "torn")
 
     def __init__(
         self, log: "Log", segments: Segments, snapshots: Snapshots, durability: Durability
@@ -39,7 +39,7 @@ class Writer:
         self._durability = durability
         self.torn = False
         """Whether part of a batch that could not be written is still in the file."""
-        self.unsnapped = 0
+        self.bytes_since_snapshot = 0
         """Bytes written since the last producer snapshot."""
 
     def roll(self, base_offset: int, now: Instant) -> None:
@@ -65,7 +65,7 @@ class Writer:
 
     def snapshot_if_due(self, offset: int) -> None:
         """So that a start does not have to read more than so many bytes for producers alone."""
-        if self.unsnapped >= _SNAPSHOT_EVERY:
+        if self.bytes_since_snapshot >= _SNAPSHOT_EVERY:
             self.take_snapshot(offset)
 
     def take_snapshot(self, offset: int) -> None:
@@ -73,11 +73,11 @@ class Writer:
 
         A full device costs the next start more reading; the next flush tries again.
         """
-        self.unsnapped = 0
+        self.bytes_since_snapshot = 0
         try:
             self._snapshots.take(self._log.producers, offset, self._segments)
         except OSError as error:
-            self.unsnapped = _SNAPSHOT_EVERY
+            self.bytes_since_snapshot = _SNAPSHOT_EVERY
             if error.errno not in FULL:
                 raise
             self._log.refused("cannot take a snapshot of its producers", error)
@@ -111,7 +111,7 @@ class Writer:
         except OSError as error:
             raise self._not_written(segment, error) from error
         segment.note(position, size, base_offset, last_offset, max_timestamp)
-        self.unsnapped += size
+        self.bytes_since_snapshot += size
         return segment
 
     def fits(self, header: BatchHeader, pending: int) -> bool:
@@ -142,7 +142,7 @@ class Writer:
             segment.open_file().pwritev((view,), start)
         except OSError as error:
             raise self._not_written(segment, error) from error
-        self.unsnapped += len(view)
+        self.bytes_since_snapshot += len(view)
         for position, header in run:
             segment.note(
                 start + position,
@@ -154,7 +154,7 @@ class Writer:
         return segment
 
     @property
-    def ragged(self) -> bool:
+    def has_tail(self) -> bool:
         """Whether the file goes on behind the last batch."""
         return self.torn or self._segments.active.padded
 
@@ -163,7 +163,7 @@ class Writer:
 
         OSError while the disk does not let us.
         """
-        if self.ragged:
+        if self.has_tail:
             segment = self._segments.active
             segment.open_file().truncate(segment.size)
             segment.padded = self.torn = False

@@ -129,7 +129,7 @@ async def consumers_read(node: Node, world: ProcessWorld) -> None:
     client = await dial(world)
     for _ in range(3):
         await client.call(wanted(0), 11, fetch.FetchResponse)
-    node.replicas.find("t", 0).log.rest_if_idle(or_not=True)
+    node.replicas.find("t", 0).log.close_if_idle(even_if_busy=True)
     world.sim_disk.volume.faults.cold = 0.7
     for offset in (2, 0):
         await client.call(wanted(offset), 11, fetch.FetchResponse)

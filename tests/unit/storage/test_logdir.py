@@ -144,7 +144,7 @@ async def test_a_topic_made_anew_is_not_measured_by_the_old_ones_checkpoints(she
     await old.flush()
     await directory.checkpoint()
     await directory.checkpoint_high_watermarks({PartitionName("t", 0): 100})
-    directory.take_away(old)
+    directory.begin_deletion(old)
     new = await log_in(shelf, directory, topic_id=b"b" * 16)
     assert (new.start_offset, new.end_offset) == (0, 0)
     shelf.append(new, 3)
@@ -217,7 +217,7 @@ async def test_directories_of_nobody_are_set_aside_and_kept(shelf: Shelf) -> Non
         shelf.append(log)
         await log.close()
         directory.logs.clear()
-        kept = await directory.set_aside(PartitionName("t", 0))
+        kept = await directory.rename_stray(PartitionName("t", 0))
         assert kept.endswith(f"t-0.{topic_id.hex()}-stray")
         assert not directory.holds("t", 0)
     assert directory.partitions() == []
@@ -275,7 +275,7 @@ async def test_a_log_without_files_is_deleted_without_a_trace(shelf: Shelf) -> N
     directory = await ready(shelf)
     log = directory.new_log("t", 0, b"i" * 16, SETTINGS, shelf.now)
     assert "t-0" not in names(shelf)
-    directory.take_away(log)
+    directory.begin_deletion(log)
     await log.truncation.remove_files()
     assert not [name for name in names(shelf) if name.startswith("t-0")]
     await directory.close()

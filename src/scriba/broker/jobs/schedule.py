@@ -103,7 +103,7 @@ async def retention_pass(node: JobHost, now: Instant) -> None:
             gone = await partition.log.truncation.retention(
                 now, partition.high_watermark.value, by_age
             )
-            partition.log.rest_if_idle()
+            partition.log.close_if_idle()
             if gone:
                 text = f"dropped {len(gone)} segments"
                 node.note(EventKind.SEGMENTS_DELETED, repr(partition), text)

@@ -73,7 +73,7 @@ class ReplicaHost(
     def on_lead(self, partition: Partition) -> None:
         """This broker leads the partition, in an epoch that may be new."""
 
-    def on_let_go(self, partition: Partition) -> None:
+    def on_replica_removed(self, partition: Partition) -> None:
         """The partition is no longer here, or of no use any more."""
 
 
@@ -108,7 +108,7 @@ class Replicas:
         self._fileless: dict[PartitionName, Log] = {}
         """New logs that are open and whose files are to be made."""
         self._removals: list[tuple[int, Log]] = []
-        self._resting: asyncio.Task[None] | None = None
+        self._closing_idle: asyncio.Task[None] | None = None
         self._hand = 0
         loop = asyncio.get_running_loop()
         node.world.disk.when_crowded(lambda: loop.call_soon_threadsafe(self._crowded))
@@ -231,13 +231,13 @@ class Replicas:
         ]
         await self._place(placements)
         for name, directory in self._found.items():
-            await self._set_aside(name, directory)
+            await self._rename_stray(name, directory)
         self._found.clear()
 
-    async def _set_aside(self, name: PartitionName, directory: LogDir) -> None:
+    async def _rename_stray(self, name: PartitionName, directory: LogDir) -> None:
         """Files that belong to no partition of this cluster are kept, under another name."""
         try:
-            kept = await directory.set_aside(name)
+            kept = await directory.rename_stray(name)
         except OSError as error:
             if error.errno not in FULL:
                 raise
@@ -254,7 +254,7 @@ class Replicas:
                 await pace()
                 name = PartitionName(topic, index)
                 if me not in image.replicas:
-                    self._let_go(name)
+                    self._remove_replica(name)
                 elif (partition := self._partitions.get(name)) is not None:
                     self._follow(partition, image)
                 elif (found := self._holder(name)) is not None:
@@ -372,7 +372,7 @@ class Replicas:
         except KafkaError as error:
             if error.code is ErrorCode.INCONSISTENT_TOPIC_ID:
                 # A topic of the same name that was deleted while this node was away.
-                await self._set_aside(name, directory)
+                await self._rename_stray(name, directory)
                 await self._begin({name: Unopened(topic_id, image)})
                 return self.get(topic, index)
             if isinstance(error, NoRoom):
@@ -426,9 +426,9 @@ class Replicas:
                 name = PartitionName(topic, index)
                 here = self._partitions.get(name) or self._unopened.get(name)
                 if here is None or here.topic_id == topic_id:
-                    self._let_go(name)
+                    self._remove_replica(name)
 
-    def _let_go(self, name: PartitionName) -> None:
+    def _remove_replica(self, name: PartitionName) -> None:
         """Ends a replica: its directory gets another name now, its files go in the background."""
         self._offline.pop(name, None)
         self._waiting.pop(name, None)
@@ -439,10 +439,10 @@ class Replicas:
             return
         self._inspecting.discard(partition)
         partition.retire(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        self._node.on_let_go(partition)
+        self._node.on_replica_removed(partition)
         store = partition.log
         due = self._node.world.clock.mono_ms() + store.settings.file_delete_delay_ms
-        self._homes.pop(name).take_away(store)
+        self._homes.pop(name).begin_deletion(store)
         self.assignments.forget(name)
         self._removals.append((due, store))
 
@@ -494,7 +494,7 @@ class Replicas:
         partition = self._partitions.pop(name, None)
         if partition is not None:
             partition.retire(error)
-            self._node.on_let_go(partition)
+            self._node.on_replica_removed(partition)
             self._homes.pop(name, None)
             self.assignments.forget(name)
         self._node.note(
@@ -544,10 +544,10 @@ class Replicas:
             await store.truncation.remove_files()
 
     def _crowded(self) -> None:
-        if self._resting is None or self._resting.done():
-            self._resting = self._node.tasks.spawn(self._rest_some(), name="open files")
+        if self._closing_idle is None or self._closing_idle.done():
+            self._closing_idle = self._node.tasks.spawn(self._close_idle_logs(), name="open files")
 
-    async def _rest_some(self) -> None:
+    async def _close_idle_logs(self) -> None:
         """Has logs close their files until enough are closed.
 
         A hand goes round the partitions and asks each; one that was in use since it was last asked
@@ -563,7 +563,7 @@ class Replicas:
             self._hand = (start + turn) % len(everyone)
             partition = everyone[self._hand]
             try:
-                partition.log.rest_if_idle(or_not=turn >= 2 * len(everyone))
+                partition.log.close_if_idle(even_if_busy=turn >= 2 * len(everyone))
             except KafkaError as error:
                 self._node.note(EventKind.FILES_NOT_CLOSED, repr(partition), str(error))
             await pace()

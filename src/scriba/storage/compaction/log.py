@@ -145,7 +145,7 @@ class Compaction:
         for segment in old:
             base = segment.base_offset
             snapshot = None if base == new.base_offset else self._snapshots.path(base)
-            self._segments.removal.doom(segment, snapshot, delete_at_ms)
+            self._segments.removal.schedule_deletion(segment, snapshot, delete_at_ms)
             if snapshot is not None:
                 self._snapshots.forget(base)
             self._durability.dropped(segment)

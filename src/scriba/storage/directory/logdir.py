@@ -390,7 +390,7 @@ class LogDir:
             await self._write_recovery_points(self._recovery_points | flushed)
         await log.take_compacted(rewritten, generation, now)
 
-    def take_away(self, log: Log) -> None:
+    def begin_deletion(self, log: Log) -> None:
         """Ends a partition here; its files go with `log.remove_files`.
 
         The checkpoints may still name it. That harms nobody: they are corrected before another log
@@ -399,7 +399,7 @@ class LogDir:
         self.logs.pop(PartitionName(log.topic, log.partition), None)
         log.truncation.begin_delete()
 
-    async def set_aside(self, name: PartitionName) -> str:
+    async def rename_stray(self, name: PartitionName) -> str:
         """Gives a directory that belongs to no partition of the cluster another name, for good.
 
         Its data is kept: only an operator can know whether it is still wanted.

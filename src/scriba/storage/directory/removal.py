@@ -13,14 +13,14 @@ from scriba.storage.segments.segment import Segment
 
 
 class Removal:
-    __slots__ = ("_disk", "_doomed", "_offload")
+    __slots__ = ("_disk", "_offload", "_scheduled_deletions")
 
     def __init__(self, disk: Disk, offload: Offload) -> None:
         self._disk = disk
         self._offload = offload
-        self._doomed: list[tuple[int, list[str], File | None]] = []
+        self._scheduled_deletions: list[tuple[int, list[str], File | None]] = []
 
-    def doom(self, segment: Segment, snapshot: str | None, deadline_ms: int) -> None:
+    def schedule_deletion(self, segment: Segment, snapshot: str | None, deadline_ms: int) -> None:
         """Takes a segment out of the log's sight, with the producer snapshot at its base."""
         paths = []
         for path in (*map(segment.path, SEGMENT_SUFFIXES), *((snapshot,) if snapshot else ())):
@@ -33,13 +33,13 @@ class Removal:
                         raise
                     # Not even the longer name fits: the file goes now, and makes room.
                     self._disk.unlink(path)
-        self._doomed.append((deadline_ms, paths, segment.sleep()))
+        self._scheduled_deletions.append((deadline_ms, paths, segment.sleep()))
 
     async def sweep(self, now_ms: int) -> int:
         """One pass: removes what is due."""
         removed = 0
-        while self._doomed and self._doomed[0][0] <= now_ms:
-            _, paths, doomed = self._doomed.pop(0)
+        while self._scheduled_deletions and self._scheduled_deletions[0][0] <= now_ms:
+            _, paths, doomed = self._scheduled_deletions.pop(0)
             if doomed is not None:
                 doomed.close()
             for path in paths:
@@ -50,10 +50,10 @@ class Removal:
 
     def close(self) -> None:
         """Closes everything; what is not removed yet goes at the next start."""
-        for _, _, file in self._doomed:
+        for _, _, file in self._scheduled_deletions:
             if file is not None:
                 file.close()
-        self._doomed.clear()
+        self._scheduled_deletions.clear()
 
 
 async def remove_tree(disk: Disk, offload: Offload, directory: str) -> None:

@@ -59,7 +59,7 @@ _INTERRUPTED: Final = (TEMPORARY, DELETED, CLEANED, SWAP)
 
 
 @dataclass(slots=True, frozen=True)
-class Place:
+class LogLocation:
     """Where a log lives and what opening it needs to know."""
 
     disk: Disk
@@ -76,7 +76,7 @@ class Place:
 class Loaded:
     """A log as it was found."""
 
-    place: Place
+    location: LogLocation
     segments: list[Segment]
     snapshots: Snapshots
     epochs: Epochs
@@ -102,22 +102,22 @@ class Loaded:
         return max(bisect_right(bases, offset) - 1, 0)
 
 
-def new(place: Place, base_offset: int) -> Loaded:
+def new(location: LogLocation, base_offset: int) -> Loaded:
     """A log that is about to begin: without records, and without a file or a directory yet."""
-    loaded = Loaded(place, [], Snapshots(place.disk, place.directory, []), Epochs())
+    loaded = Loaded(location, [], Snapshots(location.disk, location.directory, []), Epochs())
     _start_at(loaded, base_offset)
     return loaded
 
 
-def load(place: Place, recovery_point: int | None, log_start: int, clean: bool) -> Loaded:
+def load(location: LogLocation, recovery_point: int | None, log_start: int, clean: bool) -> Loaded:
     """What is in the directory."""
-    files = _tidy(place)
+    files = _tidy(location)
     loaded = Loaded(
-        place,
-        _find_segments(place, files),
+        location,
+        _find_segments(location, files),
         Snapshots(
-            place.disk,
-            place.directory,
+            location.disk,
+            location.directory,
             [offset for offset, suffix in files if suffix == SNAPSHOT],
         ),
         Epochs(),
@@ -150,9 +150,9 @@ def load(place: Place, recovery_point: int | None, log_start: int, clean: bool) 
 # ---- what is there ----
 
 
-def _tidy(place: Place) -> set[tuple[int, str]]:
+def _tidy(location: LogLocation) -> set[tuple[int, str]]:
     """Ends what a crash interrupted: removals go on, and a finished cleaning takes its place."""
-    disk, directory = place.disk, place.directory
+    disk, directory = location.disk, location.directory
     names = disk.list(directory)
     if not any(name.endswith(_INTERRUPTED) for name in names):
         return {found for name in names if (found := parse_file(name)) is not None}
@@ -174,8 +174,8 @@ def _tidy(place: Place) -> set[tuple[int, str]]:
     return {found for name in disk.list(directory) if (found := parse_file(name)) is not None}
 
 
-def _find_segments(place: Place, files: set[tuple[int, str]]) -> list[Segment]:
-    disk, directory = place.disk, place.directory
+def _find_segments(location: LogLocation, files: set[tuple[int, str]]) -> list[Segment]:
+    disk, directory = location.disk, location.directory
     bases = sorted(offset for offset, suffix in files if suffix == LOG)
     for offset, suffix in sorted(files):
         if suffix in SEGMENT_SUFFIXES and (offset, LOG) not in files:
@@ -193,15 +193,15 @@ def _find_segments(place: Place, files: set[tuple[int, str]]) -> list[Segment]:
             aborted = AbortedTxns(disk.read(f"{directory}/{file_name(base, TXN_INDEX)}"))
         segment = Segment(
             disk,
-            place.offload,
+            location.offload,
             directory,
             base,
             size=size(LOG),
             index_bytes=size(INDEX),
             time_index_bytes=size(TIME_INDEX),
             aborted=aborted,
-            created_ms=place.now_ms,
-            limits=place.limits,
+            created_ms=location.now_ms,
+            limits=location.limits,
         )
         segment.indexes.offsets.shrunk = (base, INDEX) not in files
         segment.indexes.times.shrunk = (base, TIME_INDEX) not in files
@@ -220,7 +220,9 @@ def _complete_indexes(loaded: Loaded, files: set[tuple[int, str]]) -> None:
             (base, INDEX) in files and (base, TIME_INDEX) in files and len(segment.indexes.times)
         )
         if segment.size and not there and segment.max_timestamp == UNKNOWN:
-            logger.warning("%s: building the indexes of segment %d", loaded.place.directory, base)
+            logger.warning(
+                "%s: building the indexes of segment %d", loaded.location.directory, base
+            )
             segment.rebuild()
             _if_room(loaded, segment.indexes.write)
             _rest(segment)
@@ -237,9 +239,9 @@ def _drop_unsound_aborted(segments: list[Segment]) -> frozenset[int]:
 
 def _read_epochs(loaded: Loaded) -> bool:
     """Whether the file was there and whole."""
-    path = f"{loaded.place.directory}/{LEADER_EPOCHS}"
+    path = f"{loaded.location.directory}/{LEADER_EPOCHS}"
     try:
-        loaded.epochs = Epochs.decode(loaded.place.disk.read(path))
+        loaded.epochs = Epochs.decode(loaded.location.disk.read(path))
     except FileNotFoundError:
         return False
     except (ValueError, IndexError) as error:
@@ -258,14 +260,14 @@ def _begin(loaded: Loaded, offset: int) -> None:
 
 def _start_at(loaded: Loaded, offset: int) -> Segment:
     """Nothing but one empty segment, whose files are yet to be made."""
-    place = loaded.place
+    location = loaded.location
     segment = Segment(
-        place.disk,
-        place.offload,
-        place.directory,
+        location.disk,
+        location.offload,
+        location.directory,
         offset,
-        created_ms=place.now_ms,
-        limits=place.limits,
+        created_ms=location.now_ms,
+        limits=location.limits,
     )
     loaded.segments = [segment]
     loaded.producers = Producers()
@@ -285,17 +287,17 @@ def _trust(loaded: Loaded, recovery_point: int | None) -> bool:
     if end is None or end != loaded.snapshots.latest or (end > last.base_offset) != (last.size > 0):
         end = _end_of(last)
         if end is None or end != (end if recovery_point is None else recovery_point):
-            logger.warning("%s was not left as its checkpoint says", loaded.place.directory)
+            logger.warning("%s was not left as its checkpoint says", loaded.location.directory)
             return False
     last.next_offset = loaded.end_offset = loaded.recovery_point = end
-    place = loaded.place
+    location = loaded.location
     loaded.producers = producers_at(
-        place.disk,
+        location.disk,
         loaded.segments,
         loaded.snapshots,
         end,
-        place.now_ms,
-        place.producer_expiration_ms,
+        location.now_ms,
+        location.producer_expiration_ms,
         loaded.unsound,
     )
     return True
@@ -367,9 +369,9 @@ def _recover(loaded: Loaded, recovery_point: int) -> None:
 
 def _load_producers(loaded: Loaded, up_to: int) -> int:
     """The offset up to which the producers are known; the log must be read from there."""
-    place = loaded.place
+    location = loaded.location
     up_to = min([up_to, *loaded.unsound])
-    found = loaded.snapshots.load(up_to, place.now_ms, place.producer_expiration_ms)
+    found = loaded.snapshots.load(up_to, location.now_ms, location.producer_expiration_ms)
     first = loaded.segments[0].base_offset
     if found is None:
         return first
@@ -396,7 +398,7 @@ def _replay(loaded: Loaded, snapshot: int, check_from: int) -> None:
             return
         # Segments follow each other without a gap when they are written: one that ends early has
         # lost its last batches, and what comes after them is worth nothing.
-        gap = loaded.end_offset < following and not loaded.place.compacted
+        gap = loaded.end_offset < following and not loaded.location.compacted
         ends_here = suspect and not flushed and (position < size or gap)
         if ends_here:
             _cut(loaded, at, position, size)
@@ -445,7 +447,7 @@ def _replay_segment(
             epochs.assign(header.leader_epoch, base_offset)
         if header.producer_id >= 0 and base_offset >= snapshot:
             marker = _marker(file, at, header) if header.attributes & CONTROL else None
-            aborted = producers.replay(header, marker, loaded.place.now_ms)
+            aborted = producers.replay(header, marker, loaded.location.now_ms)
             if aborted and (unsound or base_offset >= check_from):
                 segment.note_aborted(aborted)
     loaded.end_offset = segment.next_offset = end_offset
@@ -477,7 +479,7 @@ def _cut(loaded: Loaded, at: int, position: int, size: int) -> None:
 
 
 def _remove(loaded: Loaded, at: int) -> None:
-    disk = loaded.place.disk
+    disk = loaded.location.disk
     for segment in loaded.segments[at:]:
         _rest(segment)
         for suffix in SEGMENT_SUFFIXES:
@@ -503,7 +505,7 @@ def _rest(segment: Segment) -> None:
 
 
 def _rebuild_epochs(loaded: Loaded) -> None:
-    logger.warning("%s: reading leader epochs from the log", loaded.place.directory)
+    logger.warning("%s: reading leader epochs from the log", loaded.location.directory)
     loaded.epochs = Epochs()
     for segment in loaded.segments:
         for _, header in scan(

@@ -19,8 +19,8 @@ def open_files(directory: Path) -> int:
 
 
 async def put_to_rest(shelf: Shelf, log: Log) -> None:
-    log.rest_if_idle()
-    assert log.rest_if_idle()
+    log.close_if_idle()
+    assert log.close_if_idle()
     for _ in range(2):
         await log.truncation.retention(shelf.now, 0)
 
@@ -69,12 +69,12 @@ async def test_an_idle_log_goes_to_rest_and_goes_on_where_it_was(shelf: Shelf) -
 async def test_a_log_in_use_stays_awake(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log)
-    assert not log.rest_if_idle()
+    assert not log.close_if_idle()
     await shelf.consume(log)
-    assert not log.rest_if_idle()
+    assert not log.close_if_idle()
     shelf.append(log)
-    assert not log.rest_if_idle()
-    assert log.rest_if_idle()
+    assert not log.close_if_idle()
+    assert log.close_if_idle()
 
 
 async def test_an_epoch_is_written_down_with_its_first_record(shelf: Shelf) -> None:
@@ -100,7 +100,7 @@ async def test_a_reader_keeps_what_it_sends_from_until_it_is_done(shelf: Shelf) 
         shelf.append(log, at=i)
     sending = log.read(0, 1 << 20, log.end_offset)
     assert isinstance(sending, Slice)
-    assert log.rest_if_idle(or_not=True)
+    assert log.close_if_idle(even_if_busy=True)
     assert open_files(shelf.directory) == 1
     assert sending.file.pread_into(memoryview(bytearray(sending.size)), 0) == sending.size
     del sending
@@ -116,6 +116,6 @@ async def test_a_log_that_only_readers_of_old_segments_use_goes_to_rest_too(shel
     log = shelf.open(clean=True)
     assert log.read(0, 1 << 20, log.end_offset) is not EMPTY
     assert open_files(shelf.directory) == 1
-    assert not log.rest_if_idle()
-    assert log.rest_if_idle()
+    assert not log.close_if_idle()
+    assert log.close_if_idle()
     assert open_files(shelf.directory) == 0
