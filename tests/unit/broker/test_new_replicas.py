@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,8 @@ from scriba.wire.messages.admin import (
     DeleteTopicsRequest,
     DeleteTopicState,
 )
+from scriba.wire.messages.brokers import AssignReplicasToDirsRequest
+from scriba.wire.schema import Message
 
 InANode = Callable[..., None]
 AT_ONCE = 4
@@ -256,5 +259,28 @@ def test_a_device_that_fails_while_files_are_made_takes_its_replicas_with_it(
             here = node.replicas.get("wide", index)
             assert here is None or here.log.end_offset == 1
         assert len([n for n in world.disk.list("/two") if n.startswith("wide")]) == led
+
+    in_a_node(script, log_dirs="/one,/two")
+
+
+def test_the_controller_is_told_where_many_new_replicas_lie_in_few_requests(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        told = 0
+        call = node.controller.call
+
+        async def counting(message: Message, *more: Any) -> Any:
+            nonlocal told
+            told += isinstance(message, AssignReplicasToDirsRequest)
+            return await call(message, *more)
+
+        monkeypatch.setattr(node.controller, "call", counting)
+        await create(node, "wide", WIDE)
+        await node.replicas.settled()
+        placed = node.image.topics_by_name["wide"].partitions.values()
+        known = {directory.id for directory in node.replicas.dirs}
+        assert {each.directory(node.id) for each in placed} == known
+        assert told <= 2
 
     in_a_node(script, log_dirs="/one,/two")

@@ -340,7 +340,8 @@ class Replicas:
             self._fileless.pop(name, None)
             if store.has_files:
                 self._waiting.pop(name, None)
-        await self.assignments.tell()
+        if not self._unopened and not self._fileless:
+            await self.assignments.tell()  # once for all: each request is a flush of the metadata
 
     # ---- replicas that were here before ----
 
