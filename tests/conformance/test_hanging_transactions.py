@@ -55,7 +55,7 @@ def test_a_hanging_transaction_is_found_by_kafkas_tool_and_ended_by_ours(
     def transactions(*words: str) -> str:
         return tools.run("transactions", "--bootstrap-server", trusting.bootstrap, *words).ok()
 
-    with Connection(trusting.port, timeout=60) as connection:
+    with Connection(trusting.port, timeout=300) as connection:
         create_topic(connection, topic)
         transactions("list")  # has the topic of their coordinators made
         write_and_vanish(connection, topic)

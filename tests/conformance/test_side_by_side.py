@@ -29,7 +29,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "5",
     "transaction.state.log.num.partitions": "5",
 }
-PATIENCE_S = 60
+PATIENCE_S = 300
 ENDING = (txn.EndTxnRequest, txn.InitProducerIdRequest, produce.ProduceRequest)
 
 

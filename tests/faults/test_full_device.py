@@ -23,7 +23,7 @@ place, size, *command = sys.argv[1:]
 subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", place], check=True)
 os.execv(command[0], command)
 """
-PATIENCE_S = 60
+PATIENCE_S = 300
 
 
 class CrampedBroker(ScribaBroker):

@@ -428,7 +428,7 @@ async def test_a_member_is_told_that_its_topic_does_not_exist(
         {"bootstrap.servers": broker.bootstrap, "group.id": topic, "group.protocol": protocol},
         allow_auto_create_topics=False,
     )
-    async with consumer, asyncio.timeout(60):
+    async with consumer, asyncio.timeout(300):
         consumer.subscribe(f"{topic}-missing")
         while "no such topic" not in caplog.text:
             assert await consumer.poll(200) == []

@@ -62,7 +62,7 @@ def test_a_test_writes_and_a_program_reads(broker: Broker) -> None:
         }
     )
     consumer.subscribe(["orders"])
-    first, second = consumer.consume(2, timeout=60)
+    first, second = consumer.consume(2, timeout=300)
     assert (first.value(), second.value()) == (b"one", None)
     (group,) = broker.groups()
     assert (group.id, group.state, group.protocol) == ("readers", "Stable", "classic")
@@ -166,7 +166,7 @@ def test_settings_have_kafkas_names(broker: Broker) -> None:
     ) as other:
         admin = AdminClient({"bootstrap.servers": other.bootstrap_servers})
         other.create_topic("t", partitions=-1)
-        assert len(admin.list_topics("t", timeout=60).topics["t"].partitions) == 2
+        assert len(admin.list_topics("t", timeout=300).topics["t"].partitions) == 2
         other.create_topic("c", cleanup_policy=["compact", "delete"], settings={"segment.ms": 1000})
         with pytest.raises(KafkaError, match="retention"):
             other.create_topic("d", retention_mss=1)
@@ -239,7 +239,7 @@ def test_an_outage_is_over_with_the_next_start(broker: Broker) -> None:
     producer = Producer(
         {"bootstrap.servers": broker.bootstrap_servers, "reconnect.backoff.max.ms": 100}
     )
-    producer.list_topics(timeout=60)
+    producer.list_topics(timeout=300)
     broker.stop(kill=True)
     assert not broker.running
     producer.produce("t", b"two")
@@ -343,11 +343,11 @@ def test_a_reset_takes_back_settings_of_the_running_broker(local: Broker) -> Non
     change = ConfigEntry("log.retention.ms", "77777", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource("broker", "1", incremental_configs=[change])
     (done,) = admin.incremental_alter_configs([resource]).values()
-    done.result(60)
+    done.result(300)
 
     def retention() -> str:
         asked = ConfigResource("broker", "1")
-        return str(admin.describe_configs([asked])[asked].result(60)["log.retention.ms"].value)
+        return str(admin.describe_configs([asked])[asked].result(300)["log.retention.ms"].value)
 
     assert retention() == "77777"
     local.reset()
@@ -375,7 +375,7 @@ def test_nothing_is_left_behind(process: bool, kill: bool) -> None:
             for number in range(20):
                 broker.produce(f"t{number}", "v")
             admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
-            admin.list_topics(timeout=60)
+            admin.list_topics(timeout=300)
             broker.clock.advance(hours=1)
             broker.restart(kill=kill)
             broker.reset()

@@ -28,7 +28,7 @@ def started(*words: str, **how: Any) -> Iterator[tuple[subprocess.Popen[str], di
             yield process, json.loads(process.stdout.readline())
         finally:
             process.terminate()  # not killed: it has to remove its data
-            process.wait(60)
+            process.wait(300)
 
 
 def gone(data: str) -> bool:
@@ -53,7 +53,7 @@ def test_one_line_says_all_and_the_end_of_stdin_ends_it() -> None:
         assert producer.flush(60) == 0
         assert process.stdin is not None
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
         assert process.stdout is not None
         assert process.stdout.read() == ""
         assert gone(data)
@@ -63,7 +63,7 @@ def test_one_line_says_all_and_the_end_of_stdin_ends_it() -> None:
 def test_a_signal_ends_it_and_nothing_is_left(number: signal.Signals) -> None:
     with started() as (process, told):
         process.send_signal(number)
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
         assert gone(told["data"][0])
 
 
@@ -90,7 +90,7 @@ def test_no_pipe_on_standard_input_is_no_reason_to_end() -> None:
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1)
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
 
 
 def test_what_is_written_to_it_is_left_alone() -> None:
@@ -102,7 +102,7 @@ def test_what_is_written_to_it_is_left_alone() -> None:
             process.wait(1)
         assert os.read(reading, 100) == b"for somebody else"
         os.close(writing)
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     os.close(reading)
 
 
@@ -145,5 +145,5 @@ def test_json_goes_with_any_node(tmp_path: Path) -> None:
         told = json.loads(process.stdout.readline())
         assert told["data"] == [str(tmp_path)]
         process.terminate()
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     assert (tmp_path / "meta.properties").exists()

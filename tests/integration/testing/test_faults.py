@@ -88,7 +88,7 @@ def test_a_topic_is_not_created(broker: Broker) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
     broker.fail_next("CreateTopics", "POLICY_VIOLATION")
     with pytest.raises(KafkaException) as refused:
-        admin.create_topics([NewTopic("t", 1)])["t"].result(60)
+        admin.create_topics([NewTopic("t", 1)])["t"].result(300)
     assert refused.value.args[0].code() == KafkaError.POLICY_VIOLATION
     assert broker.topics() == []
     assert broker.create_topic("t") == "t", "the test itself meets no fault"

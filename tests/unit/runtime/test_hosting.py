@@ -74,7 +74,7 @@ def test_held_it_stands_still_until_it_is_released(
 async def test_waiting_in_a_thread_holds_no_loop() -> None:
     gate = threading.Event()
     asyncio.get_running_loop().call_soon(gate.set)
-    assert await in_a_thread(lambda: gate.wait(60))
+    assert await in_a_thread(lambda: gate.wait(300))
 
 
 def test_small_things() -> None:
