@@ -19,7 +19,7 @@ from scriba.wire.schema import Message, Struct
 from tools.kafka.brokers import HOST, Broker
 from tools.kafka.rawkafka import batch
 
-PATIENCE_S = 300
+PATIENCE_S = 60
 ANSWERS: dict[type[Message], type[Message]] = {
     request: vars(room)[name.removesuffix("Request") + "Response"]
     for room in (admin, groups, metadata, produce, security, txn)
