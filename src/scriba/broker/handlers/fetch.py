@@ -53,12 +53,15 @@ _NO_RECORDS: Final = b""
 class _Round:
     """One pass over the partitions of a fetch."""
 
-    __slots__ = ("answers", "bytes", "cold", "ready", "watched")
+    __slots__ = ("answers", "bytes", "cold", "names", "ready", "watched")
 
-    def __init__(self) -> None:
+    def __init__(self, at_once: bool) -> None:
         self.answers: list[tuple[Watched, PartitionData]] = []
         self.bytes = 0
         self.cold: list[NotResident] = []
+        self.names: dict[bytes, str] | None = {} if at_once else None
+        """Names of topics that the caller may read, by id: looked up once in a pass, unless that is
+        in slices, between which topics come and go."""
         self.ready = False
         """Whether there is something that must not wait: an error or a divergence."""
         self.watched: list[tuple[Partition, int]] = []
@@ -85,7 +88,7 @@ def fetch(
         return FetchResponse(error_code=error.code)
     if len(plan.watched) > AT_ONCE:
         return Deferred(_wait(node, ctx, request, plan, replica, None))
-    result = at_once(_read(node, ctx, request, plan, replica))
+    result = at_once(_read(node, ctx, request, plan, replica, at_once=True))
     if result.cold or not _enough(result, request):
         return Deferred(_wait(node, ctx, request, plan, replica, result))
     return at_once(_respond(node, plan, result))
@@ -171,9 +174,14 @@ def _give_up(moved: asyncio.Future[None]) -> None:
 
 
 def _read(
-    node: Fetching, ctx: Context, request: FetchRequest, plan: Plan, replica: int
+    node: Fetching,
+    ctx: Context,
+    request: FetchRequest,
+    plan: Plan,
+    replica: int,
+    at_once: bool = False,
 ) -> Generator[None, None, _Round]:
-    result = _Round()
+    result = _Round(at_once)
     budget = min(request.max_bytes, node.settings.fetch_max_bytes)
     for item in plan.watched:
         data = PartitionData(partition_index=item.asked.partition, high_watermark=-1)
@@ -200,7 +208,12 @@ def _read_one(
     result: _Round,
 ) -> None:
     asked = item.asked
-    partition = _find(node, ctx, item, replica)
+    name = result.names.get(item.topic_id) if result.names else None
+    if name is None:
+        name = _topic_name(node, ctx, item, replica)
+        if result.names is not None and ctx.version >= FIRST_BY_ID:
+            result.names[item.topic_id] = name
+    partition = node.replicas.find(name, asked.partition)
     data.aborted_transactions = None
     leader = partition.check_leader(max(asked.current_leader_epoch, NO_EPOCH))
     store = partition.log
@@ -272,7 +285,7 @@ def _heard_from(
     partition.refresh()
 
 
-def _find(node: Fetching, ctx: Context, item: Watched, replica: int) -> Partition:
+def _topic_name(node: Fetching, ctx: Context, item: Watched, replica: int) -> str:
     name = item.topic
     if ctx.version >= FIRST_BY_ID:
         found = node.topic_name(item.topic_id)
@@ -281,7 +294,7 @@ def _find(node: Fetching, ctx: Context, item: Watched, replica: int) -> Partitio
         name = found
     if replica < 0 and not node.access.allowed(ctx, Operation.READ, Resource.TOPIC, name):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-    return node.replicas.find(name, item.asked.partition)
+    return name
 
 
 def _diverges(partition: Partition, item: Watched, data: PartitionData) -> bool:
