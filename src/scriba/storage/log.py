@@ -549,10 +549,10 @@ class Log:
         """
         try:
             # A log that never had a record is made anew where a crash loses it.
-            at_rest = not self.end_offset or (
+            complete = not self.end_offset or (
                 self._durability.settled and self._snapshots.latest == self.end_offset
             )
-            if self.failure is None and (self._writer.has_tail or not at_rest):
+            if self.failure is None and (self._writer.has_tail or not complete):
                 self._durability.closing = True
                 self._writer.trim()
                 self._segments.active.seal()
@@ -573,10 +573,14 @@ class Log:
         busy = self._segments.used or self.end_offset != self._seen_end
         self._segments.used = False
         self._seen_end = self.end_offset
-        if (busy and not even_if_busy) or self.failure is not None or not self._segments.awake:
+        if (
+            (busy and not even_if_busy)
+            or self.failure is not None
+            or not self._segments.has_open_files
+        ):
             return False
         try:
-            self._segments.rest()
+            self._segments.close_idle()
         except OSError as error:
             raise storage_error(f"{self!r} cannot complete its indexes: {error}", error) from error
         return True

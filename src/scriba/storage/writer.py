@@ -57,7 +57,7 @@ class Writer:
         if not active.size or now.wall_ms - active.created_ms <= active.limits.age_ms:
             return False
         try:
-            active.wake()
+            active.open_for_append()
             self.roll(base_offset, now)
         except OSError as error:
             raise self._log.refused("cannot begin a segment", error) from error
@@ -104,7 +104,7 @@ class Writer:
                 size, base_offset, base_offset, last_offset, max_timestamp, now
             )
         file = segment.file
-        assert file is not None, "the segment is asleep"
+        assert file is not None, "the segment is closed"
         position = segment.size
         try:
             file.pwritev((view,), position)
@@ -185,7 +185,7 @@ class Writer:
             if self.torn:
                 self.trim()
             if segment.limit < 0:
-                segment.wake()
+                segment.open_for_append()
             if segment.is_full(size, last_offset, max_timestamp, now.wall_ms):
                 # Segments leave no gap between them, so that recovery can tell what it lost.
                 far = last_offset - end_offset > MAX_RELATIVE_OFFSET

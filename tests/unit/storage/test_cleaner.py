@@ -340,8 +340,8 @@ async def test_age_is_looked_up_only_where_a_rule_asks_and_leaves_few_files_open
     shelf.later(5001)
     dirt = await look(log, shelf.now)
     assert (dirt.first_uncleanable, dirt.overdue_ms) == (12, 1)
-    awake = [segment for segment in log._segments if segment.file is not None]
-    assert len(awake) <= 5
+    opened = [segment for segment in log._segments if segment.file is not None]
+    assert len(opened) <= 5
 
 
 async def test_what_an_abandoned_attempt_left_cannot_undo_a_swap(shelf: Shelf, log: Log) -> None:

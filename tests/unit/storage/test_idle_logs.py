@@ -18,7 +18,7 @@ def open_files(directory: Path) -> int:
     return held
 
 
-async def put_to_rest(shelf: Shelf, log: Log) -> None:
+async def close_idle(shelf: Shelf, log: Log) -> None:
     log.close_if_idle()
     assert log.close_if_idle()
     for _ in range(2):
@@ -53,7 +53,7 @@ async def test_an_idle_log_goes_to_rest_and_goes_on_where_it_was(shelf: Shelf) -
     log = shelf.open()
     for i in range(200):
         shelf.append(log, at=i)
-    await put_to_rest(shelf, log)
+    await close_idle(shelf, log)
     assert open_files(shelf.directory) == 0
     assert [record.offset for record in await shelf.consume(log)] == list(range(200))
     for i in range(200, 300):
@@ -66,7 +66,7 @@ async def test_an_idle_log_goes_to_rest_and_goes_on_where_it_was(shelf: Shelf) -
     assert [record.offset for record in await shelf.consume(again)] == list(range(300))
 
 
-async def test_a_log_in_use_stays_awake(shelf: Shelf) -> None:
+async def test_a_log_in_use_stays_open(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log)
     assert not log.close_if_idle()

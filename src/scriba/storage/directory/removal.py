@@ -33,7 +33,7 @@ class Removal:
                         raise
                     # Not even the longer name fits: the file goes now, and makes room.
                     self._disk.unlink(path)
-        self._scheduled_deletions.append((deadline_ms, paths, segment.sleep()))
+        self._scheduled_deletions.append((deadline_ms, paths, segment.release_file()))
 
     async def sweep(self, now_ms: int) -> int:
         """One pass: removes what is due."""

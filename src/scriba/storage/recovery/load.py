@@ -225,7 +225,7 @@ def _complete_indexes(loaded: Loaded, files: set[tuple[int, str]]) -> None:
             )
             segment.rebuild()
             _if_room(loaded, segment.indexes.write)
-            _rest(segment)
+            _close(segment)
 
 
 def _drop_unsound_aborted(segments: list[Segment]) -> frozenset[int]:
@@ -253,7 +253,7 @@ def _read_epochs(loaded: Loaded) -> bool:
 def _begin(loaded: Loaded, offset: int) -> None:
     """A log without records that goes on, or starts, at `offset`."""
     _start_at(loaded, offset).create()
-    _rest(loaded.segments[0])
+    _close(loaded.segments[0])
     for stale in list(loaded.snapshots.offsets):
         loaded.snapshots.delete(stale)
 
@@ -344,7 +344,7 @@ def _end_of(segment: Segment) -> int | None:
     for at, header in scan(file, position, segment.size, end, check_from=None):
         position = at + header.size
         end = header.next_offset
-    _rest(segment)
+    _close(segment)
     return end if position == segment.size else None
 
 
@@ -405,7 +405,7 @@ def _replay(loaded: Loaded, snapshot: int, check_from: int) -> None:
         if suspect:
             done = at + 1 == len(loaded.segments)
             _if_room(loaded, segment.indexes.write if done else segment.seal)
-        _rest(segment)
+        _close(segment)
         if ends_here:
             return
 
@@ -481,7 +481,7 @@ def _cut(loaded: Loaded, at: int, position: int, size: int) -> None:
 def _remove(loaded: Loaded, at: int) -> None:
     disk = loaded.location.disk
     for segment in loaded.segments[at:]:
-        _rest(segment)
+        _close(segment)
         for suffix in SEGMENT_SUFFIXES:
             with suppress(FileNotFoundError):
                 disk.unlink(segment.path(suffix))
@@ -498,8 +498,8 @@ def _if_room(loaded: Loaded, write: Callable[[], None]) -> None:
         loaded.full = str(error)
 
 
-def _rest(segment: Segment) -> None:
-    file = segment.sleep()
+def _close(segment: Segment) -> None:
+    file = segment.release_file()
     if file is not None:
         file.close()
 
@@ -513,4 +513,4 @@ def _rebuild_epochs(loaded: Loaded) -> None:
         ):
             if header.leader_epoch > loaded.epochs.latest:
                 loaded.epochs.assign(header.leader_epoch, header.base_offset)
-        _rest(segment)
+        _close(segment)

@@ -5,7 +5,7 @@ in a base offset would send good records out under wrong offsets. Within a segme
 though: so before a stretch of a file is handed out that this process did not write, its headers are
 walked, the one behind it included, and each must begin where the one before has ended, or later.
 
-What was looked at is remembered as spans of the file for as long as the segment is awake, and what
+What was looked at is remembered as spans of the file for as long as the segment is open, and what
 was appended here, or read by recovery, needs no look. So a fetch pays for headers once, and one at
 the end of the log pays nothing. A gap between two batches is no fault: compaction leaves them. What
 flips within such a gap cannot be told.

@@ -31,7 +31,7 @@ def trim_sealed(segments: Sequence[Segment]) -> bool:
                 segment.open_file().truncate(end)
                 segment.size = end
                 trimmed = True
-        file = segment.sleep()
+        file = segment.release_file()
         if file is not None:
             file.close()
     return trimmed

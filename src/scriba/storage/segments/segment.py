@@ -5,7 +5,7 @@ appended batches begins, the offset index knows some batches of every stretch, a
 entries of the index is the file read, header by header, and never past the page cache: what is
 not there comes back as `NotResident`, which the caller loads before trying again.
 
-A segment is asleep until someone appends or reads: its file is closed, its indexes are not in
+A segment is closed until someone appends or reads: it holds no file open, its indexes are not in
 memory, and its timestamps are unknown. So a node with many partitions starts and rests cheaply.
 """
 
@@ -39,7 +39,7 @@ UNKNOWN: Final = -2
 
 _NEVER: Final = 2**63 - 1
 _ALWAYS: Final = -(2**63)
-_ASLEEP: Final = -1
+_CLOSED: Final = -1
 _WINDOW: Final = 16 << 10
 
 
@@ -126,7 +126,7 @@ class Segment:
         """Largest timestamp of the first batch: a segment's age counts from there."""
         self.max_timestamp = UNKNOWN if size else NO_TIMESTAMP
         self.max_timestamp_offset = base_offset
-        self.limit = _ASLEEP
+        self.limit = _CLOSED
         """Size that an append must not pass. While it fits, an append asks nothing else."""
         self.roll_after = _ALWAYS
         """Timestamp beyond which an append looks whether the segment is too old."""
@@ -155,7 +155,7 @@ class Segment:
             self.padded = True
 
     def configure(self, limits: Limits) -> None:
-        """Takes new limits; an asleep segment stays so."""
+        """Takes new limits; a closed segment stays so."""
         self.limits = limits
         if self.file is None or UNKNOWN in (self.max_timestamp, self.first_timestamp):
             return
@@ -189,7 +189,7 @@ class Segment:
             file = self.file = self._disk.open(self.path(LOG))
         return file
 
-    def wake(self) -> None:
+    def open_for_append(self) -> None:
         """Makes ready for appends: reads two small windows, and may wait for the device once."""
         if not self._learn_times():
             self.rebuild()
@@ -247,12 +247,12 @@ class Segment:
                 return
         await self.repair()
 
-    def sleep(self) -> File | None:
+    def release_file(self) -> File | None:
         """Gives memory back. Returns the file: dropped, it closes once nobody sends from it."""
         self.recent.clear()
         self.ascent.clear()
         self.indexes.forget()
-        self.limit = _ASLEEP
+        self.limit = _CLOSED
         file, self.file = self.file, None
         return file
 

@@ -1,6 +1,6 @@
 """The segments of a log in their order, the last one active.
 
-Sealed segments that readers use stay awake, a few per log; the others cost next to nothing.
+Sealed segments that readers use stay open, a few per log; the others cost next to nothing.
 """
 
 from bisect import bisect_right
@@ -17,17 +17,17 @@ from scriba.storage.retention import SegmentFacts, expired
 from scriba.storage.segments.not_resident import NotResident
 from scriba.storage.segments.segment import Segment
 
-_AWAKE: Final = 4
+_MOST_OPEN: Final = 4
 
 
 class Segments:
     __slots__ = (
-        "_awake",
         "_bases",
         "_disk",
         "_limits",
         "_list",
         "_offload",
+        "_open",
         "active",
         "directory",
         "removal",
@@ -49,7 +49,7 @@ class Segments:
         """What applies to the segment with a base offset."""
         self._list = found
         self._bases = [segment.base_offset for segment in found]
-        self._awake: list[Segment] = []
+        self._open: list[Segment] = []
         self.active = found[-1]
         self.removal = Removal(disk, offload)
         self.used = False
@@ -191,28 +191,28 @@ class Segments:
         )
 
     def touch(self, segment: Segment) -> None:
-        """Someone uses a sealed segment: the one that waited longest may have to sleep for it."""
-        awake = self._awake
-        if segment is self.active or (awake and segment is awake[-1]):
+        """Someone uses a sealed segment: the one that waited longest may be closed for it."""
+        opened = self._open
+        if segment is self.active or (opened and segment is opened[-1]):
             return
-        if segment in awake:
-            awake.remove(segment)
-        awake.append(segment)
-        if len(awake) > _AWAKE:
-            awake.pop(0).sleep()
+        if segment in opened:
+            opened.remove(segment)
+        opened.append(segment)
+        if len(opened) > _MOST_OPEN:
+            opened.pop(0).release_file()
 
     @property
-    def awake(self) -> bool:
+    def has_open_files(self) -> bool:
         """Whether any segment holds its file open."""
         return any(segment.file is not None for segment in self._list)
 
-    def rest(self) -> None:
-        """Puts all segments to sleep, the active one as a clean shutdown would leave it."""
+    def close_idle(self) -> None:
+        """Closes the files of all segments, the active one as a clean shutdown would leave it."""
         self.active.seal()
         for segment in self._list:
             if segment.file is not None:
-                segment.sleep()
-        self._awake = []
+                segment.release_file()
+        self._open = []
 
     def moved(self, directory: str) -> None:
         """The directory has another name now."""
@@ -228,8 +228,8 @@ class Segments:
         """Takes out segments that begin after `offset`; the last one left becomes active."""
         gone = self._drop(max(bisect_right(self._bases, offset), 1), len(self._list))
         self.active = self._list[-1]
-        if self.active in self._awake:
-            self._awake.remove(self.active)
+        if self.active in self._open:
+            self._open.remove(self.active)
         return gone
 
     def replace(self, old: list[Segment], new: Segment) -> None:
@@ -256,12 +256,12 @@ class Segments:
         gone = self._list[start:end]
         del self._list[start:end]
         del self._bases[start:end]
-        self._awake = [segment for segment in self._awake if segment not in gone]
+        self._open = [segment for segment in self._open if segment not in gone]
         return gone
 
     def close(self) -> None:
         for segment in self._list:
-            file = segment.sleep()
+            file = segment.release_file()
             if file is not None:
                 file.close()
         self.removal.close()
