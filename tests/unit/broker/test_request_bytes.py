@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.handlers.produce import produce as handler
+from scriba.broker.handlers.records.produce import produce as handler
 from scriba.broker.net.buffers import BufferPool
 from scriba.broker.net.connection import Connection
 from scriba.broker.node import Node

@@ -5,22 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from scriba.broker.handlers import (
-    acls,
-    cluster,
-    configs,
-    coordinators,
-    fetch,
-    group_offsets,
-    groups,
-    metadata,
-    offsets,
-    produce,
-    producers,
-    replicas,
-    topics,
-    txn,
-)
+from scriba.broker.handlers import metadata
+from scriba.broker.handlers.admin import acls, cluster, configs, replicas, topics
+from scriba.broker.handlers.groups import coordinators, producers, txn
+from scriba.broker.handlers.groups import members as groups
+from scriba.broker.handlers.groups import offsets as group_offsets
+from scriba.broker.handlers.records import fetch, offsets, produce
 from scriba.broker.net.api_entry import ApiEntry, Refuse, refuse_at_top
 from scriba.broker.net.large_requests import DEFAULT, LIMITS
 from scriba.wire.apis import API, ApiKey

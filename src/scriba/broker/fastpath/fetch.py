@@ -21,7 +21,7 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.handlers.isolation import READ_COMMITTED, READ_UNCOMMITTED
+from scriba.broker.handlers.records.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from scriba.broker.net.answers import COPIED_BELOW, Parked, Parts, Region
 from scriba.broker.net.connection import Promise
 from scriba.errors import KafkaError, ParseError

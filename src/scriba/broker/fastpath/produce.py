@@ -24,7 +24,7 @@ import struct
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from scriba.broker.handlers import produce
+from scriba.broker.handlers.records import produce
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.connection import Connection
 from scriba.errors import KafkaError

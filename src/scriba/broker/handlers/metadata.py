@@ -7,7 +7,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource, allowed_operations
-from scriba.broker.handlers.topics import auto_create
+from scriba.broker.handlers.admin.topics import auto_create
 from scriba.broker.request import Context, Deferred
 from scriba.controller.topics import is_legal_name
 from scriba.errors import ErrorCode, KafkaError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.handlers.txn import fenced_as
+from scriba.broker.handlers.groups.txn import fenced_as
 from scriba.broker.request import Context, Deferred
 from scriba.controller.topics import is_legal_name
 from scriba.errors import ErrorCode, KafkaError

@@ -13,7 +13,7 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
-from scriba.broker.handlers.isolation import READ_COMMITTED, check_isolation
+from scriba.broker.handlers.records.isolation import READ_COMMITTED, check_isolation
 from scriba.broker.net.answers import COPIED_BELOW, Parts, Region
 from scriba.broker.net.api_entry import set_length
 from scriba.broker.net.large_requests import AT_ONCE

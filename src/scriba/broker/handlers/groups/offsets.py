@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from scriba.broker.access import Operation, Resource
-from scriba.broker.handlers.groups import Answer, to_coordinator
+from scriba.broker.handlers.groups.members import Answer, to_coordinator
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.offsets.fetch import check_asked_once

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
-from scriba.broker.handlers.produce_txn import (
+from scriba.broker.handlers.records.produce_txn import (
     NotVerified,
     Open,
     Verified,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
-from scriba.broker.handlers.isolation import READ_COMMITTED, check_isolation
+from scriba.broker.handlers.records.isolation import READ_COMMITTED, check_isolation
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.admin import (
