@@ -100,7 +100,7 @@ NODE = "scriba.broker.node"
 KNOWS_NODE = {
     "scriba.cli.node.up",
     "scriba.testing.inside",
-    "scriba.testing.sim.differential",
+    "scriba.testing.sim.plays.differential",
     "scriba.testing.sim.node",
 }
 """Modules that start a node, and therefore name the class. The broker's own parts name what they

@@ -19,7 +19,7 @@ from scriba.client import Admin, NewTopic
 from scriba.peers.ports import Ports, real_ports
 from scriba.runtime.rng import SeededRng
 from scriba.testing.history import History
-from scriba.testing.sim.cast import (
+from scriba.testing.sim.plays.cast import (
     AUDITORS,
     COPIERS,
     SINK,
@@ -35,7 +35,7 @@ from scriba.testing.sim.cast import (
     Reader,
     SlowKeeper,
 )
-from scriba.testing.sim.verdict import Verdict
+from scriba.testing.sim.plays.verdict import Verdict
 from tools.kafka.brokers import ScribaBroker, TraceableBroker
 
 WRITES = "pwritev,pwritev2,pwrite64"

@@ -29,9 +29,9 @@ from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.inline import Inline
 from scriba.storage.log import Log, NotResident, Slice
-from scriba.testing.sim.compacting import MEANS, SEED, append
-from scriba.testing.sim.disk import SimDisk
-from scriba.testing.sim.volume import DiskFaults, Volume
+from scriba.testing.sim.plays.compacting import MEANS, SEED, append
+from scriba.testing.sim.world.disk import SimDisk
+from scriba.testing.sim.world.volume import DiskFaults, Volume
 
 TOPIC = TopicSettings(cleanup_policy=("compact",), segment_bytes=1500, index_interval_bytes=50)
 NAME = PartitionName("t", 0)

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from scriba.testing.sim.coordinated import run
+from scriba.testing.sim.plays.coordinated import run
 from scriba.testing.sim.run import describe
 
 SEEDS = int(os.environ.get("SEEDS", "12"))
@@ -28,7 +28,7 @@ def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:
 
 
 def test_the_trace_does_not_depend_on_the_hash_seed() -> None:
-    program = "from scriba.testing.sim.coordinated import run; print(run(5).digest)"
+    program = "from scriba.testing.sim.plays.coordinated import run; print(run(5).digest)"
     digests = [
         subprocess.run(
             [sys.executable, "-c", program],

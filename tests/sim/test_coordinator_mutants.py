@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from scriba.testing.sim.coordinated import run
+from scriba.testing.sim.plays.coordinated import run
 from tests.sim.coordinator_mutants import MUTANTS, Mutant
 
 SEEDS = 60

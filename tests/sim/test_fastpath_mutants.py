@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from scriba.testing.sim.differential import run
+from scriba.testing.sim.plays.differential import run
 from tests.sim.coordinator_mutants import Mutant
 from tests.sim.fastpath_mutants import MUTANTS
 

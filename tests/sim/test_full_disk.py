@@ -14,8 +14,8 @@ from scriba.settings import NodeSettings, TopicSettings
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.log import Log, Slice
 from scriba.storage.results import NoRoom
-from scriba.testing.sim.compacting import append
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.plays.compacting import append
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest
 
 

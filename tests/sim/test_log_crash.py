@@ -15,9 +15,9 @@ from scriba.runtime.rng import SeededRng
 from scriba.settings import NodeSettings, TopicSettings
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.log import EMPTY, Log, NotResident
-from scriba.testing.sim.synced import synced_records
-from scriba.testing.sim.volume import DiskFaults
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.synced import synced_records
+from scriba.testing.sim.world.volume import DiskFaults
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 
 PRODUCERS = 3
 

@@ -17,8 +17,8 @@ from scriba.storage.log import Appended
 from scriba.storage.producers.state import Producers
 from scriba.storage.recovery import load as recovery
 from scriba.storage.segments.scan import scan
-from scriba.testing.sim.disk import SimDisk, SimFile
-from scriba.testing.sim.single_node import TOPIC, run
+from scriba.testing.sim.plays.single_node import TOPIC, run
+from scriba.testing.sim.world.disk import SimDisk, SimFile
 
 SEEDS = range(60)
 

@@ -6,8 +6,8 @@ from scriba.client import Producer
 from scriba.errors import ErrorCode
 from scriba.settings import NodeSettings
 from scriba.testing.sim.node import SimNode
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.messages.fetch import (
     ListOffsetsPartition,
     ListOffsetsRequest,

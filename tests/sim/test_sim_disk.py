@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from scriba.runtime.ports import WOULD_BLOCK
-from scriba.testing.sim.disk import SimDisk
-from scriba.testing.sim.volume import SECTOR, DiskFaults
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.disk import SimDisk
+from scriba.testing.sim.world.volume import SECTOR, DiskFaults
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 
 SEEDS = range(200)
 

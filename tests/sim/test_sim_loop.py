@@ -6,8 +6,8 @@ import warnings
 
 import pytest
 
-from scriba.testing.sim.loop import SimStuck
-from scriba.testing.sim.world import EPOCH_MS, ProcessWorld, SimWorld
+from scriba.testing.sim.world.loop import SimStuck
+from scriba.testing.sim.world.world import EPOCH_MS, ProcessWorld, SimWorld
 
 
 def test_years_pass_at_once_and_in_order() -> None:

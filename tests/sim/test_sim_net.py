@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
-from scriba.testing.sim.disk import SimDisk
-from scriba.testing.sim.net import NetFaults
-from scriba.testing.sim.world import ProcessWorld, SimHost, SimWorld
+from scriba.testing.sim.world.disk import SimDisk
+from scriba.testing.sim.world.net import NetFaults
+from scriba.testing.sim.world.world import ProcessWorld, SimHost, SimWorld
 
 
 async def readable(stream: Stream) -> None:

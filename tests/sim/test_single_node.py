@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
+from scriba.testing.sim.plays.single_node import run
 from scriba.testing.sim.run import describe
-from scriba.testing.sim.single_node import run
 
 SEEDS = int(os.environ.get("SEEDS", "50"))
 
@@ -29,7 +29,7 @@ def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:
 
 
 def test_the_trace_does_not_depend_on_the_hash_seed() -> None:
-    program = "from scriba.testing.sim.single_node import run; print(run(5).digest)"
+    program = "from scriba.testing.sim.plays.single_node import run; print(run(5).digest)"
     digests = [
         subprocess.run(
             [sys.executable, "-c", program],

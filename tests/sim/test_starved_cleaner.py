@@ -7,7 +7,7 @@ import pytest
 
 from scriba.broker.jobs.compaction import LEAST_BYTES, PATIENCE_MS, Starved, in_time
 from scriba.storage.compaction.cleaner import Progress
-from scriba.testing.sim.world import SimClock, SimWorld
+from scriba.testing.sim.world.world import SimClock, SimWorld
 
 
 async def worker(clock_ms: float, step: Progress, count: int) -> AsyncIterator[Progress]:

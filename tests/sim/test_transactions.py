@@ -14,9 +14,9 @@ from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, decode_records, encode_batch, walk
 from scriba.settings import NodeSettings
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.volume import DiskFaults
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.volume import DiskFaults
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse

@@ -11,7 +11,7 @@ from scriba.broker.node import Node
 from scriba.controller.image import BROKER
 from scriba.records.batch import Record, encode_batch, read_header
 from scriba.settings import NodeSettings
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from scriba.wire.messages.configs import (
     IncrementalAlterConfigsRequest,

@@ -7,7 +7,7 @@ import pytest
 
 from scriba.broker.node import Node
 from scriba.settings import NodeSettings
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 
 Script = Callable[[Node, ProcessWorld], Awaitable[None]]
 

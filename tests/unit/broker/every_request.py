@@ -7,8 +7,8 @@ from scriba.broker.api.table import api_table
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.messages import (
     admin,

@@ -12,8 +12,8 @@ from scriba.groups.machine import Groups
 from scriba.groups.store import Store
 from scriba.records.batch import Record, encode_batch
 from scriba.runtime.loop.pace import Pace
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages import groups
 from scriba.wire.messages.admin import (
     CreatableTopic,

@@ -5,7 +5,7 @@ import asyncio
 from prometheus_client.parser import text_string_to_metric_families
 
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 
 WHERE = "http://127.0.0.1:9404"
 

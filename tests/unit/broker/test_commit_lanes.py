@@ -9,8 +9,8 @@ import pytest
 from scriba.broker.fastpath.commit import PATIENCE
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
-from scriba.testing.sim.disk import SimDisk
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.disk import SimDisk
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages import groups
 from scriba.wire.messages.admin import DeleteTopicsRequest, DeleteTopicsResponse
 from tests.unit.broker.repeating import Committer, Nobody

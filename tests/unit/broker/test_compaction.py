@@ -12,8 +12,8 @@ from scriba.broker.partitions.partition import Partition
 from scriba.events import EventKind
 from scriba.records.batch import Record, decode_records, encode_batch, walk
 from scriba.storage.log import NotResident, Slice
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages import admin, produce
 
 InANode = Callable[..., None]

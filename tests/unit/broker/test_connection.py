@@ -21,10 +21,10 @@ from scriba.runtime.net import SocketStream
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
-from scriba.testing.sim.disk import SimDisk
-from scriba.testing.sim.net import SimStream
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.disk import SimDisk
+from scriba.testing.sim.world.net import SimStream
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.frame import encode_request
 from scriba.wire.messages import admin, fetch, metadata, produce
 from scriba.wire.schema import Message

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from scriba.broker.node import Node
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages import configs, metadata
 
 InANode = Callable[..., None]

@@ -8,7 +8,7 @@ from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.node import Node
 from scriba.broker.request import Context
 from scriba.errors import ErrorCode
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.messages import txn
 from tests.unit.broker.every_request import (

@@ -7,8 +7,8 @@ import pytest
 
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.messages import admin, groups, metadata
 

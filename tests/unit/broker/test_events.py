@@ -14,7 +14,7 @@ from scriba.broker.node import Node
 from scriba.broker.observe.events import KEPT, LINES_PER_MINUTE, MOST_REPEATING, Events
 from scriba.events import EventKind
 from scriba.instant import Instant
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from tests.unit.broker.scraping import WHERE, ask, scrape
 
 InANode = Callable[..., None]

@@ -9,7 +9,7 @@ from scriba.broker.access import Operation, Resource
 from scriba.broker.node import Node
 from scriba.broker.request import Context
 from scriba.errors import ErrorCode
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.messages import (
     admin,

@@ -31,9 +31,9 @@ from scriba.runtime.loop.loop import run
 from scriba.runtime.ports import Worker, Workers
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
-from scriba.testing.sim.net import SimStream
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.net import SimStream
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.frame import encode_request
 from scriba.wire.messages import admin, fetch, groups, metadata, produce, txn

@@ -17,9 +17,9 @@ from scriba.broker.node import Node
 from scriba.native import implementation
 from scriba.records.batch import Record, encode_batch
 from scriba.settings import NodeSettings
-from scriba.testing.sim.net import NetFaults
-from scriba.testing.sim.peer import Peer, Wire
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.net import NetFaults
+from scriba.testing.sim.world.peer import Peer, Wire
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.frame import decode_response, encode_request
 from scriba.wire.messages import admin, fetch, groups, metadata, produce
 from scriba.wire.schema import Message

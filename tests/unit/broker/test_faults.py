@@ -12,8 +12,8 @@ from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
 from scriba.settings import NodeSettings
 from scriba.testing.carried import ALWAYS, CARRIED, api_named, error_named
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.messages import fetch, groups, metadata, produce
 from tests.unit.broker.every_request import (

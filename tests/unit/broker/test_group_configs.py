@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages import configs, groups, metadata
 
 GROUP = 32

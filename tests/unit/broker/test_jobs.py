@@ -8,8 +8,8 @@ from scriba.broker.node import Node
 from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.records.batch import Record, encode_batch, read_header
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages import admin, configs, produce
 
 InANode = Callable[..., None]

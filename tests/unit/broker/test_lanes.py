@@ -8,7 +8,7 @@ import pytest
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.records.compression import Codec
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages.admin import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,

@@ -20,8 +20,8 @@ from scriba.broker.request import Deferred
 from scriba.errors import ErrorCode
 from scriba.runtime.loop import pace
 from scriba.runtime.ports import Stream
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.frame import encode_request
 from scriba.wire.messages import admin, fetch, groups, metadata, txn

@@ -12,7 +12,7 @@ from scriba.broker.request import ANONYMOUS, Context
 from scriba.errors import KafkaError
 from scriba.records.batch import EndTxnMarker
 from scriba.runtime.loop import pace
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.messages import groups as wire
 from scriba.wire.messages.admin import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState

@@ -10,7 +10,7 @@ from scriba.broker.metrics.http import MAX_CLIENTS, PATIENCE_S
 from scriba.broker.node import Node
 from scriba.config import ConfigError
 from scriba.settings import NodeSettings
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from tests.unit.broker.repeating import Writer
 from tests.unit.broker.scraping import WHERE, ask, read, scrape
 

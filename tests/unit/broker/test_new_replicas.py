@@ -10,8 +10,8 @@ from scriba.broker.node import Node
 from scriba.broker.partitions import replicas
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import NodeSettings
-from scriba.testing.sim.compacting import append
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.plays.compacting import append
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,

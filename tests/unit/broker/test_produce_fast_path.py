@@ -12,8 +12,8 @@ from scriba.native import implementation
 from scriba.records.batch import Record, encode_batch
 from scriba.records.compression import Codec
 from scriba.replication.leader import Follower
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.frame import encode_request
 from scriba.wire.messages.admin import (
     CreatableTopic,

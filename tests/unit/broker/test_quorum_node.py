@@ -23,8 +23,8 @@ from scriba.runtime.rng import SeededRng
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings, TopicSettings
 from scriba.storage.log import Log
-from scriba.testing.sim.disk import DiskFaults
-from scriba.testing.sim.world import ProcessWorld, SimHost, SimWorld
+from scriba.testing.sim.world.disk import DiskFaults
+from scriba.testing.sim.world.world import ProcessWorld, SimHost, SimWorld
 from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,

@@ -22,8 +22,8 @@ from scriba.records.compression import Codec
 from scriba.records.validate import prepare
 from scriba.runtime.ports import Clock, Offload
 from scriba.storage.log import Slice
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages import groups
 from scriba.wire.messages.admin import (
     CreatableTopic,

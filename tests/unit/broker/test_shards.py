@@ -19,7 +19,7 @@ from scriba.records.compression import Codec
 from scriba.runtime.loop.pace import Pace
 from scriba.settings import NodeSettings
 from scriba.storage.log import Slice
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.messages.admin import DeleteTopicsRequest, DeleteTopicState
 from scriba.wire.messages.coordinators import OFFSETS_TOPIC
 from scriba.wire.messages.groups import HeartbeatRequest

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages import groups
 from tests.unit.broker.repeating import Committer
 

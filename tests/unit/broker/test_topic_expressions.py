@@ -9,7 +9,7 @@ from scriba.broker.access import Operation, Resource
 from scriba.broker.coordinators import cluster_topics
 from scriba.broker.node import Node
 from scriba.broker.request import Context
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages import groups
 from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from tests.unit.broker.repeating import Writer

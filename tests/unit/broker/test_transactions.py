@@ -11,8 +11,8 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.records.batch import Record, encode_batch
 from scriba.storage.directory.names import PartitionName
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.txn.messages import WriteMarkers
 from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse

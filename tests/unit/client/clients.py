@@ -7,7 +7,7 @@ from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.model import TopicPartition
 from scriba.client.producing.producer import Producer
 from scriba.records.batch import Record, decode_records, encode_batch
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from tests.unit.client.fake_cluster import FakeCluster, Log
 
 T0 = TopicPartition("t", 0)

@@ -16,8 +16,8 @@ from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
 from scriba.records.batch import BatchHeader, next_sequence, read_header, stamp
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
-from scriba.testing.sim.net import NetFaults
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.net import NetFaults
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.frame import decode_request_header, encode_response
 from scriba.wire.messages.fetch import (

@@ -16,8 +16,8 @@ from scriba.peers.errors import BrokerError, ClientError, NetworkError, TimedOut
 from scriba.peers.ports import real_ports
 from scriba.runtime.loop.loop import loop_factory
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
-from scriba.testing.sim.net import NetFaults
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.net import NetFaults
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.frame import decode_request_header, encode_request, encode_response
 from scriba.wire.messages.fetch import (

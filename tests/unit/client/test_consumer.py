@@ -13,7 +13,7 @@ from scriba.errors import ErrorCode
 from scriba.peers.errors import BrokerError, ClientError, Closed, TimedOut
 from scriba.records.batch import EndTxnMarker, Record, encode_batch, end_txn_batch
 from scriba.records.compression import Codec
-from scriba.testing.sim.world import EPOCH_MS, ProcessWorld
+from scriba.testing.sim.world.world import EPOCH_MS, ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.messages.fetch import (
     FetchableTopicResponse,

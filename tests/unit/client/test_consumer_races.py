@@ -11,9 +11,9 @@ from scriba.client import Admin, ClientError, Consumer, NewTopic, Producer
 from scriba.client.consuming.list_offsets import look_up
 from scriba.client.model import Isolation, OffsetSpec, TopicPartition
 from scriba.settings import NodeSettings
-from scriba.testing.sim.net import NetFaults
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.net import NetFaults
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.messages.groups import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from tests.unit.client.clients import T0, consumer, fill, offsets
 from tests.unit.client.fake_cluster import FakeCluster

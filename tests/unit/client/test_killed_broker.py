@@ -11,7 +11,7 @@ from scriba.client.admin.model import NewTopic
 from scriba.client.consuming.consumer import Consumer
 from scriba.client.producing.producer import Producer
 from scriba.settings import NodeSettings
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 
 AT = {"bootstrap.servers": "broker:9092"}
 RECORDS = 600

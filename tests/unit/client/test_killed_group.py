@@ -19,7 +19,7 @@ from scriba.client.model import TopicPartition
 from scriba.client.producing.producer import Producer
 from scriba.peers.errors import ClientError
 from scriba.settings import NodeSettings
-from scriba.testing.sim.world import ProcessWorld, SimProcess, SimWorld
+from scriba.testing.sim.world.world import ProcessWorld, SimProcess, SimWorld
 
 AT = {"bootstrap.servers": "broker:9092"}
 RECORDS = 200

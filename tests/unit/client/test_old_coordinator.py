@@ -9,7 +9,7 @@ from scriba.client.model import OffsetAndMetadata, TopicPartition
 from scriba.errors import ErrorCode
 from scriba.peers.errors import BrokerError
 from scriba.records.batch import Record, encode_batch
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.messages.groups import (
     HeartbeatRequest,

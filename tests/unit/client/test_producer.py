@@ -10,7 +10,7 @@ from scriba.client.errors import BufferFull, RecordError
 from scriba.errors import ErrorCode
 from scriba.peers.errors import BrokerError, ClientError, Closed, TimedOut
 from scriba.records.batch import Record
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.messages.metadata import MetadataRequest
 from scriba.wire.messages.produce import (

@@ -9,7 +9,7 @@ import pytest
 from scriba.client.errors import BufferFull
 from scriba.client.model import TopicPartition
 from scriba.peers.errors import Closed, TimedOut
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from tests.unit.client.clients import producer, values
 from tests.unit.client.fake_cluster import SILENCE, FakeCluster

@@ -15,7 +15,7 @@ from scriba.client import (
 )
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.messages import txn as wire
 from scriba.wire.messages.produce import (

@@ -6,7 +6,7 @@ import pytest
 
 from scriba.runtime.work.workers import NICENESS, ChildWorker, ChildWorkers
 
-TASKS = "scriba.testing.sim.tasks"
+TASKS = "scriba.testing.sim.world.tasks"
 
 
 async def process_of(worker: ChildWorker) -> int:

@@ -13,7 +13,7 @@ import pytest
 
 from scriba.runtime.work.workers import AHEAD, ChildWorker, ChildWorkers
 
-TASKS = "scriba.testing.sim.tasks"
+TASKS = "scriba.testing.sim.world.tasks"
 PATIENCE_S = 300
 
 

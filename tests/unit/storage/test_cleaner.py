@@ -10,7 +10,7 @@ from scriba.records.header import DELETE_HORIZON
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.source import Damage
 from scriba.storage.log import Log, Slice
-from scriba.testing.sim.compacting import MEANS, append, compact, look
+from scriba.testing.sim.plays.compacting import MEANS, append, compact, look
 from tests.typed import present
 from tests.unit.storage.shelf import Shelf
 

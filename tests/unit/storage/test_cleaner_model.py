@@ -25,7 +25,7 @@ from scriba.runtime.files.disk import PosixDisk
 from scriba.runtime.work.offload import ThreadOffload
 from scriba.settings import TopicSettings
 from scriba.storage.log import Log, NotResident, Slice
-from scriba.testing.sim.compacting import MEANS, append, compact
+from scriba.testing.sim.plays.compacting import MEANS, append, compact
 
 RETENTION_MS = 1000
 TOPIC = TopicSettings(

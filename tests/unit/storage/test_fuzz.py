@@ -20,7 +20,7 @@ from scriba.records.batch import (
 from scriba.runtime.rng import SeededRng
 from scriba.settings import TopicSettings
 from scriba.storage.log import EMPTY, Log, NotResident
-from scriba.testing.sim.disk import DiskFaults, SimDisk, Volume
+from scriba.testing.sim.world.disk import DiskFaults, SimDisk, Volume
 
 NOW = Instant(0, 1_700_000_000_000)
 SETTINGS = TopicSettings(segment_bytes=3000, index_interval_bytes=200)

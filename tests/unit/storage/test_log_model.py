@@ -24,7 +24,7 @@ from scriba.runtime.rng import SeededRng
 from scriba.settings import TopicSettings
 from scriba.storage.log import EMPTY, Log, NotResident
 from scriba.storage.producers.state import Producers
-from scriba.testing.sim.disk import DiskFaults, SimDisk, Volume
+from scriba.testing.sim.world.disk import DiskFaults, SimDisk, Volume
 from tests.typed import present
 
 PRODUCERS = 3

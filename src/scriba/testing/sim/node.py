@@ -10,7 +10,7 @@ from typing import Final
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.settings import NodeSettings
-from scriba.testing.sim.world import ProcessWorld, SimHost, SimProcess
+from scriba.testing.sim.world.world import ProcessWorld, SimHost, SimProcess
 
 START_TIMEOUT_S: Final = 120
 

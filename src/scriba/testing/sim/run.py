@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from scriba.testing.sim import coordinated, differential, single_node
+from scriba.testing.sim.plays import coordinated, differential, single_node
 
 
 class Report(Protocol):

@@ -29,10 +29,10 @@ from scriba.runtime.ports import Clock, Disk, Net, Offload, Rng, Workers
 from scriba.runtime.rng import SeededRng
 from scriba.runtime.work.budget import Budget
 from scriba.runtime.work.worker_process import find_task
-from scriba.testing.sim.disk import SimDisk
-from scriba.testing.sim.loop import Life, SimLoop
-from scriba.testing.sim.net import NetFaults, Network, SimNet
-from scriba.testing.sim.volume import DiskFaults, Volume
+from scriba.testing.sim.world.disk import SimDisk
+from scriba.testing.sim.world.loop import Life, SimLoop
+from scriba.testing.sim.world.net import NetFaults, Network, SimNet
+from scriba.testing.sim.world.volume import DiskFaults, Volume
 
 P = ParamSpec("P")
 T = TypeVar("T")

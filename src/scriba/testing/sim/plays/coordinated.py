@@ -21,7 +21,8 @@ from scriba.client.admin.model import ConfigResource, ResourceType
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import NodeSettings
 from scriba.testing.history import History
-from scriba.testing.sim.cast import (
+from scriba.testing.sim.node import SimNode
+from scriba.testing.sim.plays.cast import (
     AUDITORS,
     COPIERS,
     SINK,
@@ -37,11 +38,10 @@ from scriba.testing.sim.cast import (
     Reader,
     SlowKeeper,
 )
-from scriba.testing.sim.net import NetFaults
-from scriba.testing.sim.node import SimNode
-from scriba.testing.sim.verdict import Verdict
-from scriba.testing.sim.volume import DiskFaults
-from scriba.testing.sim.world import ProcessWorld, SimProcess, SimWorld
+from scriba.testing.sim.plays.verdict import Verdict
+from scriba.testing.sim.world.net import NetFaults
+from scriba.testing.sim.world.volume import DiskFaults
+from scriba.testing.sim.world.world import ProcessWorld, SimProcess, SimWorld
 
 BROKER: Final = "broker"
 PARTITIONS: Final = 2

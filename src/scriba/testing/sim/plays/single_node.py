@@ -14,13 +14,19 @@ from typing import Any, Final
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.settings import NodeSettings
 from scriba.testing.history import History
-from scriba.testing.sim.net import NetFaults
 from scriba.testing.sim.node import START_TIMEOUT_S, SimNode
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.synced import synced_records
-from scriba.testing.sim.volume import DiskFaults
-from scriba.testing.sim.workload import Client, consume, produce, produce_idempotently, read_all
-from scriba.testing.sim.world import ProcessWorld, SimWorld
+from scriba.testing.sim.plays.workload import (
+    Client,
+    consume,
+    produce,
+    produce_idempotently,
+    read_all,
+)
+from scriba.testing.sim.world.net import NetFaults
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.synced import synced_records
+from scriba.testing.sim.world.volume import DiskFaults
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,

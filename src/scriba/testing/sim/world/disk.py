@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Sequence
 
 from scriba.runtime.ports import WOULD_BLOCK, Buffer
-from scriba.testing.sim.volume import (
+from scriba.testing.sim.world.volume import (
     Change,
     Dir,
     DiskFaults,

@@ -17,7 +17,7 @@ from scriba.records.compression import Codec
 from scriba.runtime.ports import Clock, Net
 from scriba.runtime.rng import SeededRng
 from scriba.testing.history import History
-from scriba.testing.sim.peer import Peer
+from scriba.testing.sim.world.peer import Peer
 from scriba.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,

@@ -19,11 +19,11 @@ from typing import Any, Final
 from scriba.broker.node import Node
 from scriba.errors import KafkaError
 from scriba.settings import NodeSettings
-from scriba.testing.sim.net import NetFaults
 from scriba.testing.sim.node import SimNode
-from scriba.testing.sim.repeaters import CAST, Committer, Repeater, Said, Topics
-from scriba.testing.sim.volume import DiskFaults
-from scriba.testing.sim.world import SimWorld
+from scriba.testing.sim.plays.repeaters import CAST, Committer, Repeater, Said, Topics
+from scriba.testing.sim.world.net import NetFaults
+from scriba.testing.sim.world.volume import DiskFaults
+from scriba.testing.sim.world.world import SimWorld
 from scriba.wire.messages import admin, configs, groups
 
 ADDRESS: Final = ("broker", 9092)

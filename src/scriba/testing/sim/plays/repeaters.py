@@ -26,8 +26,8 @@ from scriba.records.batch import Record, encode_batch, walk
 from scriba.records.compression import Codec
 from scriba.runtime.ports import Stream
 from scriba.runtime.rng import SeededRng
-from scriba.testing.sim.peer import Peer
-from scriba.testing.sim.world import ProcessWorld
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages import fetch, groups, metadata, produce, txn
 from scriba.wire.schema import Message
 
