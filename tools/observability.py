@@ -76,6 +76,7 @@ An event is something that happens seldom and that an operator wants to know of.
   address of the metrics:
 
 ```sh
+scriba up --set scriba.metrics.listener=http://127.0.0.1:9404 &
 curl -s 'http://127.0.0.1:9404/events?since=0'
 ```
 
