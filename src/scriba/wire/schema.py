@@ -255,6 +255,12 @@ class Struct(metaclass=_StructType):
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+def first_version(cls: type[Struct], name: str) -> int:
+    """The first version of a message in which a structure has the field of this name."""
+    (found,) = (field.within.low for field in cls.FIELDS if field.name == name)
+    return found
+
+
 def _constructor(cls: type[Struct]) -> Callable[..., None]:
     scope: dict[str, Any] = {"UNSET": UNSET}
     parameters, body = [], []

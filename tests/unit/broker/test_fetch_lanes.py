@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.fastpath import fetch as fetch_lanes
+from scriba.broker.fastpath import fetch as fetch_fast_path
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.testing.sim.world.disk import SimDisk
@@ -43,7 +43,7 @@ def test_answers_are_those_of_the_ordinary_way(
         reader = await Reader(node, world).open()
         for size in (10, 200, 70_000, 30):
             await reader.write(size)
-        short = version >= fetch_lanes.SESSIONS_FROM
+        short = version >= fetch_fast_path.SESSIONS_FROM
         how = {"isolation_level": isolation}
         await reader.ask(0, version, **how)
         for offset in range(9):  # also inside of batches, and at the end
@@ -240,7 +240,7 @@ def test_a_reader_of_what_is_committed_is_told_of_what_was_aborted(in_a_node: In
 def test_no_more_lanes_are_kept_than_there_is_room_for(
     in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch_lanes, "MOST_LANES", 3)
+    monkeypatch.setattr(fetch_fast_path, "MOST_TEMPLATES", 3)
 
     async def script(node: Node, world: ProcessWorld) -> None:
         reader = await Reader(node, world).open()
@@ -249,8 +249,8 @@ def test_no_more_lanes_are_kept_than_there_is_room_for(
             await reader.ask(0, max_bytes=limit)
             assert await reader.took_the_short_way(0, max_bytes=limit)
         lanes = node.dispatch._fast_paths[1]
-        assert isinstance(lanes, fetch_lanes.FetchLanes)
-        assert len(lanes._lanes) <= 3
+        assert isinstance(lanes, fetch_fast_path.FetchFastPath)
+        assert len(lanes._templates) <= 3
 
     in_a_node(script)
 

@@ -22,8 +22,8 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from scriba.broker.fastpath.commit import CommitLanes
-from scriba.broker.fastpath.fetch import FetchLanes
+from scriba.broker.fastpath.commit import CommitFastPath
+from scriba.broker.fastpath.fetch import FetchFastPath
 from scriba.broker.fastpath.ports import FastPathSwitch
 from scriba.broker.fastpath.produce import ProduceFastPaths
 from scriba.broker.handlers.ports import Broker
@@ -86,13 +86,13 @@ class Dispatch:
         self._cached_at = -1
         self._large = [asyncio.Semaphore(LARGE_AT_A_TIME) for _ in range(SIZES)]
         self._unsent = Unsent(LARGE_UNSENT)
-        self._fast_paths: dict[int, ProduceFastPaths | FetchLanes | CommitLanes] = {}
-        self._learners: dict[int, FetchLanes | CommitLanes] = {}
+        self._fast_paths: dict[int, ProduceFastPaths | FetchFastPath | CommitFastPath] = {}
+        self._learners: dict[int, FetchFastPath | CommitFastPath] = {}
         """Fast paths that are shown what their handlers get."""
         if PRODUCE in table:
             ordinary = partial(self._answer, table[FETCH])
-            self._learners[FETCH] = FetchLanes(node, table[FETCH], ordinary)
-            self._learners[OFFSET_COMMIT] = CommitLanes(node, table[OFFSET_COMMIT])
+            self._learners[FETCH] = FetchFastPath(node, table[FETCH], ordinary)
+            self._learners[OFFSET_COMMIT] = CommitFastPath(node, table[OFFSET_COMMIT])
             produce = ProduceFastPaths(node, table[PRODUCE])
             self._fast_paths = {PRODUCE: produce, **self._learners}
 

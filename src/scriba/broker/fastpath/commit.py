@@ -1,13 +1,13 @@
-"""The short way of an OffsetCommit that says what an earlier one said.
+"""The fast path of an OffsetCommit that repeats an earlier one, but for its offsets.
 
 From one commit of a consumer to its next only the correlation id and the offsets differ. So what
-the bytes around them mean is kept with the connection as a *lane*: the shard, what the group's
+the bytes around them mean is kept with the connection as a template: the shard, what the group's
 machine has to check each time (`groups.offsets.repeats`), the answer, and the batch that goes into
 the log, in which only the offsets, the time and the checksum are new. Commits of many partitions
 go this way like those of one.
 
-A lane knows only the plain good case. Whatever else comes (another member, another partition,
-anything that would be refused or has to be asked) is left to the ordinary way before anything has
+It takes only the plain good case. Whatever else comes (another member, another partition,
+anything that would be refused or has to be asked) is left to the handler before anything has
 changed. Check, append and replay are one step without an await, and the answer leaves once the
 high watermark covers the append, as for every other request to a coordinator.
 """
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from scriba.broker.net.api_entry import ApiEntry
 
 MOST_BYTES: Final = 4096
-"""A request beyond this has no lane: connections should stay small."""
+"""A request beyond this has no template: connections should stay small."""
 ATTEMPTS: Final = 4
 PATIENCE: Final = 32
-"""After so many lanes in a row that nobody took, only every so many requests make one: a client
+"""After so many templates in a row that nobody took, only every so many requests make one: a client
 whose requests never repeat should not pay for each of them."""
 
 _START: Final = 4
@@ -59,7 +59,7 @@ _ONES: Final = b"\xff" * 8
 _OFFSETS: Final = frozenset({"topics.partitions.committed_offset"})
 
 
-class CommitLane:
+class CommitTemplate:
     __slots__ = (
         "_api",
         "_form",
@@ -106,7 +106,7 @@ class CommitLane:
         self._form = implementation.chosen.CommitForm(bytes(frame), batch, offsets, bytes(reply))
 
     def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
-        """The answer; None where the request has to go the ordinary way."""
+        """The answer; None where the request has to go to its handler."""
         now = connection.now
         found = self._form.take(frame, now.wall_ms)
         if found is None:
@@ -177,17 +177,17 @@ class CommitLane:
 class Commits:
     """What a connection keeps of its commits."""
 
-    __slots__ = ("lane", "passed", "vain")
+    __slots__ = ("passed", "template", "vain")
 
     def __init__(self) -> None:
-        self.lane: CommitLane | None = None
+        self.template: CommitTemplate | None = None
         self.vain = 0
-        """Lanes in a row that were not taken."""
+        """Templates in a row that were not taken."""
         self.passed = 0
         """Requests since the last of them was made."""
 
-    def worth_a_lane(self) -> bool:
-        if self.lane is not None and self.lane.used:
+    def worth_a_template(self) -> bool:
+        if self.template is not None and self.template.used:
             self.vain = 0
         self.passed += 1
         if self.vain >= ATTEMPTS and self.passed < PATIENCE:
@@ -197,7 +197,7 @@ class Commits:
         return True
 
 
-class CommitLanes:
+class CommitFastPath:
     def __init__(self, node: CommitFastPathHost, api: ApiEntry) -> None:
         self._node = node
         self._api = api
@@ -205,16 +205,16 @@ class CommitLanes:
     def learn(
         self, connection: Connection, frame: memoryview, request: OffsetCommitRequest
     ) -> None:
-        """Remembers a request that goes the ordinary way, if the next may go the short one."""
+        """Remembers a request that goes to its handler, if the next may take the fast path."""
         if len(frame) > MOST_BYTES or not self._node.access.open:
             return
         commits: Commits | None = connection.commits
         if commits is None:
             commits = connection.commits = Commits()
-        if commits.worth_a_lane():
-            commits.lane = self._lane(frame, request)
+        if commits.worth_a_template():
+            commits.template = self._made(frame, request)
 
-    def _lane(self, frame: memoryview, request: OffsetCommitRequest) -> CommitLane | None:
+    def _made(self, frame: memoryview, request: OffsetCommitRequest) -> CommitTemplate | None:
         node = self._node
         version = int.from_bytes(frame[2:4], "big")
         try:
@@ -236,20 +236,20 @@ class CommitLanes:
         if places is None or repeat is None:
             return None
         try:
-            return CommitLane(node, self._api, shard, machine, repeat, places, frame)
+            return CommitTemplate(node, self._api, shard, machine, repeat, places, frame)
         except (KafkaError, ParseError, ValueError):
-            return None  # the ordinary way says why
+            return None  # the handler says why
 
     def enter(
         self, connection: Connection, frame: memoryview, version: int
     ) -> Parts | Parked | None:
-        """Takes the lane of the connection's commits, unless that was asked already."""
+        """Takes the template of the connection's commits, unless that was asked already."""
         commits: Commits | None = connection.commits
-        lane = commits.lane if commits is not None else None
-        if lane is None or lane is connection.fast_path:
+        template = commits.template if commits is not None else None
+        if template is None or template is connection.fast_path:
             return None
-        connection.fast_path = lane
-        return lane.take(connection, frame)
+        connection.fast_path = template
+        return template.take(connection, frame)
 
 
 def _accepted(request: OffsetCommitRequest) -> OffsetCommitResponse:

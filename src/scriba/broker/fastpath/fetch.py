@@ -1,16 +1,16 @@
-"""The short way of a Fetch that says what an earlier one said, but for its offset.
+"""The fast path of a Fetch that repeats an earlier one, but for its offset.
 
 A consumer of one partition repeats itself: from one request to the next only the correlation id,
 the offset and, in a session, its epoch differ. What was found out for the bytes around them is kept
-as a *lane*: the partition, the limits, the answer up to its records. A later request is taken apart
-by one call, recognised by one look into a table, read as always, and answered by a copy with its
-holes filled; small records are read straight to their place in it. One that has to wait is a
+as a template: the partition, the limits, the answer up to its records. A later request is taken
+apart by one call, recognised by one look into a table, read as always, and answered by a copy with
+its holes filled; small records are read straight to their place in it. One that has to wait is a
 callback on the watermark, without a task.
 
-A lane knows only the plain good case: a consumer that asks for one partition and has no other in
+It takes only the plain good case: a consumer that asks for one partition and has no other in
 its session, an offset that exists, records in memory, none of an aborted transaction. Whatever else
-comes, also after waiting, is left to the ordinary way, which then has what is left of the time.
-Lanes are forgotten when the cluster's shape changes, and not taken where access or quotas have a
+comes, also after waiting, goes to its handler, which then has what is left of the time.
+Templates are forgotten when the cluster's shape changes, and not used where access or quotas have a
 say.
 """
 
@@ -19,14 +19,17 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.handlers.records.isolation import READ_COMMITTED, READ_UNCOMMITTED
 from scriba.broker.net.answers import COPIED_BELOW, Parked, Parts, Region
 from scriba.broker.net.connection import Promise
-from scriba.errors import KafkaError, ParseError
+from scriba.errors import KafkaError
+from scriba.native import implementation
 from scriba.storage.results import EMPTY, Slice
 from scriba.wire.frame import RequestHeader, decode_request_header
+from scriba.wire.locator import plan
 from scriba.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchPartition,
@@ -35,7 +38,7 @@ from scriba.wire.messages.fetch import (
     FetchTopic,
     PartitionData,
 )
-from scriba.wire.schema import Struct
+from scriba.wire.schema import first_version
 from scriba.wire.varint import write_uvarint
 
 if TYPE_CHECKING:
@@ -49,17 +52,19 @@ Layout = struct.Struct
 Ordinary = Callable[["Connection", FetchRequest, RequestHeader], Parts | Parked | None]
 Key = tuple[int, bytes, bytes, bytes]
 
-MOST_LANES: Final = 4096
+MOST_TEMPLATES: Final = 4096
 MOST_BYTES: Final = 1024
 MOST_LAYOUTS: Final = 8
-FLEXIBLE_FROM: Final = 12
-SESSIONS_FROM: Final = 7
-BY_ID_FROM: Final = 13
+FLEXIBLE_FROM: Final = FetchResponse.FLEXIBLE.low
+SESSIONS_FROM: Final = first_version(FetchRequest, "session_epoch")
+BY_ID_FROM: Final = first_version(FetchTopic, "topic_id")
 NO_SESSION: Final = -1
 """The epoch of a request that neither has a session nor wants one."""
 CONSUMER: Final = -1
 
-_EPOCH: Final = 0x5A17C0DE
+MOST_ELEMENTS: Final = 2
+"""A topic and a partition."""
+_VARYING: Final = frozenset({"session_epoch", "topics.partitions.fetch_offset"})
 _INT32: Final = struct.Struct(">i")
 _OFFSETS: Final = struct.Struct(">qqq")
 _MARK: Final = 0x5A17C0DE_5A17C0DE
@@ -67,7 +72,7 @@ _MARKED: Final = _MARK.to_bytes(8, "big")
 _RECORDS: Final = b"\xfe\xdc\xba\x98"
 
 
-class FetchLane:
+class FetchTemplate:
     __slots__ = (
         "committed_only",
         "epoch",
@@ -140,7 +145,7 @@ class FetchLane:
         )
 
     def asks(self, offset: int, epoch: int, wait_ms: float) -> FetchRequest:
-        """The request itself, as the ordinary way needs it. It is never encoded, so that what is
+        """The request itself, as the handler needs it. It is never encoded, so that what is
         left of its time need not be whole milliseconds."""
         told = self.request
         (topic,) = told.topics
@@ -206,39 +211,39 @@ class FetchLane:
         return (head, Region(found.file, found.position, size), tail)
 
 
-class FetchLanes:
+class FetchFastPath:
     def __init__(self, node: FetchFastPathHost, api: ApiEntry, ordinary: Ordinary) -> None:
         self.node = node
         self.ordinary = ordinary
         self._api = api
-        self._lanes: dict[Key, FetchLane] = {}
+        self._templates: dict[Key, FetchTemplate] = {}
         self._topology = -1
 
     def learn(self, connection: Connection, frame: memoryview, request: FetchRequest) -> None:
-        """Remembers a request that went the ordinary way, if the next may go the short one."""
+        """Remembers a request that went to its handler, if the next may take the fast path."""
         node = self.node
         if len(frame) > MOST_BYTES or not _plain(request) or not node.access.open:
             return
-        if len(self._lanes) >= MOST_LANES or self._topology != node.topology:
-            self._lanes.clear()
+        if len(self._templates) >= MOST_TEMPLATES or self._topology != node.topology:
+            self._templates.clear()
             self._topology = node.topology
         known = connection.fetches.get(len(frame))
-        if known is not None and _key(known, frame) in self._lanes:
+        if known is not None and _key(known, frame) in self._templates:
             return  # only this offset was not for it
-        header, start = decode_request_header(frame)
+        header, _ = decode_request_header(frame)
         version = header.api_version
         (topic,) = request.topics
         name = topic.topic if version < BY_ID_FROM else node.topic_name(topic.topic_id)
         partition = node.replicas.get(name, topic.partitions[0].partition) if name else None
         if version < SESSIONS_FROM or partition is None:
             return
-        layout = _layout(frame, start, version, request)
+        layout = _layout(frame, version)
         if layout is None:
             return
         if len(connection.fetches) >= MOST_LAYOUTS:
             connection.fetches.clear()
         connection.fetches[len(frame)] = layout
-        self._lanes[_key(layout, frame)] = FetchLane(partition, request, header)
+        self._templates[_key(layout, frame)] = FetchTemplate(partition, request, header)
 
     def enter(
         self, connection: Connection, frame: memoryview, version: int
@@ -252,7 +257,7 @@ class FetchLanes:
         return answer
 
     def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
-        """The answer; None where the request has to go the ordinary way."""
+        """The answer; None where the request has to go to its handler."""
         layout = connection.fetches.get(len(frame))
         node = self.node
         if layout is None or self._topology != node.topology or not node.access.open:
@@ -260,42 +265,44 @@ class FetchLanes:
         if not node.fast_paths:
             return None
         start, correlation_id, before, epoch, between, offset, after = layout.unpack(frame)
-        lane = self._lanes.get((start, before, between, after))
-        if lane is None:
+        template = self._templates.get((start, before, between, after))
+        if template is None:
             return None
-        found = lane.read(offset, node.settings.fetch_max_bytes, lane.least)
+        found = template.read(offset, node.settings.fetch_max_bytes, template.least)
         if found is None:
             return None
         item = None
-        if epoch != NO_SESSION or lane.session_id:
-            session = node.fetch_sessions.alone(lane.session_id, epoch, lane.watched)
+        if epoch != NO_SESSION or template.session_id:
+            session = node.fetch_sessions.alone(template.session_id, epoch, template.watched)
             if session is None:
                 return None
-            item = node.fetch_sessions.follow(session, lane.asked(offset), connection.last_active)
+            item = node.fetch_sessions.follow(
+                session, template.asked(offset), connection.last_active
+            )
         self._api.count += 1
         node.counters.fastpath_fetches += 1
-        if type(found) is int and lane.least > 0:
-            return _Waiting(self, lane, item, epoch, offset, correlation_id, found)
-        return self.answer(lane, item, correlation_id, found)
+        if type(found) is int and template.least > 0:
+            return _Waiting(self, template, item, epoch, offset, correlation_id, found)
+        return self.answer(template, item, correlation_id, found)
 
-    def again(self, lane: FetchLane, offset: int, least: int) -> Slice | int | None:
+    def again(self, template: FetchTemplate, offset: int, least: int) -> Slice | int | None:
         """What a request that waited finds."""
         node = self.node
         if self._topology != node.topology or not node.access.open or not node.fast_paths:
             return None
-        return lane.read(offset, node.settings.fetch_max_bytes, least)
+        return template.read(offset, node.settings.fetch_max_bytes, least)
 
     def answer(
-        self, lane: FetchLane, item: Watched | None, correlation_id: int, found: Slice | int
+        self, template: FetchTemplate, item: Watched | None, correlation_id: int, found: Slice | int
     ) -> Parts:
         records = found if type(found) is Slice else None
-        if item is not None and not _news(item, lane.partition, records):
-            quiet = lane.quiet[:]
+        if item is not None and not _news(item, template.partition, records):
+            quiet = template.quiet[:]
             _INT32.pack_into(quiet, 4, correlation_id)
             return (quiet,)
         if records is not None:
             self.node.counters.topic_bytes_out += records.size
-        return lane.answer(correlation_id, records)
+        return template.answer(correlation_id, records)
 
 
 def _news(item: Watched, partition: Partition, records: Slice | None) -> bool:
@@ -321,11 +328,11 @@ class _Waiting(Promise):
         "_deadline",
         "_epoch",
         "_item",
-        "_lane",
-        "_lanes",
         "_moved",
         "_offset",
         "_over",
+        "_path",
+        "_template",
         "_timer",
         "_wanted",
     )
@@ -336,8 +343,8 @@ class _Waiting(Promise):
 
     def __init__(
         self,
-        lanes: FetchLanes,
-        lane: FetchLane,
+        path: FetchFastPath,
+        template: FetchTemplate,
         item: Watched | None,
         epoch: int,
         offset: int,
@@ -347,8 +354,8 @@ class _Waiting(Promise):
         super().__init__()
         self._item = item
         self._epoch = epoch
-        self._lanes = lanes
-        self._lane = lane
+        self._path = path
+        self._template = template
         self._offset = offset
         self._correlation_id = correlation_id
         self._wanted = wanted
@@ -356,7 +363,7 @@ class _Waiting(Promise):
 
     def begin(self) -> None:
         loop = asyncio.get_running_loop()
-        seconds = self._lane.wait_ms / 1000
+        seconds = self._template.wait_ms / 1000
         self._deadline = loop.time() + seconds
         self._timer = loop.call_later(seconds, self._out_of_time)
         self._watch(self._wanted)
@@ -367,17 +374,17 @@ class _Waiting(Promise):
         self._moved.cancel()
 
     def _watch(self, offset: int) -> None:
-        lane = self._lane
+        template = self._template
         self._moved = asyncio.get_running_loop().create_future()
         self._moved.add_done_callback(self._look)
-        lane.partition.readable(lane.committed_only).watch(offset, self._moved)
+        template.partition.readable(template.committed_only).watch(offset, self._moved)
 
     def _look(self, moved: asyncio.Future[None]) -> None:
         if self._over:
             return
-        lane = self._lane
+        template = self._template
         gone = moved.exception() is not None
-        found = None if gone else self._lanes.again(lane, self._offset, lane.least)
+        found = None if gone else self._path.again(template, self._offset, template.least)
         if type(found) is int:
             self._watch(found)
         else:
@@ -386,7 +393,7 @@ class _Waiting(Promise):
 
     def _out_of_time(self) -> None:
         if not self._over:
-            found = self._lanes.again(self._lane, self._offset, 0)
+            found = self._path.again(self._template, self._offset, 0)
             self._end(found)
             self._moved.cancel()
 
@@ -397,22 +404,22 @@ class _Waiting(Promise):
             connection.keep(self, Parked(self._ordinary_way()))
             return
         try:
-            parts = self._lanes.answer(self._lane, self._item, self._correlation_id, found)
+            parts = self._path.answer(self._template, self._item, self._correlation_id, found)
         except OSError:
             connection.close()
         else:
             connection.keep(self, parts)
 
     async def _ordinary_way(self) -> Parts | None:
-        lane = self._lane
+        template = self._template
         left = self._deadline - asyncio.get_running_loop().time()
         if self._item is not None:
             # What the session was told is told once more, from the same epoch on.
-            self._lanes.node.fetch_sessions.rewind(lane.session_id, self._epoch)
-        answer = self._lanes.ordinary(
+            self._path.node.fetch_sessions.rewind(template.session_id, self._epoch)
+        answer = self._path.ordinary(
             self.connection,
-            lane.asks(self._offset, self._epoch, max(left * 1000, 0)),
-            lane.header._replace(correlation_id=self._correlation_id),
+            template.asks(self._offset, self._epoch, max(left * 1000, 0)),
+            template.header._replace(correlation_id=self._correlation_id),
         )
         if isinstance(answer, Parked):
             return await answer.awaitable
@@ -442,35 +449,15 @@ def _key(layout: Layout, frame: memoryview) -> Key:
     return start, before, between, after
 
 
-def _layout(frame: memoryview, start: int, version: int, request: FetchRequest) -> Layout | None:
-    """How a request is taken apart at its session's epoch and its offset."""
-    (asked,) = request.topics[0].partitions
-    body = bytes(frame)
+@cache
+def _plan(version: int) -> bytes:
+    return plan(FetchRequest, version, frozenset(), _VARYING)
 
-    def place(owner: Struct, name: str, size: int, mark: int, after: int) -> int:
-        """Where a field stands: nothing but it changes in the request with the bytes there."""
-        value: int = getattr(owner, name)
-        told = value.to_bytes(size, "big", signed=True)
-        at = body.find(told, after)
-        while at > 0:
-            other = bytearray(body)
-            other[at : at + size] = mark.to_bytes(size, "big")
-            try:
-                changed, _ = FetchRequest.decode_from(memoryview(other), start, version)
-            except ParseError:
-                changed = request
-            setattr(owner, name, mark)
-            same = changed == request
-            setattr(owner, name, value)
-            if same:
-                break
-            at = body.find(told, at + 1)
-        return at
 
-    epoch_at = place(request, "session_epoch", 4, _EPOCH, start)
-    if epoch_at < 0:
+def _layout(frame: memoryview, version: int) -> Layout | None:
+    """How a request for one partition is taken apart at its session's epoch and its offset."""
+    located = implementation.chosen.locate(_plan(version), frame, MOST_ELEMENTS)
+    if located is None:
         return None
-    at = place(asked, "fetch_offset", 8, _MARK, epoch_at + 4)
-    if at < 0:
-        return None
-    return struct.Struct(f">ii{epoch_at - 8}si{at - epoch_at - 4}sq{len(body) - at - 8}s")
+    _, epoch_at, _, _, at, *_ = located
+    return struct.Struct(f">ii{epoch_at - 8}si{at - epoch_at - 4}sq{len(frame) - at - 8}s")

@@ -39,6 +39,7 @@ from scriba.wire.messages.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
+from scriba.wire.schema import first_version
 from scriba.wire.template import packer
 
 if TYPE_CHECKING:
@@ -137,8 +138,7 @@ class ProduceFastPath:
         self._topology = node.topology
         flexible = version in ProduceResponse.FLEXIBLE
         self._pack = packer(PartitionProduceResponse, version, flexible, _PACKED)
-        (topic_id,) = (field for field in TopicProduceData.FIELDS if field.name == "topic_id")
-        self._by_id = version in topic_id.within
+        self._by_id = version >= first_version(TopicProduceData, "topic_id")
         self._head = _HEAD.pack(0, 0) + bytes(version >= api.tagged_from)
         self._gaps: dict[tuple[bytes, ...], list[bytes]] = {}
         """The bytes around what is told of each batch, by the ids of their several topics."""
