@@ -97,6 +97,20 @@ def test_every_partition_has_a_leader_before_the_logs_have_their_files(in_a_node
     in_a_node(script)
 
 
+def test_few_files_are_waited_for_and_many_are_not(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await create(node, "few", AT_ONCE)
+        await node.replicas.created()
+        assert directories(world, "few") == AT_ONCE
+        await create(node, "wide", WIDE)
+        before = world.clock.mono_ms()
+        await node.replicas.created()
+        assert world.clock.mono_ms() - before < 1000 * replicas.FILES_WAIT_S / 2
+        assert directories(world, "wide") < WIDE / 2
+
+    in_a_node(script)
+
+
 def test_a_first_record_can_come_at_any_moment_of_the_making_of_files(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         await create(node, "wide", WIDE)

@@ -46,6 +46,9 @@ LOGS_AT_ONCE: Final = 64
 FILES_WAIT_S: Final = 0.05
 """How long whoever creates partitions waits for their files: long enough for some dozens."""
 
+WORTH_WAITING_FOR: Final = 4
+"""Calls off the loop; with more to come the files are not there in time, and nobody waits."""
+
 Placement = tuple[str, bytes, list[tuple[int, PartitionImage]]]
 """A topic's name and id, and those of its partitions that are to be looked at."""
 
@@ -206,6 +209,8 @@ class Replicas:
         """
         await self.applied()
         worker = self._worker
+        if len(self._unopened) + len(self._fileless) > WORTH_WAITING_FOR * LOGS_AT_ONCE:
+            return
         if worker is not None and not worker.done():
             await asyncio.wait((worker,), timeout=FILES_WAIT_S)
 
