@@ -88,7 +88,11 @@ class Scene:
             try:
                 await consumer.commit({where: record.offset + 1}, timeout_ms=10_000)
             except ClientError:
-                continue  # the next owner works on it again
+                # The next owner works on it again, and that may be this member: a cooperative
+                # rebalance leaves it the partition and its position.
+                if where in mine:
+                    consumer.seek(where, record.offset)
+                continue
             assert self.committed.get(where, 0) <= record.offset + 1
             self.committed[where] = record.offset + 1
 
