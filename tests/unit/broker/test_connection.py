@@ -21,10 +21,12 @@ from scriba.runtime.net import SocketStream
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.runtime.world import RealWorld
 from scriba.settings import NodeSettings
+from scriba.storage.log import Log
 from scriba.testing.sim.world.disk import SimDisk
 from scriba.testing.sim.world.net import SimStream
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
+from scriba.wire.apis import ApiKey
 from scriba.wire.frame import encode_request
 from scriba.wire.messages import admin, fetch, metadata, produce
 from scriba.wire.schema import Message
@@ -239,6 +241,32 @@ def test_a_peer_that_never_reads_stops_being_read(in_a_node: InANode) -> None:
         # A few answers fill the peer's window and the broker's own bound; then it waits.
         assert served < 20
         assert sent > served
+
+    in_a_node(script)
+
+
+def test_answers_behind_one_that_waits_are_bounded(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = asyncio.Event()
+    flush = Log.flush
+
+    async def held(log: Log) -> None:
+        if log.topic == TOPIC:
+            await gate.wait()
+        await flush(log)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await dial(world)
+        await create(client, flush_messages="1")
+        monkeypatch.setattr(Log, "flush", held)
+        waits = client.send(one_record(), 9, produce.ProduceResponse)
+        asked = metadata.ApiVersionsRequest()
+        behind = [client.send(asked, 0, metadata.ApiVersionsResponse) for _ in range(500)]
+        await asyncio.sleep(5)
+        assert node.dispatch.table[ApiKey.API_VERSIONS].count < 100
+        gate.set()
+        await asyncio.gather(waits, *behind)
 
     in_a_node(script)
 

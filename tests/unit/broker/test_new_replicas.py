@@ -1,15 +1,18 @@
 """Replicas that are new: they lead at once, and have their files when they need them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import pytest
 
 from scriba.broker.node import Node
 from scriba.broker.partitions import replicas
+from scriba.broker.partitions.partition import Partition
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import NodeSettings
+from scriba.storage.directory.logdir import LogDir
+from scriba.storage.directory.names import PartitionName
 from scriba.testing.sim.plays.compacting import append
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.messages.admin import (
@@ -175,6 +178,32 @@ def test_a_name_that_comes_again_owes_nothing_to_the_checkpoints_of_the_one_befo
         text = world.disk.read("/data/recovery-point-offset-checkpoint").decode()
         assert "wide" not in text
         assert node.replicas.find("wide", 0).high_watermark.value == 0
+
+    in_a_node(script)
+
+
+def test_a_replica_that_is_opened_while_its_metadata_changes_keeps_its_records(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[Partition] = []
+    forget = LogDir.forget
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await create(node, "wide", WIDE)
+        topic = node.image.topics_by_name["wide"]
+
+        async def asked_meanwhile(self: LogDir, names: Collection[PartitionName]) -> None:
+            if not opened:
+                opened.append(node.replicas.find("wide", WIDE - 1))
+                append(opened[0].log, RECORD, world.clock.now())
+            await forget(self, names)
+
+        monkeypatch.setattr(LogDir, "forget", asked_meanwhile)
+        await node.replicas._place([("wide", topic.id, list(topic.partitions.items()))])
+        await node.replicas.settled()
+        (partition,) = opened
+        assert node.replicas.find("wide", WIDE - 1) is partition
+        assert partition.log.end_offset == 1
 
     in_a_node(script)
 

@@ -8,6 +8,7 @@ import pytest
 
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode, KafkaError
+from scriba.events import EventKind
 from scriba.native import implementation
 from scriba.records.batch import Record, encode_batch
 from scriba.records.compression import Codec
@@ -20,6 +21,12 @@ from scriba.wire.messages.admin import (
     CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
+)
+from scriba.wire.messages.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+    IncrementalAlterConfigsResponse,
 )
 from scriba.wire.messages.produce import (
     PartitionProduceData,
@@ -288,6 +295,66 @@ def test_one_failed_log_costs_its_own_partition_alone(on_both_sides: Both) -> No
 
     fast, _ = on_both_sides(play)
     assert fast.taken == [1, 1]
+
+
+def test_a_defect_in_one_append_is_answered_and_told_of(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        side = await Side(node, world).ready()
+        await side.send({"one": [(0, side.batch()), (1, side.batch())]})
+        log = node.replicas.find("one", 1).log
+        writer = log._writer
+        log._writer = _Broken(writer)  # type: ignore[assignment]
+        told = await side.send({"one": [(0, side.batch()), (1, side.batch())]})
+        assert [each.error_code for each in told] == [0, ErrorCode.UNKNOWN_SERVER_ERROR]
+        log._writer = writer
+        (event,) = [e for e in node.events.since() if e.kind is EventKind.REQUEST_FAILED]
+        assert "out of order" in event.text
+        assert not any(each.error_code for each in await side.send({"one": [(1, side.batch())]}))
+        assert side.taken == [1, 1, 1]
+
+    in_a_node(script)
+
+
+def test_a_topic_with_looser_settings_is_back_on_the_fast_path(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        side = await Side(node, world).ready()
+
+        async def alter(value: str) -> None:
+            change = IncrementalAlterConfigsRequestAlterableConfig(
+                name="max.message.bytes", value=value
+            )
+            resource = IncrementalAlterConfigsRequestAlterConfigsResource(
+                resource_type=2, resource_name="one", configs=[change]
+            )
+            request = IncrementalAlterConfigsRequest(resources=[resource])
+            answer = await side.peer.call(request, 1, IncrementalAlterConfigsResponse)
+            assert not any(each.error_code for each in answer.responses)
+
+        batches = {"one": [(0, side.batch(50))]}
+        await side.send(batches)
+        await alter("200")
+        await side.send(batches)
+        await side.send(batches)
+        await alter("100000")
+        await side.send(batches)
+        await side.send(batches)
+        assert side.taken[:3] == [1, 0, 0]
+        assert side.taken[-1] == 1
+
+    in_a_node(script)
+
+
+class _Broken:
+    """The writing end of a log that has a defect."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def write(self, *_: Any) -> Any:
+        raise RuntimeError("out of order")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
 
 
 class _Full:

@@ -2,11 +2,14 @@
 """What is durable when, and what happens when the device does not do its part."""
 
 import asyncio
+import errno
+import os
 
 import pytest
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import TopicSettings
+from scriba.storage.results import NoRoom, storage_error
 from tests.unit.storage.shelf import Shelf
 
 
@@ -266,3 +269,9 @@ async def test_closing_leaves_nothing_to_read_for_the_next_start(shelf: Shelf) -
     before = shelf.disk.calls["sync"]
     await log.close()
     assert shelf.disk.calls["sync"] == before
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
+def test_what_the_process_or_the_device_has_no_room_for_is_no_failed_device(number: int) -> None:
+    error = storage_error("a checkpoint", OSError(number, os.strerror(number)))
+    assert isinstance(error, NoRoom)

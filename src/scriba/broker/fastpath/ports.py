@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from scriba.broker.handlers.ports import Fetching, Producing
-from scriba.broker.ports import Authorization, Configuration, Counting, MetadataView
+from scriba.broker.ports import (
+    Authorization,
+    Configuration,
+    Counting,
+    EventLog,
+    MetadataView,
+)
 
 if TYPE_CHECKING:
     from scriba.broker.coordinators.runtime import CoordinatorRuntime
@@ -17,7 +23,7 @@ class FastPathSwitch(Protocol):
         """Whether a request may be answered without its handler."""
 
 
-class ProduceFastPathHost(FastPathSwitch, Producing, Protocol):
+class ProduceFastPathHost(EventLog, FastPathSwitch, Producing, Protocol):
     """What a Produce takes that repeats an earlier one."""
 
 

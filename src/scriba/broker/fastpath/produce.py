@@ -27,7 +27,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from scriba.broker.handlers.records import produce
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.connection import Connection
-from scriba.errors import KafkaError
+from scriba.errors import ErrorCode, KafkaError
+from scriba.events import EventKind
 from scriba.native import implementation
 from scriba.native.judge import BATCHES_AT, TOPICS_AT, Batch
 from scriba.records.validate import LOOP_PLAIN_BYTES, takes_plain
@@ -117,6 +118,7 @@ class ProduceFastPath:
     __slots__ = (
         "_api",
         "_by_id",
+        "_configured",
         "_gaps",
         "_head",
         "_most_elements",
@@ -136,6 +138,7 @@ class ProduceFastPath:
         self._most_elements = api.limits.at_once
         self._topics: dict[bytes, Topic] = {}
         self._topology = node.topology
+        self._configured = node.replicas.configured
         flexible = version in ProduceResponse.FLEXIBLE
         self._pack = packer(PartitionProduceResponse, version, flexible, _PACKED)
         self._by_id = version >= first_version(TopicProduceData, "topic_id")
@@ -155,7 +158,13 @@ class ProduceFastPath:
         judge = implementation.chosen.judge_produce
         found = judge(self._plan, frame, self._most_elements, self._topics, now.wall_ms)
         if not found:
-            if found is None or not self._learn(frame):
+            if found is None:
+                if node.replicas.configured != self._configured:
+                    # It may have been judged by settings that a topic no longer has.
+                    self._topics.clear()
+                    self._configured = node.replicas.configured
+                return None
+            if not self._learn(frame):
                 return None
             found = judge(self._plan, frame, self._most_elements, self._topics, now.wall_ms)
             if not found:
@@ -184,8 +193,8 @@ class ProduceFastPath:
         for _, partition, view, header in batches:
             try:
                 place = partition.append(view, header, now)
-            except KafkaError as error:
-                outcomes.append(produce.bare(error))
+            except Exception as error:
+                outcomes.append(self._failure(error))
                 done = False
                 continue
             outcomes.append(place)
@@ -250,6 +259,15 @@ class ProduceFastPath:
         return topic.most_bytes >= 0
 
     # ---- what became of the batches ----
+
+    def _failure(self, error: Exception) -> KafkaError:
+        """Why a batch was not appended; what nobody expected is told of, as by the handler."""
+        if isinstance(error, KafkaError):
+            return produce.bare(error)
+        self._api.errors += 1
+        text = f"an append failed: {error!r}"
+        self._node.note(EventKind.REQUEST_FAILED, "Produce", text, error)
+        return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _conclude(
         self,

@@ -407,8 +407,11 @@ class Connection:
                 slot = Slot()
                 slot.parts = answer
                 self._slots.append(slot)
+                self._count(answer)
+                self._update_pause()
             else:
-                self._queue(answer)
+                self._count(answer)
+                self._out.extend(answer)
                 if self._unsent > MAX_UNSENT:
                     # Not one more request before the peer has taken its share.
                     if self._writing:
@@ -464,11 +467,12 @@ class Connection:
         slot.parts = parts
         if self.closed:
             return
+        self._count(parts)
         if not opened:
             self._closed_parking = False
         slots = self._slots
         while slots and slots[0].parts is not None:
-            self._queue(slots.popleft().parts or ())
+            self._out.extend(slots.popleft().parts or ())
         self.last_active = self._server.clock.mono_ms()
         if not self._writing:
             self._flush()
@@ -521,14 +525,13 @@ class Connection:
 
     # ---- writing ----
 
-    def _queue(self, parts: Parts) -> None:
-        out = self._out
+    def _count(self, parts: Parts) -> None:
+        """Counts an answer as unsent from when it is there, be it that another one comes first."""
         for part in parts:
             if type(part) is Region:
                 self._unsent += part.size
             else:
                 self._unsent += len(part)  # type: ignore[arg-type]
-            out.append(part)
 
     def _flush_ready(self) -> None:
         try:

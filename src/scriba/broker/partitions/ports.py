@@ -9,6 +9,10 @@ if TYPE_CHECKING:
 
 
 class PartitionLookup(Protocol):
+    @property
+    def configured(self) -> int:
+        """Counts how often partitions were given new settings."""
+
     def get(self, topic: str, index: int) -> Partition | None:
         """The partition, if this broker hosts a replica of it that can be used."""
 

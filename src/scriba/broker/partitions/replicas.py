@@ -90,6 +90,8 @@ class Unopened(NamedTuple):
 class Replicas:
     def __init__(self, node: ReplicaHost, dirs: list[LogDir]) -> None:
         self.dirs = dirs
+        self.configured = 0
+        """How often partitions were given new settings."""
         self._node = node
         self._partitions: dict[PartitionName, Partition] = {}
         self._homes: dict[PartitionName, LogDir] = {}
@@ -288,7 +290,7 @@ class Replicas:
     async def _begin(self, new: dict[PartitionName, Unopened]) -> None:
         """Makes new replicas known, once no checkpoint tells of earlier ones of their names."""
         unopened = self._unopened
-        fresh = [name for name in new if name not in unopened]
+        fresh = [name for name in new if name not in unopened and name not in self._partitions]
         try:
             for directory in self._online():
                 await directory.forget(fresh)
@@ -298,7 +300,12 @@ class Replicas:
             return
         except KafkaError:
             pass  # the directory is offline now, has said so, and is given none of them
-        unopened.update(new)
+        for name, each in new.items():
+            partition = self._partitions.get(name)
+            if partition is None:
+                unopened[name] = each
+            else:  # somebody asked for it meanwhile
+                self._follow(partition, each.image)
         for name in fresh:
             self._offline.pop(name, None)
             self._waiting.pop(name, None)
@@ -465,6 +472,7 @@ class Replicas:
                 partition.configure(self._settings_of(partition.topic))
                 self._watch(partition)
                 await pace()
+        self.configured += 1
 
     def _settings_of(self, topic: str) -> TopicSettings:
         found = self._topic_settings.get(topic)
