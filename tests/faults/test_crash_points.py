@@ -42,6 +42,7 @@ WRITES = "pwritev,pwritev2,pwrite64"
 RENAMES = "rename,renameat,renameat2"
 PARTITIONS = 2
 LONGEST_S = 300
+TRACER_S = 10
 
 SETTINGS = {
     "offsets.topic.num.partitions": "1",
@@ -104,9 +105,14 @@ async def fatal(broker: ScribaBroker, point: Point, seen: Path) -> AsyncIterator
             assert told, "strace cannot attach"
         yield
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            tracer.terminate()
-        await tracer.wait()
+        # It ends with what it traces. Told to end at that very moment it may wait for ever: for a
+        # process of which it would have to let go of the last thread first.
+        try:
+            async with asyncio.timeout(TRACER_S):
+                await tracer.wait()
+        except TimeoutError:
+            tracer.kill()
+            await tracer.wait()
 
 
 class Play:
