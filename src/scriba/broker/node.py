@@ -17,6 +17,7 @@ from scriba.broker.access import Access, AllowAll
 from scriba.broker.api.dispatch import Dispatch
 from scriba.broker.api.faults import Faults
 from scriba.broker.api.table import api_table
+from scriba.broker.channels import BrokerChannels
 from scriba.broker.coordinators.internal_topics import INTERNAL_TOPICS
 from scriba.broker.coordinators.kinds import (
     configure,
@@ -80,6 +81,8 @@ class Node:
         self.fetch_sessions = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, world.rng
         )
+        self.channels = BrokerChannels(self)
+        """Connections to the other brokers."""
         self.log_dirs = LogDirs(self)
         self.lifecycle = BrokerLifecycle(self, world.rng.uuid())
         self.producer_ids = ProducerIds(self.lifecycle.allocate_producer_ids)
@@ -185,6 +188,7 @@ class Node:
     async def _abandon(self) -> None:
         """Lets go of all that a start has taken, and leaves the files as they are."""
         self.metrics.close()
+        self.channels.close()
         self.server.close()
         await self.tasks.stop()
         self.log_dirs.release()
@@ -201,6 +205,7 @@ class Node:
         await self.lifecycle.controlled_shutdown()
         for shards in (self.group_coordinators, self.txn_coordinators):
             shards.stop()
+        self.channels.close()
         self.server.close()
         await self.tasks.stop()
         await self.replicas.close()
@@ -291,6 +296,8 @@ class Node:
             self.clock_guard.on_configs()
         if delta.created or delta.deleted or delta.partitions or delta.brokers:
             self.topology += 1
+        if delta.brokers:
+            self.channels.on_change(delta, image)
         self.replicas.apply(delta, image)
         if delta.configs or delta.features:
             configure(self)

@@ -229,6 +229,19 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         importance=HIGH,
         doc="Time a broker gives another node to answer.",
     )
+    socket_connection_setup_timeout_ms: int = setting(
+        Kind.LONG,
+        default=10_000,
+        at_least=1,
+        doc="Time a broker waits for another node to take its connection; it doubles with each "
+        "failure.",
+    )
+    socket_connection_setup_timeout_max_ms: int = setting(
+        Kind.LONG,
+        default=30_000,
+        at_least=1,
+        doc="Longest `socket.connection.setup.timeout.ms` after several failures.",
+    )
     # --- topics -------------------------------------------------------------------------------
     num_partitions: int = setting(
         Kind.INT, default=1, at_least=1, doc="Partitions of a topic created without a count."

@@ -371,8 +371,6 @@ LATER: Final = _defaults(
             replica.fetch.wait.max.ms=500
             replica.selector.class=
             replica.socket.timeout.ms=30000
-            socket.connection.setup.timeout.max.ms=30000
-            socket.connection.setup.timeout.ms=10000
             unclean.leader.election.interval.ms=300000
         """,
         "client telemetry": """
