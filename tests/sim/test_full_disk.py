@@ -50,12 +50,12 @@ def abort(log: Log, world: ProcessWorld) -> None:
 def test_a_flush_waits_for_room_for_the_transaction_index_and_takes_nothing_offline() -> None:
     async def story(sim: SimWorld, world: ProcessWorld, log: Log) -> None:
         abort(log, world)
-        sim.disk_faults.capacity = sim.host("broker").volume.used + 10
+        sim.host("broker").disk_faults.capacity = sim.host("broker").volume.used + 10
         flushing = asyncio.ensure_future(log.flush())
         await asyncio.sleep(5)
         assert log.failure is None
         assert log.flushed_offset == 0
-        sim.disk_faults.capacity = 1 << 40
+        sim.host("broker").disk_faults.capacity = 1 << 40
         await asyncio.wait_for(flushing, 5)
         assert log.flushed_offset == log.end_offset == 2
         assert world.disk.size("/data/t-0/00000000000000000000.txnindex") == 34
@@ -101,11 +101,11 @@ async def create(node: Node, name: str, partitions: int = 1) -> None:
 
 
 def fill(sim: SimWorld) -> None:
-    sim.disk_faults.capacity = sim.host("broker").volume.used
+    sim.host("broker").disk_faults.capacity = sim.host("broker").volume.used
 
 
 def make_room(sim: SimWorld) -> None:
-    sim.disk_faults.capacity = 1 << 40
+    sim.host("broker").disk_faults.capacity = 1 << 40
 
 
 def no_room_lines(caplog: pytest.LogCaptureFixture) -> int:

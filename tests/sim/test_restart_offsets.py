@@ -53,7 +53,7 @@ def test_the_end_is_not_told_before_it_is_known_again() -> None:
         assert await asked(peer, 5) == (not_yet, -1)
         assert await asked(peer, 5, timestamp=1) == (not_yet, -1)
         assert (await asked(peer, 4))[0] == ErrorCode.LEADER_NOT_AVAILABLE
-        sim.disk_faults.stall = 0.0
+        host.disk_faults.stall = 0.0
         await asyncio.sleep(60)  # of simulated time
         assert await asked(peer, 5) == (0, 5)
         peer.close()
@@ -62,8 +62,8 @@ def test_the_end_is_not_told_before_it_is_known_again() -> None:
         await node.start()
         await clients.start(write).task
         host.power_cut()
-        sim.disk_faults.stall, sim.disk_faults.stall_times = 1.0, 3_000
-        sim.disk_faults.stall_in = f"/{TOPIC}-0/"
+        host.disk_faults.stall, host.disk_faults.stall_times = 1.0, 3_000
+        host.disk_faults.stall_in = f"/{TOPIC}-0/"
         await node.start()
         await clients.start(look).task
 

@@ -609,7 +609,7 @@ def test_failed_flush_answers_nobody_and_stops_the_node() -> None:
     async def story(host: SimHost, live: Any) -> None:
         async def body(world: ProcessWorld) -> None:
             rig = await Rig(world).start()
-            host.sim.disk_faults.fail_sync = 1.0
+            host.disk_faults.fail_sync = 1.0
             with pytest.raises(KafkaError) as refused:
                 await rig.create("t")
             assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
@@ -626,11 +626,11 @@ def test_full_disk_refuses_the_request_and_keeps_the_state() -> None:
     async def story(host: SimHost, live: Any) -> None:
         async def body(world: ProcessWorld) -> None:
             rig = await Rig(world).start()
-            host.sim.disk_faults.capacity = host.volume.used
+            host.disk_faults.capacity = host.volume.used
             with pytest.raises(KafkaError) as refused:
                 await rig.create("t")
             assert refused.value.code is ErrorCode.KAFKA_STORAGE_ERROR
-            host.sim.disk_faults.capacity = 1 << 40
+            host.disk_faults.capacity = 1 << 40
             assert await rig.create("t") is ErrorCode.NONE
 
         await live(body)

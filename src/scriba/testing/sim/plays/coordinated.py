@@ -193,7 +193,7 @@ class Scene:
             await asyncio.sleep(self.draw.between(0.1, 2.0))
             await self.misfortune()
         self.sim.network.heal()
-        self.sim.disk_faults.stall = 0
+        self.host.disk_faults.stall = 0
         for actor in self.actors:
             self.enter(actor)
         await asyncio.sleep(1)
@@ -299,7 +299,7 @@ class Scene:
             twin.died()
 
     async def fill_the_disk(self) -> None:
-        faults, process = self.sim.disk_faults, self.node.process
+        faults, process = self.host.disk_faults, self.node.process
         before, faults.capacity = faults.capacity, self.host.volume.used + self.draw.below(5_000)
         await asyncio.wait([process.task], timeout=self.draw.between(0.1, 2))
         faults.capacity = before
@@ -311,7 +311,7 @@ class Scene:
         if kind == "stop":
             await self.node.stop()
         elif kind == "sick":
-            faults = self.sim.disk_faults
+            faults = self.host.disk_faults
             faults.fail_sync = draw.between(0.1, 1)
             await asyncio.wait([self.node.process.task], timeout=draw.between(0.1, 2))
             faults.fail_sync = 0.0
@@ -332,7 +332,7 @@ class Scene:
 
     async def hang_the_disk(self) -> None:
         """For some files, before the power goes: what is written there is not safe for long."""
-        draw, faults = self.draw, self.sim.disk_faults
+        draw, faults = self.draw, self.host.disk_faults
         before = faults.stall, faults.stall_times
         faults.stall, faults.stall_times = 1.0, 10_000
         faults.stall_in = HANGING[draw.below(len(HANGING))]

@@ -206,7 +206,7 @@ class Scene:
             await asyncio.sleep(draw.between(0.1, 1))
             network.heal()
         elif kind == "full":
-            faults = self.sim.disk_faults
+            faults = self.host.disk_faults
             before, faults.capacity = faults.capacity, self.host.volume.used + draw.below(5_000)
             await asyncio.sleep(draw.between(0.1, 1))
             faults.capacity = before

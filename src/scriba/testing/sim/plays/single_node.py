@@ -128,7 +128,7 @@ class _Scene:
             await asyncio.sleep(self.draw.between(0.1, 2.5))
             await self.misfortune()
         self.sim.network.heal()
-        self.sim.disk_faults.stall = 0
+        self.host.disk_faults.stall = 0
         await asyncio.sleep(1)
         for client in clients:
             client.stopping = True
@@ -173,7 +173,7 @@ class _Scene:
 
     async def fill_the_disk(self) -> None:
         """A node that cannot write goes on serving; with room again it writes again."""
-        faults, process = self.sim.disk_faults, self.node.process
+        faults, process = self.host.disk_faults, self.node.process
         before, faults.capacity = faults.capacity, self.host.volume.used + self.draw.below(5_000)
         await asyncio.wait([process.task], timeout=self.draw.between(0.1, 3))
         faults.capacity = before
@@ -182,7 +182,7 @@ class _Scene:
     async def sicken_the_disk(self) -> None:
         """Syncs fail for a while. Nothing may be acknowledged by them, then or later: what the
         page cache still shows may never have arrived, so the host is started anew."""
-        faults, process = self.sim.disk_faults, self.node.process
+        faults, process = self.host.disk_faults, self.node.process
         faults.fail_sync = self.draw.between(0.1, 1)
         await asyncio.wait([process.task], timeout=self.draw.between(0.1, 3))
         faults.fail_sync = 0.0

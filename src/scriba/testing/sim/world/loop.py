@@ -7,7 +7,12 @@ from outside is simulated by timers.
 Several simulated processes share the loop. Each runs in a `Life`, carried by the context that
 asyncio hands from task to task and from callback to callback. Killing a life stops all of it
 between two callbacks: what is queued is dropped, and its coroutines are closed in a world that
-has already gone, so that, as after a real SIGKILL, nothing they still do has an effect.
+has already gone, so that, as after a real SIGKILL, nothing they still do has an effect. A life that
+is paused stands where it is, as after SIGSTOP: what is due waits, and comes in its order when the
+life is resumed, all late.
+
+The loop's own time is the true one. A life may have a clock that counts otherwise (`Pace`): then
+`time` and all its timers go by that clock, and others do not notice.
 """
 
 import asyncio
@@ -30,12 +35,35 @@ class SimStuck(Exception):
     """Nothing can happen any more, or time does not pass any more."""
 
 
+class Pace:
+    """How a host's clock runs: since a true moment, from what it said then, at a rate."""
+
+    def __init__(self, uptime: float = 0.0) -> None:
+        self.rate = 1.0
+        self._since = 0.0
+        self._said = uptime
+
+    def local(self, true: float) -> float:
+        return self._said + (true - self._since) * self.rate
+
+    def true(self, local: float) -> float:
+        return self._since + (local - self._said) / self.rate
+
+    def change(self, rate: float, now: float) -> None:
+        self._said, self._since = self.local(now), now
+        self.rate = rate
+
+
 class Life:
     """One simulated process from its start to its end."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, pace: Pace | None = None) -> None:
         self.name = name
         self.alive = True
+        self.paused = False
+        self.pace = pace
+        self.held: deque[asyncio.Handle] = deque()
+        """What came due while it was paused."""
         self.tasks: dict[asyncio.Task[Any], contextvars.Context] = {}
         self._sweep_at = _SWEEP_FROM
 
@@ -58,6 +86,12 @@ LIFE: contextvars.ContextVar[Life] = contextvars.ContextVar("scriba_sim_life")
 def _gone(context: contextvars.Context) -> bool:
     life = context.get(LIFE)
     return life is not None and not life.alive
+
+
+def _pace() -> Pace | None:
+    """The clock of whoever calls, if it is one of its own."""
+    life = LIFE.get(None)
+    return None if life is None else life.pace
 
 
 class _Timer(asyncio.TimerHandle):
@@ -84,6 +118,7 @@ class SimLoop(asyncio.BaseEventLoop):
         self._turn = 0
         self._idle_passes = 0
         self._sweep_timers_at = _SWEEP_FROM
+        self._paused = 0
         self.errors: list[BaseException] = []
         """What callbacks raised and nobody caught: a run with any of these has failed."""
         self.unseen: list[BaseException] = []
@@ -91,6 +126,10 @@ class SimLoop(asyncio.BaseEventLoop):
         self.set_exception_handler(_note_error)
 
     def time(self) -> float:
+        pace = _pace()
+        return self._now if pace is None else pace.local(self._now)
+
+    def true_time(self) -> float:
         return self._now
 
     def call_soon(
@@ -114,9 +153,22 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Ts,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        pace = _pace()
+        due = self._now + (delay if pace is None else delay / pace.rate)
+        return self.call_at_true(due, callback, *args, context=context)
 
     def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Ts]], object],
+        *args: *Ts,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        pace = _pace()
+        due = when if pace is None else pace.true(when)
+        return self.call_at_true(due, callback, *args, context=context)
+
+    def call_at_true(
         self,
         when: float,
         callback: Callable[[Unpack[Ts]], object],
@@ -157,12 +209,26 @@ class SimLoop(asyncio.BaseEventLoop):
     def kill(self, life: Life) -> None:
         """Ends a life as SIGKILL would. Its world must already ignore what it does."""
         life.alive = False
-        for handle in (*self._ready, *self._scheduled):
+        for handle in (*self._ready, *self._scheduled, *life.held):
             if _gone(_context_of(handle)):
                 handle.cancel()
+        self.resume(life)
         for task, context in list(life.tasks.items()):
             _bury(task, context)
         life.tasks.clear()
+
+    def pause(self, life: Life) -> None:
+        """Holds a life as SIGSTOP would: nothing of it runs until `resume`."""
+        if not life.paused:
+            life.paused = True
+            self._paused += 1
+
+    def resume(self, life: Life) -> None:
+        if life.paused:
+            life.paused = False
+            self._paused -= 1
+            self._ready.extend(life.held)
+            life.held.clear()
 
     def _run_once(self) -> None:
         timers = self._scheduled
@@ -181,7 +247,7 @@ class SimLoop(asyncio.BaseEventLoop):
             self._ready.append(heapq.heappop(timers))
         for _ in range(len(self._ready)):
             handle = self._ready.popleft()
-            if not handle.cancelled():
+            if not (handle.cancelled() or (self._paused and _held_back(handle))):
                 handle._run()
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
@@ -199,6 +265,15 @@ class SimLoop(asyncio.BaseEventLoop):
 def _context_of(handle: asyncio.Handle) -> contextvars.Context:
     context: contextvars.Context = handle._context  # type: ignore[attr-defined]
     return context
+
+
+def _held_back(handle: asyncio.Handle) -> bool:
+    """Whether this belongs to a life that is paused; then it waits there."""
+    life = _context_of(handle).get(LIFE)
+    if life is None or not life.paused:
+        return False
+    life.held.append(handle)
+    return True
 
 
 def _bury(task: "asyncio.Task[Any]", context: contextvars.Context) -> None:

@@ -6,6 +6,11 @@ off from each other nothing moves between them, in flight or new; when the cut h
 as TCP retransmits. A reset loses what is in flight and breaks both ends. When a host loses its
 power its peers hear nothing: their connections are half open until they send and, once the host
 is back, are told that it knows of no such connection.
+
+A cut may be of one direction alone. Then the other still brings bytes, but what they are answered
+with is lost: the sender gets no acknowledgement, and its window fills; nobody can connect; the
+word that an end is gone does not arrive. A path between two hosts may be slow, narrow or lossy
+(`Path`), one direction by itself; a lost segment comes late and holds back all behind it.
 """
 
 import asyncio
@@ -20,9 +25,15 @@ from typing import Final
 
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, File, Stream
 from scriba.runtime.rng import SeededRng
+from scriba.testing.sim.world.loop import SimLoop
 
 _EPHEMERAL: Final = 32768
 _LOCAL: Final = ("", "0.0.0.0", "::", "127.0.0.1", "::1", "localhost")
+_RETRANSMIT_MS: Final = 200
+"""After which a segment that was lost is sent again; then after twice that, and so on."""
+_MOST_RETRANSMITS: Final = 6
+_SYN_AGAIN_S: Final = 1.0
+"""The same for the first segment of a connection."""
 
 
 @dataclass(slots=True)
@@ -42,6 +53,16 @@ class NetFaults:
     pieces its bytes are cut, and two nodes that send the same bytes are heard at the same times."""
 
 
+@dataclass(frozen=True, slots=True)
+class Path:
+    """How the way from one host to another is, where it is worse than the network around it."""
+
+    delay_ms: tuple[float, float] = (0.05, 0.8)
+    loss: float = 0.0
+    """Chance that a segment is lost and comes when it is sent again."""
+    bytes_per_s: int = 1 << 40
+
+
 def _fail(code: int) -> OSError:
     return OSError(code, os.strerror(code))
 
@@ -49,14 +70,18 @@ def _fail(code: int) -> OSError:
 class Pipe:
     """One direction of a connection, from the end that sends to the end that receives."""
 
-    def __init__(self, link: "Link", window: int) -> None:
+    def __init__(self, link: "Link", way: tuple[str, str], window: int) -> None:
         self.link = link
+        self.way = way
+        """(host that sends, host that receives)"""
         self.window = window
         self.flying: deque[tuple[float, bytes]] = deque()
         """(when it may arrive, bytes); empty bytes stand for the end of the stream."""
         self.arrived = bytearray()
         self.ended = False
         self.held = 0
+        self.unheard = 0
+        """Bytes of these that were taken, which the sender does not know as the way back is cut."""
         self.reader: SimStream
         self.writer: SimStream
 
@@ -66,35 +91,45 @@ class Pipe:
     def push(self, data: bytes) -> None:
         net = self.link.net
         earliest = self.flying[-1][0] if self.flying else 0.0
-        due = max(earliest, net.loop.time() + self.link.delay())
+        due = max(earliest, net.loop.true_time() + self.link.delay(self.way))
+        due += net.crossing(self.way, len(data))
         self.flying.append((due, data))
         self.held += len(data)
         net.note("send", self.link.number, len(data), zlib.crc32(data))
-        net.loop.call_at(due, self.arrive, context=net.context)
+        net.loop.call_at_true(due, self.arrive, context=net.context)
 
     def arrive(self) -> None:
-        """Takes in what is due, unless the hosts are cut off; healing calls this again."""
+        """Takes in what is due, unless the way is cut; healing calls this again."""
         link = self.link
-        if link.broken or link.net.is_cut(link.hosts):
+        if link.broken or link.net.is_cut(*self.way):
             return
-        now = link.net.loop.time()
+        now = link.net.loop.true_time()
         while self.flying and self.flying[0][0] <= now:
-            data = self.flying.popleft()[1]
-            if not data:
-                self.ended = True
-            elif self.reader.gone:
+            if self.flying[0][1] and self.reader.gone:
+                if link.net.is_cut(*self.way[::-1]):
+                    return  # the refusal would not arrive
                 link.reset("sent to an end that is closed")
                 return
-            else:
+            data = self.flying.popleft()[1]
+            if data:
                 self.arrived += data
+            else:
+                self.ended = True
         self.reader.poll()
 
     def take(self, n: int) -> bytes:
         data = bytes(self.arrived[:n])
         del self.arrived[:n]
-        self.held -= len(data)
-        self.writer.poll()
+        self.unheard += len(data)
+        self.acknowledge()
         return data
+
+    def acknowledge(self) -> None:
+        """Tells the sender of the bytes that were taken, if that can be told."""
+        if self.unheard and not self.link.net.is_cut(*self.way[::-1]):
+            self.held -= self.unheard
+            self.unheard = 0
+            self.writer.poll()
 
 
 class Link:
@@ -105,16 +140,17 @@ class Link:
         self.number = number
         self.hosts = hosts
         self.broken = False
-        self._steady = net.delay() if net.faults.steady else None
-        there, back = self.pipes = (Pipe(self, net.faults.window), Pipe(self, net.faults.window))
+        self._steady = net.delay(hosts) if net.faults.steady else None
+        window = net.faults.window
+        there, back = self.pipes = (Pipe(self, hosts, window), Pipe(self, hosts[::-1], window))
         self.ends = (
             SimStream(self, hosts[1], incoming=back, outgoing=there),
             SimStream(self, hosts[0], incoming=there, outgoing=back),
         )
         """The end that connected, the end that accepted."""
 
-    def delay(self) -> float:
-        return self.net.delay() if self._steady is None else self._steady
+    def delay(self, way: tuple[str, str]) -> float:
+        return self.net.delay(way) if self._steady is None else self._steady
 
     def reset(self, why: str) -> None:
         """Breaks both ends; what is in flight is lost."""
@@ -196,7 +232,7 @@ class SimStream:
         if link.broken:
             return
         if self._in.arrived:
-            link.reset("closed with bytes unread")
+            self._reset("closed with bytes unread")
             return
         self._out.push(b"")
         if all(end.gone for end in link.ends):
@@ -211,7 +247,13 @@ class SimStream:
         """The process has died: the kernel resets what it had open."""
         if not self.gone:
             self.vanish()
-            self._link.reset("process died")
+            self._reset("process died")
+
+    def _reset(self, why: str) -> None:
+        """Breaks the connection, if the other host can be told; else it hears of it when it sends
+        something and the answer comes through."""
+        if not self._link.net.is_cut(*self._out.way):
+            self._link.reset(why)
 
     def poll(self) -> None:
         """Lets the loop call whoever is ready, in its next pass."""
@@ -269,7 +311,7 @@ class Network:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        loop: SimLoop,
         rng: SeededRng,
         faults: NetFaults,
         note: Callable[..., None],
@@ -283,30 +325,59 @@ class Network:
         self.links: dict[int, Link] = {}
         self.listeners: dict[tuple[str, int], SimListener] = {}
         self._cuts: dict[tuple[str, str], None] = {}
+        """Ways that nothing passes: (from, to)."""
+        self._paths: dict[tuple[str, str], Path] = {}
         self._down: dict[str, None] = {}
         self._made = 0
         self._next_port = _EPHEMERAL
 
-    def delay(self) -> float:
-        ms = self.rng.between(*self.faults.delay_ms)
-        return ms * (100 if self.rng.chance(self.faults.spike) else 1) / 1000
+    def delay(self, way: tuple[str, str]) -> float:
+        path = self._paths.get(way)
+        ms = self.rng.between(*(self.faults.delay_ms if path is None else path.delay_ms))
+        ms *= 100 if self.rng.chance(self.faults.spike) else 1
+        if path is not None:
+            again = 0
+            while again < _MOST_RETRANSMITS and self.rng.chance(path.loss):
+                ms += _RETRANSMIT_MS << again
+                again += 1
+        return ms / 1000
+
+    def crossing(self, way: tuple[str, str], n: int) -> float:
+        """The time that so many bytes take one after the other."""
+        path = self._paths.get(way)
+        return 0.0 if path is None else n / path.bytes_per_s
 
     def part(self, n: int) -> int:
         """`n`, or by chance less, but at least one byte."""
         return 1 + self.rng.below(n) if n > 1 and self.rng.chance(self.faults.short) else n
 
-    def is_cut(self, hosts: tuple[str, str]) -> bool:
-        cut = hosts in self._cuts or hosts[::-1] in self._cuts
-        return cut or any(host in self._down for host in hosts)
+    def is_cut(self, a: str, b: str) -> bool:
+        """Whether what `a` sends does not reach `b`."""
+        return (a, b) in self._cuts or a in self._down or b in self._down
 
-    def cut(self, a: str, b: str) -> None:
-        """Nothing moves between two hosts until `heal`."""
-        self.note("cut", a, b)
+    def cut(self, a: str, b: str, one_way: bool = False) -> None:
+        """Nothing moves between two hosts until `heal`; one way: nothing from `a` to `b`."""
+        self.note("cut one way" if one_way else "cut", a, b)
         self._cuts[a, b] = None
+        if not one_way:
+            self._cuts[b, a] = None
 
-    def heal(self) -> None:
-        self.note("heal")
-        self._cuts.clear()
+    def worsen(self, a: str, b: str, path: Path) -> None:
+        """The way from `a` to `b` is like this until `heal`."""
+        self.note("worsen", a, b, path)
+        self._paths[a, b] = path
+
+    def heal(self, a: str | None = None, b: str | None = None) -> None:
+        """All ways between two hosts, or all there are, are as they should be."""
+        if a is None or b is None:
+            self.note("heal")
+            self._cuts.clear()
+            self._paths.clear()
+        else:
+            self.note("heal", a, b)
+            for way in ((a, b), (b, a)):
+                self._cuts.pop(way, None)
+                self._paths.pop(way, None)
         self._retransmit()
 
     def down(self, host: str) -> None:
@@ -321,7 +392,9 @@ class Network:
     def _retransmit(self) -> None:
         for link in list(self.links.values()):
             for pipe in link.pipes:
-                self.loop.call_later(self.delay(), pipe.arrive, context=self.context)
+                due = self.loop.true_time() + self.delay(pipe.way)
+                self.loop.call_at_true(due, pipe.arrive, context=self.context)
+                self.loop.call_at_true(due, pipe.acknowledge, context=self.context)
 
     def reset_some(self, host: str, probability: float = 1.0) -> None:
         """Breaks connections of a host."""
@@ -386,13 +459,15 @@ class SimNet:
         network = self.network
         target = self.host if host in _LOCAL else host
         hosts = (self.host, target)
-        deadline = network.loop.time() + network.faults.connect_timeout_ms / 1000
-        while True:
-            await asyncio.sleep(network.delay())
-            if not network.is_cut(hosts):
-                break
-            if network.loop.time() >= deadline:
+        deadline = network.loop.true_time() + network.faults.connect_timeout_ms / 1000
+        again = _SYN_AGAIN_S
+        await asyncio.sleep(network.delay(hosts))
+        while network.is_cut(*hosts) or network.is_cut(*hosts[::-1]):
+            left = deadline - network.loop.true_time()
+            if left <= 0:
                 raise _fail(errno.ETIMEDOUT)
+            await asyncio.sleep(min(again, left))
+            again *= 2
         listener = network.listeners.get((target, port))
         if listener is None:
             raise _fail(errno.ECONNREFUSED)

@@ -12,7 +12,9 @@
     sim.run(main())
     sim.trace.digest()
 
-Hosts keep their disk and clock; a process gets a `World` of its own and loses it when it ends.
+Hosts keep their disk and clock, each its own, with faults of its own; a process gets a `World` of
+its own and loses it when it ends. It can be paused as by SIGSTOP: its connections stay, and nobody
+answers them.
 Everything that happens to disks and network is written to the trace; the same seed gives the same
 trace, on every machine and whatever PYTHONHASHSEED says.
 """
@@ -21,6 +23,7 @@ import asyncio
 import hashlib
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from dataclasses import replace
 from typing import Any, Final, ParamSpec, TypeVar
 
 from scriba.instant import Instant
@@ -30,7 +33,7 @@ from scriba.runtime.rng import SeededRng
 from scriba.runtime.work.budget import Budget
 from scriba.runtime.work.worker_process import find_task
 from scriba.testing.sim.world.disk import SimDisk
-from scriba.testing.sim.world.loop import Life, SimLoop
+from scriba.testing.sim.world.loop import Life, Pace, SimLoop
 from scriba.testing.sim.world.net import NetFaults, Network, SimNet
 from scriba.testing.sim.world.volume import DiskFaults, Volume
 
@@ -50,7 +53,7 @@ class Trace:
         self.last: deque[str] = deque(maxlen=keep)
 
     def add(self, *event: object) -> None:
-        line = f"{self._loop.time():.9f} {' '.join(map(str, event))}"
+        line = f"{self._loop.true_time():.9f} {' '.join(map(str, event))}"
         self._hash.update(line.encode())
         self._hash.update(b"\n")
         self.last.append(line)
@@ -60,14 +63,18 @@ class Trace:
 
 
 class SimClock:
-    """A host's clock. The wall can be moved; the monotonic side cannot."""
+    """A host's clock: the wall can be moved, and all of it can run too fast or too slow."""
 
-    def __init__(self, loop: SimLoop) -> None:
+    def __init__(
+        self, loop: SimLoop, uptime_s: float = 0.0, note: Callable[..., None] | None = None
+    ) -> None:
         self._loop = loop
-        self._wall_ms = EPOCH_MS
+        self._note = note
+        self._wall_ms = EPOCH_MS - int(uptime_s * 1000)
+        self.pace = Pace(uptime_s)
 
     def mono_ms(self) -> int:
-        return int(self._loop.time() * 1000 + 1e-6)
+        return int(self.pace.local(self._loop.true_time()) * 1000 + 1e-6)
 
     def wall_ms(self) -> int:
         return self._wall_ms + self.mono_ms()
@@ -76,7 +83,18 @@ class SimClock:
         return Instant(self.mono_ms(), self.wall_ms())
 
     def jump(self, ms: int) -> None:
+        """Moves the wall."""
+        self._tell("clock jumps", ms)
         self._wall_ms += ms
+
+    def run_at(self, rate: float) -> None:
+        """From now on a true second is `rate` seconds here; timers that are set keep their time."""
+        self._tell("clock runs at", rate)
+        self.pace.change(rate, self._loop.true_time())
+
+    def _tell(self, *event: object) -> None:
+        if self._note is not None:
+            self._note(*event)
 
 
 class SimOffload:
@@ -157,7 +175,7 @@ class SimProcess:
     ) -> None:
         self.world = ProcessWorld(host, number)
         self._host = host
-        self._life = Life(f"{host.name}/{number}")
+        self._life = Life(f"{host.name}/{number}", host.clock.pace)
         context = self._life.context()
         self.task = context.run(
             host.sim.loop.create_task, main(self.world), name=self._life.name, context=context
@@ -166,6 +184,22 @@ class SimProcess:
     @property
     def alive(self) -> bool:
         return self._life.alive and not self.task.done()
+
+    @property
+    def paused(self) -> bool:
+        return self._life.paused
+
+    def pause(self) -> None:
+        """As SIGSTOP: it does nothing, and its connections stay as they are."""
+        if self.alive and not self.paused:
+            self._host.sim.trace.add("pause", self._life.name)
+            self._host.sim.loop.pause(self._life)
+
+    def resume(self) -> None:
+        """As SIGCONT: all that came due meanwhile is done now."""
+        if self.paused:
+            self._host.sim.trace.add("resume", self._life.name)
+            self._host.sim.loop.resume(self._life)
 
     def kill(self) -> None:
         """As `kill -9`: the process is gone, what it wrote is still in the host's page cache."""
@@ -182,11 +216,13 @@ class SimProcess:
 class SimHost:
     """A machine: a name, a disk, a clock, and the processes on it."""
 
-    def __init__(self, sim: "SimWorld", name: str) -> None:
+    def __init__(self, sim: "SimWorld", name: str, uptime_s: float) -> None:
         self.sim = sim
         self.name = name
-        self.clock = SimClock(sim.loop)
-        self.volume = Volume(sim.rng.fork(f"{name}/disk"), sim.disk_faults, sim.noting(name))
+        note = sim.noting(name)
+        self.clock = SimClock(sim.loop, uptime_s, note)
+        self.disk_faults = replace(sim.disk_faults)
+        self.volume = Volume(sim.rng.fork(f"{name}/disk"), self.disk_faults, note)
         self._processes: list[SimProcess] = []
         self._started = 0
 
@@ -221,14 +257,16 @@ class SimWorld:
         self.loop = SimLoop()
         self.trace = Trace(self.loop)
         self.disk_faults = disk_faults or DiskFaults()
+        """How the disks of new hosts are; each has its own from then on."""
         self.network = Network(
             self.loop, self.rng.fork("net"), net_faults or NetFaults(), self.noting("net")
         )
         self._hosts: dict[str, SimHost] = {}
 
-    def host(self, name: str) -> SimHost:
+    def host(self, name: str, uptime_s: float = 0.0) -> SimHost:
+        """The host of this name; one that is new has run for so long when time begins."""
         if name not in self._hosts:
-            self._hosts[name] = SimHost(self, name)
+            self._hosts[name] = SimHost(self, name, uptime_s)
         return self._hosts[name]
 
     def noting(self, who: str) -> Callable[..., None]:
