@@ -301,6 +301,8 @@ class Node:
         self.replicas.apply(delta, image)
         if delta.configs or delta.features:
             configure(self)
+        if delta.partitions or delta.deleted:
+            self.txn_markers.metadata_changed()
         self.group_coordinators.topics_changed(_topics_of(delta, image))
 
     def on_lead(self, partition: Partition) -> None:
@@ -338,11 +340,18 @@ class Node:
 
 
 def _topics_of(delta: Delta, image: ClusterImage) -> Iterator[str]:
-    """Names of the topics that a change is about."""
+    """Names of the topics that were made, grew, went or have other replicas.
+
+    Who leads a partition and who is in sync is nothing to a group.
+    """
     for topic in delta.deleted.values():
         yield topic.name
-    for topic_id in delta.partitions:
-        if (known := image.topics_by_id.get(topic_id)) is not None:
+    for topic_id, before in delta.partitions.items():
+        known = image.topics_by_id.get(topic_id)
+        if known is not None and any(
+            partition is None or partition.replicas != known.partitions[index].replicas
+            for index, partition in before.items()
+        ):
             yield known.name
 
 

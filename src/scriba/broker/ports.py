@@ -110,3 +110,23 @@ class ControllerClient(Protocol):
 class ControllerAccess(Protocol):
     @property
     def controller(self) -> ControllerClient: ...
+
+
+class BrokerClient(Protocol):
+    """The other brokers of the cluster."""
+
+    async def call(
+        self,
+        broker_id: int,
+        request: Message,
+        version: int | None = None,
+        *,
+        purpose: str = "",
+        timeout_ms: int | None = None,
+    ) -> Any:
+        """A broker's response; ClientError where there is none."""
+
+
+class BrokerAccess(Protocol):
+    @property
+    def channels(self) -> BrokerClient: ...

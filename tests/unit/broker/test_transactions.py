@@ -23,6 +23,9 @@ from scriba.wire.messages.produce import (
     TopicProduceData,
 )
 from scriba.wire.messages.txn import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnTransaction,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
@@ -197,3 +200,23 @@ def test_transactions_are_listed_by_pattern(in_a_node: InANode) -> None:
         assert answer.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
     in_a_node(play)
+
+
+def test_partitions_for_several_transactions_are_asked_for_by_brokers_alone(
+    in_a_node: InANode,
+) -> None:
+    async def play(node: Node, world: ProcessWorld) -> None:
+        request = AddPartitionsToTxnRequest(
+            transactions=[AddPartitionsToTxnTransaction(transactional_id=TID)]
+        )
+        for port, code in ((9092, ErrorCode.NONE), (9094, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)):
+            peer = await Peer.connect(world.net, "127.0.0.1", port)
+            answer = await peer.call(request, 5, AddPartitionsToTxnResponse)
+            assert answer.error_code == code
+
+    in_a_node(
+        play,
+        listeners="PLAINTEXT://127.0.0.1:9092,CLIENTS://127.0.0.1:9094",
+        listener_security_protocol_map="PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT",
+        inter_broker_listener_name="PLAINTEXT",
+    )

@@ -1,10 +1,15 @@
 """Transaction markers: what a coordinator has decided, written into the partitions concerned.
 
 What a coordinator has decided is final, so its markers are written until each partition has one
-or is gone. Few markers are appended at once, in the step that committed the decision; many go a
-slice at a time. When all are covered by the high watermark the coordinator is told. If its shard is
-gone by then, nobody is told: whoever loads the decision from the log sends the markers again, and a
-marker that comes twice does no harm.
+or is gone. A partition that this broker leads gets its marker by a call: few at once, in the step
+that committed the decision; many in slices. For the others their leaders are asked by
+WriteTxnMarkers, one request at a time to each broker with all that has come up for it
+(`marker_routes`). Each partition is tried by itself: again after a while, or as soon as its leader
+has changed, however the rest of its transaction fares.
+
+When the high watermarks cover all of them the coordinator is told. If its shard is gone by then,
+nobody is told: whoever loads the decision from the log sends the markers again, and a marker that
+comes twice does no harm.
 """
 
 from __future__ import annotations
@@ -12,14 +17,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
+from scriba.broker.coordinators.marker_routes import (
+    NOBODY,
+    Batch,
+    Ending,
+    MarkerQueue,
+    Retry,
+    Route,
+    codes_of,
+    ready,
+    request_of,
+    route,
+    same_for_all,
+)
 from scriba.broker.partitions.ports import PartitionAccess
-from scriba.broker.ports import BackgroundTasks, EventLog, MetadataView, Timekeeping
+from scriba.broker.ports import (
+    BackgroundTasks,
+    BrokerAccess,
+    BrokerIdentity,
+    EventLog,
+    MetadataView,
+    Timekeeping,
+)
 from scriba.broker.request import Context, broker_context
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
+from scriba.peers.errors import BrokerError, ClientError
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
 from scriba.records.header import set_log_append_time
 from scriba.runtime.loop.pace import Pace
@@ -34,9 +61,15 @@ if TYPE_CHECKING:
 AT_ONCE: Final = 16
 """Markers of one transaction, and transactions, that are taken up in one go; what is more than that
 gives way in between."""
-FIRST_PAUSE_S: Final = 0.1
-LONGEST_PAUSE_S: Final = 2.0
+REMOTE_AT_ONCE: Final = 1_000
+"""Markers of one request to another broker."""
+FIRST_PAUSE_MS: Final = 25
+LONGEST_PAUSE_MS: Final = 2_000
+TOGETHER_MS: Final = 25
+"""Markers that are due within so long are tried again together."""
 MARKERS_VERSION: Final = 2
+PURPOSE: Final = "markers"
+"""The connection for them: the answer waits for high watermarks, and whatever shares it as well."""
 NOBODYS_MARKER: Final = "a marker needs a producer and its epoch"
 
 _ENDED_BY_OTHERS: Final = frozenset(
@@ -66,7 +99,15 @@ class MarkerTarget(PartitionAccess, Timekeeping, Protocol):
     def group_coordinators(self) -> MarkerReceiver: ...
 
 
-class MarkerHost(BackgroundTasks, EventLog, MarkerTarget, MetadataView, Protocol):
+class MarkerHost(
+    BackgroundTasks,
+    BrokerAccess,
+    BrokerIdentity,
+    EventLog,
+    MarkerTarget,
+    MetadataView,
+    Protocol,
+):
     @property
     def txn_coordinators(self) -> CoordinatorRuntime: ...
 
@@ -102,29 +143,41 @@ def append_marker(
 class TransactionMarkers:
     def __init__(self, node: MarkerHost) -> None:
         self._node = node
-        self._ending: dict[str, asyncio.Future[None]] = {}
-        """Transactional ids whose markers are being written; done when the next may begin."""
+        self._ending: dict[str, tuple[Ending, asyncio.Future[None]]] = {}
+        """By transactional id what is being ended, and what is done when the next may begin."""
         self._this_turn = 0
         """Transactions taken up in this turn of the loop."""
-        self._queue: deque[tuple[WriteMarkers, int, asyncio.Future[None]]] = deque()
+        self._queue: deque[Ending] = deque()
         self._worker: asyncio.Task[None] | None = None
+        self._remote: dict[int, MarkerQueue] = {}
+        """By broker, while there is something to tell it."""
+        self._later: list[Retry] = []
+        self._retrier: asyncio.Task[None] | None = None
+        self._moved = asyncio.Event()
+        """Set when it is worth looking whether a marker can be tried again before its time."""
         node.txn_coordinators.on_send = self.carry_out
 
-    # ---- markers ----
+    # ---- transactions ----
 
     def carry_out(self, send: WriteMarkers, epoch: int) -> None:
         """Writes the markers of a transaction, for the coordinator of this leader epoch."""
         loop = asyncio.get_running_loop()
-        ending: asyncio.Future[None] = loop.create_future()
-        self._ending[send.transactional_id] = ending
+        ending = Ending(send, epoch)
+        earlier = self._ending.get(send.transactional_id)
+        if earlier is not None:  # the shard was loaded again
+            self._over(earlier[0])
+        self._ending[send.transactional_id] = ending, loop.create_future()
         self._this_turn += 1
         if self._this_turn == 1:
             loop.call_soon(self._next_turn)
-        if self._this_turn <= AT_ONCE and not self._queue:
-            self._begin(send, epoch, ending)
+        few = len(send.partitions) <= AT_ONCE
+        if few and self._this_turn <= AT_ONCE and not self._queue:
+            for where in send.partitions:
+                self._write(ending, where)
+            self._complete_if_done(ending)
             return
         # A shard that was loaded may have thousands to end: they take their turn with the rest.
-        self._queue.append((send, epoch, ending))
+        self._queue.append(ending)
         if self._worker is None or self._worker.done():
             self._worker = self._node.tasks.spawn(self._work(), name="markers")
 
@@ -134,95 +187,31 @@ class TransactionMarkers:
     async def _work(self) -> None:
         pace = Pace(self._node.world.clock)
         while self._queue:
-            await pace()
-            send, epoch, ending = self._queue.popleft()
-            if self._is_current(send.partition, epoch):
-                self._begin(send, epoch, ending)
-            else:
-                self._over(send, ending)
+            ending = self._queue.popleft()
+            for where in ending.send.partitions:
+                await pace()
+                if not self._is_current(ending):
+                    self._over(ending)
+                    break
+                self._write(ending, where)
+            self._complete_if_done(ending)
 
-    def _begin(self, send: WriteMarkers, epoch: int, ending: asyncio.Future[None]) -> None:
-        if len(send.partitions) <= AT_ONCE:
-            waits, again = self._append(send, epoch, send.partitions)
-            if not waits and not again:
-                self._complete(send, ending)
-                return
-            work = self._see_through(send, epoch, again, waits, ending)
-        else:
-            work = self._see_through(send, epoch, send.partitions, [], ending)
-        self._node.tasks.spawn(work, name=f"markers of {send.transactional_id}")
-
-    def _append(
-        self, send: WriteMarkers, epoch: int, partitions: Iterable[TopicPartition]
-    ) -> tuple[list[Covered], list[TopicPartition]]:
-        """What has to be waited for, and what has to be tried again."""
-        waits: list[Covered] = []
-        again: list[TopicPartition] = []
-        marker = EndTxnMarker(send.commit, epoch)
-        producer = (send.producer_id, send.producer_epoch)
-        for where in partitions:
-            if self._is_gone(where):
-                continue
-            try:
-                covered = append_marker(
-                    self._node, where, producer, marker, send.transaction_version
-                )
-            except KafkaError as error:
-                if error.code not in _ENDED_BY_OTHERS:
-                    again.append(where)
-                if not error.retriable:
-                    about = f"{where[0]}-{where[1]}"
-                    self._node.note(EventKind.MARKER_REFUSED, about, str(error))
-                continue
-            if covered[0].value < covered[1]:
-                waits.append(covered)
-        return waits, again
-
-    def _is_gone(self, where: TopicPartition) -> bool:
-        topic = self._node.image.topics_by_name.get(where[0])
-        return topic is None or where[1] not in topic.partitions
-
-    async def _see_through(
-        self,
-        send: WriteMarkers,
-        epoch: int,
-        left: Sequence[TopicPartition],
-        waits: list[Covered],
-        ending: asyncio.Future[None],
-    ) -> None:
-        pace = Pace(self._node.world.clock)
-        pause_s = FIRST_PAUSE_S
-        unsure = list(send.partitions)
-        try:
-            while True:
-                again: list[TopicPartition] = []
-                for start in range(0, len(left), AT_ONCE):
-                    await pace()
-                    more, failed = self._append(send, epoch, left[start : start + AT_ONCE])
-                    waits += more
-                    again += failed
-                if not await _reached(waits):
-                    again = unsure  # a partition moved or failed: its marker may be lost
-                if not again:
-                    self._complete(send, ending)
-                    return
-                left, waits = again, []
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-                if not self._is_current(send.partition, epoch):
-                    return
-        finally:
-            self._over(send, ending)
-
-    def _is_current(self, index: int, epoch: int) -> bool:
-        partition = self._node.replicas.get(self._node.txn_coordinators.topic, index)
+    def _is_current(self, ending: Ending) -> bool:
+        """Whether the coordinator that asked still leads."""
+        if ending.over:
+            return False
+        topic = self._node.txn_coordinators.topic
+        partition = self._node.replicas.get(topic, ending.send.partition)
         return (
             partition is not None
             and partition.leader is not None
-            and partition.leader_epoch == epoch
+            and partition.leader_epoch == ending.epoch
         )
 
-    def _complete(self, send: WriteMarkers, ending: asyncio.Future[None]) -> None:
+    def _complete_if_done(self, ending: Ending) -> None:
+        if ending.over or ending.left:
+            return
+        send = ending.send
         done = MarkersWritten(
             transactional_id=send.transactional_id,
             producer_id=send.producer_id,
@@ -236,36 +225,169 @@ class TransactionMarkers:
         else:
             if not isinstance(answer, Message):
                 self._node.tasks.spawn(_heard(answer), name="completed transaction")
-        self._over(send, ending)
+        self._over(ending)
 
-    def _over(self, send: WriteMarkers, ending: asyncio.Future[None]) -> None:
-        if self._ending.get(send.transactional_id) is ending:
-            del self._ending[send.transactional_id]
-        if not ending.done():
-            ending.set_result(None)
+    def _over(self, ending: Ending) -> None:
+        ending.over = True
+        tid = ending.send.transactional_id
+        known = self._ending.get(tid)
+        if known is not None and known[0] is ending:
+            del self._ending[tid]
+            if not known[1].done():
+                known[1].set_result(None)
 
     def _context(self) -> Context:
         now_ms = self._node.world.clock.mono_ms()
         return broker_context(ApiKey.WRITE_TXN_MARKERS, MARKERS_VERSION, now_ms)
 
-    async def ended(self, transactional_id: str, longest_ms: int) -> None:
+    async def ended(self, transactional_id: str, longest_ms: float) -> None:
         """Returns when the markers are written, or it has taken so long."""
         ending = self._ending.get(transactional_id)
         if ending is None:
             await asyncio.sleep(longest_ms / 1000)
         else:
-            await asyncio.wait([ending], timeout=longest_ms / 1000)
+            await asyncio.wait([ending[1]], timeout=longest_ms / 1000)
 
+    # ---- one partition of one transaction ----
 
-async def _reached(waits: list[Covered]) -> bool:
-    results = await asyncio.gather(
-        *(watermark.reach(end) for watermark, end in waits), return_exceptions=True
-    )
-    failures = [result for result in results if isinstance(result, BaseException)]
-    for failure in failures:
-        if not isinstance(failure, KafkaError):
+    def _write(self, ending: Ending, where: TopicPartition) -> None:
+        """Has the marker written by whoever leads the partition; by a call where that is us."""
+        leader = route(self._node.image, where)
+        if leader is None:
+            del ending.left[where]  # the partition is gone, and with it what was open there
+        elif leader.broker_id == self._node.id:
+            self._append(ending, where, leader)
+        elif leader.broker_id == NOBODY:
+            self._again(ending, where, leader)
+        else:
+            self._ask(leader.broker_id, ending, where)
+
+    def _append(self, ending: Ending, where: TopicPartition, leader: Route) -> None:
+        send = ending.send
+        try:
+            watermark, end = append_marker(
+                self._node,
+                where,
+                (send.producer_id, send.producer_epoch),
+                EndTxnMarker(send.commit, ending.epoch),
+                send.transaction_version,
+            )
+        except KafkaError as error:
+            self._judge(ending, where, error.code, error.message, leader)
+            return
+        if watermark.value >= end:
+            del ending.left[where]
+        else:
+            covered = watermark.reach(end)
+            covered.add_done_callback(partial(self._covered, ending, where, leader))
+
+    def _covered(
+        self, ending: Ending, where: TopicPartition, leader: Route, done: asyncio.Future[None]
+    ) -> None:
+        if done.cancelled() or ending.over:
+            return
+        failure = done.exception()
+        if failure is not None and not isinstance(failure, KafkaError):
             raise failure
-    return not failures
+        # A partition that moved or failed may have lost its marker.
+        code = ErrorCode.NONE if failure is None else failure.code
+        self._judge(ending, where, code, "", leader)
+        self._complete_if_done(ending)
+
+    def _judge(
+        self, ending: Ending, where: TopicPartition, code: ErrorCode, text: str, tried: Route | None
+    ) -> None:
+        """A partition has its marker, or has no need of one, or is tried again."""
+        if ending.over or where not in ending.left:
+            return
+        if code is not ErrorCode.NONE and not code.retriable:
+            about = f"{where[0]}-{where[1]}"
+            self._node.note(EventKind.MARKER_REFUSED, about, text or code.text)
+        if code is ErrorCode.NONE or code in _ENDED_BY_OTHERS:
+            del ending.left[where]
+        else:
+            self._again(ending, where, tried)
+
+    # ---- partitions of other brokers ----
+
+    def _ask(self, broker_id: int, ending: Ending, where: TopicPartition) -> None:
+        queue = self._remote.get(broker_id)
+        if queue is None:
+            queue = self._remote[broker_id] = MarkerQueue()
+            work = self._send_to(broker_id, queue)
+            self._node.tasks.spawn(work, name=f"markers for broker {broker_id}")
+        queue.add(ending, where)
+
+    async def _send_to(self, broker_id: int, queue: MarkerQueue) -> None:
+        """All that comes up for a broker while it is asked goes with the next request."""
+        pace = Pace(self._node.world.clock)
+        while waiting := queue.take(REMOTE_AT_ONCE):
+            batch = self._still_led(broker_id, waiting)
+            results = await self._markers_of(broker_id, batch) if batch else ()
+            for ending, where, code in results:
+                await pace()
+                text = f"broker {broker_id}: {code.text}"
+                self._judge(ending, where, code, text, batch[ending][where])
+            for ending in batch:
+                self._complete_if_done(ending)
+        del self._remote[broker_id]
+
+    def _still_led(self, broker_id: int, waiting: Iterable[tuple[Ending, TopicPartition]]) -> Batch:
+        """What the broker is asked for; a partition that moved meanwhile goes to its new leader."""
+        batch: Batch = {}
+        for ending, where in waiting:
+            leader = route(self._node.image, where)
+            if leader is not None and leader.broker_id == broker_id:
+                batch.setdefault(ending, {})[where] = leader
+            else:
+                self._write(ending, where)
+                self._complete_if_done(ending)
+        return batch
+
+    async def _markers_of(
+        self, broker_id: int, batch: Batch
+    ) -> Iterator[tuple[Ending, TopicPartition, ErrorCode]]:
+        try:
+            response = await self._node.channels.call(broker_id, request_of(batch), purpose=PURPOSE)
+        except ClientError as error:
+            code = error.code if isinstance(error, BrokerError) else ErrorCode.NETWORK_EXCEPTION
+            return same_for_all(batch, code)
+        return codes_of(batch, response)
+
+    # ---- trying again ----
+
+    def metadata_changed(self) -> None:
+        """A partition may have another leader, who is asked without delay."""
+        self._moved.set()
+
+    def _again(self, ending: Ending, where: TopicPartition, tried: Route | None) -> None:
+        tries = ending.left[where]
+        ending.left[where] = tries + 1
+        pause_ms = min(FIRST_PAUSE_MS << min(tries, 8), LONGEST_PAUSE_MS)
+        due_ms = self._node.world.clock.mono_ms() + pause_ms
+        self._later.append(Retry(ending, where, due_ms + -due_ms % TOGETHER_MS, tried))
+        if self._retrier is None or self._retrier.done():
+            self._retrier = self._node.tasks.spawn(self._retry(), name="markers tried again")
+        else:
+            self._moved.set()  # it may sleep for longer than this one is to wait
+
+    async def _retry(self) -> None:
+        clock = self._node.world.clock
+        pace = Pace(clock)
+        while self._later:
+            due_ms = min(retry.due_ms for retry in self._later)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0, due_ms - clock.mono_ms()) / 1000):
+                    await self._moved.wait()
+            self._moved.clear()
+            now, self._later = ready(self._later, self._node.image, clock.mono_ms())
+            for ending, where, _, _ in now:
+                await pace()
+                if not self._is_current(ending):
+                    self._over(ending)
+                    continue
+                self._write(ending, where)
+                self._complete_if_done(ending)
 
 
 async def _heard(answer: Awaitable[Message]) -> None:

@@ -65,7 +65,9 @@ def add_partitions_to_txn(
     node: TransactionHandling, ctx: Context, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse | Deferred[AddPartitionsToTxnResponse]:
     if ctx.version >= FIRST_FROM_BROKERS:
-        if not node.access.allowed(ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME):
+        if ctx.listener != node.settings.inter_broker_listener or not node.access.allowed(
+            ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
+        ):
             raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return Deferred(_add_to_several(node, ctx, request.transactions))
     asked = AddPartitionsToTxnTransaction(
@@ -88,13 +90,21 @@ async def _add_later(adding: Awaitable[AddPartitionsToTxnResult]) -> AddPartitio
 async def _add_to_several(
     node: TransactionHandling, ctx: Context, asked: list[AddPartitionsToTxnTransaction]
 ) -> AddPartitionsToTxnResponse:
-    results = []
+    """All are begun before any is waited for: they are replicated together."""
+    begun: list[AddPartitionsToTxnResult | asyncio.Future[AddPartitionsToTxnResult]] = []
     pace = Pace(node.world.clock)
     for each in asked:
         await pace()
         result = _add_to_one(node, ctx, each)
-        results.append(result if isinstance(result, AddPartitionsToTxnResult) else await result)
-    return AddPartitionsToTxnResponse(results_by_transaction=results)
+        if isinstance(result, AddPartitionsToTxnResult):
+            begun.append(result)
+        else:
+            begun.append(asyncio.ensure_future(result))
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            each if isinstance(each, AddPartitionsToTxnResult) else await each for each in begun
+        ]
+    )
 
 
 def _add_to_one(
@@ -327,7 +337,8 @@ async def _await_markers(
 ) -> WriteTxnMarkersResponse:
     reached = [watermark.reach(end) for _, _, (watermark, end) in waits]
     if reached:
-        await asyncio.wait(reached, timeout=node.settings.request_timeout_ms / 1000)
+        # A coordinator waits for an answer for as long as a request may take: it gets it sooner.
+        await asyncio.wait(reached, timeout=node.settings.request_timeout_ms / 2000)
     for (producer_id, where, _), future in zip(waits, reached, strict=True):
         if not future.done():
             future.cancel()
@@ -437,7 +448,12 @@ async def _list(
         unknown_state_filters=[name for name in request.state_filters if name not in BY_LABEL]
     )
     for index in node.txn_coordinators.partitions_led():
-        part = await node.txn_coordinators.ask_partition(index, request, ctx)
+        try:
+            part = await node.txn_coordinators.ask_partition(index, request, ctx)
+        except KafkaError as error:
+            if error.code is ErrorCode.NOT_COORDINATOR:
+                continue  # it has moved, and its new coordinator lists what it has
+            raise
         assert isinstance(part, ListTransactionsResponse)
         merged.transaction_states += part.transaction_states
     names = [state.transactional_id for state in merged.transaction_states]
