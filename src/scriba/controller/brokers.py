@@ -2,15 +2,18 @@
 
 A broker is FENCED (registered, takes no part), UNFENCED, or in CONTROLLED_SHUTDOWN (its leaderships
 move away first). The heartbeat asks for a state, the answer says which it is in. A broker that is
-silent for the session timeout is fenced. One that registers under a new incarnation loses what the
-old one led until it is unfenced, for nobody knows what the crash left of it.
+silent for the session timeout is fenced, one that is proven dead at once.
+
+A broker that registers under a new incarnation loses what the old one led until it is unfenced. It
+names the epoch under which it shut down cleanly: where that is not the one the cluster knows, what
+the crash left of its logs is unknown, and it is no longer eligible to lead anything (KIP-966).
 """
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from scriba.controller.elections import leads_any, partitions, update_leaders
-from scriba.controller.image import METADATA_VERSION, NO_LEADER, BrokerImage
+from scriba.controller.elections import update_leaders
+from scriba.controller.image import ELIGIBLE_VERSION, METADATA_VERSION, BrokerImage
 from scriba.controller.state import Result, Session, State, fail
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
@@ -59,12 +62,8 @@ def register_broker(
         )
     known = state.image.brokers.get(request.broker_id)
     same = known is not None and known.incarnation_id == request.incarnation_id
-    if known and not same and state.session_is_valid(known, now.mono_ms):
-        fail(
-            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-            f"a live broker holds the id {known.id}; give this one another node.id or, if it has "
-            f"restarted, try again after {state.settings.broker_session_timeout_ms} ms",
-        )
+    if known and not same:
+        _refuse_living(state, known, request, now)
     if request.is_migrating_zk_broker:
         fail(
             ErrorCode.BROKER_ID_NOT_REGISTERED,
@@ -100,12 +99,40 @@ def register_broker(
     else:
         state.sessions.pop(request.broker_id, None)
     response = BrokerRegistrationResponse(broker_epoch=record.broker_epoch)
-    return Result(_registration(state, record, same), response, atomic=False)
+    clean = known is not None and known.epoch == request.previous_broker_epoch
+    return Result(_registration(state, record, same, clean), response, atomic=False)
 
 
-def _registration(state: State, record: RegisterBrokerRecord, same: bool) -> Iterator[Message]:
-    if not same:
-        yield from _without(state, record.broker_id)
+def _refuse_living(
+    state: State, known: BrokerImage, request: BrokerRegistrationRequest, now: Instant
+) -> None:
+    """Only one broker may have an id; a new incarnation of it need not wait for a dead one.
+
+    A process holds its log directories for as long as it lives. So whoever registers with the same
+    directories comes after the other, if that is not in contact any more.
+    """
+    if not state.session_is_valid(known, now.mono_ms):
+        return
+    same_directories = not set(known.directories).isdisjoint(request.log_dirs)
+    if same_directories and not state.sessions[known.id].in_contact:
+        return
+    fail(
+        ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+        f"a live broker holds the id {known.id}; give this one another node.id or, if it has "
+        f"restarted, try again after {state.settings.broker_session_timeout_ms} ms",
+    )
+
+
+def _registration(
+    state: State, record: RegisterBrokerRecord, same: bool, clean: bool
+) -> Iterator[Message]:
+    """A new incarnation is out of everything first, and eligible for nothing after a crash."""
+    broker_id = record.broker_id
+    if not same and not clean and state.image.features.get(ELIGIBLE_VERSION):
+        trusted = state.partitions.trusted(state.image, broker_id)
+        yield from update_leaders(state, trusted, untrusted=broker_id)
+    elif not same:
+        yield from _without(state, (broker_id,))
     yield record
 
 
@@ -179,14 +206,19 @@ def heartbeat(state: State, request: BrokerHeartbeatRequest, version: int, now: 
     broker = state.check_broker_epoch(request.broker_id, request.broker_epoch)
     session = state.sessions.setdefault(broker.id, Session(now.mono_ms))
     session.last_contact = now.mono_ms
-    session.metadata_offset = request.current_metadata_offset
+    session.in_contact = True
+    session.metadata_offset = max(session.metadata_offset, request.current_metadata_offset)
     before, after = _next_standing(state, broker, session, request)
     response = BrokerHeartbeatResponse(
         is_caught_up=request.current_metadata_offset >= broker.registered_at,
         is_fenced=after in (Standing.FENCED, Standing.SHUTDOWN_NOW),
         should_shut_down=after is Standing.SHUTDOWN_NOW,
     )
-    if after is before and not _directories_changed(broker, request):
+    if (
+        after is before
+        and not _directories_changed(broker, request)
+        and not (after is Standing.CONTROLLED_SHUTDOWN and state.partitions.leads(broker.id))
+    ):
         return Result([], response)
     return Result(_heartbeat(state, broker, before, after, request), response, atomic=False)
 
@@ -205,24 +237,25 @@ def _heartbeat(
     after: Standing,
     request: BrokerHeartbeatRequest,
 ) -> Iterator[Message]:
-    if after is not before:
+    if after is Standing.CONTROLLED_SHUTDOWN:
+        # Again where it still leads: another controller may have stopped half-way.
+        yield from _controlled_shutdown(state, broker)
+    elif after is not before:
         match after:
             case Standing.FENCED | Standing.SHUTDOWN_NOW:
-                yield from fence(state, broker)
+                yield from fence(state, (broker,))
             case Standing.UNFENCED:
                 yield _change(broker, fenced=UNFENCE)
-                leaderless = (p for p in partitions(state) if p[2].leader == NO_LEADER)
+                leaderless = state.partitions.leaderless(state.image)
                 yield from update_leaders(state, leaderless, including=broker.id)
-            case Standing.CONTROLLED_SHUTDOWN:
-                yield from _controlled_shutdown(state, broker)
     offline = set(request.offline_log_dirs).intersection(broker.directories)
     if offline:
         lost = (
             p
-            for p in partitions(state)
-            if broker.id in p[2].isr and p[2].directory(broker.id) in offline
+            for p in state.partitions.in_sync(state.image, (broker.id,))
+            if p[2].directory(broker.id) in offline
         )
-        yield from update_leaders(state, lost, without=broker.id)
+        yield from update_leaders(state, lost, without=(broker.id,))
         yield _change(broker, log_dirs=[d for d in broker.directories if d not in offline])
     cordoned = request.cordoned_log_dirs
     if cordoned is not None and set(cordoned) != set(broker.cordoned_directories):
@@ -230,9 +263,11 @@ def _heartbeat(
 
 
 def _controlled_shutdown(state: State, broker: BrokerImage) -> Iterator[Message]:
-    offset = state.image.end_offset
-    yield _change(broker, in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN)
-    for record in _without(state, broker.id):
+    offset = state.image.last_offset
+    if not broker.in_controlled_shutdown:
+        offset += 1
+        yield _change(broker, in_controlled_shutdown=IN_CONTROLLED_SHUTDOWN)
+    for record in _without(state, (broker.id,)):
         offset += 1
         yield record
     # The others must have read this far, and so fetch from the new leaders, before it may leave.
@@ -244,7 +279,7 @@ def _next_standing(
 ) -> tuple[Standing, Standing]:
     if broker.in_controlled_shutdown and not broker.fenced:
         before = Standing.CONTROLLED_SHUTDOWN
-        if leads_any(state, broker.id) or not _others_have_seen(state, broker.id, session):
+        if state.partitions.leads(broker.id) or not _others_have_seen(state, broker.id, session):
             return before, before
         return before, Standing.SHUTDOWN_NOW
     if broker.fenced:
@@ -255,7 +290,7 @@ def _next_standing(
         return before, Standing.UNFENCED if caught_up and not request.want_fence else before
     before = Standing.UNFENCED
     if request.want_shut_down:
-        moving = not request.want_fence and leads_any(state, broker.id)
+        moving = not request.want_fence and state.partitions.leads(broker.id)
         return before, Standing.CONTROLLED_SHUTDOWN if moving else Standing.SHUTDOWN_NOW
     return before, Standing.FENCED if request.want_fence else before
 
@@ -268,16 +303,20 @@ def _others_have_seen(state: State, broker_id: int, leaving: Session) -> bool:
     )
 
 
-def fence(state: State, broker: BrokerImage) -> Iterator[Message]:
-    """Takes the broker out of everything it is part of, then marks it."""
-    yield from _without(state, broker.id)
-    if not broker.fenced:
-        yield _change(broker, fenced=FENCE)
+def fence(state: State, brokers: Sequence[BrokerImage]) -> Iterator[Message]:
+    """Takes brokers out of everything they are part of, then marks them.
+
+    All at once: a partition that loses several replicas gets one election among those that stay.
+    """
+    yield from _without(state, [broker.id for broker in brokers])
+    for broker in brokers:
+        if not broker.fenced:
+            yield _change(broker, fenced=FENCE)
 
 
-def _without(state: State, broker_id: int) -> Iterator[Message]:
-    inside = (p for p in partitions(state) if broker_id in p[2].isr)
-    yield from update_leaders(state, inside, without=broker_id)
+def _without(state: State, brokers: Sequence[int]) -> Iterator[Message]:
+    inside = state.partitions.in_sync(state.image, brokers)
+    yield from update_leaders(state, inside, without=brokers)
 
 
 def _change(
@@ -309,22 +348,17 @@ def unregister_broker(
         )
 
     def records() -> Iterator[Message]:
-        yield from _without(state, broker.id)
+        trusted = state.partitions.trusted(state.image, broker.id)
+        yield from update_leaders(state, trusted, untrusted=broker.id)
         yield UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch)
 
     return Result(records(), UnregisterBrokerResponse(), atomic=False)
 
 
-def stale_broker(state: State, now: Instant) -> BrokerImage | None:
-    """The unfenced broker that has been silent longest, if that is too long.
-
-    Not all of them: what its fencing changes must be in the image when the next one is judged.
-    """
-    timeout = state.settings.broker_session_timeout_ms
-    worst: BrokerImage | None = None
-    oldest = now.mono_ms - timeout
-    for broker in state.image.brokers.values():
-        session = state.sessions.get(broker.id)
-        if session and not broker.fenced and session.last_contact <= oldest:
-            worst, oldest = broker, session.last_contact
-    return worst
+def silent_brokers(state: State, now: Instant) -> list[BrokerImage]:
+    """The unfenced brokers that nobody has heard of for the session timeout, or who are dead."""
+    return [
+        broker
+        for broker in state.image.brokers.values()
+        if not broker.fenced and not state.session_is_valid(broker, now.mono_ms)
+    ]

@@ -1,22 +1,33 @@
 """Who leads a partition, and the records that say so.
 
-A new leader comes from the in-sync replicas that are active; one from outside them only by an
-unclean election, which is then the whole in-sync set and marked as recovering (KIP-704). The
-in-sync set is never emptied: the last replica stays in it, so that it is known who may come back.
+A new leader comes from the in-sync replicas that are active. Where the cluster keeps eligible
+leader replicas (KIP-966), the in-sync set may become empty, and those that left it while it was
+below `min.insync.replicas` may lead as well: no record was acknowledged without them, for below
+that size the high watermark stands still. A broker that restarted uncleanly may have lost what was
+not on its disk, so it is struck from both sets. Where that leaves nobody, the last known leader is
+elected when it returns.
+
+That one, and one that was neither in sync nor eligible (`unclean.leader.election.enable`, or an
+administrator's wish), may lack acknowledged records: it is then the whole in-sync set and marked as
+recovering (KIP-704), which is how everybody can tell.
+
+A cluster without eligible replicas never empties an in-sync set: the last replica stays in it, so
+that it is known who may come back.
 """
 
 import enum
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final, NamedTuple
 
 from scriba.controller.image import (
+    ELIGIBLE_VERSION,
     NO_CHANGE,
     NO_LEADER,
     RECOVERING,
     TOPIC,
     PartitionImage,
-    TopicImage,
 )
+from scriba.controller.indexes import Chosen
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
@@ -33,11 +44,48 @@ from scriba.wire.schema import Message
 PREFERRED_ELECTION: Final = 0
 UNCLEAN_ELECTION: Final = 1
 
+MIN_ISR: Final = "min.insync.replicas"
+UNCLEAN: Final = "unclean.leader.election.enable"
+
 
 class Election(enum.Enum):
     PREFERRED = "the first replica, if it is in sync"
-    ONLINE = "any in-sync replica, the present leader first"
-    UNCLEAN = "any replica that is alive, if no in-sync one is"
+    ONLINE = "any in-sync or eligible replica, the present leader first"
+    UNCLEAN = "any replica that is alive, if no in-sync or eligible one is"
+
+
+class Rules(NamedTuple):
+    """What a topic's settings and the cluster's features say about elections."""
+
+    eligible: bool
+    """Whether there are eligible leader replicas."""
+    min_isr: int
+    unclean: bool
+
+    @property
+    def election(self) -> Election:
+        return Election.UNCLEAN if self.unclean else Election.ONLINE
+
+
+def rules(state: State, topic: str) -> Rules:
+    settings, own = state.settings, state.image.config(TOPIC, topic)
+    table = TopicSettings.table
+    return Rules(
+        bool(state.image.features.get(ELIGIBLE_VERSION)),
+        table[MIN_ISR].parse(own[MIN_ISR]) if MIN_ISR in own else settings.min_insync_replicas,
+        table[UNCLEAN].parse(own[UNCLEAN])
+        if UNCLEAN in own
+        else settings.unclean_leader_election_enable,
+    )
+
+
+class _Standing(NamedTuple):
+    """Who may lead, and who does."""
+
+    leader: int
+    isr: tuple[int, ...]
+    eligible: tuple[int, ...]
+    unclean: bool
 
 
 def change(
@@ -45,72 +93,121 @@ def change(
     index: int,
     partition: PartitionImage,
     acceptable: Callable[[int], bool],
+    rules: Rules,
     *,
-    election: Election = Election.ONLINE,
+    election: Election | None = None,
     isr: tuple[int, ...] | None = None,
+    untrusted: int = NO_LEADER,
     leader_recovery_state: int | None = None,
     directories: tuple[bytes, ...] | None = None,
 ) -> PartitionChangeRecord | None:
-    """The record that brings the partition to the wanted state, or None when it is there."""
-    wanted_isr = partition.isr if isr is None else isr
-    leader, unclean = _elect(partition, wanted_isr, acceptable, election)
+    """The record that brings the partition to the wanted state, or None when it is there.
+
+    `untrusted` is a broker that may have lost records in a crash. The election is that of the rules
+    where no other is given.
+    """
+    wanted = partition.isr if isr is None else isr
+    now = _elect(partition, wanted, untrusted, acceptable, rules, election or rules.election)
     record = PartitionChangeRecord(topic_id=topic_id, partition_id=index)
-    if leader != partition.leader:
-        record.leader = leader
-    if unclean:
-        wanted_isr = (leader,)
-        if partition.leader_recovery_state != RECOVERING:
-            record.leader_recovery_state = RECOVERING
-    if wanted_isr and wanted_isr != partition.isr:
-        record.isr = list(wanted_isr)
+    if now.leader != partition.leader:
+        record.leader = now.leader
+    if now.unclean:
+        leader_recovery_state = RECOVERING
+    if now.isr != partition.isr:
+        record.isr = list(now.isr)
+    if now.eligible != partition.eligible_leader_replicas:
+        record.eligible_leader_replicas = list(now.eligible)
+    last_known = _last_known(partition, now, rules)
+    if last_known != partition.last_known_elr:
+        record.last_known_elr = list(last_known)
     if leader_recovery_state not in (None, partition.leader_recovery_state):
         record.leader_recovery_state = leader_recovery_state
     if directories not in (None, partition.directories):
         record.directories = list(directories)
-    unchanged = (
+    return None if _is_empty(record) else record
+
+
+def _is_empty(record: PartitionChangeRecord) -> bool:
+    return (
         record.leader == NO_CHANGE
         and record.isr is None
+        and record.eligible_leader_replicas is None
+        and record.last_known_elr is None
         and record.leader_recovery_state < 0
         and record.directories is None
     )
-    return None if unchanged else record
 
 
 def _elect(
     partition: PartitionImage,
     isr: tuple[int, ...],
+    untrusted: int,
     acceptable: Callable[[int], bool],
+    rules: Rules,
     election: Election,
-) -> tuple[int, bool]:
-    """The leader to be, and whether choosing it may lose records."""
+) -> _Standing:
+    eligible = _eligible(partition, isr, untrusted, rules)
     candidates = [partition.leader, *partition.replicas]
     if election is Election.PREFERRED:
         candidates.insert(0, partition.replicas[0])
     for broker in candidates:
-        if broker in isr and acceptable(broker):
-            return broker, False
+        if broker in (isr or eligible) and acceptable(broker):
+            if not isr:
+                isr = (broker,)
+            return _Standing(broker, isr, _eligible(partition, isr, untrusted, rules), False)
+    if not isr and not eligible and rules.eligible and len(partition.last_known_elr) == 1:
+        last = partition.last_known_elr[0]
+        if last in partition.replicas and acceptable(last):
+            return _Standing(last, (last,), (), True)
     if election is Election.UNCLEAN:
         for broker in partition.replicas:
             if acceptable(broker):
-                return broker, True
-    return NO_LEADER, False
+                return _Standing(broker, (broker,), (), True)
+    if not isr and not rules.eligible:
+        isr = partition.isr
+    return _Standing(NO_LEADER, isr, eligible, False)
+
+
+def _eligible(
+    partition: PartitionImage, isr: tuple[int, ...], untrusted: int, rules: Rules
+) -> tuple[int, ...]:
+    """Who may lead beside the in-sync set. None once that is large enough to move on alone."""
+    if not rules.eligible or len(isr) >= min(rules.min_isr, len(partition.replicas)):
+        return ()
+    trusted = (*partition.isr, *partition.eligible_leader_replicas)
+    return tuple(
+        broker
+        for broker in partition.replicas
+        if broker in trusted and broker not in isr and broker != untrusted
+    )
+
+
+def _last_known(partition: PartitionImage, now: _Standing, rules: Rules) -> tuple[int, ...]:
+    """Who led last, for as long as nobody does and no in-sync replica is awaited."""
+    if not rules.eligible or now.leader != NO_LEADER:
+        return ()
+    if now.isr:
+        return partition.last_known_elr
+    if partition.leader != NO_LEADER:
+        return (partition.leader,)
+    return partition.last_known_elr or partition.isr[:1]
 
 
 def acceptor(
     state: State,
     partition: PartitionImage,
     *,
-    without: int = NO_LEADER,
+    without: Collection[int] = (),
     including: int = NO_LEADER,
 ) -> Callable[[int], bool]:
     """Whether a broker may lead: active, and its replica's directory online.
 
-    `without` and `including` speak of a broker whose fencing or unfencing is in the making, when
+    `without` and `including` speak of brokers whose fencing or unfencing is in the making, when
     the image does not show it yet.
     """
 
     def acceptable(broker_id: int) -> bool:
-        if broker_id == without:
+        if broker_id in without:
             return False
         broker = state.image.brokers.get(broker_id)
         if broker is None or not (broker.active or broker_id == including):
@@ -120,41 +217,31 @@ def acceptor(
     return acceptable
 
 
-def unclean_allowed(state: State, topic: str) -> bool:
-    overrides = state.image.config(TOPIC, topic)
-    return TopicSettings.resolve(overrides, state.settings).unclean_leader_election_enable
-
-
-def partitions(state: State) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
-    """Every partition, robust against replays between two of them."""
-    for topic in list(state.image.topics_by_id.values()):
-        for index, partition in topic.partitions.items():
-            yield topic, index, partition
-
-
-def leads_any(state: State, broker_id: int) -> bool:
-    return any(partition.leader == broker_id for _, _, partition in partitions(state))
-
-
 def update_leaders(
     state: State,
-    chosen: Iterable[tuple[TopicImage, int, PartitionImage]],
+    chosen: Iterable[Chosen],
     *,
-    without: int = NO_LEADER,
+    without: Collection[int] = (),
     including: int = NO_LEADER,
+    untrusted: int = NO_LEADER,
 ) -> Iterator[Message]:
-    """Takes `without` out of the given partitions, or lets `including` lead those it may."""
-    unclean: dict[str, bool] = {}
+    """Takes brokers out of the given partitions, or lets `including` lead those it may.
+
+    `untrusted` goes out as well, and is not eligible afterwards.
+    """
+    known: dict[str, Rules] = {}
+    gone = {*without, untrusted}
     for topic, index, partition in chosen:
-        if topic.name not in unclean:
-            unclean[topic.name] = unclean_allowed(state, topic.name)
+        if topic.name not in known:
+            known[topic.name] = rules(state, topic.name)
         record = change(
             topic.id,
             index,
             partition,
-            acceptor(state, partition, without=without, including=including),
-            election=Election.UNCLEAN if unclean[topic.name] else Election.ONLINE,
-            isr=tuple(broker for broker in partition.isr if broker != without),
+            acceptor(state, partition, without=gone, including=including),
+            known[topic.name],
+            isr=tuple(broker for broker in partition.isr if broker not in gone),
+            untrusted=untrusted,
         )
         if record is not None:
             yield record
@@ -210,6 +297,7 @@ def _election(
         index,
         partition,
         acceptor(state, partition),
+        rules(state, name),
         election=Election.PREFERRED if preferred else Election.UNCLEAN,
     )
     if record is not None:

@@ -7,7 +7,7 @@ leader that was replaced, or that decides on an old view, changes nothing (KIP-4
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from scriba.controller.elections import Election, acceptor, change, unclean_allowed
+from scriba.controller.elections import Rules, acceptor, change, rules
 from scriba.controller.image import NO_CHANGE, RECOVERED, RECOVERING, PartitionImage, changed
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode
@@ -49,7 +49,7 @@ def _alter(
         answers = AlterPartitionResponseTopicData(topic_id=asked.topic_id)
         response.topics.append(answers)
         topic = state.image.topics_by_id.get(asked.topic_id)
-        unclean = topic is not None and unclean_allowed(state, topic.name)
+        of_topic = rules(state, topic.name if topic else "")
         for wanted in asked.partitions:
             answer = AlterPartitionResponsePartitionData(partition_index=wanted.partition_index)
             answers.partitions.append(answer)
@@ -67,7 +67,7 @@ def _alter(
                 wanted.partition_index,
                 partition,
                 acceptor(state, partition),
-                election=Election.UNCLEAN if unclean else Election.ONLINE,
+                of_topic,
                 isr=tuple(member.broker_id for member in members),
                 leader_recovery_state=wanted.leader_recovery_state,
             )
@@ -163,6 +163,7 @@ def _assign(
             answers = AssignReplicasToDirsResponseTopicData(topic_id=asked.topic_id)
             topics.topics.append(answers)
             topic = state.image.topics_by_id.get(asked.topic_id)
+            of_topic = rules(state, topic.name if topic else "")
             for wanted in asked.partitions:
                 index = wanted.partition_index
                 answer = AssignReplicasToDirsResponsePartitionData(partition_index=index)
@@ -175,7 +176,9 @@ def _assign(
                 elif broker_id not in partition.replicas:
                     answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
                 else:
-                    record = _assigned(state, topic.id, index, partition, broker_id, directory.id)
+                    record = _assigned(
+                        state, topic.id, index, partition, of_topic, broker_id, directory.id
+                    )
                     if record is not None:
                         yield record
 
@@ -185,13 +188,26 @@ def _assigned(
     topic_id: bytes,
     index: int,
     partition: PartitionImage,
+    rules: Rules,
     broker_id: int,
     directory: bytes,
 ) -> Message | None:
+    """A replica that lies in a directory which failed meanwhile is out of the in-sync set."""
     where = list(partition.directories)
     where[partition.replicas.index(broker_id)] = directory
     moved = partition._replace(directories=tuple(where))
-    return change(topic_id, index, partition, acceptor(state, moved), directories=moved.directories)
+    isr = partition.isr
+    if not state.image.brokers[broker_id].holds(directory):
+        isr = tuple(broker for broker in isr if broker != broker_id)
+    return change(
+        topic_id,
+        index,
+        partition,
+        acceptor(state, moved),
+        rules,
+        isr=isr,
+        directories=moved.directories,
+    )
 
 
 def allocate_producer_ids(

@@ -10,11 +10,11 @@ Never: answer from uncommitted state, let a request of an earlier broker incarna
 anything, write a record that the image cannot fold.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from scriba.controller import brokers, configs, elections, features, isr, reassignments, topics
-from scriba.controller.image import BROKER, ClusterImage, Delta
+from scriba.controller.image import BROKER, BrokerImage, ClusterImage, Delta
 from scriba.controller.state import Result, Session, State
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
@@ -28,6 +28,9 @@ from scriba.wire.messages.stored import (
     encode_metadata_record,
 )
 from scriba.wire.schema import Message
+
+TICK_MS: Final = 1000
+"""The longest silence between two calls of a controller that runs."""
 
 Handler = Callable[[State, Any, int, Instant], Result]
 
@@ -75,7 +78,9 @@ class Controller:
             below=below,
             image=image,
         )
-        self._last_tick = 0
+        self._filling = self.state.partitions.fill(image)
+        self._heard_at = 0
+        self._elections_due = False
         for name in image.topics_by_name:
             self._note_name(name)
         self._refresh_settings()
@@ -84,18 +89,31 @@ class Controller:
     def image(self) -> ClusterImage:
         return self.state.image
 
-    def activate(self, now: Instant, own_broker: int | None) -> list[Message]:
+    def prepare(self) -> Iterator[None]:
+        """Fills the indexes topic by topic, for slices; what is left of it is done when needed."""
+        return self._filling
+
+    def activate(
+        self, now: Instant, own_broker: int | None, own_incarnation: bytes | None = None
+    ) -> list[Message]:
         """Takes over; returns what a new cluster must begin with, nothing for an old one.
 
-        Brokers get a full session timeout to make contact. The broker that lived in this
-        controller's own process gets none: it died with the process, and its successor need not
-        wait for a session that nobody can hold.
+        Brokers get a full session timeout to make contact. So does the broker of this controller's
+        own process, if it is registered as what it is now. An earlier incarnation of it died with
+        its process, and its successor need not wait for a session that nobody can hold.
         """
         features.check_supported(self.image.features, self.state.supported)
-        self._last_tick = now.mono_ms
+        self._fill()
+        self._heard_at = now.mono_ms
+        self._elections_due = True
         for broker in self.image.brokers.values():
-            if not broker.fenced and broker.id != own_broker:
-                self.state.sessions[broker.id] = Session(now.mono_ms)
+            own = broker.id == own_broker
+            if broker.fenced or (own and broker.incarnation_id != own_incarnation):
+                continue
+            session = Session(now.mono_ms, in_contact=own)
+            if broker.in_controlled_shutdown:
+                session.controlled_shutdown_offset = self.image.last_offset
+            self.state.sessions[broker.id] = session
         return [] if self.image.metadata_version else features.bootstrap(self.state.supported)
 
     def handle(self, request: Message, version: int, now: Instant) -> Result:
@@ -106,28 +124,83 @@ class Controller:
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"the controller does not serve {type(request).__name__}",
             )
+        self._listen(now)
         return handler(self.state, request, version, now)
 
     def tick(self, now: Instant) -> Iterable[Message]:
-        """Fences a broker that has been silent too long. To be called at least once a second.
+        """Fences brokers that have been silent too long. To be called at least once a second."""
+        self._listen(now)
+        silent = brokers.silent_brokers(self.state, now)
+        if silent:
+            return self._fence(silent)
+        if self._elections_due:
+            self._elections_due = False
+            return elections.update_leaders(
+                self.state, self.state.partitions.leaderless(self.image)
+            )
+        return ()
 
-        A controller that was itself held up (a stopped process, a stalled disk) cannot tell a
-        silent broker from its own deafness, so after a gap everybody gets a fresh session.
+    def broker_lost(
+        self, broker_id: int, broker_epoch: int, since: Instant, now: Instant
+    ) -> Iterable[Message]:
+        """A broker is proven dead: its connection ended at `since` and its address refuses.
+
+        One that was heard of later, or under another epoch, is not. A wrong guess costs an
+        election: the broker is fenced, and unfenced with its next heartbeat.
         """
-        gap, self._last_tick = now.mono_ms - self._last_tick, now.mono_ms
-        if gap > self.state.settings.broker_session_timeout_ms // 2:
+        self._listen(now)
+        broker = self.image.brokers.get(broker_id)
+        session = self.state.sessions.get(broker_id)
+        if broker is None or broker.fenced or broker.epoch != broker_epoch:
+            return ()
+        if session is not None and session.last_contact > since.mono_ms:
+            return ()
+        return self._fence([broker])
+
+    def broker_disconnected(self, broker_id: int, broker_epoch: int) -> None:
+        """Its heartbeat connection ended; a successor with its directories may register now."""
+        broker, session = self.image.brokers.get(broker_id), self.state.sessions.get(broker_id)
+        if broker is not None and session is not None and broker.epoch == broker_epoch:
+            session.in_contact = False
+
+    def suspects(self) -> list[tuple[int, int]]:
+        """Unfenced brokers without contact, with their epochs: they may have died unseen."""
+        return [
+            (broker.id, broker.epoch)
+            for broker in self.image.brokers.values()
+            if not broker.fenced
+            and (session := self.state.sessions.get(broker.id)) is not None
+            and not session.in_contact
+        ]
+
+    def note_position(self, broker_id: int, end_offset: int) -> None:
+        """A broker has applied the metadata log up to there, which a heartbeat would tell later."""
+        session = self.state.sessions.get(broker_id)
+        if session is not None:
+            session.metadata_offset = max(session.metadata_offset, end_offset - 1)
+
+    def _fence(self, silent: list[BrokerImage]) -> Iterable[Message]:
+        for broker in silent:
+            self.state.sessions.pop(broker.id, None)
+        return brokers.fence(self.state, silent)
+
+    def _listen(self, now: Instant) -> None:
+        """Notes that the controller is awake.
+
+        One that was itself held up (a stopped process, a stalled disk) cannot tell a silent broker
+        from its own deafness, so the time in which it heard nothing counts against nobody.
+        """
+        deaf = now.mono_ms - self._heard_at - TICK_MS
+        self._heard_at = now.mono_ms
+        if deaf > 0:
             for session in self.state.sessions.values():
-                session.last_contact = now.mono_ms
-            return ()
-        broker = brokers.stale_broker(self.state, now)
-        if broker is None:
-            return ()
-        del self.state.sessions[broker.id]
-        return brokers.fence(self.state, broker)
+                session.last_contact += deaf
 
     def replay(self, records: Iterable[Message], base_offset: int, epoch: int) -> None:
+        self._fill()
         delta = Delta()
         self.image.replay(records, base_offset, epoch, delta)
+        self.state.partitions.apply(delta, self.image)
         for topic in delta.created.values():
             self._note_name(topic.name)
         for topic in delta.deleted.values():
@@ -137,6 +210,13 @@ class Controller:
                 self.state.sessions.pop(broker_id, None)
         if any(resource_type == BROKER for resource_type, _ in delta.configs):
             self._refresh_settings()
+        if delta.configs:
+            # An unclean election may be allowed now.
+            self._elections_due = True
+
+    def _fill(self) -> None:
+        for _ in self._filling:
+            pass
 
     def _note_name(self, name: str) -> None:
         form = topics.metric_form(name)

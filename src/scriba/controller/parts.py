@@ -31,6 +31,8 @@ GROUP: Final = 32
 
 METADATA_VERSION: Final = "metadata.version"
 KRAFT_VERSION: Final = "kraft.version"
+ELIGIBLE_VERSION: Final = "eligible.leader.replicas.version"
+"""At 1, replicas that left a short in-sync set may still be elected (KIP-966)."""
 
 DIRECTORY_MIGRATING: Final = bytes(16)
 DIRECTORY_UNASSIGNED: Final = bytes(15) + b"\x01"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, NoReturn
 
 from scriba.controller.image import BrokerImage, ClusterImage
+from scriba.controller.indexes import PartitionIndex
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings.node import NodeSettings
 from scriba.wire.messages.admin import CreatableTopicConfigs
@@ -34,7 +35,11 @@ class Session:
 
     last_contact: int
     metadata_offset: int = -1
+    """The last record that the broker is known to have applied."""
     controlled_shutdown_offset: int = -1
+    """The last record that the others must have applied before this broker may go."""
+    in_contact: bool = True
+    """False until the first heartbeat to this controller, and when its connection has ended."""
 
 
 @dataclass(slots=True)
@@ -48,6 +53,7 @@ class State:
     below: Callable[[int], int]
     """Picks a whole number in [0, n): where a stripe of replicas starts."""
     image: ClusterImage = field(default_factory=ClusterImage)
+    partitions: PartitionIndex = field(default_factory=PartitionIndex)
     sessions: dict[int, Session] = field(default_factory=dict)
     metric_forms: dict[str, str] = field(default_factory=dict)
     """Topics by the form of their name in metrics, where '.' and '_' are the same."""

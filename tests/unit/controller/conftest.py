@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scriba.controller.features import SUPPORTED
-from scriba.controller.image import ClusterImage, Delta
+from scriba.controller.image import ClusterImage, Delta, PartitionImage
 from scriba.controller.machine import Controller, encode
 from scriba.instant import Instant
 from scriba.settings import NodeSettings
@@ -41,6 +41,7 @@ class Cluster:
         image: ClusterImage | None = None,
         supported: Any = SUPPORTED,
         own_broker: int | None = None,
+        own_incarnation: bytes | None = None,
         **properties: str,
     ) -> None:
         self.now = Instant(1_000_000, 1_700_000_000_000)
@@ -57,7 +58,7 @@ class Cluster:
             below=self._random.randrange,
             supported=supported,
         )
-        self.append(self.controller.activate(self.now, own_broker))
+        self.append(self.controller.activate(self.now, own_broker, own_incarnation))
 
     @property
     def image(self) -> ClusterImage:
@@ -84,6 +85,21 @@ class Cluster:
 
     def pass_time(self, ms: int) -> None:
         self.now = Instant(self.now.mono_ms + ms, self.now.wall_ms + ms)
+
+    def wait(self, ms: int, *beating: int) -> None:
+        """Lets time pass in which the controller runs, and hears the brokers named."""
+        for _ in range(ms // 500):
+            self.pass_time(500)
+            for broker in beating:
+                self.beat(broker)
+            self.append(self.controller.tick(self.now))
+
+    def restarted(self, own_broker: int | None = None, **facts: Any) -> "Cluster":
+        """Another controller that took over what this one's log holds."""
+        return Cluster(self.reloaded(), own_broker=own_broker, **facts)
+
+    def partition(self, topic: str = "t", index: int = 0) -> PartitionImage:
+        return self.image.topics_by_name[topic].partitions[index]
 
     def reloaded(self) -> ClusterImage:
         """The image that the log alone gives."""

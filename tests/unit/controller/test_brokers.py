@@ -14,6 +14,11 @@ from scriba.wire.messages.brokers import (
     ControllerRegistrationRequestFeature,
     UnregisterBrokerRequest,
 )
+from scriba.wire.messages.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+)
 from scriba.wire.messages.stored import BrokerRegistrationChangeRecord, PartitionChangeRecord
 
 
@@ -55,7 +60,7 @@ def test_second_broker_with_the_same_id_is_refused_while_the_first_lives(cluster
         refusal(cluster, lambda: cluster.register(1, **other))
         is ErrorCode.DUPLICATE_BROKER_REGISTRATION
     )
-    cluster.pass_time(9_000)
+    cluster.wait(9_000)
     assert cluster.register(1, **other).broker_epoch > 0
 
 
@@ -63,10 +68,83 @@ def test_broker_of_the_controllers_own_process_need_not_wait(make_cluster: Any) 
     cluster = make_cluster().with_brokers(1, 2)
     again = make_cluster(cluster.reloaded(), own_broker=1)
     again.register(1, incarnation_id=b"after a kill -9!")
-    assert (
-        refusal(again, lambda: again.register(2, incarnation_id=b"nobody knows it!"))
-        is ErrorCode.DUPLICATE_BROKER_REGISTRATION
-    )
+    other = {"incarnation_id": b"nobody knows it!", "log_dirs": [b"another's  disk."]}
+    code = refusal(again, lambda: again.register(2, **other))
+    assert code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
+def test_own_broker_that_lives_keeps_its_session_when_its_controller_takes_over(
+    make_cluster: Any,
+) -> None:
+    cluster = make_cluster().with_brokers(1, 2)
+    incarnation = cluster.image.brokers[1].incarnation_id
+    again = make_cluster(cluster.reloaded(), own_broker=1, own_incarnation=incarnation)
+    again.wait(8_500)
+    assert not again.image.brokers[1].fenced
+    impostor = {"incarnation_id": b"another process."}
+    code = refusal(again, lambda: again.register(1, **impostor))
+    assert code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+    again.wait(500)
+    assert again.image.brokers[1].fenced, "it gets no more than the others"
+
+
+def test_own_broker_that_died_with_the_process_is_fenced_unless_its_successor_comes(
+    make_cluster: Any,
+) -> None:
+    cluster = make_cluster().with_brokers(1, 2)
+    again = make_cluster(cluster.reloaded(), own_broker=1, own_incarnation=b"not registered..")
+    again.wait(500)
+    assert again.image.brokers[1].fenced
+    assert not again.image.brokers[2].fenced
+
+
+def test_successor_of_a_broker_that_lost_its_connection_need_not_wait(cluster: Any) -> None:
+    broker = cluster.image.brokers[1]
+    successor = {"incarnation_id": b"after a kill -9!"}
+    stranger = successor | {"log_dirs": [b"another's  disk."]}
+    cluster.controller.broker_disconnected(1, broker.epoch - 1)
+    code = refusal(cluster, lambda: cluster.register(1, **successor))
+    assert code is ErrorCode.DUPLICATE_BROKER_REGISTRATION, "that was an earlier connection"
+    cluster.controller.broker_disconnected(1, broker.epoch)
+    code = refusal(cluster, lambda: cluster.register(1, **stranger))
+    assert code is ErrorCode.DUPLICATE_BROKER_REGISTRATION, "it holds other directories"
+    cluster.beat(1)
+    code = refusal(cluster, lambda: cluster.register(1, **successor))
+    assert code is ErrorCode.DUPLICATE_BROKER_REGISTRATION, "it came back"
+    cluster.controller.broker_disconnected(1, broker.epoch)
+    assert cluster.register(1, **successor).broker_epoch > broker.epoch
+
+
+def test_new_controller_suspects_whom_it_has_not_heard(trio: Any) -> None:
+    again = trio.restarted()
+    epochs = {broker.id: broker.epoch for broker in again.image.brokers.values()}
+    assert again.controller.suspects() == list(epochs.items())
+    again.beat(2)
+    assert again.controller.suspects() == [(1, epochs[1]), (3, epochs[3])]
+    again.controller.broker_disconnected(2, epochs[2])
+    assert len(again.controller.suspects()) == 3
+    again.beat(1, want_fence=True)
+    assert again.controller.suspects() == [(2, epochs[2]), (3, epochs[3])]
+
+
+def test_broker_that_is_proven_dead_is_fenced_at_once(trio: Any) -> None:
+    trio.create("t", 6, 3)
+    broker, since = trio.image.brokers[2], trio.now
+    trio.pass_time(20)
+    trio.append(trio.controller.broker_lost(2, broker.epoch, since, trio.now))
+    assert trio.image.brokers[2].fenced
+    assert all(2 not in p.isr for p in trio.image.topics_by_name["t"].partitions.values())
+    assert trio.register(2, incarnation_id=b"after a kill -9!").broker_epoch > broker.epoch
+
+
+def test_proof_of_death_of_a_broker_that_spoke_since_is_none(trio: Any) -> None:
+    broker, since = trio.image.brokers[2], trio.now
+    trio.pass_time(20)
+    assert not list(trio.controller.broker_lost(9, 1, since, trio.now)), "unknown"
+    assert not list(trio.controller.broker_lost(2, broker.epoch - 1, since, trio.now))
+    trio.beat(2)
+    assert not list(trio.controller.broker_lost(2, broker.epoch, since, trio.now))
+    assert not trio.image.brokers[2].fenced
 
 
 def test_same_incarnation_keeps_its_epoch_and_its_standing(cluster: Any) -> None:
@@ -123,11 +201,7 @@ def test_quiet_heartbeat_writes_nothing(cluster: Any) -> None:
 
 def test_broker_that_falls_silent_is_fenced_and_its_leaderships_move(trio: Any) -> None:
     trio.create("t", 6, 3)
-    for _ in range(4):
-        trio.pass_time(3_000)
-        trio.beat(1)
-        trio.beat(3)
-        trio.records = trio.append(trio.controller.tick(trio.now))
+    trio.wait(9_000, 1, 3)
     assert trio.image.brokers[2].fenced
     for partition in trio.image.topics_by_name["t"].partitions.values():
         assert partition.leader in (1, 3)
@@ -137,10 +211,92 @@ def test_broker_that_falls_silent_is_fenced_and_its_leaderships_move(trio: Any) 
 
 
 def test_controller_that_slept_itself_fences_nobody(trio: Any) -> None:
+    trio.wait(6_000)
     trio.pass_time(60_000)
     assert not list(trio.controller.tick(trio.now))
-    trio.pass_time(3_000)
-    assert not list(trio.controller.tick(trio.now))
+    trio.wait(1_000)
+    assert not any(broker.fenced for broker in trio.image.brokers.values())
+    trio.wait(1_000)
+    assert all(broker.fenced for broker in trio.image.brokers.values()), "9 s of listening passed"
+
+
+def test_controller_that_slept_often_still_fences_who_is_silent(trio: Any) -> None:
+    for _ in range(9):
+        trio.pass_time(60_000)
+        trio.beat(1)
+        trio.beat(2)
+        trio.append(trio.controller.tick(trio.now))
+    assert [broker.fenced for broker in trio.image.brokers.values()] == [False, False, True]
+
+
+def test_controller_that_slept_takes_nobody_for_dead_at_a_registration(cluster: Any) -> None:
+    cluster.pass_time(60_000)
+    code = refusal(cluster, lambda: cluster.register(1, incarnation_id=b"another process."))
+    assert code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+
+
+def test_all_silent_brokers_are_fenced_in_one_tick_with_one_election_each(
+    make_cluster: Any,
+) -> None:
+    cluster = make_cluster().with_brokers(1, 2, 3, 4, 5)
+    cluster.create("t", 10, 5)
+    cluster.wait(8_500, 4, 5)
+    cluster.pass_time(500)
+    records = cluster.append(cluster.controller.tick(cluster.now))
+    changed = [r.partition_id for r in records if isinstance(r, PartitionChangeRecord)]
+    assert sorted(changed) == list(range(10))
+    partitions = cluster.image.topics_by_name["t"].partitions.values()
+    assert all(set(p.isr) == {4, 5} and p.leader in (4, 5) for p in partitions)
+    assert all(p.leader_epoch <= 1 for p in partitions)
+    assert [b.fenced for b in cluster.image.brokers.values()] == [True, True, True, False, False]
+
+
+def test_new_controller_finishes_the_elections_that_its_predecessor_left(trio: Any) -> None:
+    trio.create("t", -1, -1, assignments={0: [1]})
+    trio.beat(1, want_fence=True)
+    request = BrokerHeartbeatRequest(
+        broker_id=1,
+        broker_epoch=trio.image.brokers[1].epoch,
+        current_metadata_offset=trio.image.last_offset,
+    )
+    records = list(trio.controller.handle(request, 1, trio.now).records)
+    assert len(records) == 2, "unfenced, and elected"
+    trio.append(records[:1])
+    assert trio.partition().leader == NO_LEADER
+    again = trio.restarted()
+    again.wait(500)
+    assert again.partition().leader == 1
+
+
+def test_new_controller_finishes_a_shutdown_that_its_predecessor_began(trio: Any) -> None:
+    trio.create("t", 6, 3)
+    request = BrokerHeartbeatRequest(
+        broker_id=1,
+        broker_epoch=trio.image.brokers[1].epoch,
+        current_metadata_offset=trio.image.last_offset,
+        want_shut_down=True,
+    )
+    trio.append(list(trio.controller.handle(request, 1, trio.now).records)[:2])
+    again = trio.restarted()
+    again.beat(2), again.beat(3)
+    assert again.beat(1, want_shut_down=True).should_shut_down is False
+    assert all(p.leader != 1 for p in again.image.topics_by_name["t"].partitions.values())
+    again.beat(2), again.beat(3)
+    assert again.beat(1, want_shut_down=True).should_shut_down is True
+
+
+def test_shutdown_need_not_wait_for_heartbeats_of_brokers_whose_position_is_known(
+    trio: Any,
+) -> None:
+    trio.create("t", 6, 3)
+    assert trio.beat(1, want_shut_down=True).should_shut_down is False
+    end = trio.image.end_offset
+    trio.controller.note_position(2, end)
+    trio.controller.note_position(3, end - 1)
+    assert trio.beat(1, want_shut_down=True).should_shut_down is False
+    trio.controller.note_position(3, end)
+    trio.controller.note_position(3, 5)
+    assert trio.beat(1, want_shut_down=True).should_shut_down is True
 
 
 def test_last_replica_stays_in_sync_without_a_leader_and_leads_when_it_returns(
@@ -158,7 +314,7 @@ def test_last_replica_stays_in_sync_without_a_leader_and_leads_when_it_returns(
 
 def test_new_incarnation_loses_its_leaderships_until_it_is_unfenced(cluster: Any) -> None:
     cluster.create("t")
-    cluster.pass_time(10_000)
+    cluster.wait(10_000)
     cluster.register(1, incarnation_id=b"after a kill -9!")
     assert cluster.image.topics_by_name["t"].partitions[0].leader == NO_LEADER
     cluster.beat(1)
@@ -287,6 +443,24 @@ def test_unclean_election_takes_whoever_is_alive_and_says_so(trio: Any) -> None:
     assert elect(trio, 1, 0) == {0: ErrorCode.NONE}
     partition = trio.image.topics_by_name["t"].partitions[0]
     assert (partition.leader, partition.isr, partition.leader_recovery_state) == (1, (1,), 1)
+
+
+def test_partition_gets_a_leader_when_unclean_elections_are_allowed_later(trio: Any) -> None:
+    trio.create("t", -1, -1, assignments={0: [2, 1]})
+    trio.beat(1, want_fence=True)
+    trio.beat(2, want_fence=True)
+    trio.beat(1)
+    trio.wait(500, 1, 3)
+    assert trio.partition().leader == NO_LEADER
+    setting = IncrementalAlterConfigsRequestAlterableConfig(
+        name="unclean.leader.election.enable", value="true"
+    )
+    resource = IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=2, resource_name="t", configs=[setting]
+    )
+    trio.do(IncrementalAlterConfigsRequest(resources=[resource]))
+    trio.wait(500, 1, 3)
+    assert trio.partition().leader == 1
 
 
 def test_topic_that_allows_unclean_elections_gets_one_by_itself(trio: Any) -> None:

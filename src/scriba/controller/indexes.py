@@ -1,0 +1,115 @@
+"""Which partitions a broker's coming or going concerns, without a walk through all there are.
+
+By broker: the partitions that it leads, those that it is in sync with and those that it may lead
+though it is not (its eligible ones, KIP-966). Those without a leader stand under `NO_LEADER`. All
+of it follows from the image and is kept up with each change, so a fenced broker costs as much as it
+has partitions, in a cluster of any size.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from scriba.controller.image import NO_LEADER, ClusterImage, Delta, PartitionImage, TopicImage
+
+Chosen = tuple[TopicImage, int, PartitionImage]
+
+_Group = dict[bytes, set[int]]
+"""Partitions by the id of their topic. Sets of small numbers have an order that is the same in each
+process; what goes into records is sorted nevertheless."""
+
+
+class PartitionIndex:
+    __slots__ = ("_eligible", "_in_sync", "_led", "visited")
+
+    def __init__(self) -> None:
+        self._led: dict[int, _Group] = {}
+        self._in_sync: dict[int, _Group] = {}
+        self._eligible: dict[int, _Group] = {}
+        self.visited = 0
+        """Partitions looked at so far: what the work has cost, whatever the machine."""
+
+    # ---- kept up ----
+
+    def fill(self, image: ClusterImage) -> Iterator[None]:
+        """Takes in a whole image, topic by topic."""
+        for topic in list(image.topics_by_id.values()):
+            for index, partition in topic.partitions.items():
+                self._move(topic.id, index, None, partition)
+            yield
+
+    def apply(self, delta: Delta, image: ClusterImage) -> None:
+        for topic_id in delta.deleted:
+            self._forget(topic_id)
+        for topic_id, changes in delta.partitions.items():
+            partitions = image.topics_by_id[topic_id].partitions
+            for index, before in changes.items():
+                self._move(topic_id, index, before, partitions[index])
+
+    def _move(
+        self, topic_id: bytes, index: int, before: PartitionImage | None, after: PartitionImage
+    ) -> None:
+        for groups, old, new in (
+            (self._led, None if before is None else (before.leader,), (after.leader,)),
+            (self._in_sync, None if before is None else before.isr, after.isr),
+            (
+                self._eligible,
+                None if before is None else before.eligible_leader_replicas,
+                after.eligible_leader_replicas,
+            ),
+        ):
+            if old == new:
+                continue
+            for broker in old or ():
+                if broker not in new:
+                    self._drop(groups, broker, topic_id, index)
+            for broker in new:
+                groups.setdefault(broker, {}).setdefault(topic_id, set()).add(index)
+
+    def _drop(self, groups: dict[int, _Group], broker: int, topic_id: bytes, index: int) -> None:
+        group = groups[broker]
+        group[topic_id].discard(index)
+        if not group[topic_id]:
+            del group[topic_id]
+
+    def _forget(self, topic_id: bytes) -> None:
+        for groups in (self._led, self._in_sync, self._eligible):
+            for group in groups.values():
+                group.pop(topic_id, None)
+
+    # ---- asked ----
+
+    def leads(self, broker: int) -> bool:
+        return bool(self._led.get(broker))
+
+    def leaderless(self, image: ClusterImage) -> Iterator[Chosen]:
+        return self._walk(image, [self._led.get(NO_LEADER, {})])
+
+    def in_sync(self, image: ClusterImage, brokers: Iterable[int]) -> Iterator[Chosen]:
+        """Partitions with one of these brokers in their in-sync set, each once."""
+        return self._walk(image, [self._in_sync.get(broker, {}) for broker in brokers])
+
+    def trusted(self, image: ClusterImage, broker: int) -> Iterator[Chosen]:
+        """Partitions that the broker may lead as it stands: in sync with them, or eligible."""
+        groups = [self._in_sync.get(broker, {}), self._eligible.get(broker, {})]
+        return self._walk(image, groups)
+
+    def with_eligible(self, image: ClusterImage) -> Iterator[Chosen]:
+        """Partitions that have eligible replicas outside their in-sync set."""
+        return self._walk(image, list(self._eligible.values()))
+
+    def _walk(self, image: ClusterImage, groups: Sequence[_Group]) -> Iterator[Chosen]:
+        """Every partition of the groups once, as the image has it when it is reached.
+
+        Whoever pulls may replay in between. A partition that a replay took out of a group is not
+        visited again; one that comes twice because of it needs no further change.
+        """
+        for position, group in enumerate(groups):
+            earlier = groups[:position]
+            for topic_id in list(group):
+                for index in sorted(group.get(topic_id, ())):
+                    if any(index in other.get(topic_id, ()) for other in earlier):
+                        continue
+                    topic = image.topics_by_id.get(topic_id)
+                    if topic is None:
+                        break
+                    self.visited += 1
+                    yield topic, index, topic.partitions[index]
