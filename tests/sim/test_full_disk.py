@@ -116,7 +116,7 @@ def test_a_topic_whose_partitions_find_no_room_comes_to_life_with_it() -> None:
     async def story(sim: SimWorld, world: ProcessWorld, node: Node) -> None:
         await create(node, "old")
         append(node.replicas.find("old", 0).log, [("k", "v")], world.clock.now())
-        node.controller.subscribe(lambda *_: fill(sim))  # known, and not yet opened
+        node.metadata.subscribe(lambda *_: fill(sim))  # known, and not yet opened
         await create(node, "new", 3)
         new = node.replicas.find("new", 2).log
         with pytest.raises(NoRoom, match="No space left") as refused:

@@ -45,6 +45,7 @@ from scriba.broker.partitions.fetch_sessions import FetchSessions
 from scriba.broker.partitions.log_dirs import LogDirs
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replicas import Replicas
+from scriba.broker.ports import ControllerClient
 from scriba.broker.request import Context
 from scriba.config import StartError
 from scriba.controller.features import SUPPORTED
@@ -110,7 +111,7 @@ class Node:
         self.log_cleaner = LogCleaner(self)
         self.metrics = MetricsServer(self)
         self.replicas: Replicas
-        self.controller: QuorumController
+        self.metadata: QuorumController
         self._started = False
 
     # ---- start ----
@@ -155,7 +156,7 @@ class Node:
 
     async def _lead_metadata(self) -> None:
         home = self.log_dirs.metadata_home
-        self.controller = QuorumController(
+        self.metadata = QuorumController(
             self.world,
             home.path,
             node_id=self.id,
@@ -166,8 +167,9 @@ class Node:
             on_refused=partial(self.log_dirs.on_refused, home.path),
             has_room=self.log_dirs.has_room,
             note=self.note,
+            broker_epoch=lambda: self.broker_epoch,
         )
-        await self.controller.start(clean=home.clean, also=self.clock_guard.at_start)
+        await self.metadata.start(clean=home.clean, also=self.clock_guard.at_start)
 
     async def _open_replicas(self) -> None:
         await self.lifecycle.register()
@@ -176,7 +178,7 @@ class Node:
         for shards in (self.group_coordinators, self.txn_coordinators):
             shards.start()
         self.replicas.load(self.image)
-        self.controller.subscribe(self._on_change)
+        self.metadata.subscribe(self._on_change)
         await self.replicas.settled()
         await self.clock_guard.ask_records()
         while True:
@@ -215,7 +217,7 @@ class Node:
             text = f"high watermarks stay as they were last written: {error.message}"
             self.note(EventKind.SHUTDOWN_NOT_CLEAN, "high watermarks", text)
         try:
-            await self.controller.stop()
+            await self.metadata.stop()
         except KafkaError as error:
             self.note(EventKind.SHUTDOWN_NOT_CLEAN, "metadata log", error.message)
         await self.log_dirs.close(self.broker_epoch)
@@ -234,7 +236,11 @@ class Node:
 
     @property
     def image(self) -> ClusterImage:
-        return self.controller.image
+        return self.metadata.image
+
+    @property
+    def controller(self) -> ControllerClient:
+        return self.metadata
 
     @property
     def broker_epoch(self) -> int:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from scriba.broker.metadata import snapshots
-from scriba.broker.metadata.controller import SLICE, QuorumController
-from scriba.broker.metadata.quorum import MetadataQuorum, read_batches
+from scriba.broker.metadata.batches import read_batches
+from scriba.broker.metadata.controller import QuorumController
+from scriba.broker.metadata.follower import SLICE
+from scriba.broker.metadata.quorum import MetadataQuorum
 from scriba.broker.observe.events import Events
 from scriba.config import StartError, StorageLost
 from scriba.controller.features import SUPPORTED
@@ -205,7 +207,7 @@ def test_new_address_of_the_controller_is_written_down() -> None:
     async def story(host: SimHost, live: Any) -> None:
         async def body(world: ProcessWorld, **options: Any) -> Any:
             rig = await Rig(world, **options).start()
-            voters = rig.node._quorum.facts.voters
+            voters = rig.node.quorum.facts.voters
             await rig.stop()
             return voters
 
@@ -389,7 +391,7 @@ def test_snapshot_and_what_follows_it_give_the_same_image() -> None:
         async def again(world: ProcessWorld) -> ClusterImage:
             rig = Rig(world)
             await rig.node.start()
-            await rig.node.applied.reach(rig.node._quorum.log.end_offset)
+            await rig.node.applied.reach(rig.node.quorum.log.end_offset)
             return rig.node.image.copy()
 
         assert await live(again) == before
@@ -398,14 +400,14 @@ def test_snapshot_and_what_follows_it_give_the_same_image() -> None:
 
 
 async def settled(rig: Rig) -> None:
-    while rig.node._snapshotting is not None:
-        await asyncio.wait([rig.node._snapshotting])
+    while rig.node.follower._snapshotting is not None:
+        await asyncio.wait([rig.node.follower._snapshotting])
 
 
 def test_a_start_that_had_much_to_read_leaves_a_snapshot_to_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("scriba.broker.metadata.controller.LONG_REPLAY_BYTES", 3000)
+    monkeypatch.setattr("scriba.broker.metadata.follower.LONG_REPLAY_BYTES", 3000)
 
     async def story(host: SimHost, live: Any) -> None:
         async def life(world: ProcessWorld, new: int) -> tuple[int, int]:
@@ -518,7 +520,7 @@ def test_snapshot_cut_short_or_half_written_is_never_taken_for_one() -> None:
     async def body(world: ProcessWorld) -> None:
         rig = await Rig(world).start()
         await rig.create("t", 300)
-        await rig.node._snapshot(world.clock.now())
+        await rig.node.follower._snapshot(world.clock.now())
         position = snapshots.find(world.disk, LOG_DIR)[0]
         path = f"{LOG_DIR}/{snapshots.file_name(position)}"
         whole = world.disk.read(path)
@@ -695,8 +697,8 @@ def test_long_request_ends_even_if_its_caller_goes() -> None:
             wide.cancel()
             assert await rig.create("wide") is ErrorCode.TOPIC_ALREADY_EXISTS
             assert len(rig.node.image.topics_by_name["wide"].partitions) == 10 * SLICE
-            assert rig.node._machine is not None
-            assert rig.node._machine.image == rig.node.image
+            assert rig.node.active is not None
+            assert rig.node.active.machine.image == rig.node.image
 
         await live(body)
 

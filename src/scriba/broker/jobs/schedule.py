@@ -50,7 +50,7 @@ class JobHost(Configuration, EventLog, Timekeeping, Protocol):
     def log_cleaner(self) -> LogCleaner: ...
 
     @property
-    def controller(self) -> QuorumController: ...
+    def metadata(self) -> QuorumController: ...
 
     @property
     def events(self) -> Events: ...
@@ -78,13 +78,13 @@ class Job:
 async def heartbeat_pass(node: JobHost, now: Instant) -> None:
     # What a heartbeat changes is a record of the metadata log. Where that does not take it,
     # nothing changes, and the next one brings it again.
-    with node.controller.unless_refused():
+    with node.metadata.unless_refused():
         await node.lifecycle.heartbeat()
     await node.replicas.assignments.tell()
 
 
 async def clock_pass(node: JobHost, now: Instant) -> None:
-    with node.controller.unless_refused():
+    with node.metadata.unless_refused():
         await node.clock_guard.settle(now)
 
 
@@ -153,7 +153,7 @@ async def producer_expiry_pass(node: JobHost, now: Instant) -> None:
 
 
 async def controller_pass(node: JobHost, now: Instant) -> None:
-    await node.controller.tick(now)
+    await node.metadata.tick(now)
 
 
 async def removal_pass(node: JobHost, now: Instant) -> None:

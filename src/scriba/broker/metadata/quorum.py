@@ -1,22 +1,24 @@
 """The metadata quorum's shell: runs the raft machine over `__cluster_metadata-0` and its files.
 
 What the machine decides is carried out here, in its order: `quorum-state` is on disk before
-anything that follows from it, and a batch counts for the commit only when the log is flushed past
-it. Many appends share a flush: one runs at a time, and takes along all that was appended before it
-began. A disk that fails here ends the node, since nobody can tell what of the cluster it knows.
+anything that follows from it, a truncation before the next append, and a batch counts for the
+commit only when the log is flushed past it. Many appends share a flush: one runs at a time, and
+takes along all that was appended before it began. A disk that fails here ends the node, since
+nobody can tell what of the cluster it knows.
 
-This release serves quorums of one voter. Such a machine elects itself at the start, never has a
-message to send and no deadline to keep, so what remains to carry out is what is written here.
+Every node has one, voter or not. What the log says is for others: `on_leadership`, `on_append` and
+`on_truncate` tell them, on the loop, and `high_watermark` says how far it is committed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from scriba.broker.metadata import snapshots
+from scriba.broker.metadata.batches import Batch, BatchBuilder, read_batches
 from scriba.broker.metadata.snapshots import QuorumFacts, Snapshot
 from scriba.broker.observe.events import Note
 from scriba.config import StartError, StorageLost
@@ -26,30 +28,15 @@ from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.raft.epochs import EpochTable
 from scriba.raft.machine import Raft
-from scriba.raft.messages import HardState, Position, Voter
-from scriba.raft.roles import Timeouts
-from scriba.records.batch import (
-    MAGIC,
-    NO_PRODUCER_EPOCH,
-    NO_PRODUCER_ID,
-    NO_SEQUENCE,
-    BatchHeader,
-    ControlType,
-    assemble,
-    check_crc,
-    control_batch,
-    decode_records,
-    read_header,
-    walk,
-    write_varint,
-)
+from scriba.raft.messages import HardState, Leadership, Position, Ready, Voter
+from scriba.raft.roles import Role, Timeouts
+from scriba.records.batch import ControlType, control_batch, read_header
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings, TopicSettings
-from scriba.storage.log import Log, Slice
+from scriba.storage.log import Log
 from scriba.storage.results import NoRoom, as_no_room
-from scriba.storage.segments.not_resident import NotResident
 from scriba.wire.messages.stored import (
     Endpoint,
     KRaftVersionFeature,
@@ -59,7 +46,6 @@ from scriba.wire.messages.stored import (
     QuorumStateData,
     VotersRecord,
     VotersRecordVoter,
-    decode_metadata_record,
     decode_quorum_state,
     encode_quorum_state,
 )
@@ -71,61 +57,7 @@ TOPIC: Final = "__cluster_metadata"
 TOPIC_ID: Final = bytes(15) + b"\x01"
 KRAFT_LEVEL: Final = 1
 MAX_BATCH_BYTES: Final = 8 << 20
-READ_BYTES: Final = 1 << 20
 QUORUM_STATE: Final = "quorum-state"
-
-
-class Batch(NamedTuple):
-    """A batch of the log, decoded. `facts` is set by control batches, which have no records."""
-
-    base_offset: int
-    end_offset: int
-    epoch: int
-    size: int
-    timestamp: int
-    records: Sequence[Message]
-    facts: QuorumFacts | None = None
-
-
-class BatchBuilder:
-    """A batch of metadata records, made a record at a time so that long ones can be made slowly."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._body = bytearray()
-
-    @property
-    def size(self) -> int:
-        return len(self._body)
-
-    def add(self, value: bytes) -> None:
-        record = bytearray(2)  # attributes, and no difference to the batch's timestamp
-        write_varint(record, self.count)
-        record.append(1)  # no key
-        write_varint(record, len(value))
-        record += value
-        record.append(0)  # no headers
-        write_varint(self._body, len(record))
-        self._body += record
-        self.count += 1
-
-    def build(self, timestamp: int) -> bytearray:
-        header = BatchHeader(
-            base_offset=0,
-            length=0,
-            leader_epoch=-1,
-            magic=MAGIC,
-            crc=0,
-            attributes=0,
-            last_offset_delta=self.count - 1,
-            base_timestamp=timestamp,
-            max_timestamp=timestamp,
-            producer_id=NO_PRODUCER_ID,
-            producer_epoch=NO_PRODUCER_EPOCH,
-            base_sequence=NO_SEQUENCE,
-            count=self.count,
-        )
-        return assemble(header, self._body)
 
 
 class Identity(NamedTuple):
@@ -149,10 +81,20 @@ class MetadataQuorum:
         self.raft = raft
         self.facts = facts
         self.high_watermark = Watermark(raft.high_watermark)
+        self.leadership = Leadership(raft.epoch, None)
+        """Who leads which epoch, as far as this node may act upon it: its disk knows, too."""
+        self.on_leadership: Callable[[Leadership], None] = lambda leadership: None
+        self.on_append: Callable[[Batch], None] = lambda batch: None
+        """Told of the batches that this node writes as the leader, and of no others."""
+        self.on_truncate: Callable[[int], None] = lambda offset: None
         self._world = world
         self._identity = identity
         self._tasks = tasks
         self._flushing: asyncio.Task[None] | None = None
+        self._writing = False
+        """Whether something is on its way to the disk that must come before all else."""
+        self._running = False
+        self._alarm: asyncio.TimerHandle | None = None
 
     @property
     def epoch(self) -> int:
@@ -161,6 +103,19 @@ class MetadataQuorum:
     @property
     def directory(self) -> str:
         return self.log.directory
+
+    @property
+    def is_leader(self) -> bool:
+        return self.raft.role is Role.LEADER
+
+    def voter_endpoints(self) -> dict[int, tuple[tuple[str, str, int], ...]]:
+        """Where each voter can be reached: listener, host and port."""
+        if self.facts.voters is None:
+            return {}
+        return {
+            voter.voter_id: tuple((e.name, e.host, e.port) for e in voter.endpoints)
+            for voter in self.facts.voters.voters
+        }
 
     # ---- start ----
 
@@ -223,14 +178,84 @@ class MetadataQuorum:
         )
         return cls(world, store, raft, facts, identity, tasks), snapshot, batches
 
-    async def lead(self) -> Batch:
-        """Writes down the epoch that the machine took, then opens it with its first batch."""
+    async def begin(self) -> None:
+        """Carries out what the machine wants at first; NoRoom if the device does not take it.
+
+        A machine that is the only voter leads after it.
+        """
         ready = self.raft.ready()
-        assert ready is not None
-        assert ready.hard_state is not None
-        assert not ready.sends, "a quorum of one talks to nobody"
-        await self._save(ready.hard_state)
-        return self._append_leader_change()
+        self._running = True
+        if ready is not None:
+            self._writing = True
+            await self._carry_out_slowly(ready)
+            self._writing = False
+        self._settle()
+
+    # ---- what the machine wants ----
+
+    def _settle(self) -> None:
+        """Carries out the machine's orders, unless a write that comes before them is under way.
+
+        To be called after everything that the machine was told.
+        """
+        while self._running and not self._writing and (ready := self.raft.ready()) is not None:
+            if ready.hard_state is None and ready.truncate_to is None:
+                self._carry_out(ready)
+            else:
+                self._writing = True
+                self._tasks.spawn(self._after_writing(ready), name="metadata quorum")
+        self._set_alarm()
+
+    async def _after_writing(self, ready: Ready) -> None:
+        try:
+            await self._carry_out_slowly(ready)
+        except KafkaError as error:
+            self._fail(error)
+            return
+        self._writing = False
+        self._settle()
+
+    async def _carry_out_slowly(self, ready: Ready) -> None:
+        if ready.hard_state is not None:
+            await self._save(ready.hard_state)
+        if ready.truncate_to is not None:
+            now = self._world.clock.now()
+            self.log.truncation.truncate_to(ready.truncate_to, now)
+            # Or a power cut could mix what was cut off with what comes in its place.
+            await self.log.sync()
+            self.on_truncate(ready.truncate_to)
+        self._carry_out(ready)
+
+    def _carry_out(self, ready: Ready) -> None:
+        if ready.leadership is not None:
+            self._tell(ready.leadership)
+        if ready.high_watermark is not None:
+            self.high_watermark.advance(ready.high_watermark)
+
+    def _tell(self, leadership: Leadership) -> None:
+        if leadership.leader == self.raft.own.id and not self._leads(leadership.epoch):
+            leadership = leadership._replace(leader=None)
+        self.leadership = leadership
+        if self._leads(leadership.epoch):
+            self.on_append(self._append_leader_change())
+        self.on_leadership(leadership)
+
+    def _leads(self, epoch: int) -> bool:
+        return self.raft.role is Role.LEADER and self.raft.epoch == epoch
+
+    def _set_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        due = self.raft.next_deadline() if self._running else None
+        if due is not None:
+            delay = max(due - self._world.clock.mono_ms(), 0) / 1000
+            self._alarm = asyncio.get_running_loop().call_later(delay, self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.raft.tick(self._world.clock.now())
+        self._settle()
 
     async def _save(self, state: HardState) -> None:
         data = QuorumStateData(
@@ -264,13 +289,20 @@ class MetadataQuorum:
 
     # ---- writing ----
 
-    def append(self, builder: BatchBuilder, records: Sequence[Message]) -> Batch:
-        """Writes a batch of records, which is flushed soon; await the high watermark for that."""
+    def append(self, builder: BatchBuilder, records: Sequence[Message], epoch: int) -> Batch:
+        """Writes a batch of records, which is flushed soon; await the high watermark for that.
+
+        NOT_CONTROLLER unless this node leads `epoch`.
+        """
+        if not self._leads(epoch):
+            raise KafkaError(ErrorCode.NOT_CONTROLLER)
         timestamp = self._world.clock.wall_ms()
         data = builder.build(timestamp)
         base = self._write(data, builder.count)
-        end = base + builder.count
-        return Batch(base, end, self.epoch, len(data), timestamp, records)
+        batch = Batch(base, base + builder.count, epoch, len(data), timestamp, records)
+        self.on_append(batch)
+        self._settle()
+        return batch
 
     def _write(self, data: bytearray, count: int) -> int:
         appended = self.log.append(
@@ -278,22 +310,21 @@ class MetadataQuorum:
         )
         base = self.raft.append(count)
         assert base == appended.base_offset
+        self._flush_soon()
+        return base
+
+    def _flush_soon(self) -> None:
         if self._flushing is None:
             self._flushing = self._tasks.spawn(self._flush(), name="metadata flush")
-        return base
 
     async def _flush(self) -> None:
         try:
             while self.log.flushed_offset < self.log.end_offset:
                 await self.log.flush()
                 self.raft.persisted(self.log.flushed_offset, self._world.clock.now())
-                ready = self.raft.ready()
-                if ready is not None and ready.high_watermark is not None:
-                    self.high_watermark.advance(ready.high_watermark)
+                self._settle()
         except KafkaError as error:
-            text = f"the metadata log failed: {error.message}"
-            self._tasks.fail(StorageLost(f"{text}; check the disk and start again"))
-            self.high_watermark.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text))
+            self._fail(error)
         except Exception as error:
             self.high_watermark.fail(
                 KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"the metadata log failed: {error}")
@@ -301,6 +332,13 @@ class MetadataQuorum:
             raise
         finally:
             self._flushing = None
+
+    def _fail(self, error: KafkaError) -> None:
+        """The disk failed: nobody can tell any more what it holds."""
+        self._running = False
+        text = f"the metadata log failed: {error.message}"
+        self._tasks.fail(StorageLost(f"{text}; check the disk and start again"))
+        self.high_watermark.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, text))
 
     # ---- snapshots ----
 
@@ -348,57 +386,11 @@ class MetadataQuorum:
 
     async def close(self) -> None:
         """Waits for the flush that is on its way, and closes the files."""
+        self._running = False
+        self._set_alarm()
         while self._flushing is not None:
             await asyncio.wait([self._flushing])
         await self.log.close()
-
-
-async def read_batches(store: Log, offset: int, facts: QuorumFacts) -> list[Batch]:
-    """The log from `offset` to its end, decoded; `facts` are those of the quorum up to there.
-
-    ParseError where a batch is damaged.
-    """
-    batches: list[Batch] = []
-    while offset < store.end_offset:
-        part = store.read(offset, READ_BYTES, store.end_offset)
-        if isinstance(part, NotResident):
-            await part.file.load(part.position, part.size)
-            continue
-        if not isinstance(part, Slice):
-            raise ParseError(f"{store.directory}: nothing at offset {offset}")
-        data = bytearray(part.size)
-        part.file.pread_into(memoryview(data), part.position)
-        before = offset
-        for at, header in walk(data):
-            if header.next_offset <= offset:
-                continue
-            if header.base_offset != offset or not check_crc(data, at, header):
-                raise ParseError(f"{part.file.path}: the batch at offset {offset} is damaged")
-            batch, facts = _decode(memoryview(data)[at : at + header.size], header, facts)
-            batches.append(batch)
-            offset = header.next_offset
-        if offset == before:
-            raise ParseError(f"{part.file.path}: no whole batch at offset {offset}")
-    return batches
-
-
-def _decode(data: memoryview, header: BatchHeader, facts: QuorumFacts) -> tuple[Batch, QuorumFacts]:
-    messages: list[Message] = []
-    for record in decode_records(data):
-        if header.is_control:
-            facts = snapshots.learn(facts, record)
-        else:
-            messages.append(decode_metadata_record(record.value or b""))
-    batch = Batch(
-        header.base_offset,
-        header.next_offset,
-        header.leader_epoch,
-        header.size,
-        header.max_timestamp,
-        messages,
-        facts if header.is_control and facts.voters else None,
-    )
-    return batch, facts
 
 
 async def _slowly(batches: Iterable[bytearray]) -> AsyncIterator[bytearray]:

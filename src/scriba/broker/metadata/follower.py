@@ -1,0 +1,273 @@
+"""The metadata follower of a node: committed batches in, images and changes of them out.
+
+It folds the log in order, behind the high watermark, on every node alike; whether this node leads
+the quorum makes no difference, except that batches which it wrote itself need not be read again. So
+whatever is in `image` is in the image of every later controller, and nobody reads a state that a
+crash could take back. Each change is told to the subscribers on the loop.
+
+A long stretch of records is folded in slices, on a copy that then replaces the image. It also takes
+the snapshots, which each node does by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from scriba.broker.metadata import snapshots
+from scriba.broker.metadata.batches import Batch, read_batches
+from scriba.broker.metadata.quorum import MetadataQuorum
+from scriba.broker.metadata.snapshots import Snapshot
+from scriba.controller.image import KRAFT_VERSION, ClusterImage, Delta
+from scriba.instant import Instant
+from scriba.raft.messages import Position
+from scriba.runtime.loop.tasks import Tasks
+from scriba.runtime.ports import World
+from scriba.runtime.watermark import Watermark
+from scriba.settings import NodeSettings
+from scriba.storage.results import NoRoom
+
+SLICE: Final = 128
+"""Records folded in one go: the loop has others to serve."""
+
+LONG_REPLAY_BYTES: Final = 2 << 20
+"""A start that had to read more than this leaves a snapshot to the next one. Every restart writes
+two records for each partition: without it, each would take longer than the one before."""
+
+SNAPSHOT_PAUSE_MS: Final = 10_000
+"""How long after a full device refused a snapshot the next one is tried."""
+
+Subscriber = Callable[[Delta, ClusterImage], None]
+
+
+class MetadataFollower:
+    def __init__(
+        self,
+        world: World,
+        settings: NodeSettings,
+        tasks: Tasks,
+        on_refused: Callable[[str], None] | None = None,
+    ) -> None:
+        self.image = ClusterImage()
+        """The committed image. It is replaced or changed between two turns of the loop: read it
+        afresh, or `copy()` what must not change under you."""
+        self.applied = Watermark()
+        """How far `image` is."""
+        self.last_timestamp = -1
+        """The newest time in the log, as far as it was read."""
+        self._world = world
+        self._settings = settings
+        self._tasks = tasks
+        self._on_refused = on_refused
+        self._quorum: MetadataQuorum
+        self._subscribers: list[Subscriber] = []
+        self._waiting: deque[Batch] = deque()
+        """Read or written, but not yet in the image: what follows the image's end."""
+        self._ahead: ClusterImage | None = None
+        """The image up to a point that is not yet committed; kept while nobody asks for changes."""
+        self._reading = asyncio.Lock()
+        self._bytes_since_snapshot = 0
+        self._long_replay = False
+        self._snapshots: dict[Position, int] = {}
+        self._snapshot_at = 0
+        self._snapshotting: asyncio.Task[None] | None = None
+        self._no_snapshot_before = 0
+        """While the device was found full."""
+
+    def subscribe(self, subscriber: Subscriber) -> None:
+        """From now on `subscriber(delta, image)` runs after each change, in order, on the loop."""
+        self._subscribers.append(subscriber)
+
+    # ---- start and stop ----
+
+    def load(self, quorum: MetadataQuorum, snapshot: Snapshot | None, batches: list[Batch]) -> None:
+        """Begins with what the files hold. What follows the snapshot waits to be committed."""
+        self._quorum = quorum
+        if snapshot is not None:
+            self._load_snapshot(snapshot)
+        self._waiting.extend(batches)
+        for batch in batches:
+            self._count(batch)
+        self._long_replay = self._bytes_since_snapshot >= LONG_REPLAY_BYTES
+        now = self._world.clock.now()
+        self._snapshot_at = now.mono_ms
+        for position in snapshots.find(self._world.disk, quorum.directory):
+            self._snapshots[position] = now.wall_ms
+        quorum.on_append = self._on_append
+        quorum.on_truncate = self._on_truncate
+
+    def start(self) -> None:
+        self._tasks.spawn(self._follow_commits(), name="metadata image")
+
+    def stop(self) -> None:
+        if self._snapshotting is not None:
+            self._snapshotting.cancel()
+
+    def _load_snapshot(self, snapshot: Snapshot) -> None:
+        delta = Delta()
+        position = snapshot.position
+        for records in snapshot.batches:
+            # The records have no offsets of their own: all stand for the snapshot's last one.
+            for record in records:
+                self.image.replay((record,), position.offset - 1, position.epoch, delta)
+        self.image.advance(position.offset, position.epoch, delta)
+        if snapshot.quorum.kraft_version:
+            self.image.set_feature(KRAFT_VERSION, snapshot.quorum.kraft_version, delta)
+        self.applied.advance(position.offset)
+        self.last_timestamp = snapshot.last_timestamp
+
+    # ---- the log as it is, committed or not ----
+
+    @property
+    def _known_end(self) -> int:
+        return self._waiting[-1].end_offset if self._waiting else self.image.end_offset
+
+    def _on_append(self, batch: Batch) -> None:
+        """What this node wrote is known; unless reading lags, and comes to it later."""
+        if batch.base_offset == self._known_end and not self._reading.locked():
+            self._waiting.append(batch)
+            self._count(batch)
+
+    def _on_truncate(self, offset: int) -> None:
+        self._ahead = None
+        while self._waiting and self._waiting[-1].end_offset > offset:
+            self._waiting.pop()
+
+    async def speculative(self) -> ClusterImage:
+        """The image of all that the log holds, committed or not, for a controller that leads.
+
+        ImageError when the log cannot be followed.
+        """
+        await self._read_to(self._quorum.log.end_offset)
+        # What is copied and what follows it are taken in one turn of the loop.
+        image, rest = self.image.copy(), list(self._waiting)
+        done = 0
+        for batch in rest:
+            done += len(batch.records)
+            if done > SLICE:
+                done = 0
+                await asyncio.sleep(0)
+            await _fold_slowly(image, batch, Delta())
+        if not self._subscribers:
+            self._ahead = image.copy()
+        return image
+
+    async def _read_to(self, end_offset: int) -> None:
+        """Reads what the log has and this does not know yet, up to `end_offset`."""
+        if self._known_end >= end_offset:
+            return
+        async with self._reading:
+            while (known := self._known_end) < end_offset:
+                for batch in await read_batches(
+                    self._quorum.log, known, self._quorum.facts, end_offset
+                ):
+                    if batch.base_offset != self._known_end:
+                        break  # a truncation came between
+                    self._waiting.append(batch)
+                    self._count(batch)
+
+    # ---- the committed image ----
+
+    async def _follow_commits(self) -> None:
+        try:
+            while True:
+                await self._quorum.high_watermark.reach(self.image.end_offset + 1)
+                await self._read_to(self._quorum.high_watermark.value)
+                await self._apply(self._committed())
+        except Exception as error:
+            # Nobody who waits for a commit may wait for ever.
+            self.applied.fail(error)
+            raise
+
+    def _committed(self) -> list[Batch]:
+        high_watermark = self._quorum.high_watermark.value
+        return [batch for batch in self._waiting if batch.end_offset <= high_watermark]
+
+    async def _apply(self, batches: list[Batch]) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and not self._subscribers:
+            folded = [batch for batch in batches if batch.end_offset <= ahead.end_offset]
+            if folded and folded[-1].end_offset == ahead.end_offset:
+                # A start folds what may be a long log once, not twice.
+                self.image = ahead
+                for _ in folded:
+                    self._waiting.popleft()
+                batches = batches[len(folded) :]
+        delta = Delta()
+        if sum(len(batch.records) for batch in batches) <= 2 * SLICE:
+            for batch in batches:
+                fold(self.image, batch, delta)
+        else:
+            # A long change is made on a copy, so that nobody sees half of it between two slices.
+            image = self.image.copy()
+            for batch in batches:
+                await _fold_slowly(image, batch, delta)
+            self.image = image
+        for _ in batches:
+            self._waiting.popleft()
+        if delta:
+            for subscriber in self._subscribers:
+                subscriber(delta, self.image)
+        self.applied.advance(self.image.end_offset)
+
+    def _count(self, batch: Batch) -> None:
+        self._bytes_since_snapshot += batch.size
+        self.last_timestamp = max(self.last_timestamp, batch.timestamp)
+
+    # ---- snapshots ----
+
+    def tick(self, now: Instant) -> None:
+        """Takes a snapshot when one is due."""
+        if self._snapshot_due(now):
+            self._snapshotting = self._tasks.spawn(self._snapshot(now), name="metadata snapshot")
+
+    def _snapshot_due(self, now: Instant) -> bool:
+        if self._snapshotting is not None or not self._bytes_since_snapshot:
+            return False
+        if now.mono_ms < self._no_snapshot_before:
+            return False
+        interval = self._settings.metadata_log_max_snapshot_interval_ms
+        return (
+            self._bytes_since_snapshot
+            >= self._settings.metadata_log_max_record_bytes_between_snapshots
+            or 0 < interval <= now.mono_ms - self._snapshot_at
+            or self._long_replay
+        ) and not self.image.in_transaction
+
+    async def _snapshot(self, now: Instant) -> None:
+        counted, long = self._bytes_since_snapshot, self._long_replay
+        try:
+            self._bytes_since_snapshot = 0
+            self._long_replay = False
+            taken = await self._quorum.write_snapshot(self.image.copy(), self.last_timestamp)
+            self._snapshot_at = now.mono_ms
+            self._snapshots[taken] = now.wall_ms
+            await self._quorum.clean(self._settings, now, self._snapshots)
+        except NoRoom as error:
+            # The log itself is all there; it only stays longer.
+            self._bytes_since_snapshot += counted
+            self._long_replay = self._long_replay or long
+            self._no_snapshot_before = now.mono_ms + SNAPSHOT_PAUSE_MS
+            if self._on_refused is not None:
+                self._on_refused(error.message)
+        finally:
+            self._snapshotting = None
+
+
+def fold(image: ClusterImage, batch: Batch, delta: Delta) -> None:
+    if batch.records:
+        image.replay(batch.records, batch.base_offset, batch.epoch, delta)
+    if batch.facts is not None:
+        image.set_feature(KRAFT_VERSION, batch.facts.kraft_version, delta)
+    image.advance(batch.end_offset, batch.epoch, delta)
+
+
+async def _fold_slowly(image: ClusterImage, batch: Batch, delta: Delta) -> None:
+    for at in range(0, len(batch.records), SLICE):
+        part = batch.records[at : at + SLICE]
+        image.replay(part, batch.base_offset + at, batch.epoch, delta)
+        if at + SLICE < len(batch.records):
+            await asyncio.sleep(0)
+    fold(image, batch._replace(records=()), delta)
