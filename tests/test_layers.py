@@ -34,7 +34,8 @@ ALLOWED: dict[str, set[str]] = {
     "broker": IDEAS | MACHINES | {"runtime", "storage", "peers", "events", "prometheus"},
     "peers": IDEAS | {"runtime"},
     "client": IDEAS | {"runtime", "peers"},
-    "testing": IDEAS | {"runtime", "storage", "broker", "client", "peers", "prometheus"},
+    "testing": IDEAS
+    | {"raft", "controller", "runtime", "storage", "broker", "client", "peers", "prometheus"},
     "cli": BASE | {"client", "runtime", "broker", "spark", "pipelines"},
     "console": BASE | {"client"},
     "spark": BASE | {"client"},

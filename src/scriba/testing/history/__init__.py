@@ -5,6 +5,8 @@ simulated time or against processes.
     Transactions  all or nothing over partitions and offsets, and who may see what
     Groups        who owned which partition, and which offsets were committed and found
     Table         a compacted topic
+    Replication   who led what, and what in-sync replicas had in common
+    Quorum        the same for the controllers
 
 Whoever drives a run tells these what it asked, what it was told and what it read, in the order in
 which that happened, and asks for `violations` in the end. What got no answer is unknown: it may
@@ -24,6 +26,7 @@ from enum import Enum
 from scriba.testing.history.findings import Findings, Where
 from scriba.testing.history.findings import short as _short
 from scriba.testing.history.groups import Groups
+from scriba.testing.history.replication import Quorum, Replication
 from scriba.testing.history.table import Table
 from scriba.testing.history.txn import Fate, Transactions, check_copied
 
@@ -33,6 +36,8 @@ __all__ = [
     "Groups",
     "History",
     "Outcome",
+    "Quorum",
+    "Replication",
     "Table",
     "Transactions",
     "Where",

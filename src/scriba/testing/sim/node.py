@@ -12,6 +12,8 @@ from scriba.errors import ErrorCode
 from scriba.settings import NodeSettings
 from scriba.testing.sim.world.world import ProcessWorld, SimHost, SimProcess
 
+__all__ = ["START_TIMEOUT_S", "Node", "SimNode"]
+
 START_TIMEOUT_S: Final = 120
 
 
@@ -28,12 +30,15 @@ class SimNode:
         self.process: SimProcess
         self.node: Node | None = None
         """What runs now, to be looked at."""
+        self.lives = 0
         self._up: asyncio.Event
         self._asked_to_stop: asyncio.Event
 
     def boot(self) -> None:
         self._up, self._asked_to_stop = asyncio.Event(), asyncio.Event()
         up, asked = self._up, self._asked_to_stop
+        self.node = None
+        self.lives += 1
 
         async def serve(world: ProcessWorld) -> None:
             node = self.node = Node(self._settings(), world)
@@ -49,8 +54,21 @@ class SimNode:
 
         self.process = self._host.start(serve)
 
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process, paused or not, however far its start is."""
+        return self.lives > 0 and self.process.alive
+
+    @property
+    def is_up(self) -> bool:
+        return self.runs and self._up.is_set()
+
     async def start(self) -> None:
         self.boot()
+        await self.came_up()
+
+    async def came_up(self) -> None:
+        """Waits until the node serves."""
         waiting = asyncio.ensure_future(self._up.wait())
         await asyncio.wait(
             [waiting, self.process.task],

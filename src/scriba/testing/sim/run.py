@@ -2,8 +2,9 @@
 
 python -m scriba.testing.sim.run 17             one seed, with the end of its trace if it fails
 python -m scriba.testing.sim.run 0-999          a range of seeds, one line for each that fails
-python -m scriba.testing.sim.run -p records 17  the play: records, coordinated (the default), or
-                                                differential (with fast paths and without)
+python -m scriba.testing.sim.run -p cluster 17  the play: records, coordinated (the default),
+                                                differential (with fast paths and without), or
+                                                cluster, which tells its story, too
 """
 
 import argparse
@@ -12,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from scriba.testing.sim.plays import coordinated, differential, single_node
+from scriba.testing.sim.plays import cluster, coordinated, differential, single_node
 
 
 class Report(Protocol):
@@ -36,6 +37,7 @@ PLAYS: Final[dict[str, Callable[[int], Report]]] = {
     "records": single_node.run,
     "coordinated": coordinated.run,
     "differential": differential.run,
+    "cluster": cluster.run,
 }
 
 
@@ -69,6 +71,8 @@ def describe(report: Report, events: int = 40) -> str:
         f"seed {report.seed}: {counts}, trace {report.digest}",
         *(f"  {violation}" for violation in report.violations),
     ]
+    if story := getattr(report, "story", ()):
+        lines += ["  the story:", *(f"    {event}" for event in story)]
     if report.violations and events:
         lines += ["  the last events:", *(f"    {event}" for event in report.trace[-events:])]
     return "\n".join(lines) + "\n"

@@ -11,10 +11,8 @@ held against what is left.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from scriba.client import Admin, ConfigOp, NewTopic, TopicPartition, UpgradeType
 from scriba.client.admin.model import ConfigResource, ResourceType
@@ -22,39 +20,14 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import NodeSettings
 from scriba.testing.history import History
 from scriba.testing.sim.node import SimNode
-from scriba.testing.sim.plays.cast import (
-    AUDITORS,
-    COPIERS,
-    SINK,
-    SOURCE,
-    TABLE,
-    Actor,
-    Auditor,
-    Books,
-    Copier,
-    Feeder,
-    Keeper,
-    Member,
-    Reader,
-    SlowKeeper,
-)
-from scriba.testing.sim.plays.verdict import Verdict
+from scriba.testing.sim.plays.cast import COPIERS, SINK, SOURCE, TABLE, Books
+from scriba.testing.sim.plays.stage import COORDINATION, Stage
 from scriba.testing.sim.world.net import NetFaults
 from scriba.testing.sim.world.volume import DiskFaults
-from scriba.testing.sim.world.world import ProcessWorld, SimProcess, SimWorld
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 
 BROKER: Final = "broker"
 PARTITIONS: Final = 2
-HEALED_S: Final = 60
-"""Virtual time in which everything has to be caught up with after all has healed."""
-
-CLASSIC: Final = {"session_timeout_ms": 1_500, "heartbeat_interval_ms": 300}
-PROTOCOLS: Final[tuple[dict[str, Any], ...]] = (
-    {**CLASSIC, "partition_assignment_strategy": "range"},
-    {**CLASSIC, "partition_assignment_strategy": "cooperative-sticky"},
-    {"group_protocol": "consumer"},
-    {"group_protocol": "consumer"},
-)
 MEMBERS: Final = ("die", "leave", "isolate")
 MISFORTUNES: Final = (
     *MEMBERS,
@@ -109,10 +82,10 @@ def run(seed: int) -> Report:
     return Report(seed, (*books.violations, *found), trace.digest(), tuple(trace.last), counts)
 
 
-class Scene:
+class Scene(Stage):
     def __init__(self, seed: int) -> None:
-        draw = self.draw = SimWorld(seed).rng.fork("scene")
-        self.sim = SimWorld(
+        draw = SimWorld(seed).rng.fork("scene")
+        sim = SimWorld(
             seed,
             disk_faults=DiskFaults(
                 sync_ms=((0.05, 1.0), (0.5, 8.0))[draw.below(2)],
@@ -125,14 +98,12 @@ class Scene:
             ),
         )
         self.synced = draw.chance(0.6)
+        super().__init__(sim, (BROKER,), Books(History(synced_only=self.synced)), PARTITIONS)
+        self.draw = draw
         self.transaction_version = (2, 2, 1, 0)[draw.below(4)]
-        self.host = self.sim.host(BROKER)
-        self.books = Books(History(synced_only=self.synced))
-        self.verdict = Verdict(self.books, f"{BROKER}:9092", PARTITIONS)
-        complain = self.books.records.violation
-        self.node = SimNode(self.host, self.node_settings, complain)
+        self.host = sim.host(BROKER)
+        self.node = SimNode(self.host, self.node_settings, self.books.records.violation)
         self.actors = self.cast()
-        self.processes: dict[str, SimProcess] = {}
         self.compactions = 0
 
     def node_settings(self) -> NodeSettings:
@@ -141,46 +112,10 @@ class Scene:
                 "listeners": f"PLAINTEXT://{BROKER}:9092",
                 "scriba.allow.insecure.bind": "true",
                 "log.dirs": "/data",
-                "offsets.topic.num.partitions": "2",
-                "transaction.state.log.num.partitions": "2",
-                "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
-                "group.initial.rebalance.delay.ms": "100",
-                "group.min.session.timeout.ms": "500",
-                "group.consumer.min.session.timeout.ms": "500",
-                "group.consumer.session.timeout.ms": "1500",
-                "group.consumer.min.heartbeat.interval.ms": "100",
-                "group.consumer.heartbeat.interval.ms": "300",
-                "group.consumer.assignment.interval.ms": "100",
-                "log.cleaner.backoff.ms": "250",
-                "log.cleaner.dedupe.buffer.size": "2097152",
-                "log.cleaner.min.cleanable.ratio": "0.01",
+                **COORDINATION,
                 **({"log.flush.interval.messages": "1"} if self.synced else {}),
             }
         )
-
-    def cast(self) -> list[Actor]:
-        draw = self.draw
-        copiers, auditors = (PROTOCOLS[draw.below(len(PROTOCOLS))] for _ in range(2))
-        parts: list[tuple[type[Actor], str, dict[str, Any]]] = [
-            (Feeder, "feeder", {}),
-            *((Copier, f"copier{at}", copiers) for at in range(2)),
-            *((Auditor, f"auditor{at}", auditors) for at in range(2)),
-            (Keeper, "keeper", {}),
-            (SlowKeeper, "slow", {}),
-            (Reader, "reader", {}),
-        ]
-        return [
-            kind(
-                name=name,
-                books=self.books,
-                rng=self.sim.rng.fork(f"actor/{name}"),
-                partitions=PARTITIONS,
-                bootstrap=f"{BROKER}:9092",
-                protocol=protocol,
-                transactional_id=name,
-            )
-            for kind, name, protocol in parts
-        ]
 
     # ---- the play ----
 
@@ -202,34 +137,6 @@ class Scene:
         await self.as_client(self.verdict.check)
         self.node.note_failure()
 
-    def enter(self, actor: Actor) -> None:
-        process = self.processes.get(actor.name)
-        if process is None or not process.alive:
-            actor.stopping = False
-            self.processes[actor.name] = self.sim.host(actor.name).start(actor.main)
-
-    async def come_to_rest(self) -> None:
-        """The writers stop; the groups catch up, each within its time, and stop."""
-        await self.stop(Feeder, Keeper, Reader)
-        for group in (COPIERS, AUDITORS):
-            try:
-                await self.as_client(partial(self.verdict.catch_up, group))
-            except TimeoutError:
-                self.books.records.violation(f"{group} did not catch up after all had healed")
-            await self.stop(Copier if group == COPIERS else Auditor)
-
-    async def stop(self, *kinds: type[Actor]) -> None:
-        leaving = [actor for actor in self.actors if isinstance(actor, kinds)]
-        for actor in leaving:
-            actor.stopping = True
-        tasks = [self.processes[actor.name].task for actor in leaving]
-        done, late = await asyncio.wait(tasks, timeout=HEALED_S)
-        if late:
-            self.books.records.violation(f"{len(late)} clients did not end after all had healed")
-        for task in tasks:
-            if task in done:
-                task.result()
-
     # ---- what goes wrong ----
 
     async def misfortune(self) -> None:
@@ -238,8 +145,7 @@ class Scene:
         kind = kinds[draw.below(len(kinds))]
         self.sim.trace.add("misfortune", kind)
         actor = self.actors[draw.below(len(self.actors))]
-        members = [each for each in self.actors if isinstance(each, Member)]
-        member = members[draw.below(len(members))]
+        member = self.any_member()
         if kind == "reset":
             network.reset_some(BROKER, 0.7)
         elif kind == "cut":
@@ -248,13 +154,9 @@ class Scene:
             await asyncio.sleep(draw.between(0.1, 3))
             network.heal()
         elif kind == "isolate":
-            network.cut(BROKER, member.name)
-            await asyncio.sleep(draw.between(0.5, 4))
-            network.heal()
+            await self.isolate(member)
         elif kind == "twin":
-            await self.replace_prematurely(
-                [each for each in self.actors if isinstance(each, Copier | SlowKeeper)]
-            )
+            await self.replace_prematurely()
         elif kind in ("die", "leave"):
             await self.part(member if draw.chance(0.7) else actor, kind)
         elif kind == "clock":
@@ -263,40 +165,6 @@ class Scene:
             await self.fill_the_disk()
         else:
             await self.fell(kind)
-
-    async def part(self, actor: Actor, kind: str) -> None:
-        process = self.processes[actor.name]
-        if kind == "die":
-            process.kill()
-            actor.died()
-        else:
-            actor.stopping = True
-            await asyncio.wait([process.task], timeout=self.draw.between(0.5, 20))
-        await asyncio.sleep(self.draw.between(0, 2.5))
-        if process.alive:
-            process.kill()
-            actor.died()
-        elif kind == "leave":
-            process.task.result()
-        self.enter(actor)
-
-    async def replace_prematurely(self, writers: Sequence[Actor]) -> None:
-        """One that is not heard of gets a successor, and comes back while that is at work."""
-        draw, network = self.draw, self.sim.network
-        writer = writers[draw.below(len(writers))]
-        twin = writer.twin(self.sim.rng.fork(f"twin/{draw.below(1 << 30)}"))
-        network.cut(BROKER, writer.name)
-        process = self.sim.host(twin.name).start(twin.main)
-        await asyncio.sleep(draw.between(0.5, 3))
-        network.heal()
-        await asyncio.sleep(draw.between(0, 1))
-        twin.stopping = True
-        done, _ = await asyncio.wait([process.task], timeout=draw.between(0.1, 20))
-        for task in done:
-            task.result()
-        if process.alive:
-            process.kill()
-            twin.died()
 
     async def fill_the_disk(self) -> None:
         faults, process = self.host.disk_faults, self.node.process
@@ -348,15 +216,6 @@ class Scene:
     def count_compactions(self) -> None:
         if self.node.node is not None:
             self.compactions += self.node.node.counters.compactions
-
-    # ---- clients of the scene itself ----
-
-    async def as_client(self, work: Callable[[ProcessWorld], Coroutine[Any, Any, None]]) -> None:
-        process = self.sim.host("scene").start(work)
-        try:
-            await asyncio.wait_for(asyncio.shield(process.task), HEALED_S)
-        finally:
-            process.kill()
 
     async def set_up(self, world: ProcessWorld) -> None:
         draw = self.draw

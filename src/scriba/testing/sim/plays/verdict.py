@@ -53,7 +53,7 @@ class Verdict:
 
     async def check(self, ports: Ports) -> None:
         books = self.books
-        sources, sinks = await self._logs(SOURCE, ports), await self._logs(SINK, ports)
+        sources, sinks = await self.logs(SOURCE, ports), await self.logs(SINK, ports)
         copied, audited = await self._offsets(COPIERS, ports), await self._offsets(AUDITORS, ports)
         books.records.check({where[1]: log for where, log in sources.items()})
         books.transactions.check(sinks, {(COPIERS, where): copied[where] for where in sources})
@@ -70,7 +70,7 @@ class Verdict:
             consumer.assign([ROWS])
             books.table.read(ROWS, *await rows_of(consumer))
 
-    async def _logs(self, topic: str, ports: Ports) -> dict[Where, list[tuple[int, bytes]]]:
+    async def logs(self, topic: str, ports: Ports) -> dict[Where, list[tuple[int, bytes]]]:
         logs: dict[Where, list[tuple[int, bytes]]] = {}
         for partition in range(self.partitions):
             where = TopicPartition(topic, partition)

@@ -1,0 +1,84 @@
+"""Whole clusters on simulated hosts: n1, n2, ... each with its disk, its clock and one node."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
+
+from scriba.settings import NodeSettings
+from scriba.testing.sim.node import START_TIMEOUT_S, Node, SimNode
+from scriba.testing.sim.world.world import SimHost, SimWorld
+
+CLIENT_PORT: Final = 9092
+CONTROLLER_PORT: Final = 9093
+DATA: Final = "/data"
+
+
+class SimCluster:
+    def __init__(
+        self,
+        sim: SimWorld,
+        controllers: int,
+        brokers: int,
+        more: Mapping[str, str],
+        complain: Callable[[str], None],
+    ) -> None:
+        """`controllers` nodes that vote and serve clients, and `brokers` that only serve."""
+        self.sim = sim
+        self._controllers = controllers
+        self._more = more
+        self.ids = tuple(range(1, controllers + brokers + 1))
+        self.hosts: dict[int, SimHost] = {}
+        self.nodes: dict[int, SimNode] = {}
+        for at in self.ids:
+            # Clocks that began at other times: nobody may compare them.
+            host = self.hosts[at] = sim.host(self.name(at), uptime_s=1_000.0 * at)
+            self.nodes[at] = SimNode(host, self._settings_of(at), _as(self.name(at), complain))
+
+    @staticmethod
+    def name(node_id: int) -> str:
+        return f"n{node_id}"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.name(at) for at in self.ids)
+
+    def _settings_of(self, node_id: int) -> Callable[[], NodeSettings]:
+        name = self.name(node_id)
+        voters = [f"{at}@{self.name(at)}:{CONTROLLER_PORT}" for at in self.ids[: self._controllers]]
+        votes = node_id <= self._controllers
+        listeners = [f"PLAINTEXT://{name}:{CLIENT_PORT}"]
+        if votes:
+            listeners.append(f"CONTROLLER://{name}:{CONTROLLER_PORT}")
+        given = {
+            "node.id": str(node_id),
+            "process.roles": "broker,controller" if votes else "broker",
+            "listeners": ",".join(listeners),
+            "controller.listener.names": "CONTROLLER",
+            "controller.quorum.voters": ",".join(voters),
+            "scriba.allow.insecure.bind": "true",
+            "log.dirs": DATA,
+            **self._more,
+        }
+        return lambda: NodeSettings.parse(given)
+
+    def boot(self) -> None:
+        for node in self.nodes.values():
+            node.boot()
+
+    async def start(self) -> None:
+        """Starts all nodes that do not run, and waits until all of them do."""
+        for node in self.nodes.values():
+            if not node.runs:
+                node.boot()
+        async with asyncio.timeout(START_TIMEOUT_S):
+            await asyncio.gather(*(node.came_up() for node in self.nodes.values()))
+
+    def running(self) -> Iterator[tuple[int, Node]]:
+        """Nodes that have a process, paused or not, however far their start is."""
+        for at, sim_node in self.nodes.items():
+            if sim_node.runs and sim_node.node is not None:
+                yield at, sim_node.node
+
+
+def _as(name: str, complain: Callable[[str], None]) -> Callable[[str], None]:
+    return lambda text: complain(f"{name}: {text}")

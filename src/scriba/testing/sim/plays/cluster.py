@@ -1,0 +1,303 @@
+"""A whole cluster under a seed's mix of faults.
+
+The cast of groups, transactions and a compacted table plays on it, and an administrator whose
+topics come and go.
+
+The seed decides how many nodes there are and who of them votes, whether records are synced before
+they count, how disks, clocks and network are, and what goes wrong. Misfortunes overlap: while one
+node stands still, another may lose its power, and a third be heard but not hear; each ends by
+itself. A witness looks into all nodes meanwhile (`witness`).
+
+What is not synced is protected by the other replicas, as long as fewer than `min.insync.replicas`
+of a partition lose it between two moments at which all of them are in sync. Within that budget
+nothing is ever lost. Some seeds go beyond it (`beyond`): then what is lost must have been told.
+
+Then all heals. Within a bound the cluster is whole again, every group has caught up, and the
+histories are held against what is left.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any, Final
+
+from scriba.client import Admin, ClientError, ConfigOp, NewTopic, TopicPartition
+from scriba.client.admin.model import ConfigResource, ResourceType
+from scriba.errors import ErrorCode, KafkaError
+from scriba.testing.history import History, Table
+from scriba.testing.sim.cluster import SimCluster
+from scriba.testing.sim.plays.administrator import Administrator
+from scriba.testing.sim.plays.cast import COPIERS, SINK, SOURCE, TABLE, Actor, Books, Feeder
+from scriba.testing.sim.plays.losses import Losses
+from scriba.testing.sim.plays.mishaps import CLOCKS, NETWORK, NODES, Mishaps
+from scriba.testing.sim.plays.stage import COORDINATION, Stage
+from scriba.testing.sim.plays.witness import Witness, image_of
+from scriba.testing.sim.world.net import NetFaults
+from scriba.testing.sim.world.volume import DiskFaults
+from scriba.testing.sim.world.world import ProcessWorld, SimWorld
+
+PARTITIONS: Final = 2
+WHOLE_S: Final = 60
+"""Virtual time in which all replicas have to be in sync after all has healed."""
+CALM_S: Final = 3
+"""Without a misfortune for so long, every broker knows of a topic when its maker does."""
+AT_ONCE: Final = 3
+"""Misfortunes that overlap."""
+
+SHAPES: Final = ((3, 0), (3, 0), (3, 1), (3, 2), (5, 0))
+"""Nodes that vote and serve, and nodes that only serve."""
+
+PACE: Final = {
+    "broker.heartbeat.interval.ms": "300",
+    "broker.session.timeout.ms": "1500",
+    "controller.quorum.election.timeout.ms": "300",
+    "controller.quorum.fetch.timeout.ms": "600",
+    "controller.quorum.request.timeout.ms": "500",
+    "replica.lag.time.max.ms": "1500",
+    "replica.fetch.wait.max.ms": "200",
+    "initial.broker.registration.timeout.ms": "5000",
+}
+"""Seconds of production, in parts of one."""
+
+CLIENTS: Final = ("die", "leave", "isolate", "twin")
+MISFORTUNES: Final = (*NODES, *NETWORK, *CLOCKS, *CLIENTS)
+SIMPLE: Final = (Feeder, Administrator)
+"""Who plays where records may be lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    seed: int
+    violations: tuple[str, ...]
+    digest: str
+    trace: tuple[str, ...]
+    counts: dict[str, int]
+    story: tuple[str, ...]
+    """What went wrong, and when the cluster changed: the trace for a reader."""
+
+
+def run(seed: int, shape: tuple[int, int] | None = None) -> Report:
+    """Plays one seed. Equal seeds give equal digests."""
+    scene = Scene(seed, shape)
+    found: list[str] = []
+    try:
+        scene.sim.run(scene.play())
+    except Exception as failure:
+        found.append(f"the run broke: {failure!r}")
+    found += [
+        f"nobody looked at {error!r}"
+        for error in scene.sim.loop.unseen
+        if not isinstance(error, OSError | KafkaError | ClientError)
+    ]
+    books, trace, witness = scene.books, scene.sim.trace, scene.witness
+    counts = {
+        "acknowledged": books.records.acked,
+        "transactions": len(books.transactions.told),
+        "audited": len(books.transactions.seen),
+        "commits": books.groups.accepted,
+        "rows": len(books.table.writes),
+        "leaderships": len(witness.replication.leaders),
+        "quorum epochs": len(witness.quorum.leaders),
+        "looks": witness.looks,
+    }
+    violations = (*books.violations, *witness.violations, *found)
+    return Report(seed, violations, trace.digest(), tuple(trace.last), counts, tuple(scene.story))
+
+
+class Scene(Stage):
+    writers = (*Stage.writers, Administrator)
+
+    def __init__(self, seed: int, shape: tuple[int, int] | None) -> None:
+        draw = SimWorld(seed).rng.fork("scene")
+        drawn = SHAPES[draw.below(len(SHAPES))]
+        voters, others = shape or drawn
+        sim = SimWorld(
+            seed,
+            disk_faults=DiskFaults(
+                sync_ms=((0.05, 1.0), (0.5, 8.0))[draw.below(2)],
+                stall=(0.0, 0.01)[draw.below(2)],
+                cold=(0.0, 0.05)[draw.below(2)],
+            ),
+            net_faults=NetFaults(
+                spike=(0.0, 0.005)[draw.below(2)],
+                short=(0.0, 0.1)[draw.below(2)],
+            ),
+        )
+        self.synced = draw.chance(0.3)
+        self.beyond = not self.synced and draw.chance(0.15)
+        self.factor = min(3, voters + others)
+        books = Books(History(synced_only=True), table=Table(replicas=self.factor))
+        self.cluster = SimCluster(sim, voters, others, self.settings(), books.records.violation)
+        super().__init__(sim, self.cluster.names, books, PARTITIONS)
+        self.draw = draw
+        self.administrator = Administrator(
+            name="administrator",
+            books=books,
+            rng=sim.rng.fork("actor/administrator"),
+            partitions=self.factor,
+            bootstrap=self.bootstrap,
+        )
+        self.administrator.strangers = self.strangers
+        cast = [*self.cast(), self.administrator]
+        self.actors = [each for each in cast if not self.beyond or isinstance(each, SIMPLE)]
+        self.witness = Witness(self.cluster, excused=self.beyond)
+        losses = Losses(self.witness, min(2, self.factor), self.synced)
+        self.mishaps = Mishaps(self.cluster, draw, losses, self.tell, reckless=self.beyond)
+        self.struck: set[str] = set()
+        """Clients to which something is being done."""
+        self.story: list[str] = []
+
+    def settings(self) -> dict[str, str]:
+        factor = str(self.factor)
+        return {
+            **COORDINATION,
+            **(PACE if self.factor > 1 else {}),
+            "offsets.topic.replication.factor": factor,
+            "transaction.state.log.replication.factor": factor,
+            "transaction.state.log.min.isr": str(min(2, self.factor)),
+            "default.replication.factor": factor,
+            "min.insync.replicas": str(min(2, self.factor)),
+            **({"log.flush.interval.messages": "1"} if self.synced else {}),
+        }
+
+    def tell(self, *event: object) -> None:
+        self.sim.trace.add("misfortune", *event)
+        self.story.append(f"{self.sim.loop.true_time():9.3f} {' '.join(map(str, event))}")
+
+    def strangers(self, topic: str) -> list[int]:
+        """Nodes that do not know a topic, if nothing has been wrong for so long that they must."""
+        if self.mishaps.calm_for < CALM_S:
+            return []
+        return [
+            at
+            for at, node in self.cluster.running()
+            if (image := image_of(node)) is None or topic not in image.topics_by_name
+        ]
+
+    # ---- the play ----
+
+    async def play(self) -> None:
+        await self.cluster.start()
+        watching = asyncio.ensure_future(self.witness.watch())
+        try:
+            await self.as_client(self.set_up)
+            for actor in self.actors:
+                self.enter(actor)
+            await self.misfortunes()
+            await self.heal()
+            await self.become_whole()
+            await asyncio.sleep(1)
+            await (self.stop(*SIMPLE) if self.beyond else self.come_to_rest())
+            await self.become_whole()
+        finally:
+            watching.cancel()
+        self.witness.compare_replicas()
+        if self.beyond:
+            await self.as_client(self.check_losses)
+        else:
+            await self.as_client(self.verdict.check)
+        for node in self.cluster.nodes.values():
+            node.note_failure()
+
+    async def misfortunes(self) -> None:
+        """One after the other, each while some of the earlier ones go on."""
+        under_way: set[asyncio.Task[None]] = set()
+        for _ in range(4 + self.draw.below(6)):
+            await asyncio.sleep(self.draw.between(0.1, 2.0))
+            under_way.add(asyncio.ensure_future(self.misfortune()))
+            await asyncio.sleep(0)
+            wait: dict[str, Any] = {"timeout": 0} if len(under_way) < AT_ONCE else {}
+            done, under_way = await asyncio.wait(
+                under_way, return_when=asyncio.FIRST_COMPLETED, **wait
+            )
+            for task in done:
+                task.result()
+        if under_way:
+            done, _ = await asyncio.wait(under_way)
+            for task in done:
+                task.result()
+
+    async def misfortune(self) -> None:
+        kind = MISFORTUNES[self.draw.below(len(MISFORTUNES))]
+        if kind not in CLIENTS:
+            if self.beyond and self.draw.chance(0.2):
+                await self.mishaps.blackout()
+            else:
+                await self.mishaps.happen(kind)
+            return
+        if self.beyond:
+            return
+        actor: Actor = self.any_member()
+        if kind in ("die", "leave") and self.draw.chance(0.3):
+            actor = self.actors[self.draw.below(len(self.actors))]
+        if actor.name in self.struck:
+            return
+        self.struck.add(actor.name)
+        self.tell(kind, actor.name)
+        if kind == "isolate":
+            await self.isolate(actor)
+        elif kind == "twin":
+            await self.replace_prematurely()
+        else:
+            await self.part(actor, kind)
+        self.struck.discard(actor.name)
+
+    async def heal(self) -> None:
+        self.tell("all heals")
+        self.sim.network.heal()
+        for at, host in self.cluster.hosts.items():
+            host.disk_faults.stall = 0
+            host.clock.run_at(1.0)
+            node = self.cluster.nodes[at]
+            node.process.resume()
+            if not node.runs:
+                node.note_failure(excused=ErrorCode.KAFKA_STORAGE_ERROR)
+                node.boot()
+        for actor in self.actors:
+            self.enter(actor)
+
+    async def become_whole(self) -> None:
+        """Waits until all nodes agree and all replicas are in sync, which must not take long."""
+        deadline = self.sim.loop.true_time() + WHOLE_S
+        while why := self.witness.unsettled():
+            for node in self.cluster.nodes.values():
+                node.note_failure()
+            if self.sim.loop.true_time() >= deadline:
+                self.books.records.violation(f"all had healed, and the cluster is not whole: {why}")
+                return
+            await asyncio.sleep(0.05)
+
+    # ---- clients of the scene itself ----
+
+    async def set_up(self, world: ProcessWorld) -> None:
+        draw = self.draw
+        small = {"internal.segment.bytes": str((2_000, 8_000)[draw.below(2)])}
+        plain = {"message.timestamp.after.max.ms": str(1 << 40), "retention.ms": "-1"}
+        compacted = {**plain, **small, "cleanup.policy": "compact"}
+        compacted["delete.retention.ms"] = str((0, 500, 86_400_000)[draw.below(3)])
+        config = {"bootstrap.servers": self.bootstrap}
+        async with Admin(config, _ports=world) as admin:
+            await admin.create_topics(
+                [
+                    NewTopic(SOURCE, PARTITIONS, self.factor, plain),
+                    NewTopic(SINK, PARTITIONS, self.factor, plain),
+                    NewTopic(TABLE, 1, self.factor, compacted),
+                ]
+            )
+        async with self.verdict.reading(world, group_id=COPIERS) as consumer:
+            await consumer.committed([TopicPartition(SOURCE, 0)])  # the topic of groups is there
+        async with Admin(config, _ports=world) as admin:
+            resource = ConfigResource(ResourceType.TOPIC, "__consumer_offsets")
+            changes = [(name, ConfigOp.SET, value) for name, value in small.items()]
+            await admin.incremental_alter_configs({resource: changes})
+
+    async def check_losses(self, world: ProcessWorld) -> None:
+        """Beyond the budget records may be gone, but only where somebody was told."""
+        records, flags = self.books.records, self.witness.replication.flags
+        logs = await self.verdict.logs(SOURCE, world)
+        records.check({where[1]: log for where, log in logs.items()})
+        told = tuple(f"partition {at} offset" for topic, at in flags if topic == SOURCE)
+        records.violations = [
+            f"{text}; nobody was told of a loss"
+            for text in records.violations
+            if not text.startswith(told)
+        ]

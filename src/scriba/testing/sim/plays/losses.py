@@ -1,0 +1,68 @@
+"""How much of what was not synced may be lost: a budget for each partition.
+
+Acknowledged with acks=all means: on `min.insync.replicas` replicas, in their page caches. So fewer
+than that may lose their power between two moments at which all replicas are in sync; each that did
+has come back as a new incarnation by then, and has fetched what it had lost.
+"""
+
+from dataclasses import dataclass, field
+
+from scriba.controller.image import ClusterImage
+from scriba.testing.sim.plays.witness import Witness
+
+Replicated = tuple[bytes, int]
+"""(topic id, partition)"""
+
+
+@dataclass(slots=True)
+class Losses:
+    witness: Witness
+    min_isr: int
+    synced: bool
+    """Whether nothing counts that is not synced; then a power cut costs nothing."""
+    lost: dict[Replicated, dict[int, int]] = field(default_factory=dict)
+    """Replicas that lost what was not synced, with the broker epoch in which they did."""
+
+    def allow(self, broker: int) -> bool:
+        """Whether this broker's host may lose its power now."""
+        image = self.witness.newest_image()
+        if image is None:
+            return False
+        if self.synced:
+            return True
+        self._forgive(image)
+        return all(
+            len({*self.lost.get(key, ()), broker}) < self.min_isr
+            for key, replicas in _replicas(image)
+            if broker in replicas
+        )
+
+    def note(self, broker: int) -> None:
+        """It did lose it."""
+        image = self.witness.newest_image()
+        if image is None:
+            return
+        known = image.brokers.get(broker)
+        for key, replicas in _replicas(image):
+            if broker in replicas:
+                epoch = -1 if known is None else known.epoch
+                self.lost.setdefault(key, {})[broker] = epoch
+
+    def _forgive(self, image: ClusterImage) -> None:
+        """Partitions of which all replicas are in sync again begin anew."""
+        for (topic_id, index), lost in list(self.lost.items()):
+            topic = image.topics_by_id.get(topic_id)
+            partition = None if topic is None else topic.partitions.get(index)
+            if partition is None or (
+                set(partition.isr) == set(partition.replicas)
+                and all(image.brokers[at].epoch > epoch for at, epoch in lost.items())
+            ):
+                del self.lost[topic_id, index]
+
+
+def _replicas(image: ClusterImage) -> list[tuple[Replicated, tuple[int, ...]]]:
+    return [
+        ((topic.id, index), partition.replicas)
+        for topic in image.topics_by_id.values()
+        for index, partition in topic.partitions.items()
+    ]

@@ -1,0 +1,263 @@
+"""Looks into all nodes of a simulated cluster at one moment after the other, and tells the checkers
+of replicas and quorum (`history.replication`) what it sees.
+
+This is the one place that knows where in a node these facts are. Logs are read from the hosts'
+disks, as a process would read them.
+"""
+
+import asyncio
+import zlib
+from collections.abc import Iterator
+from typing import Final
+
+from scriba.broker.partitions.partition import Partition
+from scriba.controller.image import ClusterImage, PartitionImage
+from scriba.errors import ParseError
+from scriba.raft.machine import Raft
+from scriba.raft.roles import Role
+from scriba.records.batch import walk
+from scriba.testing.history.findings import Where, place
+from scriba.testing.history.replication import (
+    Batch,
+    Leading,
+    Log,
+    Position,
+    Quorum,
+    Replication,
+)
+from scriba.testing.sim.cluster import DATA, SimCluster
+from scriba.testing.sim.node import Node
+from scriba.testing.sim.world.volume import Dir, Inode
+
+LOOK_S: Final = 0.01
+READ_EVERY: Final = 40
+"""Looks from one reading of all logs to the next."""
+METADATA: Final = f"{DATA}/__cluster_metadata-0"
+FLAGS: Final = ("unclean_election", "log_truncated_below_high_watermark")
+"""Labels of events that tell of a possible loss; each is about a partition, by its name."""
+
+
+class Witness:
+    def __init__(self, cluster: SimCluster, excused: bool = False) -> None:
+        """`excused`: what an election was flagged for may be lost."""
+        self._excused = excused
+        self.replication = Replication()
+        self.quorum = Quorum()
+        self.looks = 0
+        self._cluster = cluster
+        self._parsed: dict[tuple[int, str], tuple[int, int, list[Batch]]] = {}
+        self._heard: dict[tuple[int, int], int] = {}
+        """(node, its life) -> the number of its last event that was heard."""
+
+    @property
+    def violations(self) -> list[str]:
+        return [*self.quorum.violations, *self.replication.violations]
+
+    async def watch(self) -> None:
+        while True:
+            self.look()
+            if self.looks % READ_EVERY == 0:
+                self.read()
+            await asyncio.sleep(LOOK_S)
+
+    # ---- who leads ----
+
+    def look(self) -> None:
+        self.looks += 1
+        for at, node in self._cluster.running():
+            raft = raft_of(node)
+            if raft is not None:
+                leads = raft.role is Role.LEADER
+                life = self._cluster.nodes[at].lives
+                self.quorum.at(Position(at, life, raft.epoch, raft.high_watermark, leads))
+            self._hear(at, node)
+            for seen, _ in leadings(at, node):
+                self.replication.leads(seen)
+
+    def _hear(self, at: int, node: Node) -> None:
+        life = self._cluster.nodes[at].lives
+        last = self._heard.get((at, life), 0)
+        for event in node.events.since(last):
+            self._heard[at, life] = event.number
+            if event.kind.label in FLAGS:
+                topic, _, index = event.about.rpartition("-")
+                self.replication.flagged((topic, int(index)), self._excused)
+
+    def newest_image(self) -> ClusterImage | None:
+        images = [image_of(node) for _, node in self._cluster.running()]
+        known = [image for image in images if image is not None]
+        return max(known, key=lambda image: image.end_offset, default=None)
+
+    # ---- what the logs hold ----
+
+    def read(self) -> None:
+        """Reads all logs and holds them against each other."""
+        self._read_quorum()
+        newest: dict[Where, tuple[Leading, Partition]] = {}
+        for at, node in self._cluster.running():
+            for seen, partition in leadings(at, node):
+                known = newest.get(seen.where)
+                if known is None or known[0].epoch < seen.epoch:
+                    newest[seen.where] = (seen, partition)
+        image = self.newest_image()
+        for seen, partition in newest.values():
+            log = self.log_of(seen.broker, partition)
+            self.replication.leader_log(seen, log)
+            committed = None if image is None else _in_image(image, partition)
+            if image is None or committed is None or committed.leader_epoch != seen.epoch:
+                continue
+            for broker in committed.isr:
+                follower = self._replica(broker, image, partition)
+                if broker in seen.isr and broker != seen.broker and follower is not None:
+                    self.replication.in_sync(seen, log, broker, self.log_of(broker, follower))
+
+    def _replica(self, broker: int, image: ClusterImage, of: Partition) -> Partition | None:
+        """A broker's replica, if it runs as the one that the image knows."""
+        for at, node in self._cluster.running():
+            known = image.brokers.get(broker)
+            if at == broker and known is not None and not known.fenced:
+                if known.epoch != node.broker_epoch or not hasattr(node, "replicas"):
+                    return None
+                for each in node.replicas:
+                    if (each.topic_id, each.index) == (of.topic_id, of.index):
+                        return each
+        return None
+
+    def log_of(self, node_id: int, partition: Partition) -> Log:
+        batches = self.batches(node_id, partition.log.directory)
+        start = batches[0].base_offset if batches else partition.log.start_offset
+        return Log(start, batches, "compact" in partition.settings.cleanup_policy)
+
+    def _read_quorum(self) -> None:
+        logs: dict[int, Log] = {}
+        for at in self._cluster.ids:
+            batches = self.batches(at, METADATA)
+            logs[at] = Log(batches[0].base_offset if batches else 0, batches)
+        committed = {}
+        for at, node in self._cluster.running():
+            raft = raft_of(node)
+            if raft is not None:
+                committed[at] = raft.high_watermark
+        self.quorum.logs(logs, committed)
+        for at in self._cluster.ids:
+            for name in self._names(at, METADATA, ".checkpoint"):
+                self.quorum.snapshot(at, int(name.split("-")[0]))
+
+    def batches(self, node_id: int, directory: str) -> list[Batch]:
+        found: list[Batch] = []
+        for name in self._names(node_id, directory, ".log"):
+            found += self._parse(node_id, f"{directory}/{name}")
+        return found
+
+    def _names(self, node_id: int, directory: str, suffix: str) -> list[str]:
+        node = self._cluster.hosts[node_id].volume.find(directory)
+        names = sorted(node.entries) if isinstance(node, Dir) else []
+        return [name for name in names if name.endswith(suffix) and name[:20].isdecimal()]
+
+    def _parse(self, node_id: int, path: str) -> list[Batch]:
+        file = self._cluster.hosts[node_id].volume.find(path)
+        assert isinstance(file, Inode)
+        content = bytes(file.content)
+        size, crc = len(content), zlib.crc32(content)
+        known = self._parsed.get((node_id, path))
+        if known is None or known[:2] != (size, crc):
+            known = self._parsed[node_id, path] = (size, crc, list(_batches(content)))
+        return known[2]
+
+    # ---- the end ----
+
+    def unsettled(self) -> str:
+        """What keeps the cluster from being whole: all up and agreed, all replicas in sync."""
+        images: list[ClusterImage] = []
+        for at in self._cluster.ids:
+            if not self._cluster.nodes[at].is_up:
+                return f"{at} is not up"
+        for at, node in self._cluster.running():
+            image = image_of(node)
+            if image is None:
+                return f"{at} has no metadata"
+            images.append(image)
+        if len({image.end_offset for image in images}) > 1:
+            ends = [image.end_offset for image in images]
+            return f"metadata is known up to {ends}"
+        for broker in images[0].brokers.values():
+            if broker.fenced:
+                return f"broker {broker.id} is fenced"
+        for topic in images[0].topics_by_id.values():
+            for index, partition in topic.partitions.items():
+                if set(partition.isr) != set(partition.replicas) or partition.leader < 0:
+                    return (
+                        f"{place((topic.name, index))} is led by {partition.leader}, of replicas "
+                        f"{list(partition.replicas)} are in sync {list(partition.isr)}"
+                    )
+        return ""
+
+    def compare_replicas(self) -> None:
+        """At rest all replicas of a partition have the same log, committed to its end."""
+        self.look()
+        self.read()
+        image = self.newest_image()
+        if image is None:
+            return
+        for at, node in self._cluster.running():
+            for seen, partition in leadings(at, node):
+                log = self.log_of(at, partition)
+                if seen.high_watermark != log.end_offset:
+                    self.replication.violation(
+                        f"{place(seen.where)}: at rest, the high watermark is "
+                        f"{seen.high_watermark}, the log ends at {log.end_offset}"
+                    )
+                whole = seen._replace(high_watermark=log.end_offset)
+                for broker in seen.isr:
+                    follower = self._replica(broker, image, partition)
+                    if follower is not None:
+                        self.replication.in_sync(whole, log, broker, self.log_of(broker, follower))
+
+
+def raft_of(node: Node) -> Raft | None:
+    metadata = getattr(node, "metadata", None) or getattr(node, "controller", None)
+    quorum = getattr(metadata, "quorum", None) or getattr(metadata, "_quorum", None)
+    raft = getattr(quorum, "raft", None)
+    return raft if isinstance(raft, Raft) else None
+
+
+def image_of(node: Node) -> ClusterImage | None:
+    try:
+        return node.image
+    except AttributeError:  # its start has not come so far
+        return None
+
+
+def leadings(node_id: int, node: Node) -> Iterator[tuple[Leading, Partition]]:
+    """All partitions that a node takes itself for the leader of."""
+    for partition in getattr(node, "replicas", ()):
+        leader = partition.leader
+        if leader is not None:
+            needed = min(partition.settings.min_insync_replicas, len(leader.replicas))
+            where = (partition.topic, partition.index)
+            yield (
+                Leading(
+                    where,
+                    node_id,
+                    leader.leader_epoch,
+                    leader.partition_epoch,
+                    partition.high_watermark.value,
+                    tuple(leader.isr),
+                    needed,
+                ),
+                partition,
+            )
+
+
+def _in_image(image: ClusterImage, partition: Partition) -> PartitionImage | None:
+    topic = image.topics_by_id.get(partition.topic_id)
+    return None if topic is None else topic.partitions.get(partition.index)
+
+
+def _batches(content: bytes) -> Iterator[Batch]:
+    try:
+        for _, header in walk(content):
+            last = header.base_offset + header.last_offset_delta
+            yield Batch(header.base_offset, last, header.leader_epoch, header.crc)
+    except ParseError:
+        return  # the tail of a write that the device did not take whole
