@@ -1,4 +1,5 @@
-"""`scriba up`: one node, from the words it was started with to its clean end."""
+"""`scriba up`: one node, from the words it was started with to its clean end; several are run by
+`supervisor`."""
 
 import argparse
 import asyncio
@@ -9,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from scriba import __version__
@@ -50,35 +51,58 @@ def run(options: argparse.Namespace, environment: Mapping[str, str] = os.environ
             if options.data is not None:
                 raise StartError("--ephemeral: its data is removed at the end; drop --data")
             options.data = left_behind.enter_context(data_directory())
+        if options.nodes is not None:
+            return start_several(options, environment)
+        if options.controllers is not None:
+            raise Misuse("--controllers says nothing without --nodes", "add --nodes")
         return start(options, read_settings(options, environment))
+
+
+def start_several(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
+    from scriba.cli.node import supervisor
+    from scriba.cli.node.arguments import DATA
+    from scriba.cli.node.layout import holds_several
+
+    given, strangers = gather(options, environment)
+    options.data = options.data or DATA
+    if options.ephemeral and options.port is None:
+        options.port = 0
+    if not options.nodes:
+        options.nodes = None if holds_several(options.data) else cores()
+    shared = supervisor.prepare(given)
+    tell_of(parse_settings(given), strangers)
+    return supervisor.run(options, shared)
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def start(options: argparse.Namespace, settings: NodeSettings) -> int:
     # After the settings, so that a wrong word is told at once.
     from scriba.broker.node import Node
+    from scriba.cli.node.layout import holds_several
     from scriba.runtime.loop.loop import hold_collector, raise_file_limit
     from scriba.runtime.loop.loop import run as run_loop
     from scriba.runtime.world import RealWorld
 
+    for directory in settings.data_dirs:
+        if holds_several(directory):
+            raise StartError(
+                f"{directory} holds several nodes of a cluster; start them with --nodes auto"
+            )
     hold_collector()
     raise_file_limit()
-    world = RealWorld(synced=not options.ephemeral)
+    world = RealWorld(synced=not (options.ephemeral or options.unsynced))
     return run_loop(serve(Node(settings, world), world, options))
 
 
 def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> NodeSettings:
     """All sources put together; what was left aside is said on standard error."""
-    if options.config:
-        given = read_file(options.config)
-    else:
-        given = {name: Given(text, "no --config") for name, text in QUICK_START.items()}
-    if options.ephemeral:
-        from scriba.cli.node.ephemeral import FEW_FILES
-
-        given |= {name: Given(text, "--ephemeral") for name, text in FEW_FILES.items()}
-    variables, strangers = parse_environment(environment)
-    given |= variables
-    given |= parse_arguments(options.settings)
+    given, strangers = gather(options, environment)
     if options.port is not None:
         if "listeners" in given:
             raise Misuse(f"--port: listeners is set too ({given['listeners'].origin})", "drop one")
@@ -90,19 +114,46 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
             if options.ephemeral and name in given:
                 raise StartError(f"--ephemeral: {name} is set ({given[name].origin}); drop one")
         given["log.dirs"] = Given(options.data, "--data")
+    settings = parse_settings(given)
+    tell_of(settings, strangers)
+    return settings
+
+
+def gather(
+    options: argparse.Namespace, environment: Mapping[str, str]
+) -> tuple[dict[str, Given], list[str]]:
+    """Settings by name from all sources, and the variables that are none."""
+    if options.config:
+        given = read_file(options.config)
+    else:
+        given = {name: Given(text, "no --config") for name, text in QUICK_START.items()}
+    if options.ephemeral:
+        from scriba.cli.node.ephemeral import FEW_FILES
+
+        given |= {name: Given(text, "--ephemeral") for name, text in FEW_FILES.items()}
+    variables, strangers = parse_environment(environment)
+    given |= variables
+    given |= parse_arguments(options.settings)
+    return given, strangers
+
+
+def parse_settings(given: Mapping[str, Given]) -> NodeSettings:
+    """StartError, with where it was given, for what no node takes."""
     try:
         texts = {name: value.text for name, value in given.items()}
-        settings = NodeSettings.parse(texts, machine=socket.gethostname())
+        return NodeSettings.parse(texts, machine=socket.gethostname())
     except ConfigError as error:
         origin = given.get(error.name)
         if origin is None:
             raise StartError(str(error)) from error
         typed = origin.origin.startswith("--")
         raise (Misuse if typed else StartError)(f"{error} ({origin.origin})") from error
+
+
+def tell_of(settings: NodeSettings, strangers: list[str]) -> None:
     note("without a meaning here, ignored", settings.screened.ignored)
     note("for features not served yet, without effect", settings.screened.waiting)
     note("no setting by that name, ignored", strangers)
-    return settings
 
 
 def read_file(path: str) -> dict[str, Given]:
@@ -126,7 +177,8 @@ async def serve(node: "Node", world: "RealWorld", options: argparse.Namespace) -
     """Runs a node until a signal or a failure ends it, or whoever it is for has gone."""
     life = asyncio.ensure_future(live(node, world, options))
     listen_to_signals(life)
-    leash = asyncio.ensure_future(end_with(options.parent, life)) if options.ephemeral else None
+    held = options.ephemeral or options.child
+    leash = asyncio.ensure_future(end_with(options.parent, life)) if held else None
     with contextlib.suppress(asyncio.CancelledError):
         await life
     if leash is not None:
@@ -151,7 +203,7 @@ async def live(node: "Node", world: "RealWorld", options: argparse.Namespace) ->
     async with world:  # watches the loop from here on, since a start may hold it
         try:
             if options.demo:
-                await create_demo_topic(node)
+                await create_demo_topic(",".join(addresses(node)))
             print(as_json(node) if options.json else banner(node), flush=True)
             tell(READY)
             await node.wait_stopped()
@@ -162,8 +214,11 @@ async def live(node: "Node", world: "RealWorld", options: argparse.Namespace) ->
             await node.stop()
 
 
-def listen_to_signals(life: "asyncio.Future[None]") -> None:
-    """The first SIGINT or SIGTERM asks the node to stop; a SIGINT after that does not ask."""
+def listen_to_signals(
+    life: "asyncio.Future[None]", at_once: Callable[[], None] | None = None
+) -> None:
+    """The first SIGINT or SIGTERM asks the node to stop; a SIGINT after that does not ask, and
+    does `at_once` what there is to do before the end."""
     asked = False
 
     def stop(number: signal.Signals) -> None:
@@ -172,6 +227,8 @@ def listen_to_signals(life: "asyncio.Future[None]") -> None:
             asked = True
             life.cancel()
         elif number is signal.SIGINT:
+            if at_once is not None:
+                at_once()
             print("stopped at once; the next start recovers the log", file=sys.stderr, flush=True)
             os._exit(128 + number)
 
@@ -180,10 +237,10 @@ def listen_to_signals(life: "asyncio.Future[None]") -> None:
         loop.add_signal_handler(number, stop, number)
 
 
-async def create_demo_topic(node: "Node") -> None:
+async def create_demo_topic(bootstrap: str) -> None:
     from scriba.client import Admin, BrokerError, NewTopic
 
-    async with Admin(bootstrap_servers=addresses(node)[0]) as admin:
+    async with Admin(bootstrap_servers=bootstrap) as admin:
         try:
             await admin.create_topics([NewTopic(DEMO_TOPIC, partitions=DEMO_PARTITIONS)])
         except BrokerError as error:
@@ -206,8 +263,6 @@ def as_json(node: "Node") -> str:
 
 
 def banner(node: "Node") -> str:
-    first = addresses(node)[0]
-    broker = "" if first == BOOTSTRAP else f" -b {first}"
     directories = ", ".join(os.path.abspath(each) for each in node.data_dirs)
     return "\n".join(
         [
@@ -215,17 +270,27 @@ def banner(node: "Node") -> str:
             *(f"  listening on {each}" for each in bound(node)),
             f"  data in {directories}",
             "",
-            f"  produce:  echo hello | scriba produce {DEMO_TOPIC}{broker}",
-            f"  consume:  scriba consume {DEMO_TOPIC}{broker} --exit",
+            *hints(addresses(node)),
             "  stop:     Ctrl-C",
         ]
     )
 
 
+def hints(clients: list[str]) -> list[str]:
+    """What to type next; nothing at a controller that serves no clients."""
+    if not clients:
+        return []
+    broker = "" if clients[0] == BOOTSTRAP else f" -b {clients[0]}"
+    return [
+        f"  produce:  echo hello | scriba produce {DEMO_TOPIC}{broker}",
+        f"  consume:  scriba consume {DEMO_TOPIC}{broker} --exit",
+    ]
+
+
 def bound(node: "Node") -> list[str]:
     """What the node really listens on, which may be more than this machine can reach."""
     told = []
-    for each in node.listeners:
+    for each in node.listeners or node.controller_listeners:
         host = each.host or "0.0.0.0"
         everywhere = ", every address of this machine" if each.host in WILDCARDS else ""
         told.append(f"{f'[{host}]' if ':' in host else host}:{each.port}{everywhere}")

@@ -10,17 +10,18 @@ from typing import Any
 
 from scriba.cli.groups.arguments import groups, transactions
 from scriba.cli.logs.arguments import repair, retention
+from scriba.cli.node.arguments import nodes, up
 from scriba.cli.parsing.meta import Version, meta
 from scriba.cli.parsing.options import (
     Commands,
     Help,
     Parser,
     asks,
+    at_least,
     command,
     group,
     of_what,
     pair,
-    port,
 )
 from scriba.cli.profiles.arguments import profiles, settle
 from scriba.cli.records.arguments import consume, produce
@@ -52,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action=Version, help="show the version, then exit")
     top.set_defaults(run="scriba.cli.help:run", words=[])
     commands = top.add_subparsers(title="commands", metavar="COMMAND", parser_class=Parser)
-    _up(commands)
+    up(commands)
     demo(commands)
     topics(group(commands, "topic", "create, look at, change and delete topics"))
     _config(group(commands, "config", "read and change settings while the cluster runs"))
@@ -60,7 +61,8 @@ def parser() -> argparse.ArgumentParser:
     consume(commands)
     groups(group(commands, "group", "look at consumer groups, move and delete their offsets"))
     transactions(group(commands, "txn", "look at transactions, and end those that hang"))
-    _cluster(group(commands, "cluster", "look at brokers and the metadata quorum"))
+    _cluster(group(commands, "cluster", "look at brokers and the metadata quorum, elect leaders"))
+    nodes(group(commands, "node", "kill, pause and start nodes that `scriba up --nodes` runs"))
     _log(group(commands, "log", "look into the files of a log, repair them, resume retention"))
     _spark(group(commands, "spark", "pipelines on Spark: what they need here"))
     inventory(group(commands, "inventory", "stock that is decided once and never lies"))
@@ -71,42 +73,6 @@ def parser() -> argparse.ArgumentParser:
 
 
 # -- commands ------------------------------------------------------------------------------------
-
-
-def _up(commands: Commands) -> None:
-    up = command(
-        commands,
-        "up",
-        "scriba.cli.node.up:run",
-        "start a node",
-        "Starts one node, broker and controller at once, and runs it until Ctrl-C.",
-        epilog="Settings are Kafka's. The stronger source wins, key by key: --set, then KAFKA_... "
-        "variables (KAFKA_LOG_RETENTION_MS is log.retention.ms), then --config, then the default.",
-    )
-    up.add_argument("--data", metavar="DIR", help="where the data is (default: ./scriba-data)")
-    up.add_argument(
-        "--port", type=port, metavar="N", help="port on 127.0.0.1 (default: 9092; 0: any free one)"
-    )
-    up.add_argument("--config", metavar="FILE", help="a server.properties to read")
-    up.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        dest="settings",
-        help="one setting; may be repeated",
-    )
-    up.add_argument("--demo", action="store_true", help="create a topic to play with")
-    up.add_argument(
-        "--ephemeral",
-        action="store_true",
-        help="for tests: any free port, data in a temporary directory that is removed, and an end "
-        "when the parent ends or closes the pipe on standard input",
-    )
-    up.add_argument(
-        "--json", action="store_true", help="one line of JSON when it is ready, instead of words"
-    )
-    up.add_argument("--verbose", "-v", action="store_true", help="log what the node does")
 
 
 def _config(commands: Commands) -> None:
@@ -148,11 +114,41 @@ def _cluster(commands: Commands) -> None:
         command(
             commands,
             "describe",
-            "scriba.cli.cluster:describe",
+            "scriba.cli.cluster.describe:run",
             "show brokers, quorum and features",
             "Shows the brokers with what they hold, the metadata quorum and the features in force.",
         )
     )
+    quorum = command(
+        commands,
+        "quorum",
+        "scriba.cli.cluster.quorum:run",
+        "show who agrees on the metadata, and how far each is",
+        "Shows the voters and observers of the metadata quorum, how far each has the log and when "
+        "it was last heard of.",
+    )
+    quorum.add_argument(
+        "--broker", type=at_least(int, 0), metavar="ID", help="ask this broker (default: any)"
+    )
+    asks(quorum)
+    elect = command(
+        commands,
+        "elect",
+        "scriba.cli.cluster.elect:run",
+        "give partitions the leaders they should have",
+        "Elects the preferred leader, the first replica, wherever another one leads; for all "
+        "partitions, or those named.",
+    )
+    elect.add_argument(
+        "partitions", nargs="*", metavar="TOPIC[:N,...]", help="all when none is named"
+    )
+    elect.add_argument(
+        "--unclean",
+        action="store_true",
+        help="a replica that is not in sync may lead, where no other is left: records that only "
+        "the others have are lost",
+    )
+    asks(elect)
 
 
 def _spark(commands: Commands) -> None:

@@ -13,6 +13,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "scriba up",
         "scriba up --data /var/lib/scriba --port 9093 --set log.retention.hours=24",
         "scriba up --config server.properties",
+        "scriba up --nodes 3",
+        "scriba up --nodes 3 --controllers 3 --data /var/lib/scriba",
     ),
     "scriba demo": ("scriba demo",),
     # -- topics
@@ -23,7 +25,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "scriba topic create orders --if-not-exists",
     ),
     "scriba topic list": ("scriba topic list", "scriba topic list --internal --json"),
-    "scriba topic describe": ("scriba topic describe orders",),
+    "scriba topic describe": (
+        "scriba topic describe orders",
+        "scriba topic describe --under-replicated",
+        "scriba topic describe --offline --json",
+    ),
     "scriba topic alter": ("scriba topic alter orders --partitions 12",),
     "scriba topic delete": ("scriba topic delete orders --if-exists",),
     "scriba topic trim": (
@@ -76,8 +82,20 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "scriba txn abort --topic orders --partition 0 --start-offset 4711",
     ),
     # -- cluster and files
-    "scriba cluster": ("scriba cluster describe",),
+    "scriba cluster": ("scriba cluster describe", "scriba cluster quorum"),
     "scriba cluster describe": ("scriba cluster describe --json",),
+    "scriba cluster quorum": ("scriba cluster quorum", "scriba cluster quorum --broker 2"),
+    "scriba cluster elect": (
+        "scriba cluster elect",
+        "scriba cluster elect orders:0,1 --unclean",
+    ),
+    "scriba node": ("scriba node list", "scriba node kill 2"),
+    "scriba node list": ("scriba node list --json",),
+    "scriba node kill": ("scriba node kill 2",),
+    "scriba node pause": ("scriba node pause 2",),
+    "scriba node resume": ("scriba node resume 2",),
+    "scriba node stop": ("scriba node stop 2",),
+    "scriba node start": ("scriba node start 2 --data /var/lib/scriba",),
     "scriba log": ("scriba log dump scriba-data/orders-0",),
     "scriba log dump": (
         "scriba log dump scriba-data/orders-0 --records",

@@ -74,6 +74,17 @@ def topics(commands: Commands) -> None:
         "Shows partitions with leader, replicas, offsets and size, and the settings of the topic.",
     )
     describe.add_argument("topics", nargs="*", metavar="TOPIC", help="all when none is named")
+    only = describe.add_mutually_exclusive_group()
+    only.add_argument(
+        "--under-replicated",
+        action="store_true",
+        help="only partitions of which a replica is not in sync, internal ones too",
+    )
+    only.add_argument(
+        "--offline",
+        action="store_true",
+        help="only partitions without a leader, and whom they wait for, internal ones too",
+    )
     asks(describe)
 
     alter = command(

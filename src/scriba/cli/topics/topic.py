@@ -16,6 +16,7 @@ from scriba.cli.output import (
 )
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
+from scriba.cli.topics import unwell
 from scriba.cli.topics.plan import CONSUMER_MBPS, PARTITION_MBPS, Proposal, propose
 from scriba.client import (
     Admin,
@@ -198,6 +199,8 @@ def _size(count: int | None) -> str | None:
 
 @with_admin
 async def describe(admin: Admin, options: argparse.Namespace) -> int:
+    if options.under_replicated or options.offline:
+        return await unwell.show(admin, options)
     names = options.topics or [topic.name for topic in await admin.list_topics()]
     topics = await admin.describe_topics(names)
     leaders = _leaders(topics)

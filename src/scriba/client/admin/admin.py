@@ -14,21 +14,17 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, Unpack
 
 from scriba.client.admin.calls import Calls, outcome
+from scriba.client.admin.cluster import ClusterAdmin
 from scriba.client.admin.groups import GroupAdmin
 from scriba.client.admin.model import (
-    ClusterDescription,
     ConfigEntry,
     ConfigOp,
     ConfigResource,
     CreatedTopic,
-    Feature,
-    LogDir,
     NewTopic,
-    QuorumDescription,
     ResourceType,
     TopicDescription,
     TopicListing,
-    UpgradeType,
 )
 from scriba.client.admin.requests import (
     by_node,
@@ -40,13 +36,9 @@ from scriba.client.admin.requests import (
     replace_configs,
 )
 from scriba.client.admin.responses import (
-    read_cluster,
     read_config,
     read_created,
-    read_features,
-    read_log_dir,
     read_partition,
-    read_quorum,
 )
 from scriba.client.admin.transactions import TransactionAdmin
 from scriba.client.cluster import Cluster
@@ -54,27 +46,17 @@ from scriba.client.consuming.list_offsets import look_up
 from scriba.client.keywords import AdminKeywords
 from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
 from scriba.client.settings import AdminSettings
-from scriba.peers.errors import BrokerError, ClientError, raise_for
+from scriba.peers.errors import BrokerError, ClientError
 from scriba.peers.ports import Ports, real_ports
 from scriba.wire.messages import admin as wire
 from scriba.wire.messages import configs as config_wire
 from scriba.wire.messages.metadata import (
-    ApiVersionsRequest,
-    ApiVersionsResponse,
-    DescribeClusterRequest,
-    DescribeClusterResponse,
     DescribeTopicPartitionsRequest,
     DescribeTopicPartitionsRequestCursor,
     DescribeTopicPartitionsResponse,
     MetadataRequest,
     MetadataResponse,
     TopicRequest,
-)
-from scriba.wire.messages.quorum import (
-    DescribeQuorumRequest,
-    DescribeQuorumRequestPartitionData,
-    DescribeQuorumRequestTopicData,
-    DescribeQuorumResponse,
 )
 from scriba.wire.uuids import to_text
 
@@ -84,7 +66,7 @@ ALL_RECORDS: Final = -1
 """As an offset for `delete_records`: up to the high watermark."""
 
 
-class Admin(GroupAdmin, TransactionAdmin):
+class Admin(ClusterAdmin, GroupAdmin, TransactionAdmin):
     """Takes settings by Kafka's names. Made and used within one event loop."""
 
     def __init__(
@@ -96,7 +78,9 @@ class Admin(GroupAdmin, TransactionAdmin):
     ) -> None:
         self.settings = AdminSettings.build(config, keywords)
         self._cluster = Cluster(_ports or real_ports(), self.settings)
-        self._calls = Calls(self._cluster, self.settings.default_api_timeout_ms)
+        self._calls = Calls(
+            self._cluster, self.settings.default_api_timeout_ms, self.settings.request_timeout_ms
+        )
 
     @property
     def trouble(self) -> ClientError | None:
@@ -133,7 +117,7 @@ class Admin(GroupAdmin, TransactionAdmin):
         async def attempt(names: list[str]) -> dict[str, CreatedTopic | BrokerError]:
             request = wire.CreateTopicsRequest(
                 topics=[creatable(wanted[name]) for name in names],
-                timeout_ms=self._server_limit(timeout_ms),
+                timeout_ms=self._calls.server_limit(timeout_ms),
                 validate_only=validate_only,
             )
             answer = await self._calls.ask(request, wire.CreateTopicsResponse)
@@ -152,7 +136,7 @@ class Admin(GroupAdmin, TransactionAdmin):
             request = wire.DeleteTopicsRequest(
                 topics=[] if by_name else [wire.DeleteTopicState(name=name) for name in rest],
                 topic_names=rest if by_name else [],
-                timeout_ms=self._server_limit(timeout_ms),
+                timeout_ms=self._calls.server_limit(timeout_ms),
             )
             answer = await connection.request(request, wire.DeleteTopicsResponse, version=version)
             return {
@@ -224,7 +208,7 @@ class Admin(GroupAdmin, TransactionAdmin):
         async def attempt(names: list[str]) -> dict[str, BrokerError | None]:
             request = wire.CreatePartitionsRequest(
                 topics=[more_partitions(name, totals[name], placed.get(name)) for name in names],
-                timeout_ms=self._server_limit(timeout_ms),
+                timeout_ms=self._calls.server_limit(timeout_ms),
                 validate_only=validate_only,
             )
             answer = await self._calls.ask(request, wire.CreatePartitionsResponse)
@@ -246,7 +230,7 @@ class Admin(GroupAdmin, TransactionAdmin):
         async def ask(
             leader: int, part: list[TopicPartition]
         ) -> dict[TopicPartition, int | BrokerError]:
-            request = delete_records(offsets, part, self._server_limit(timeout_ms))
+            request = delete_records(offsets, part, self._calls.server_limit(timeout_ms))
             answer = await self._calls.ask(request, wire.DeleteRecordsResponse, leader)
             return {
                 (where := TopicPartition(t.name, p.partition_index)): outcome(
@@ -407,87 +391,6 @@ class Admin(GroupAdmin, TransactionAdmin):
             request, config_wire.ListConfigResourcesResponse, timeout_ms, "the config resources"
         )
         return [_resource(r.resource_type, r.resource_name) for r in answer.config_resources]
-
-    # -- cluster ---------------------------------------------------------------------------------
-
-    async def describe_cluster(
-        self, *, include_fenced: bool = False, timeout_ms: int | None = None
-    ) -> ClusterDescription:
-        request = DescribeClusterRequest(include_fenced_brokers=include_fenced)
-        return read_cluster(
-            await self._calls.once(request, DescribeClusterResponse, timeout_ms, "the cluster")
-        )
-
-    async def describe_log_dirs(
-        self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
-    ) -> dict[int, list[LogDir]]:
-        """The log directories of these brokers, or of all, with every replica in them."""
-        await self._cluster.ready(self._calls.limit(timeout_ms))
-        found: dict[int, list[LogDir]] = {}
-        for node in list(self._cluster.nodes) if brokers is None else brokers:
-            request = wire.DescribeLogDirsRequest(topics=None)
-            answer = await self._calls.once(
-                request,
-                wire.DescribeLogDirsResponse,
-                timeout_ms,
-                f"log directories of {node}",
-                node,
-            )
-            for directory in answer.results:
-                raise_for(directory.error_code, about=f"broker {node}, {directory.log_dir}")
-            found[node] = [read_log_dir(directory) for directory in answer.results]
-        return found
-
-    async def describe_features(self, *, timeout_ms: int | None = None) -> dict[str, Feature]:
-        answer = await self._calls.once(
-            ApiVersionsRequest(client_software_name="scriba-admin", client_software_version="1"),
-            ApiVersionsResponse,
-            timeout_ms,
-            "the features",
-        )
-        return read_features(answer)
-
-    async def update_features(
-        self,
-        levels: Mapping[str, int],
-        *,
-        upgrade_type: UpgradeType = UpgradeType.UPGRADE,
-        validate_only: bool = False,
-        timeout_ms: int | None = None,
-    ) -> None:
-        """Finalizes features at these levels; 0 turns one off."""
-        request = config_wire.UpdateFeaturesRequest(
-            timeout_ms=self._server_limit(timeout_ms),
-            feature_updates=[
-                config_wire.FeatureUpdateKey(
-                    feature=name, max_version_level=level, upgrade_type=upgrade_type
-                )
-                for name, level in levels.items()
-            ],
-            validate_only=validate_only,
-        )
-        answer = await self._calls.once(
-            request, config_wire.UpdateFeaturesResponse, timeout_ms, "updating features"
-        )
-        for said in answer.results:
-            raise_for(said.error_code, said.error_message, about=f"feature {said.feature}")
-
-    async def describe_quorum(self, *, timeout_ms: int | None = None) -> QuorumDescription:
-        """The voters and observers of the metadata quorum."""
-        partition = DescribeQuorumRequestPartitionData(partition_index=0)
-        topic = DescribeQuorumRequestTopicData(
-            topic_name="__cluster_metadata", partitions=[partition]
-        )
-        answer = await self._calls.once(
-            DescribeQuorumRequest(topics=[topic]), DescribeQuorumResponse, timeout_ms, "the quorum"
-        )
-        said = answer.topics[0].partitions[0]
-        raise_for(said.error_code, said.error_message, about="the quorum")
-        return read_quorum(said)
-
-    def _server_limit(self, timeout_ms: int | None) -> int:
-        """How long the broker itself may take; the rest of the time is for tries."""
-        return min(self.settings.request_timeout_ms, self._calls.limit(timeout_ms))
 
 
 def _resource(kind: int, name: str) -> ConfigResource:

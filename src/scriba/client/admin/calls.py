@@ -48,12 +48,17 @@ class PartlyFailed(ClientError, Generic[K]):
 
 
 class Calls:
-    def __init__(self, cluster: Cluster, default_timeout_ms: int) -> None:
+    def __init__(self, cluster: Cluster, default_timeout_ms: int, request_timeout_ms: int) -> None:
         self.cluster = cluster
         self._default_timeout_ms = default_timeout_ms
+        self._request_timeout_ms = request_timeout_ms
 
     def limit(self, timeout_ms: int | None) -> int:
         return self._default_timeout_ms if timeout_ms is None else timeout_ms
+
+    def server_limit(self, timeout_ms: int | None) -> int:
+        """How long the broker itself may take; the rest of the time is for tries."""
+        return min(self._request_timeout_ms, self.limit(timeout_ms))
 
     async def ask(self, request: Message, answer: type[R], node: int | None = None) -> R:
         """One try at any broker, or at the one named."""
@@ -118,6 +123,20 @@ class Calls:
         if errors:
             raise errors.popitem()[1] if len(wanted) == 1 else PartlyFailed(results, errors)
         return {key: results[key] for key in wanted}
+
+    async def all_found(
+        self,
+        attempt: Callable[[], Awaitable[Mapping[K, V | BrokerError]]],
+        timeout_ms: int | None,
+        what: str,
+    ) -> dict[K, V]:
+        """Things that the cluster names itself; PartlyFailed where some failed."""
+        found = await self.cluster.retry(attempt, self.limit(timeout_ms), what)
+        errors = {key: value for key, value in found.items() if isinstance(value, BrokerError)}
+        results = {key: v for key, v in found.items() if not isinstance(v, BrokerError)}
+        if errors:
+            raise PartlyFailed(results, errors)
+        return results
 
     async def at_leaders(
         self,

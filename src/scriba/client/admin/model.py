@@ -47,6 +47,13 @@ class ConfigOp(enum.IntEnum):
     SUBTRACT = 3
 
 
+class ElectionType(enum.IntEnum):
+    PREFERRED = 0
+    """The first of a partition's replicas, if it is in sync."""
+    UNCLEAN = 1
+    """Any replica that lives, where none in sync does: what only others had is lost."""
+
+
 class UpgradeType(enum.IntEnum):
     UPGRADE = 1
     SAFE_DOWNGRADE = 2

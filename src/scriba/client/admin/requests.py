@@ -3,7 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
-from scriba.client.admin.model import ConfigOp, ConfigResource, NewTopic, ResourceType
+from scriba.client.admin.model import (
+    ConfigOp,
+    ConfigResource,
+    ElectionType,
+    NewTopic,
+    ResourceType,
+)
 from scriba.client.model import TopicPartition
 from scriba.wire.messages import admin as wire
 from scriba.wire.messages import configs as config_wire
@@ -145,3 +151,22 @@ def by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[Config
         node = int(resource.name) if own and resource.name else None
         found.setdefault(node, []).append(resource)
     return found
+
+
+def elect_leaders(
+    partitions: Iterable[TopicPartition] | None, kind: ElectionType, timeout_ms: int
+) -> wire.ElectLeadersRequest:
+    """For all partitions where none is named."""
+    topics: dict[str, list[int]] = {}
+    for where in partitions or ():
+        topics.setdefault(where.topic, []).append(where.partition)
+    return wire.ElectLeadersRequest(
+        election_type=kind,
+        topic_partitions=None
+        if partitions is None
+        else [
+            wire.TopicPartitions(topic=topic, partitions=indexes)
+            for topic, indexes in topics.items()
+        ],
+        timeout_ms=timeout_ms,
+    )

@@ -265,6 +265,7 @@ class SyncAdmin(Sync[Admin]):
     describe_quorum = waits(Admin.describe_quorum)
     describe_topics = waits(Admin.describe_topics)
     describe_transactions = waits(Admin.describe_transactions)
+    elect_leaders = waits(Admin.elect_leaders)
     fence_producers = waits(Admin.fence_producers)
     incremental_alter_configs = waits(Admin.incremental_alter_configs)
     list_config_resources = waits(Admin.list_config_resources)
@@ -274,6 +275,7 @@ class SyncAdmin(Sync[Admin]):
     list_topics = waits(Admin.list_topics)
     list_transactions = waits(Admin.list_transactions)
     replace_configs = waits(Admin.replace_configs)
+    unregister_broker = waits(Admin.unregister_broker)
     update_features = waits(Admin.update_features)
 
     @property

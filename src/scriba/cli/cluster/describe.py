@@ -1,4 +1,4 @@
-"""`scriba cluster`: brokers with what they hold, the metadata quorum, features."""
+"""`scriba cluster describe`: brokers with what they hold, the metadata quorum, features."""
 
 import argparse
 from typing import Any
@@ -9,7 +9,7 @@ from scriba.client import Admin
 
 
 @with_admin
-async def describe(admin: Admin, options: argparse.Namespace) -> int:
+async def run(admin: Admin, options: argparse.Namespace) -> int:
     document = await _document(admin)
     if options.json:
         print_json(document)

@@ -1,0 +1,1 @@
+"""`scriba cluster`: brokers, the metadata quorum, leaders."""

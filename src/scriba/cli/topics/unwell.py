@@ -1,0 +1,67 @@
+"""`scriba topic describe --under-replicated|--offline`: partitions that miss a replica or a leader.
+
+Nothing but metadata is asked for: who has no leader tells neither offsets nor sizes.
+"""
+
+import argparse
+from typing import Any
+
+from scriba.cli.output import note, print_json, print_table
+from scriba.client import Admin
+from scriba.client.admin.model import PartitionDescription
+
+
+async def show(admin: Admin, options: argparse.Namespace) -> int:
+    names = options.topics
+    if not names:
+        names = [topic.name for topic in await admin.list_topics(include_internal=True)]
+    found = [
+        document(topic.name, partition)
+        for topic in (await admin.describe_topics(names)).values()
+        for partition in topic.partitions
+        if (is_offline(partition) if options.offline else is_under_replicated(partition))
+    ]
+    if options.json:
+        print_json(found)
+    elif found:
+        headings = ["TOPIC", "PARTITION", "LEADER", "REPLICAS", "ISR", "MISSING", "WAITS FOR"]
+        print_table(headings, (row(each) for each in found))
+    else:
+        what = "without a leader" if options.offline else "under-replicated"
+        note(f"no partition is {what}")
+    return 0
+
+
+def is_offline(partition: PartitionDescription) -> bool:
+    return partition.leader is None
+
+
+def is_under_replicated(partition: PartitionDescription) -> bool:
+    return len(partition.isr) < len(partition.replicas)
+
+
+def document(topic: str, partition: PartitionDescription) -> dict[str, Any]:
+    return {
+        "topic": topic,
+        "partition": partition.partition,
+        "leader": partition.leader,
+        "leader_epoch": partition.leader_epoch,
+        "replicas": list(partition.replicas),
+        "isr": list(partition.isr),
+        "missing": [each for each in partition.replicas if each not in partition.isr],
+        "waits_for": waits_for(partition),
+    }
+
+
+def waits_for(partition: PartitionDescription) -> list[int]:
+    """Who may lead a partition that has no leader, once one of them is back (KIP-966)."""
+    if partition.leader is not None:
+        return []
+    eligible = [*partition.isr, *(partition.eligible_leader_replicas or ())]
+    return list(dict.fromkeys(eligible or (partition.last_known_elr or ())))
+
+
+def row(found: dict[str, Any]) -> tuple[str | int | None, ...]:
+    lists = (",".join(map(str, found[name])) for name in ("replicas", "isr", "missing"))
+    waiting = ",".join(map(str, found["waits_for"])) or None
+    return (found["topic"], found["partition"], found["leader"], *lists, waiting)

@@ -1,0 +1,165 @@
+"""The part of `Admin` that is about the cluster itself: brokers, leaders, quorum, features."""
+
+from collections.abc import Iterable, Mapping
+
+from scriba.client.admin.calls import Calls, outcome
+from scriba.client.admin.model import (
+    ClusterDescription,
+    ElectionType,
+    Feature,
+    LogDir,
+    QuorumDescription,
+    UpgradeType,
+)
+from scriba.client.admin.requests import elect_leaders
+from scriba.client.admin.responses import (
+    read_cluster,
+    read_features,
+    read_log_dir,
+    read_quorum,
+)
+from scriba.client.model import TopicPartition
+from scriba.errors import ErrorCode
+from scriba.peers.errors import BrokerError, raise_for
+from scriba.wire.messages import admin as wire
+from scriba.wire.messages import configs as config_wire
+from scriba.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
+from scriba.wire.messages.metadata import (
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+)
+from scriba.wire.messages.quorum import (
+    DescribeQuorumRequest,
+    DescribeQuorumRequestPartitionData,
+    DescribeQuorumRequestTopicData,
+    DescribeQuorumResponse,
+)
+
+
+class ClusterAdmin:
+    _calls: Calls
+
+    async def describe_cluster(
+        self, *, include_fenced: bool = False, timeout_ms: int | None = None
+    ) -> ClusterDescription:
+        request = DescribeClusterRequest(include_fenced_brokers=include_fenced)
+        return read_cluster(
+            await self._calls.once(request, DescribeClusterResponse, timeout_ms, "the cluster")
+        )
+
+    async def describe_log_dirs(
+        self, brokers: Iterable[int] | None = None, *, timeout_ms: int | None = None
+    ) -> dict[int, list[LogDir]]:
+        """The log directories of these brokers, or of all, with every replica in them."""
+        await self._calls.cluster.ready(self._calls.limit(timeout_ms))
+        found: dict[int, list[LogDir]] = {}
+        for node in list(self._calls.cluster.nodes) if brokers is None else brokers:
+            request = wire.DescribeLogDirsRequest(topics=None)
+            answer = await self._calls.once(
+                request,
+                wire.DescribeLogDirsResponse,
+                timeout_ms,
+                f"log directories of {node}",
+                node,
+            )
+            for directory in answer.results:
+                raise_for(directory.error_code, about=f"broker {node}, {directory.log_dir}")
+            found[node] = [read_log_dir(directory) for directory in answer.results]
+        return found
+
+    async def describe_features(self, *, timeout_ms: int | None = None) -> dict[str, Feature]:
+        answer = await self._calls.once(
+            ApiVersionsRequest(client_software_name="scriba-admin", client_software_version="1"),
+            ApiVersionsResponse,
+            timeout_ms,
+            "the features",
+        )
+        return read_features(answer)
+
+    async def update_features(
+        self,
+        levels: Mapping[str, int],
+        *,
+        upgrade_type: UpgradeType = UpgradeType.UPGRADE,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Finalizes features at these levels; 0 turns one off."""
+        request = config_wire.UpdateFeaturesRequest(
+            timeout_ms=self._calls.server_limit(timeout_ms),
+            feature_updates=[
+                config_wire.FeatureUpdateKey(
+                    feature=name, max_version_level=level, upgrade_type=upgrade_type
+                )
+                for name, level in levels.items()
+            ],
+            validate_only=validate_only,
+        )
+        answer = await self._calls.once(
+            request, config_wire.UpdateFeaturesResponse, timeout_ms, "updating features"
+        )
+        for said in answer.results:
+            raise_for(said.error_code, said.error_message, about=f"feature {said.feature}")
+
+    async def describe_quorum(
+        self, *, broker: int | None = None, timeout_ms: int | None = None
+    ) -> QuorumDescription:
+        """The voters and observers of the metadata quorum, as any broker or the one named tells."""
+        partition = DescribeQuorumRequestPartitionData(partition_index=0)
+        topic = DescribeQuorumRequestTopicData(
+            topic_name="__cluster_metadata", partitions=[partition]
+        )
+        answer = await self._calls.once(
+            DescribeQuorumRequest(topics=[topic]),
+            DescribeQuorumResponse,
+            timeout_ms,
+            "the quorum",
+            broker,
+        )
+        said = answer.topics[0].partitions[0]
+        raise_for(said.error_code, said.error_message, about="the quorum")
+        return read_quorum(said)
+
+    # -- leaders and brokers ---------------------------------------------------------------------
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        type: ElectionType = ElectionType.PREFERRED,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, bool]:
+        """Has leaders elected for these partitions, or for all that need one.
+
+        True where there was an election, False where the leader was the right one already.
+        """
+        wanted = None if partitions is None else [TopicPartition(*where) for where in partitions]
+
+        async def attempt(
+            rest: list[TopicPartition] | None,
+        ) -> dict[TopicPartition, bool | BrokerError]:
+            request = elect_leaders(rest, type, self._calls.server_limit(timeout_ms))
+            answer = await self._calls.ask(request, wire.ElectLeadersResponse)
+            raise_for(answer.error_code, about="the election")
+            return {
+                (where := TopicPartition(topic.topic, p.partition_id)): False
+                if p.error_code == ErrorCode.ELECTION_NOT_NEEDED
+                else outcome(p.error_code, p.error_message, True, str(where))
+                for topic in answer.replica_election_results
+                for p in topic.partition_result
+            }
+
+        if wanted is not None:
+            return await self._calls.each(wanted, attempt, timeout_ms, "electing leaders")
+        return await self._calls.all_found(lambda: attempt(None), timeout_ms, "electing leaders")
+
+    async def unregister_broker(self, broker: int, *, timeout_ms: int | None = None) -> None:
+        """Takes a broker that is gone for good out of the cluster's metadata."""
+        await self._calls.once(
+            UnregisterBrokerRequest(broker_id=broker),
+            UnregisterBrokerResponse,
+            timeout_ms,
+            f"broker {broker}",
+        )
