@@ -106,6 +106,7 @@ def test_a_quorum_that_breaks_a_rule_is_found() -> None:
         (Position(2, 1, 1, 5, leads=True), "both 1 and 2"),
         (Position(1, 1, 0, 5, leads=False), "from epoch 1 back to 0"),
         (Position(1, 1, 1, 4, leads=True), "from 5 back to 4"),
+        (Position(1, 1, 1, 7, leads=True, epoch_start=7), "begins at 7"),
     ):
         book = Quorum()
         book.at(Position(1, 1, 1, 5, leads=True))

@@ -10,7 +10,7 @@ import pytest
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.testing.sim.world.net import NetFaults, Path
 from scriba.testing.sim.world.world import EPOCH_MS, ProcessWorld, SimHost, SimWorld
-from tests.sim.test_sim_net import echo, readable, receive, scene, send_all, writable
+from tests.sim.streams import echo, readable, receive, scene, send_all, writable
 
 
 async def talker(world: ProcessWorld) -> None:

@@ -9,7 +9,8 @@ quorum of the controllers.
     what was committed once is in the log of every later leader, at its offset, byte for byte
     below the leader's high watermark the logs of all in-sync replicas are the same
     logs of controllers that have one batch in common are the same up to it
-    epoch and high watermark of a controller never go back, and a snapshot holds committed records
+    epoch and high watermark of a controller never go back, a leader commits nothing but with a
+    record of its own epoch, and a snapshot holds committed records
 
 An election that had to take a replica which may lack records is told (`flagged`): what was
 committed before counts no more, since that is what the operator was warned of. A loss that nobody
@@ -170,6 +171,8 @@ class Position(NamedTuple):
     epoch: int
     high_watermark: int
     leads: bool
+    epoch_start: int = -1
+    """Of a leader: where its epoch begins in the log."""
 
 
 @dataclass(slots=True)
@@ -193,7 +196,14 @@ class Quorum(Findings):
             self.violation(
                 f"the quorum: {seen.node} went from epoch {last.epoch} back to {seen.epoch}"
             )
-        if seen.life == last.life and seen.high_watermark < last.high_watermark:
+        moved = seen.high_watermark - last.high_watermark
+        same = (seen.life, seen.epoch, seen.leads) == (last.life, last.epoch, last.leads)
+        if moved > 0 and same and seen.leads and seen.high_watermark <= seen.epoch_start:
+            self.violation(
+                f"the quorum: {seen.node} committed up to {seen.high_watermark} though its epoch "
+                f"{seen.epoch} begins at {seen.epoch_start}"
+            )
+        if seen.life == last.life and moved < 0:
             self.violation(
                 f"the quorum: the high watermark of {seen.node} went from {last.high_watermark} "
                 f"back to {seen.high_watermark}"

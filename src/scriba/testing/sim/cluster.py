@@ -21,10 +21,13 @@ class SimCluster:
         brokers: int,
         more: Mapping[str, str],
         complain: Callable[[str], None],
+        dedicated: bool = False,
     ) -> None:
-        """`controllers` nodes that vote and serve clients, and `brokers` that only serve."""
+        """`controllers` nodes that vote, and serve clients unless they are `dedicated`, and
+        `brokers` that only serve."""
         self.sim = sim
         self._controllers = controllers
+        self._dedicated = dedicated
         self._more = more
         self.ids = tuple(range(1, controllers + brokers + 1))
         self.hosts: dict[int, SimHost] = {}
@@ -42,16 +45,28 @@ class SimCluster:
     def names(self) -> tuple[str, ...]:
         return tuple(self.name(at) for at in self.ids)
 
+    @property
+    def voters(self) -> tuple[int, ...]:
+        return self.ids[: self._controllers]
+
+    @property
+    def brokers(self) -> tuple[str, ...]:
+        """Names of the hosts that clients may ask."""
+        return self.names[self._controllers :] if self._dedicated else self.names
+
     def _settings_of(self, node_id: int) -> Callable[[], NodeSettings]:
         name = self.name(node_id)
-        voters = [f"{at}@{self.name(at)}:{CONTROLLER_PORT}" for at in self.ids[: self._controllers]]
-        votes = node_id <= self._controllers
-        listeners = [f"PLAINTEXT://{name}:{CLIENT_PORT}"]
-        if votes:
+        voters = [f"{at}@{self.name(at)}:{CONTROLLER_PORT}" for at in self.voters]
+        roles, listeners = [], []
+        if node_id not in self.voters or not self._dedicated:
+            roles.append("broker")
+            listeners.append(f"PLAINTEXT://{name}:{CLIENT_PORT}")
+        if node_id in self.voters:
+            roles.append("controller")
             listeners.append(f"CONTROLLER://{name}:{CONTROLLER_PORT}")
         given = {
             "node.id": str(node_id),
-            "process.roles": "broker,controller" if votes else "broker",
+            "process.roles": ",".join(roles),
             "listeners": ",".join(listeners),
             "controller.listener.names": "CONTROLLER",
             "controller.quorum.voters": ",".join(voters),

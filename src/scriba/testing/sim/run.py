@@ -3,8 +3,8 @@
 python -m scriba.testing.sim.run 17             one seed, with the end of its trace if it fails
 python -m scriba.testing.sim.run 0-999          a range of seeds, one line for each that fails
 python -m scriba.testing.sim.run -p cluster 17  the play: records, coordinated (the default),
-                                                differential (with fast paths and without), or
-                                                cluster, which tells its story, too
+                                                differential (with fast paths and without),
+                                                cluster, or quorum (of controllers)
 """
 
 import argparse
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-from scriba.testing.sim.plays import cluster, coordinated, differential, single_node
+from scriba.testing.sim.plays import cluster, coordinated, differential, quorum, single_node
 
 
 class Report(Protocol):
@@ -38,6 +38,7 @@ PLAYS: Final[dict[str, Callable[[int], Report]]] = {
     "coordinated": coordinated.run,
     "differential": differential.run,
     "cluster": cluster.run,
+    "quorum": quorum.run,
 }
 
 

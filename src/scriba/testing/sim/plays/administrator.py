@@ -2,17 +2,21 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from scriba.client import Admin, NewTopic
 from scriba.peers.ports import Ports
 from scriba.testing.sim.plays.cast import PATIENCE, Actor
 
 
+@dataclass(slots=True)
 class Administrator(Actor):
     """Here `partitions` is the number of replicas that its topics have."""
 
-    strangers: Callable[[str], Sequence[int]] = staticmethod(lambda topic: ())
+    strangers: Callable[[str], Sequence[int]] = lambda topic: ()
     """Brokers that should know a topic which was just made, and do not."""
+    topics: dict[str, bool] = field(default_factory=dict)
+    """Those whose making (True) or removal (False) was the last thing heard of them."""
 
     async def live(self, ports: Ports) -> None:
         config = {
@@ -30,6 +34,7 @@ class Administrator(Actor):
 
     async def _play(self, admin: Admin, name: str) -> None:
         await admin.create_topics([NewTopic(name, 1 + self.rng.below(3), self.partitions)])
+        self.topics[name] = True
         if missing := self.strangers(name):
             self.books.records.violation(
                 f"{name} was made, and brokers {list(missing)} do not know of it"
@@ -38,4 +43,6 @@ class Administrator(Actor):
             await admin.create_partitions({name: 4})
         if self.rng.chance(0.7):
             await asyncio.sleep(self.rng.between(0, 0.5))
+            del self.topics[name]
             await admin.delete_topics([name])
+            self.topics[name] = False

@@ -17,16 +17,15 @@ histories are held against what is left.
 """
 
 import asyncio
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from scriba.client import Admin, ClientError, ConfigOp, NewTopic, TopicPartition
+from scriba.client import Admin, ConfigOp, NewTopic, TopicPartition
 from scriba.client.admin.model import ConfigResource, ResourceType
-from scriba.errors import ErrorCode, KafkaError
 from scriba.testing.history import History, Table
 from scriba.testing.sim.cluster import SimCluster
 from scriba.testing.sim.plays.administrator import Administrator
 from scriba.testing.sim.plays.cast import COPIERS, SINK, SOURCE, TABLE, Actor, Books, Feeder
+from scriba.testing.sim.plays.cluster_stage import PACE, ClusterStage, Report
 from scriba.testing.sim.plays.losses import Losses
 from scriba.testing.sim.plays.mishaps import CLOCKS, NETWORK, NODES, Mishaps
 from scriba.testing.sim.plays.stage import COORDINATION, Stage
@@ -36,27 +35,11 @@ from scriba.testing.sim.world.volume import DiskFaults
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 
 PARTITIONS: Final = 2
-WHOLE_S: Final = 60
-"""Virtual time in which all replicas have to be in sync after all has healed."""
 CALM_S: Final = 3
 """Without a misfortune for so long, every broker knows of a topic when its maker does."""
-AT_ONCE: Final = 3
-"""Misfortunes that overlap."""
 
 SHAPES: Final = ((3, 0), (3, 0), (3, 1), (3, 2), (5, 0))
 """Nodes that vote and serve, and nodes that only serve."""
-
-PACE: Final = {
-    "broker.heartbeat.interval.ms": "300",
-    "broker.session.timeout.ms": "1500",
-    "controller.quorum.election.timeout.ms": "300",
-    "controller.quorum.fetch.timeout.ms": "600",
-    "controller.quorum.request.timeout.ms": "500",
-    "replica.lag.time.max.ms": "1500",
-    "replica.fetch.wait.max.ms": "200",
-    "initial.broker.registration.timeout.ms": "5000",
-}
-"""Seconds of production, in parts of one."""
 
 CLIENTS: Final = ("die", "leave", "isolate", "twin")
 MISFORTUNES: Final = (*NODES, *NETWORK, *CLOCKS, *CLIENTS)
@@ -64,46 +47,23 @@ SIMPLE: Final = (Feeder, Administrator)
 """Who plays where records may be lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    seed: int
-    violations: tuple[str, ...]
-    digest: str
-    trace: tuple[str, ...]
-    counts: dict[str, int]
-    story: tuple[str, ...]
-    """What went wrong, and when the cluster changed: the trace for a reader."""
-
-
 def run(seed: int, shape: tuple[int, int] | None = None) -> Report:
     """Plays one seed. Equal seeds give equal digests."""
     scene = Scene(seed, shape)
-    found: list[str] = []
-    try:
-        scene.sim.run(scene.play())
-    except Exception as failure:
-        found.append(f"the run broke: {failure!r}")
-    found += [
-        f"nobody looked at {error!r}"
-        for error in scene.sim.loop.unseen
-        if not isinstance(error, OSError | KafkaError | ClientError)
-    ]
-    books, trace, witness = scene.books, scene.sim.trace, scene.witness
-    counts = {
-        "acknowledged": books.records.acked,
-        "transactions": len(books.transactions.told),
-        "audited": len(books.transactions.seen),
-        "commits": books.groups.accepted,
-        "rows": len(books.table.writes),
-        "leaderships": len(witness.replication.leaders),
-        "quorum epochs": len(witness.quorum.leaders),
-        "looks": witness.looks,
-    }
-    violations = (*books.violations, *witness.violations, *found)
-    return Report(seed, violations, trace.digest(), tuple(trace.last), counts, tuple(scene.story))
+    books = scene.books
+    return scene.report(
+        scene.play,
+        {
+            "acknowledged": lambda: books.records.acked,
+            "transactions": lambda: len(books.transactions.told),
+            "audited": lambda: len(books.transactions.seen),
+            "commits": lambda: books.groups.accepted,
+            "rows": lambda: len(books.table.writes),
+        },
+    )
 
 
-class Scene(Stage):
+class Scene(ClusterStage):
     writers = (*Stage.writers, Administrator)
 
     def __init__(self, seed: int, shape: tuple[int, int] | None) -> None:
@@ -126,9 +86,8 @@ class Scene(Stage):
         self.beyond = not self.synced and draw.chance(0.15)
         self.factor = min(3, voters + others)
         books = Books(History(synced_only=True), table=Table(replicas=self.factor))
-        self.cluster = SimCluster(sim, voters, others, self.settings(), books.records.violation)
-        super().__init__(sim, self.cluster.names, books, PARTITIONS)
-        self.draw = draw
+        cluster = SimCluster(sim, voters, others, self.settings(), books.records.violation)
+        super().__init__(cluster, books, PARTITIONS, draw, Witness(cluster, excused=self.beyond))
         self.administrator = Administrator(
             name="administrator",
             books=books,
@@ -139,12 +98,10 @@ class Scene(Stage):
         self.administrator.strangers = self.strangers
         cast = [*self.cast(), self.administrator]
         self.actors = [each for each in cast if not self.beyond or isinstance(each, SIMPLE)]
-        self.witness = Witness(self.cluster, excused=self.beyond)
         losses = Losses(self.witness, min(2, self.factor), self.synced)
-        self.mishaps = Mishaps(self.cluster, draw, losses, self.tell, reckless=self.beyond)
+        self.mishaps = Mishaps(cluster, draw, losses, self.tell, reckless=self.beyond)
         self.struck: set[str] = set()
         """Clients to which something is being done."""
-        self.story: list[str] = []
 
     def settings(self) -> dict[str, str]:
         factor = str(self.factor)
@@ -158,10 +115,6 @@ class Scene(Stage):
             "min.insync.replicas": str(min(2, self.factor)),
             **({"log.flush.interval.messages": "1"} if self.synced else {}),
         }
-
-    def tell(self, *event: object) -> None:
-        self.sim.trace.add("misfortune", *event)
-        self.story.append(f"{self.sim.loop.true_time():9.3f} {' '.join(map(str, event))}")
 
     def strangers(self, topic: str) -> list[int]:
         """Nodes that do not know a topic, if nothing has been wrong for so long that they must."""
@@ -182,8 +135,8 @@ class Scene(Stage):
             await self.as_client(self.set_up)
             for actor in self.actors:
                 self.enter(actor)
-            await self.misfortunes()
-            await self.heal()
+            await self.overlap([self.misfortune] * (4 + self.draw.below(6)))
+            self.heal()
             await self.become_whole()
             await asyncio.sleep(1)
             await (self.stop(*SIMPLE) if self.beyond else self.come_to_rest())
@@ -198,31 +151,11 @@ class Scene(Stage):
         for node in self.cluster.nodes.values():
             node.note_failure()
 
-    async def misfortunes(self) -> None:
-        """One after the other, each while some of the earlier ones go on."""
-        under_way: set[asyncio.Task[None]] = set()
-        for _ in range(4 + self.draw.below(6)):
-            await asyncio.sleep(self.draw.between(0.1, 2.0))
-            under_way.add(asyncio.ensure_future(self.misfortune()))
-            await asyncio.sleep(0)
-            wait: dict[str, Any] = {"timeout": 0} if len(under_way) < AT_ONCE else {}
-            done, under_way = await asyncio.wait(
-                under_way, return_when=asyncio.FIRST_COMPLETED, **wait
-            )
-            for task in done:
-                task.result()
-        if under_way:
-            done, _ = await asyncio.wait(under_way)
-            for task in done:
-                task.result()
-
     async def misfortune(self) -> None:
         kind = MISFORTUNES[self.draw.below(len(MISFORTUNES))]
         if kind not in CLIENTS:
-            if self.beyond and self.draw.chance(0.2):
-                await self.mishaps.blackout()
-            else:
-                await self.mishaps.happen(kind)
+            dark = self.beyond and self.draw.chance(0.2)
+            await self.mishaps.happen("blackout" if dark else kind)
             return
         if self.beyond:
             return
@@ -240,31 +173,6 @@ class Scene(Stage):
         else:
             await self.part(actor, kind)
         self.struck.discard(actor.name)
-
-    async def heal(self) -> None:
-        self.tell("all heals")
-        self.sim.network.heal()
-        for at, host in self.cluster.hosts.items():
-            host.disk_faults.stall = 0
-            host.clock.run_at(1.0)
-            node = self.cluster.nodes[at]
-            node.process.resume()
-            if not node.runs:
-                node.note_failure(excused=ErrorCode.KAFKA_STORAGE_ERROR)
-                node.boot()
-        for actor in self.actors:
-            self.enter(actor)
-
-    async def become_whole(self) -> None:
-        """Waits until all nodes agree and all replicas are in sync, which must not take long."""
-        deadline = self.sim.loop.true_time() + WHOLE_S
-        while why := self.witness.unsettled():
-            for node in self.cluster.nodes.values():
-                node.note_failure()
-            if self.sim.loop.true_time() >= deadline:
-                self.books.records.violation(f"all had healed, and the cluster is not whole: {why}")
-                return
-            await asyncio.sleep(0.05)
 
     # ---- clients of the scene itself ----
 

@@ -7,7 +7,7 @@ that break. Clocks jump, and run too fast or too slow.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from scriba.errors import ErrorCode
@@ -29,13 +29,17 @@ class Mishaps:
         losses: Losses,
         tell: Callable[..., None],
         reckless: bool = False,
+        only: Sequence[int] = (),
     ) -> None:
-        """A reckless one cuts the power whether or not the budget allows it."""
+        """A reckless one cuts the power whether or not the budget allows it; where `only` names
+        nodes, nothing happens to others."""
         self._cluster = cluster
         self._draw = draw
         self._losses = losses
         self._tell = tell
         self._reckless = reckless
+        self._ids = tuple(only) or cluster.ids
+        self._names = tuple(cluster.name(at) for at in self._ids)
         self._busy: dict[int, str] = {}
         """Nodes to which something is being done, and what."""
         self._under_way = 0
@@ -49,7 +53,9 @@ class Mishaps:
     async def happen(self, kind: str) -> None:
         self._under_way += 1
         try:
-            if kind in NODES:
+            if kind == "blackout":
+                await self._blackout()
+            elif kind in NODES:
                 await self._strike(kind)
             elif kind in NETWORK:
                 await self._disturb(kind)
@@ -60,8 +66,7 @@ class Mishaps:
             self._calm_since = self._cluster.sim.loop.true_time()
 
     def _pick(self) -> int:
-        ids = self._cluster.ids
-        return ids[self._draw.below(len(ids))]
+        return self._ids[self._draw.below(len(self._ids))]
 
     def _pause(self, low: float, high: float) -> Awaitable[None]:
         return asyncio.sleep(self._draw.between(low, high))
@@ -108,10 +113,9 @@ class Mishaps:
         node.boot()
         await self._pause(0, 1)
 
-    async def blackout(self) -> None:
+    async def _blackout(self) -> None:
         """All nodes that nothing else happens to lose their power at one moment."""
-        struck = [at for at in self._cluster.ids if at not in self._busy]
-        self._under_way += 1
+        struck = [at for at in self._ids if at not in self._busy]
         self._tell("blackout", *(self._cluster.name(at) for at in struck))
         for at in struck:
             self._busy[at] = "blackout"
@@ -121,8 +125,6 @@ class Mishaps:
             await self._pause(0, 1)
             self._cluster.nodes[at].boot()
             del self._busy[at]
-        self._under_way -= 1
-        self._calm_since = self._cluster.sim.loop.true_time()
 
     async def _hold(self, at: int) -> None:
         process = self._cluster.nodes[at].process
@@ -160,7 +162,7 @@ class Mishaps:
     # ---- between them ----
 
     async def _disturb(self, kind: str) -> None:
-        names, draw, network = self._cluster.names, self._draw, self._cluster.sim.network
+        names, draw, network = self._names, self._draw, self._cluster.sim.network
         one = names[draw.below(len(names))]
         if kind == "reset":
             self._tell(kind, one)

@@ -67,12 +67,28 @@ class Witness:
         for at, node in self._cluster.running():
             raft = raft_of(node)
             if raft is not None:
-                leads = raft.role is Role.LEADER
-                life = self._cluster.nodes[at].lives
-                self.quorum.at(Position(at, life, raft.epoch, raft.high_watermark, leads))
+                self.quorum.at(self._position(at, raft))
             self._hear(at, node)
             for seen, _ in leadings(at, node):
                 self.replication.leads(seen)
+
+    def _position(self, at: int, raft: Raft) -> Position:
+        life, progress = self._cluster.nodes[at].lives, raft.progress
+        start = -1 if progress is None else progress.start_offset
+        leads = raft.role is Role.LEADER
+        return Position(at, life, raft.epoch, raft.high_watermark, leads, start)
+
+    def quorum_leader(self) -> tuple[int, int] | None:
+        """The node that leads the newest epoch, and that epoch."""
+        leaders = [
+            (raft.epoch, at)
+            for at, node in self._cluster.running()
+            if (raft := raft_of(node)) is not None and raft.role is Role.LEADER
+        ]
+        if not leaders:
+            return None
+        epoch, at = max(leaders)
+        return at, epoch
 
     def _hear(self, at: int, node: Node) -> None:
         life = self._cluster.nodes[at].lives
@@ -215,8 +231,8 @@ class Witness:
 
 
 def raft_of(node: Node) -> Raft | None:
-    metadata = getattr(node, "metadata", None) or getattr(node, "controller", None)
-    quorum = getattr(metadata, "quorum", None) or getattr(metadata, "_quorum", None)
+    """The node's Raft machine; None where its start has not come so far."""
+    quorum = getattr(getattr(node, "metadata", None), "quorum", None)
     raft = getattr(quorum, "raft", None)
     return raft if isinstance(raft, Raft) else None
 

@@ -1,0 +1,125 @@
+"""A quorum of controllers under a seed's faults, and one broker whose administrator makes topics.
+
+Everything happens to the controllers: they are killed, paused, cut off and out of power, together
+and one after the other, while topics come and go. Metadata is synced before it counts, so power may
+go anywhere and at any time. One that was cut off alone and comes back must not cost its majority
+an election.
+
+Then all heals. Within a bound there is a leader, all agree, and every topic is known that was made
+and not removed.
+"""
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from scriba.testing.history import History
+from scriba.testing.sim.cluster import SimCluster
+from scriba.testing.sim.plays.administrator import Administrator
+from scriba.testing.sim.plays.cast import Books
+from scriba.testing.sim.plays.cluster_stage import PACE, ClusterStage, Report
+from scriba.testing.sim.plays.losses import Losses
+from scriba.testing.sim.plays.mishaps import NETWORK, Mishaps
+from scriba.testing.sim.plays.witness import Witness, image_of
+from scriba.testing.sim.world.net import NetFaults
+from scriba.testing.sim.world.volume import DiskFaults
+from scriba.testing.sim.world.world import SimWorld
+
+NODES: Final = ("kill", "power", "power", "hold", "stop", "blackout", "blackout")
+MISFORTUNES: Final = (*NODES, *NODES, *NETWORK)
+
+
+def run(seed: int) -> Report:
+    """Plays one seed. Equal seeds give equal digests."""
+    scene = Scene(seed)
+    return scene.report(scene.play, {"topics": lambda: scene.administrator.steps})
+
+
+class Scene(ClusterStage):
+    def __init__(self, seed: int) -> None:
+        draw = SimWorld(seed).rng.fork("scene")
+        sim = SimWorld(
+            seed,
+            disk_faults=DiskFaults(
+                sync_ms=((0.05, 1.0), (0.5, 8.0), (5.0, 60.0))[draw.below(3)],
+                stall=(0.0, 0.02)[draw.below(2)],
+            ),
+            net_faults=NetFaults(spike=(0.0, 0.01)[draw.below(2)], short=(0.0, 0.1)[draw.below(2)]),
+        )
+        books = Books(History(synced_only=True))
+        more = {
+            **PACE,
+            "log.flush.interval.messages": "1",
+            "metadata.log.max.record.bytes.between.snapshots": str((500, 1 << 20)[draw.below(2)]),
+        }
+        voters = (3, 3, 5)[draw.below(3)]
+        cluster = SimCluster(sim, voters, 1, more, books.records.violation, dedicated=True)
+        super().__init__(cluster, books, 1, draw, Witness(cluster))
+        self.administrator = Administrator(
+            name="administrator",
+            books=books,
+            rng=sim.rng.fork("actor/administrator"),
+            partitions=1,
+            bootstrap=self.bootstrap,
+        )
+        self.actors = [self.administrator]
+        losses = Losses(self.witness, 1, synced=True)
+        self.mishaps = Mishaps(cluster, draw, losses, self.tell, reckless=True, only=cluster.voters)
+
+    async def play(self) -> None:
+        await self.cluster.start()
+        watching = asyncio.ensure_future(self.witness.watch())
+        try:
+            self.enter(self.administrator)
+            for _ in range(2):
+                kinds = [self.any_kind() for _ in range(2 + self.draw.below(6))]
+                await self.overlap([partial(self.mishaps.happen, kind) for kind in kinds])
+                self.heal()
+                await self.become_whole()
+                if self.draw.chance(0.5):
+                    await self.cast_out()
+            await self.stop(Administrator)
+            await self.become_whole()
+        finally:
+            watching.cancel()
+        self.witness.read()
+        self.check_topics()
+        for node in self.cluster.nodes.values():
+            node.note_failure()
+
+    def any_kind(self) -> str:
+        return MISFORTUNES[self.draw.below(len(MISFORTUNES))]
+
+    async def cast_out(self) -> None:
+        """A follower that was cut off comes back, and the others keep their leader."""
+        leading = self.witness.quorum_leader()
+        followers = [at for at in self.cluster.voters if leading is None or at != leading[0]]
+        name = self.cluster.name(followers[self.draw.below(len(followers))])
+        others = [each for each in self.cluster.names if each != name]
+        self.tell("outcast", name)
+        with self.quiet():
+            for other in others:
+                self.sim.network.cut(name, other)
+            await asyncio.sleep(self.draw.between(1, 5))
+            for other in others:
+                self.sim.network.heal(name, other)
+            await asyncio.sleep(3)
+        now = self.witness.quorum_leader()
+        self.tell("end of outcast", name)
+        if now != leading:
+            self.books.records.violation(
+                f"the quorum: {name} was cut off and came back, and its leader {leading} is now "
+                f"{now} (node, epoch)"
+            )
+
+    def check_topics(self) -> None:
+        """What was made and not removed is known to all; what was removed is not."""
+        made = self.administrator.topics
+        for at, node in self.cluster.running():
+            image = image_of(node)
+            for name, there in made.items():
+                if image is not None and there is not (name in image.topics_by_name):
+                    self.books.records.violation(
+                        f"topic {name} was {'made' if there else 'removed'}; {at} "
+                        f"{'does not know it' if there else 'still knows it'}"
+                    )
