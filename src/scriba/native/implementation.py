@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
-from scriba.native import columns, consumer_records, fallback, intake, judge, locate, templates
+from scriba.native import columns, commit_bytes, consumer_records, fallback, intake, judge, locate
 from scriba.native.arrow import Given
 from scriba.native.consumer_records import Make
 from scriba.records.header import Buffer
@@ -46,7 +46,7 @@ class Implementation(NamedTuple):
         [bytes, memoryview, int, dict[bytes, Any], int],
         tuple[int, int, int, list[judge.Batch]] | Literal[False] | None,
     ]
-    CommitForm: type[templates.CommitForm]
+    CommitBytes: type[commit_bytes.CommitBytes]
 
 
 FALLBACK = Implementation(
@@ -69,7 +69,7 @@ FALLBACK = Implementation(
     intake.Intake,
     locate.locate,
     judge.judge_produce,
-    templates.CommitForm,
+    commit_bytes.CommitBytes,
 )
 
 
