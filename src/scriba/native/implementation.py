@@ -73,27 +73,49 @@ FALLBACK = Implementation(
 )
 
 
-def _extension() -> Implementation | None:
-    """What the extension has; None where it was not built, or from sources older than this."""
+class Unused(NamedTuple):
+    """Why the extension is not used, and what to do about it."""
+
+    why: str
+    fix: str
+
+
+def _extension() -> Implementation | Unused:
     try:
         from scriba.native import _native
     except ImportError:
-        return None
+        return Unused(
+            "was not built",
+            "install a C compiler, then: pip install --force-reinstall --no-deps scriba",
+        )
     try:
         return Implementation(
             True, *(getattr(_native, name) for name in Implementation._fields[1:])
         )
     except AttributeError as missing:
+        unused = Unused(
+            f"is older than this code ({missing})",
+            "build it again: pip install -e . --no-deps --no-build-isolation",
+        )
         warnings.warn(
-            f"the extension is older than this code ({missing}), so records are handled in Python, "
-            "several times slower; build it again: pip install -e . --no-deps --no-build-isolation",
+            f"the extension {unused.why}, so records are handled in Python, several times slower; "
+            + unused.fix,
             RuntimeWarning,
             stacklevel=2,
         )
-        return None
+        return unused
 
 
-NATIVE = _extension()
+_found = _extension()
 
-chosen = FALLBACK if NATIVE is None or os.environ.get("SCRIBA_NATIVE") == "0" else NATIVE
+NATIVE = _found if isinstance(_found, Implementation) else None
+
+UNUSED = _found if isinstance(_found, Unused) else None
+"""Why the fallback is chosen; None where the extension is."""
+
+chosen = FALLBACK if NATIVE is None else NATIVE
 """What callers use."""
+
+if NATIVE is not None and os.environ.get("SCRIBA_NATIVE") == "0":
+    UNUSED = Unused("is switched off by SCRIBA_NATIVE=0", "unset SCRIBA_NATIVE")
+    chosen = FALLBACK
