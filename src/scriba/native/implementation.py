@@ -44,7 +44,7 @@ class Implementation(NamedTuple):
     locate: Callable[[bytes, Buffer, int], locate.Located | None]
     judge_produce: Callable[
         [bytes, memoryview, int, dict[bytes, Any], int],
-        tuple[int, int, int, list[judge.Batch]] | Literal[False] | None,
+        judge.Found | Literal[False] | None,
     ]
     CommitBytes: type[commit_bytes.CommitBytes]
 

@@ -362,11 +362,13 @@ class Connection:
         if type(answer) is tuple and len(answer) == 1 and not self._slots and not self._out:
             whole: Any = answer[0]
             if type(whole) is not Region:
-                sent = max(self.stream.send((whole,)), 0)
-                self._server.counters.bytes_out += sent
+                sent = self.stream.send((whole,))
                 if sent == len(whole):
+                    self._server.counters.bytes_out += sent
                     return
-                answer = (memoryview(whole)[sent:],)
+                if sent > 0:
+                    self._server.counters.bytes_out += sent
+                    answer = (memoryview(whole)[sent:],)
         self._take(answer)
         if self._out and not self._writing:
             self._flush()
