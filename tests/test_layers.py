@@ -67,6 +67,7 @@ GUESTS = {
     "scriba.pipelines.inventory.commands": {"cli"},
     "scriba.spark.link": {"runtime", "peers"},
     "scriba.spark.reading.lookup": {"wire"},
+    "scriba.spark.doctor": {"native"},
     "scriba.spark.writing.partitioning": {"native"},
     "scriba.spark.reading.fetching": {"native", "records", "wire", "peers"},
     "scriba.spark.writing.task_writer": {"native", "records", "wire", "peers"},

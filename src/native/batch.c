@@ -123,6 +123,8 @@ typedef struct {
     Rules rules;
 } Entry;
 
+#define FEW_ENTRIES 2 /* most requests have one batch */
+
 typedef struct {
     Cursor frame;
     const int64_t *at; /* what the plan told, and its end */
@@ -131,6 +133,7 @@ typedef struct {
     int64_t now;
     Entry *entries;
     Py_ssize_t count;
+    Entry few[FEW_ENTRIES];
 } Request;
 
 typedef enum { ERROR = -1, UNUSUAL, UNKNOWN, USUAL } Judgement;
@@ -249,26 +252,25 @@ static Judgement judge_entries(State *state, const Request *request)
     return USUAL;
 }
 
-/* [(topic, partition, batch, header), ...] */
-static PyObject *entries_list(State *state, PyObject *frame, const Request *request)
+/* (correlation id, acks, time-out, then of each batch: partition, bytes, header) */
+static PyObject *told_of(State *state, PyObject *frame, const int64_t *numbers,
+                         const Request *request)
 {
-    PyObject *list = PyList_New(request->count);
-    for (Py_ssize_t i = 0; list != NULL && i < request->count; i++) {
+    PyObject *told = PyTuple_New(3 + 3 * request->count);
+    bool whole = told != NULL && put_item(told, 0, PyLong_FromLongLong(numbers[0])) &&
+                 put_item(told, 1, PyLong_FromLongLong(numbers[3])) &&
+                 put_item(told, 2, PyLong_FromLongLong(numbers[4]));
+    for (Py_ssize_t i = 0; whole && i < request->count; i++) {
         const Entry *entry = &request->entries[i];
         Py_ssize_t from = entry->batch.at - request->frame.at;
         Py_ssize_t to = entry->batch.end - request->frame.at;
-        PyObject *item = PyTuple_New(4);
-        if (item != NULL && put_item(item, 0, Py_NewRef(entry->topic)) &&
-            put_item(item, 1, Py_NewRef(entry->partition)) &&
-            put_item(item, 2, part_of(frame, from, to)) &&
-            put_item(item, 3, header_tuple(state, entry->batch.at))) {
-            PyList_SetItem(list, i, item);
-        } else {
-            Py_XDECREF(item);
-            Py_CLEAR(list);
-        }
+        whole = put_item(told, 3 + 3 * i, Py_NewRef(entry->partition)) &&
+                put_item(told, 4 + 3 * i, part_of(frame, from, to)) &&
+                put_item(told, 5 + 3 * i, header_tuple(state, entry->batch.at));
     }
-    return list;
+    if (!whole)
+        Py_CLEAR(told);
+    return told;
 }
 
 static PyObject *judge_located(State *state, PyObject *frame, const Numbers *told,
@@ -276,26 +278,25 @@ static PyObject *judge_located(State *state, PyObject *frame, const Numbers *tol
 {
     request->at = told->list;
     request->end = told->list + told->count;
-    request->entries = PyMem_Malloc(((size_t)told->count / 3 + 1) * sizeof *request->entries);
+    size_t most = told->count < TOPICS_AT ? 0 : (size_t)(told->count - TOPICS_AT) / 3;
+    request->entries =
+        most <= FEW_ENTRIES ? request->few : PyMem_Malloc(most * sizeof *request->entries);
     if (request->entries == NULL)
         return PyErr_NoMemory();
     Judgement judgement = find_batches(request);
     if (judgement == USUAL)
         judgement = judge_entries(state, request);
     PyObject *result = NULL;
-    if (judgement == USUAL) {
-        PyObject *list = entries_list(state, frame, request);
-        if (list != NULL)
-            result = Py_BuildValue("(iiiN)", (int)told->list[0], (int)told->list[3],
-                                   (int)told->list[4], list);
-    } else if (judgement != ERROR) {
+    if (judgement == USUAL)
+        result = told_of(state, frame, told->list, request);
+    else if (judgement != ERROR)
         result = Py_NewRef(judgement == UNKNOWN ? Py_False : Py_None);
-    }
     while (request->count-- > 0) {
         Py_DECREF(request->entries[request->count].topic);
         Py_DECREF(request->entries[request->count].partition);
     }
-    PyMem_Free(request->entries);
+    if (request->entries != request->few)
+        PyMem_Free(request->entries);
     return result;
 }
 
@@ -304,7 +305,9 @@ PyObject *judge_produce(PyObject *module, PyObject *const *args, Py_ssize_t narg
 {
     Request request = {0};
     int64_t most_elements;
-    Py_buffer plan, frame;
+    Py_buffer frame;
+    char *plan;
+    Py_ssize_t plan_size;
     if (!argument_count("judge_produce", nargs, 5) || !int64_argument(args[2], &most_elements) ||
         !int64_argument(args[4], &request.now))
         return NULL;
@@ -313,20 +316,19 @@ PyObject *judge_produce(PyObject *module, PyObject *const *args, Py_ssize_t narg
         PyErr_SetString(PyExc_TypeError, "topics must be a dict");
         return NULL;
     }
-    if (PyObject_GetBuffer(args[0], &plan, PyBUF_SIMPLE) < 0)
+    if (PyBytes_AsStringAndSize(args[0], &plan, &plan_size) < 0 ||
+        PyObject_GetBuffer(args[1], &frame, PyBUF_SIMPLE) < 0)
         return NULL;
     PyObject *result = NULL;
-    if (PyObject_GetBuffer(args[1], &frame, PyBUF_SIMPLE) == 0) {
-        Numbers told;
-        request.frame = cursor_over(&frame);
-        Walked walked = locate_fields(cursor_over(&plan), request.frame, most_elements, &told);
-        if (walked == WALKED)
-            result = judge_located(PyModule_GetState(module), args[1], &told, &request);
-        else if (walked == GIVEN_UP)
-            result = Py_NewRef(Py_None);
-        free_numbers(&told);
-        PyBuffer_Release(&frame);
-    }
-    PyBuffer_Release(&plan);
+    Numbers told;
+    Cursor steps = {(const uint8_t *)plan, (const uint8_t *)plan + plan_size};
+    request.frame = cursor_over(&frame);
+    Walked walked = locate_fields(steps, request.frame, most_elements, &told);
+    if (walked == WALKED)
+        result = judge_located(PyModule_GetState(module), args[1], &told, &request);
+    else if (walked == GIVEN_UP)
+        result = Py_NewRef(Py_None);
+    free_numbers(&told);
+    PyBuffer_Release(&frame);
     return result;
 }

@@ -1,9 +1,8 @@
-/* CommitForm: the short way of an OffsetCommit, from a frame to the batch that stores its offsets,
+/* CommitBytes: the fast path of an OffsetCommit, from a frame to the batch that stores its offsets,
  * in one call.
  *
  * The batch is the caller's own memory, filled in anew each time. Nothing else is known here of
- * what the bytes mean: frame and batch were compared with what they would be for other offsets, and
- * where they differ are the holes.
+ * what the bytes mean: where the offsets stand was located by the schema.
  */
 #include "layout.h"
 #include "native.h"
@@ -22,15 +21,14 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *frame; /* bytes, as the reply */
-    PyObject *reply;
+    PyObject *frame; /* bytes */
     Py_buffer batch;
     Hole *holes;
     Py_ssize_t count;
-} CommitForm;
+} CommitBytes;
 
-/* Whether a request is of this form: all but the correlation id and the offsets. */
-static bool repeats(const CommitForm *self, const Py_buffer *frame)
+/* Whether a request is the same, but for the correlation id and the offsets. */
+static bool repeats(const CommitBytes *self, const Py_buffer *frame)
 {
     const uint8_t *mine = (const uint8_t *)PyBytes_AsString(self->frame), *other = frame->buf;
     if (frame->len != PyBytes_Size(self->frame) || memcmp(mine, other, START) != 0)
@@ -46,7 +44,7 @@ static bool repeats(const CommitForm *self, const Py_buffer *frame)
 }
 
 /* The offsets of a request, which are in the batch then. */
-static PyObject *fill(CommitForm *self, const uint8_t *frame, int64_t now)
+static PyObject *fill(CommitBytes *self, const uint8_t *frame, int64_t now)
 {
     PyObject *offsets = PyTuple_New(self->count);
     uint8_t *out = self->batch.buf;
@@ -67,7 +65,7 @@ static PyObject *fill(CommitForm *self, const uint8_t *frame, int64_t now)
 
 static PyObject *commit_take(PyObject *object, PyObject *const *args, Py_ssize_t nargs)
 {
-    CommitForm *self = (CommitForm *)object;
+    CommitBytes *self = (CommitBytes *)object;
     int64_t now;
     Py_buffer frame;
     if (!argument_count("take", nargs, 2) || !int64_argument(args[1], &now) ||
@@ -87,20 +85,6 @@ static PyObject *commit_take(PyObject *object, PyObject *const *args, Py_ssize_t
     return result;
 }
 
-static PyObject *commit_answer(PyObject *object, PyObject *frame)
-{
-    CommitForm *self = (CommitForm *)object;
-    Py_buffer data;
-    if (PyObject_GetBuffer(frame, &data, PyBUF_SIMPLE) < 0)
-        return NULL;
-    PyObject *answer = PyByteArray_FromStringAndSize(PyBytes_AsString(self->reply),
-                                                     PyBytes_Size(self->reply));
-    if (answer != NULL && data.len >= BODY)
-        memcpy(PyByteArray_AsString(answer) + START, (const char *)data.buf + START, BODY - START);
-    PyBuffer_Release(&data);
-    return answer;
-}
-
 /* ---- the type ---- */
 
 static bool word_fits(Py_ssize_t at, Py_ssize_t least, Py_ssize_t size)
@@ -109,7 +93,7 @@ static bool word_fits(Py_ssize_t at, Py_ssize_t least, Py_ssize_t size)
 }
 
 /* Holes come in the order of the request, and do not overlap in it. */
-static bool read_holes(CommitForm *self, PyObject *holes)
+static bool read_holes(CommitBytes *self, PyObject *holes)
 {
     Py_ssize_t least = BODY;
     for (Py_ssize_t i = 0; i < self->count; i++) {
@@ -121,7 +105,7 @@ static bool read_holes(CommitForm *self, PyObject *holes)
         if (!word_fits(hole->frame, least, PyBytes_Size(self->frame)) ||
             !word_fits(hole->offset, HEADER_SIZE, self->batch.len) ||
             !word_fits(hole->time, HEADER_SIZE, self->batch.len)) {
-            PyErr_SetString(PyExc_ValueError, "no such form");
+            PyErr_SetString(PyExc_ValueError, "no offset can be there");
             return false;
         }
         least = hole->frame + WORD;
@@ -131,27 +115,25 @@ static bool read_holes(CommitForm *self, PyObject *holes)
 
 static PyObject *commit_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"", "", "", "", NULL};
-    PyObject *frame, *batch, *holes, *reply;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "SOO!S:CommitForm", names, &frame, &batch,
-                                     &PyTuple_Type, &holes, &reply))
+    static char *names[] = {"", "", "", NULL};
+    PyObject *frame, *batch, *holes;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "SOO!:CommitBytes", names, &frame, &batch,
+                                     &PyTuple_Type, &holes))
         return NULL;
-    CommitForm *self = (CommitForm *)PyType_GenericAlloc(type, 0);
+    CommitBytes *self = (CommitBytes *)PyType_GenericAlloc(type, 0);
     if (self == NULL)
         return NULL;
     self->frame = Py_NewRef(frame);
-    self->reply = Py_NewRef(reply);
     self->count = PyTuple_Size(holes);
     self->holes = PyMem_Calloc((size_t)self->count, sizeof(Hole));
     if (self->holes == NULL)
         PyErr_NoMemory();
     else if (PyObject_GetBuffer(batch, &self->batch, PyBUF_WRITABLE) == 0) {
-        if (PyBytes_Size(frame) >= BODY && PyBytes_Size(reply) >= BODY &&
-            self->batch.len >= HEADER_SIZE) {
+        if (PyBytes_Size(frame) >= BODY && self->batch.len >= HEADER_SIZE) {
             if (read_holes(self, holes))
                 return (PyObject *)self;
         } else {
-            PyErr_SetString(PyExc_ValueError, "no such form");
+            PyErr_SetString(PyExc_ValueError, "no offset can be there");
         }
     }
     Py_DECREF(self);
@@ -160,9 +142,8 @@ static PyObject *commit_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 
 static void commit_dealloc(PyObject *object)
 {
-    CommitForm *self = (CommitForm *)object;
+    CommitBytes *self = (CommitBytes *)object;
     Py_CLEAR(self->frame);
-    Py_CLEAR(self->reply);
     PyBuffer_Release(&self->batch);
     PyMem_Free(self->holes);
     free_object(object);
@@ -170,7 +151,6 @@ static void commit_dealloc(PyObject *object)
 
 static PyMethodDef commit_methods[] = {
     {"take", (PyCFunction)(void (*)(void))commit_take, METH_FASTCALL, NULL},
-    {"answer", commit_answer, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -181,9 +161,9 @@ static PyType_Slot commit_slots[] = {
     {0, NULL},
 };
 
-PyType_Spec commit_form_spec = {
-    .name = "scriba.native._native.CommitForm",
-    .basicsize = sizeof(CommitForm),
+PyType_Spec commit_bytes_spec = {
+    .name = "scriba.native._native.CommitBytes",
+    .basicsize = sizeof(CommitBytes),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = commit_slots,
 };

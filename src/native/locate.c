@@ -170,7 +170,9 @@ static Walked walk_steps(Walk *walk, Cursor plan)
 
 Walked locate_fields(Cursor plan, Cursor frame, int64_t most_elements, Numbers *told)
 {
-    *told = (Numbers){.list = told->few, .room = FEW_NUMBERS};
+    told->list = told->few;
+    told->count = 0;
+    told->room = FEW_NUMBERS;
     if (plan.end - plan.at < HEAD || frame.end - frame.at < HEAD ||
         memcmp(plan.at, frame.at, HEAD) != 0)
         return GIVEN_UP;

@@ -313,7 +313,7 @@ static int execute(PyObject *module)
         return -1;
     if (add_type(module, &columns_spec) < 0 || add_type(module, &builder_spec) < 0 ||
         add_type(module, &offset_map_spec) < 0 ||
-        add_type(module, &commit_form_spec) < 0)
+        add_type(module, &commit_bytes_spec) < 0)
         return -1;
     return PyModule_AddStringConstant(module, "SOURCES", SCRIBA_NATIVE_SOURCES);
 }

@@ -7,6 +7,7 @@ faults in a record either may be named.
 
 import ctypes
 import struct
+import threading
 from array import array
 from collections.abc import Callable
 from typing import Any, Final
@@ -262,6 +263,117 @@ def builder(view: memoryview) -> None:
     assert made[0] == made[1], made
 
 
+def intake(view: memoryview) -> None:
+    """Records of an application on the way into batches that are opened and closed meanwhile."""
+    taken = Input(view)
+    flags, limit, memory, room = (taken.byte() for _ in range(4))
+    sides = [_Producer(each, flags, 40 * limit, 40 * memory, 40 * room) for each in _SIDES]
+    while len(taken.rest()) > 1:
+        step = _step(taken)
+        ours, theirs = (side.do(*step) for side in sides)
+        assert ours == theirs, (step, ours, theirs)
+    assert sides[0].batches() == sides[1].batches()
+
+
+_SIDES: Final = (NATIVE, FALLBACK)
+_TOPIC: Final = object()
+
+
+def _step(taken: Input) -> tuple[int, tuple[Any, ...]]:
+    """What is done next, and with what."""
+    kind = taken.byte()
+    if kind & 7 == 0:
+        return 0, (taken.byte() & 3,)  # opens a batch
+    if kind & 7 == 1:
+        return 1, (taken.byte() & 3,)  # closes one
+    if kind & 7 == 2:
+        return 2, (taken.byte() - 128,)  # spends memory
+    key: Any = taken.part()
+    value: Any = taken.part()
+    partition, timestamp = taken.number(), taken.number()
+    if len(key) > 100:
+        name = bytes(key[:-1]) if len(key) % 2 else bytes(key)
+        headers: Any = ((str(name, "utf-16-le", "replace") + "\ud800" * (kind >> 7), value),)
+    else:
+        headers = (("h", bytes(value)),) * (kind >> 7)
+    record = (
+        None if kind & 8 else bytearray(value) if kind & 16 else bytes(value),
+        None if kind & 32 else bytearray(key) if kind & 16 else bytes(key),
+        partition if kind & 64 else None,
+        timestamp if kind & 8 else None,
+        headers,
+    )
+    return 3, ((*record, timestamp & 1023) if kind & 7 == 3 else record)
+
+
+class _Producer:
+    """One topic of four partitions, its batches open."""
+
+    def __init__(
+        self, each: implementation.Implementation, flags: int, limit: int, memory: int, room: int
+    ) -> None:
+        self._builder = each.Builder
+        lock, by_key = threading.RLock(), bool(flags & 1)
+        self._intake = each.Intake(
+            {"t": _TOPIC}, lambda *fields: fields, lambda: 77, False, lock, memory, 1 << 10, by_key
+        )
+        self._channel = channel = each.Channel(limit, lock)
+        channel.known = None if flags & 2 else _TOPIC
+        channel.partitions, channel.sticky, channel.room = flags >> 5, flags >> 2 & 3, room
+        self._intake.channels["t"] = channel
+        self._open: list[Any] = []
+        for partition in range(3):
+            self._do(0, (partition,))
+
+    def do(self, what: int, arguments: tuple[Any, ...]) -> object:
+        done = outcome(self._do, what, arguments)
+        return done, self._intake.used, self._channel.room
+
+    def _do(self, what: int, arguments: tuple[Any, ...]) -> object:
+        if what == 0:
+            self._open.append(self._builder(5))
+            self._channel.open(arguments[0], len(self._open), self._open[-1])
+        elif what == 1:
+            self._channel.close(*arguments)
+        elif what == 2:
+            self._intake.spend(*arguments)
+        else:
+            return self._intake.put("t", *arguments)
+        return None
+
+    def batches(self) -> list[tuple[int, bytes]]:
+        return [(each.count, bytes(each.take())) for each in self._open]
+
+
+# ---- a commit that repeats ----
+
+
+def commits(view: memoryview) -> None:
+    """A request like an earlier one, or not, and the batch that stores its offsets."""
+    taken = Input(view)
+    flags, now = taken.byte(), taken.number()
+    holes = tuple((taken.number(), taken.number(), taken.number()) for _ in range(flags & 3))
+    first = bytes(taken.part())
+    stored = bytes(taken.part()) + bytes(HEADER_SIZE if flags & 4 else 0)
+    other = bytearray(taken.rest()[: len(first)] if flags & 8 else taken.rest())
+    if flags & 16:
+        # The same but for what may differ, which no luck would find.
+        repeated, free = bytearray(first), [(4, 8), *((at, at + 8) for at, _, _ in holes)]
+        for begin, end in free:
+            if begin >= 0 and end <= min(len(other), len(first)):
+                repeated[begin:end] = other[begin:end]
+        other = repeated
+    results = []
+    for each in _SIDES:
+        batch = exact(stored)
+        made: Any = outcome(each.CommitBytes, first, batch, holes)
+        told = None if isinstance(made, type) else [outcome(made.take, exact(other), now)]
+        results.append((made if isinstance(made, type) else None, told, bytes(batch)))
+        del made
+    assert results[0] == results[1], results
+
+
 TARGETS: Final[dict[str, Target]] = {
-    target.__name__: target for target in (records, frames, lz4, compaction, builder)
+    target.__name__: target
+    for target in (records, frames, lz4, compaction, builder, intake, commits)
 }

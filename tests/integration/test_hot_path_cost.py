@@ -18,7 +18,7 @@ from tests.integration.counting import REQUESTS, Counting, Request
 from tools.kafka.brokers import ScribaBroker, TraceableBroker, running
 from tools.kafka.rawkafka import Connection, batch, create_topic, encode, fetch, produce
 
-PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 23, 43
+PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 22, 35
 """Wait, receive, write to the log, send. Two of the C calls make sure that nobody keeps the frame:
 it is released, and before the buffer is used again its references are counted."""
 

@@ -162,6 +162,19 @@ def decode_records(
     return records
 
 
+def value_spans(data: Buffer, count: int) -> list[tuple[int, int]]:
+    """Where the values of the records that fill `data` begin and end, but for tombstones."""
+    data = bytes(memoryview(data))
+    _check_count(count, len(data))
+    spans: list[tuple[int, int]] = []
+    pos = 0
+    for index in range(count):
+        pos, _, _, _, _, value_at, value_size, _, _ = _scan(data, pos, index)
+        if value_size >= 0:
+            spans.append((value_at, value_at + value_size))
+    return spans
+
+
 def check_records(
     pieces: Iterable[Buffer],
     count: int,

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Any, Literal, NamedTuple
 
-from scriba.native import columns, consumer_records, fallback, intake, judge, locate, templates
+from scriba.native import columns, commit_bytes, consumer_records, fallback, intake, judge, locate
 from scriba.native.arrow import Given
 from scriba.native.consumer_records import Make
 from scriba.records.header import Buffer
@@ -44,9 +44,9 @@ class Implementation(NamedTuple):
     locate: Callable[[bytes, Buffer, int], locate.Located | None]
     judge_produce: Callable[
         [bytes, memoryview, int, dict[bytes, Any], int],
-        tuple[int, int, int, list[judge.Batch]] | Literal[False] | None,
+        judge.Found | Literal[False] | None,
     ]
-    CommitForm: type[templates.CommitForm]
+    CommitBytes: type[commit_bytes.CommitBytes]
 
 
 FALLBACK = Implementation(
@@ -69,31 +69,53 @@ FALLBACK = Implementation(
     intake.Intake,
     locate.locate,
     judge.judge_produce,
-    templates.CommitForm,
+    commit_bytes.CommitBytes,
 )
 
 
-def _extension() -> Implementation | None:
-    """What the extension has; None where it was not built, or from sources older than this."""
+class Unused(NamedTuple):
+    """Why the extension is not used, and what to do about it."""
+
+    why: str
+    fix: str
+
+
+def _extension() -> Implementation | Unused:
     try:
         from scriba.native import _native
     except ImportError:
-        return None
+        return Unused(
+            "was not built",
+            "install a C compiler, then: pip install --force-reinstall --no-deps scriba",
+        )
     try:
         return Implementation(
             True, *(getattr(_native, name) for name in Implementation._fields[1:])
         )
     except AttributeError as missing:
+        unused = Unused(
+            f"is older than this code ({missing})",
+            "build it again: pip install -e . --no-deps --no-build-isolation",
+        )
         warnings.warn(
-            f"the extension is older than this code ({missing}), so records are handled in Python, "
-            "several times slower; build it again: pip install -e . --no-deps --no-build-isolation",
+            f"the extension {unused.why}, so records are handled in Python, several times slower; "
+            + unused.fix,
             RuntimeWarning,
             stacklevel=2,
         )
-        return None
+        return unused
 
 
-NATIVE = _extension()
+_found = _extension()
 
-chosen = FALLBACK if NATIVE is None or os.environ.get("SCRIBA_NATIVE") == "0" else NATIVE
+NATIVE = _found if isinstance(_found, Implementation) else None
+
+UNUSED = _found if isinstance(_found, Unused) else None
+"""Why the fallback is chosen; None where the extension is."""
+
+chosen = FALLBACK if NATIVE is None else NATIVE
 """What callers use."""
+
+if NATIVE is not None and os.environ.get("SCRIBA_NATIVE") == "0":
+    UNUSED = Unused("is switched off by SCRIBA_NATIVE=0", "unset SCRIBA_NATIVE")
+    chosen = FALLBACK

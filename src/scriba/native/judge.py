@@ -5,6 +5,7 @@ is wrong, is found out by `scriba.records.validate`. The extension looks at ever
 here the header is believed, as `validate` does without the extension.
 """
 
+from itertools import chain
 from typing import Any, Final, Literal
 
 from scriba.native.locate import Located, locate
@@ -26,8 +27,9 @@ BATCHES_AT: Final = 3
 """Where batches begin in what is told of a topic: behind begin and end of its name or id, and their
 number. Of each there are three numbers: its partition, its begin and its end."""
 
-Batch = tuple[Any, Any, memoryview, BatchHeader]
-"""Its topic and its partition, as they are in the tables, its bytes and its header."""
+Found = tuple[Any, ...]
+"""Correlation id, acks and time-out of a request. Then of each batch, one after the other: its
+partition, as it is in the tables, its bytes and its header."""
 
 
 def judge_produce(
@@ -37,8 +39,8 @@ def judge_produce(
     topics: dict[bytes, Any],
     now_ms: int,
     /,
-) -> tuple[int, int, int, list[Batch]] | Literal[False] | None:
-    """Correlation id, acks, time-out and batches of a request, if all of them are good and plain.
+) -> Found | Literal[False] | None:
+    """What is in a request, if all of its batches are good and plain.
 
     Plain is what has no codec, transaction or other specialities, and names every partition once.
     `topics` has tuples: the size that a batch may have, whether records need keys, how far their
@@ -51,27 +53,29 @@ def judge_produce(
     transactional_id, acks, count = located[1], located[3], located[TOPICS_AT - 1]
     if transactional_id >= 0 or not -1 <= acks <= 1 or not count:
         return None
-    batches: list[Batch] = []
+    known_topics: list[Any] = []
+    batches: list[tuple[Any, memoryview, BatchHeader]] = []
     at = TOPICS_AT
     for _ in range(count):
         topic = topics.get(bytes(frame[located[at] : located[at + 1]]))
         if topic is None:
             return False
         entries = range(at + BATCHES_AT, at + BATCHES_AT + 3 * located[at + 2], 3)
-        if not entries or any(known is topic for known, *_ in batches):
+        if not entries or any(known is topic for known in known_topics):
             return None
+        known_topics.append(topic)
         at = entries.stop
         for entry in entries:
             partition = topic[4].get(located[entry])
             if partition is None:
                 return False
             batch = _batch(frame, located, entry, topic, now_ms)
-            if batch is None or any(known is partition for _, known, *_ in batches):
+            if batch is None or any(known is partition for known, *_ in batches):
                 return None
-            batches.append((topic, partition, *batch))
-    if any(crc32c(view[CRC_START:]) != header.crc for _, _, view, header in batches):
+            batches.append((partition, *batch))
+    if any(crc32c(view[CRC_START:]) != header.crc for _, view, header in batches):
         return None
-    return located[0], acks, located[4], batches
+    return (located[0], acks, located[4], *chain.from_iterable(batches))
 
 
 def _batch(

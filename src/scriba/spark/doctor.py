@@ -117,13 +117,14 @@ def check_java() -> Iterator[Finding]:
 
 
 def check_records() -> Iterator[Finding]:
-    from importlib.util import find_spec
+    from scriba.native import implementation
 
-    if find_spec("scriba.native._native") is None:
-        fix = "install a C compiler, then: pip install --force-reinstall --no-deps scriba"
-        yield Finding("records", "decoded in Python, several times slower", fix, optional=True)
+    unused = implementation.UNUSED
+    if unused is None:
+        yield Finding("records", "decoded by the native extension")
     else:
-        yield Finding("records", "decoded by the native module")
+        found = f"decoded in Python, several times slower: the native extension {unused.why}"
+        yield Finding("records", found, unused.fix, optional=True)
 
 
 def check_jars(official: bool) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Plans by which the fields of a request are found without decoding it (`scriba.native.locate`).
+"""Plans by which the fields of a message are found without decoding it (`scriba.native.locate`).
 
 A plan is compiled from the declared message, for one version of it. So whatever depends on a
 version (which fields there are, how lengths are written, where tagged fields may be) is told by the
@@ -47,6 +47,24 @@ def plan(
     return bytes(out)
 
 
+def stored_plan(message: type[Message], version: int, places: frozenset[str]) -> bytes:
+    """For the key of a kind of stored record, with its value of this version behind it.
+
+    It tells where the fields in `places` begin, and ends with the last of them: of what comes
+    behind it, tagged fields say, nothing is asked.
+    """
+    assert message.KEY is not None, f"{message.__name__} is not stored under a key"
+    out = bytearray(message.KEY.to_bytes(2, "big") + version.to_bytes(2, "big"))
+    steps = _Steps(version, version in message.FLEXIBLE, frozenset(), places)
+    left = set(places)
+    for field in message.FIELDS:
+        if left and version in field.within and field.tag is None:
+            steps.field(field, field.name, out)
+            left.discard(field.name)
+    assert not left, f"{message.__name__} {version} has no {', '.join(sorted(left))}"
+    return bytes(out)
+
+
 class _Steps:
     def __init__(
         self, version: int, flexible: bool, wanted: frozenset[str], places: frozenset[str]
@@ -59,11 +77,11 @@ class _Steps:
     def struct(self, cls: type[Struct], path: str, out: bytearray) -> None:
         for field in cls.FIELDS:
             if self._version in field.within and field.tag is None:
-                self._field(field, path + field.name, out)
+                self.field(field, path + field.name, out)
         if self._flexible:
             out += _TAGS
 
-    def _field(self, field: Field, path: str, out: bytearray) -> None:
+    def field(self, field: Field, path: str, out: bytearray) -> None:
         nullable = self._version in field.nullable
         if field.type.element is not None:
             self._array(field.type.element, path, out)

@@ -1,7 +1,7 @@
 """Packs structures of a fixed size, such as what is told of one partition where all went well."""
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from scriba.wire.schema import Struct
@@ -17,7 +17,36 @@ def packer(cls: type[Struct], version: int, flexible: bool, names: tuple[str, ..
     codes: list[str] = []
     values: list[str] = []
     _run(cls, version, flexible, names, codes, values)
-    scope: dict[str, Any] = {"P": struct.Struct(">" + "".join(codes)).pack}
+    return _compiled(codes, names, values, {})
+
+
+def answer_packer(answer: bytes, marks: Sequence[int]) -> Packer:
+    """Packs answers that differ from this one by their correlation id and some numbers.
+
+    It takes the correlation id and the numbers that stand for `marks`, in this order, which have
+    eight bytes each. One that the answer does not have is left out.
+    """
+    names = [f"n{i}" for i in range(len(marks))]
+    codes, values = ["4s", "i"], ["H", "correlation_id"]
+    scope: dict[str, Any] = {"H": answer[:4]}
+    at = 8
+    for name, mark in zip(names, marks, strict=True):
+        found = answer.find(mark.to_bytes(8, "big"), at)
+        if found >= 0:
+            scope[f"B{at}"] = answer[at:found]
+            codes += (f"{found - at}s", "q")
+            values += (f"B{at}", name)
+            at = found + 8
+    scope["A"] = answer[at:]
+    codes.append(f"{len(answer) - at}s")
+    values.append("A")
+    return _compiled(codes, ("correlation_id", *names), values, scope)
+
+
+def _compiled(
+    codes: Sequence[str], names: Sequence[str], values: Sequence[str], scope: dict[str, Any]
+) -> Packer:
+    scope["P"] = struct.Struct(">" + "".join(codes)).pack
     exec(f"def pack({', '.join(names)}):\n return P({', '.join(values)})", scope)
     pack: Packer = scope["pack"]
     return pack

@@ -329,6 +329,125 @@ def test_a_bulk_sender_is_read_in_smaller_pieces_while_others_send(
     in_a_node(script)
 
 
+@pytest.mark.parametrize(("count", "size"), [(1, 300_000), (6, 50_000)])
+def test_a_bulk_sender_of_whatever_requests_is_read_in_smaller_pieces_while_others_send(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch, count: int, size: int
+) -> None:
+    requests = [one_record(bytes(size))] * count
+    asked: list[int] = []
+    receive = SimStream.recv_into
+
+    def noting(stream: SimStream, view: memoryview) -> int:
+        if stream is watched[0]:
+            asked.append(view.nbytes)
+        return receive(stream, view)
+
+    watched: list[Stream] = []
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        bulk, small = await dial(world), await dial(world)
+        await create(bulk)
+        watched.append(next(iter(node.server._connections)).stream)
+
+        async def most_asked() -> int:
+            asked.clear()
+            await asyncio.sleep(3 * SHARED_MS / 1000 if count == 1 else 0)
+            await small.send(one_record(), 9, produce.ProduceResponse)
+            sent = [bulk.send(each, 9, produce.ProduceResponse) for each in requests]
+            await small.send(one_record(), 9, produce.ProduceResponse)
+            await asyncio.gather(*sent)
+            return max(asked)
+
+        monkeypatch.setattr(SimStream, "recv_into", noting)
+        await most_asked()  # it is seen to be one
+        assert [await most_asked() for _ in range(3)][1:] == [SHARED_READ_WINDOW] * 2
+
+    in_a_node(script)
+
+
+def test_answers_that_wait_leave_before_a_connection_is_closed(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frame of an impossible length follows a Produce that waits for the device, and more."""
+    gate = asyncio.Event()
+    flush = Log.flush
+
+    async def held(log: Log) -> None:
+        if log.topic == TOPIC:
+            await gate.wait()
+        await flush(log)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client, other = await dial(world), await dial(world)
+        await create(client, flush_messages="1")
+        monkeypatch.setattr(Log, "flush", held)
+        waits = client.send(one_record(), 9, produce.ProduceResponse)
+        behind = client.send(metadata.MetadataRequest(topics=[]), 9, metadata.MetadataResponse)
+        client.wire._stream.send([struct.pack(">i", -1)])
+        await asyncio.sleep(1)
+        assert not waits.done()
+        assert node.server.connections == 2
+        gate.set()
+        assert offset_of(await waits) == 0
+        assert (await behind).brokers
+        await asyncio.sleep(1)
+        assert node.server.connections == 1
+        assert node.server.counters.closed["malformed"] == 1
+        await other.send(metadata.MetadataRequest(topics=[]), 9, metadata.MetadataResponse)
+
+    in_a_node(script)
+
+
+def waiters(node: Node) -> int:
+    watermark = node.replicas.find(TOPIC, 0).high_watermark
+    return sum(not waiter.done() for _, _, waiter in watermark._heap)
+
+
+@pytest.mark.parametrize("behind", [0, 1, 5], ids=lambda n: f"{n} behind it")
+def test_a_peer_that_hangs_up_while_its_fetch_waits_is_noticed_at_once(
+    in_a_node: InANode, behind: int
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await dial(world)
+        await create(client)
+        for n in range(2):  # the second one may take the fast path
+            gone = await dial(world)
+            for _ in range(2 * n):
+                await gone.send(long_poll(0, wait_ms=1), 11, fetch.FetchResponse)
+            gone.send_unanswered(long_poll(0, wait_ms=600_000), 11)
+            for _ in range(behind):
+                gone.send_unanswered(metadata.MetadataRequest(topics=[]), 9)
+            await asyncio.sleep(1)
+            assert (node.server.connections, waiters(node)) == (2, 1)
+            gone.close()
+            await asyncio.sleep(1)
+            assert (node.server.connections, waiters(node)) == (1, 0)
+        assert node.server.counters.closed["peer_closed"] == 2
+
+    in_a_node(script)
+
+
+def test_requests_behind_one_that_waits_are_answered_whole_though_only_some_were_read(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client, other = await dial(world), await dial(world)
+        await create(client)
+        fetched = client.send(long_poll(0, wait_ms=60_000), 11, fetch.FetchResponse)
+        asked = metadata.MetadataRequest(
+            topics=[metadata.MetadataRequestTopic(name=f"{n:0200}") for n in range(20)],
+            allow_auto_topic_creation=False,
+        )
+        behind = [client.send(asked, 9, metadata.MetadataResponse) for _ in range(30)]
+        await asyncio.sleep(1)
+        await other.send(one_record(), 9, produce.ProduceResponse)
+        assert (await fetched).responses[0].partitions[0].high_watermark == 1
+        for each in await asyncio.gather(*behind):
+            assert [topic.name for topic in each.topics] == [f"{n:0200}" for n in range(20)]
+
+    in_a_node(script)
+
+
 async def until(true: Callable[[], bool]) -> None:
     for _ in range(10_000):
         if true():

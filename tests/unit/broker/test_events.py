@@ -230,6 +230,7 @@ def test_the_console_reads_events_over_http(in_a_node: InANode) -> None:
         assert [each["number"] for each in json.loads((await get("?since=1"))[1])["events"]] == [2]
         assert json.loads((await get("?since=0&limit=1"))[1])["next"] == 1
         wrong = ["?since=x", "?since=-1", "?limit=0", f"?limit={EVENTS_AT_ONCE + 1}", "?after=1"]
+        wrong += ["?x", "?since", "?since="]
         for query in wrong:
             status, body = await get(query)
             assert (status, "since=N" in body) == ("400 Bad Request", True), query

@@ -1,6 +1,7 @@
 """What a scraper is told, over HTTP."""
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 
@@ -44,11 +45,49 @@ def test_other_questions_are_refused(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         assert (await ask(world, b"GET / HTTP/1.1\r\n\r\n"))[0] == "404 Not Found"
         assert (await ask(world, b"POST /metrics HTTP/1.1\r\n\r\n"))[0] == "405 Method Not Allowed"
-        assert (await ask(world, b"nonsense\r\n\r\n"))[0] == "405 Method Not Allowed"
+        for nonsense in (b"nonsense", b"GET /metrics", b"GET /metrics FTP/1.1", b""):
+            assert (await ask(world, nonsense + b"\r\n\r\n"))[0] == "400 Bad Request"
         status, body = await ask(world, b"HEAD /metrics HTTP/1.1\r", b"\n\r\n")
         assert (status, body) == ("200 OK", "")
-        with pytest.raises(ConnectionResetError):
-            await ask(world, b"x" * 20_000)
+
+    in_a_node(script, scriba_metrics_listener=WHERE)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        b"GET http://127.0.0.1:9404/events?limit=1 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET HTTP://metrics.example/events?limit=1 HTTP/1.1\r\n\r\n",
+        b"GET /events?limit=1 HTTP/1.1\nHost: x\n\n",
+        b"GET /events?limit=1 HTTP/1.0\r\n\r\n",
+    ],
+)
+def test_requests_of_every_shape_are_answered(in_a_node: InANode, asked: bytes) -> None:
+    """A proxy names the host as well, and a bare newline ends a line."""
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        status, body = await asyncio.wait_for(ask(world, asked), PATIENCE_S / 2)
+        assert status == "200 OK"
+        assert json.loads(body).keys() == {"events", "next", "lost"}
+
+    in_a_node(script, scriba_metrics_listener=WHERE)
+
+
+@pytest.mark.parametrize("sizes", [[20_000], [5_000] * 4, [300_000]], ids=str)
+def test_a_request_that_is_too_long_is_told_so(in_a_node: InANode, sizes: list[int]) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        stream = await world.net.connect("127.0.0.1", 9404)
+        stream.send((b"GET /metrics HTTP/1.1\r\nX: ",))
+        for size in sizes:
+            stream.send((b"x" * size,))
+            await asyncio.sleep(0.01)
+        stream.send((b"\r\n\r\n",))
+        await asyncio.sleep(1)
+        room = bytearray(1000)
+        told = room[: stream.recv_into(memoryview(room))].decode()
+        assert told.startswith("HTTP/1.1 431 Request Header Fields Too Large\r\n")
+        assert told.endswith("a request has at most 8192 bytes\n")
+        assert await read(stream) == b"", "it hangs up by itself in the end"
 
     in_a_node(script, scriba_metrics_listener=WHERE)
 

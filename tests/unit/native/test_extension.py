@@ -76,6 +76,36 @@ def test_an_extension_that_lacks_something_is_left_alone_and_named() -> None:
     assert fell_back == "True"
 
 
+SPEAKING = (
+    "import sys, types, warnings; warnings.simplefilter('ignore')\n"
+    "sys.modules.update({given})\n"
+    "from scriba.spark.doctor import check_records\n"
+    "(finding,) = check_records()\n"
+    "print(finding.found, '->', finding.fix)"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "switch", "said"),
+    [
+        ("{'scriba.native._native': None}", "1", "was not built -> install a C compiler"),
+        (
+            "{'scriba.native._native': types.ModuleType('_native')}",
+            "1",
+            "is older than this code (module '_native' has no attribute 'decode_records') -> build",
+        ),
+        ("{}", "0", "is switched off by SCRIBA_NATIVE=0 -> unset SCRIBA_NATIVE"),
+        ("{}", "1", "decoded by the native extension -> "),
+    ],
+    ids=["missing", "outdated", "off", "native"],
+)
+@pytest.mark.usefixtures("extension")
+def test_the_doctor_tells_whether_the_extension_is_used_and_if_not_why(
+    given: str, switch: str, said: str
+) -> None:
+    assert said in run("-c", SPEAKING.replace("{given}", given), SCRIBA_NATIVE=switch)
+
+
 def test_a_failing_compiler_does_not_fail_the_build_which_says_what_is_missing(
     tmp_path: Path,
 ) -> None:

@@ -190,13 +190,10 @@ def test_good_batches_are_found_where_they_lie(
 ) -> None:
     first = batch(Record(0, NOW - 10, b"k", bytes(size), ()), Record(1, NOW + 10, None, None, ()))
     frame = framed(request(first, batch()), version)
-    correlation_id, acks, timeout_ms, batches = judged(chosen, frame, version)
-    assert (correlation_id, acks, timeout_ms) == (77, -1, 70)
-    assert [(topic[5], partition) for topic, partition, _, _ in batches] == [
-        ("me", "partition 0"),
-        ("me", "partition 1"),
-    ]
-    for (_, _, view, header), data in zip(batches, (first, batch()), strict=True):
+    found = judged(chosen, frame, version)
+    assert found[:3] == (77, -1, 70)
+    assert found[3::3] == ("partition 0", "partition 1")
+    for view, header, data in zip(found[4::3], found[5::3], (first, batch()), strict=True):
         assert (bytes(view), header) == (data, read_header(data))
         assert type(header) is BatchHeader
         view[0] = 1  # it is the request's own memory

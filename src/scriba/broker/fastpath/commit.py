@@ -28,17 +28,19 @@ from scriba.groups.offsets.repeats import Repeat, check_and_touch, repeat_of, re
 from scriba.groups.refusals import refused
 from scriba.instant import Instant
 from scriba.native import implementation
+from scriba.native.fallback import value_spans
 from scriba.outcome import Caller, Outcome
 from scriba.records.batch import HEADER_SIZE
 from scriba.records.compression import Codec
 from scriba.records.header import BatchHeader
-from scriba.wire.locator import plan
+from scriba.wire.locator import plan, stored_plan
 from scriba.wire.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
 )
+from scriba.wire.messages.stored_groups import OffsetCommitValue
 
 if TYPE_CHECKING:
     from scriba.broker.fastpath.ports import CommitFastPathHost
@@ -55,19 +57,21 @@ _START: Final = 4
 _BODY: Final = 8
 """Where the bytes begin that a client repeats: behind the correlation id."""
 _INT32: Final = struct.Struct(">i")
-_ONES: Final = b"\xff" * 8
 _OFFSETS: Final = frozenset({"topics.partitions.committed_offset"})
+_STORED: Final = frozenset({"offset", "commit_timestamp"})
+_KIND: Final = (OffsetCommitValue.KEY or 0).to_bytes(2, "big")
 
 
 class CommitTemplate:
     __slots__ = (
         "_api",
-        "_form",
+        "_bytes",
         "_group_settings",
         "_machine",
         "_min_isr",
         "_node",
         "_repeat",
+        "_reply",
         "_settings",
         "_shard",
         "_topology",
@@ -102,13 +106,14 @@ class CommitTemplate:
         reply = bytearray(8 + (version in OffsetCommitResponse.FLEXIBLE))
         _accepted(repeat.request).encode_into(reply, version)
         _INT32.pack_into(reply, 0, len(reply) - 4)
+        self._reply = bytes(reply)
         offsets = tuple((at, *each) for at, each in zip(places, stored, strict=True))
-        self._form = implementation.chosen.CommitForm(bytes(frame), batch, offsets, bytes(reply))
+        self._bytes = implementation.chosen.CommitBytes(bytes(frame), batch, offsets)
 
     def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """The answer; None where the request has to go to its handler."""
         now = connection.now
-        found = self._form.take(frame, now.wall_ms)
+        found = self._bytes.take(frame, now.wall_ms)
         if found is None:
             return None
         node = self._node
@@ -136,7 +141,8 @@ class CommitTemplate:
         self.used = True
         self._api.count += 1
         node.counters.fastpath_commits += 1
-        out = self._form.answer(frame)
+        out = bytearray(self._reply)
+        out[_START:_BODY] = frame[_START:_BODY]
         end_offset = partition.log.end_offset
         if partition.high_watermark.value >= end_offset:
             return (out,)
@@ -290,31 +296,24 @@ def _places(frame: memoryview, version: int, most_elements: int) -> list[int] | 
     return places
 
 
+@cache
+def _stored_plan(version: int) -> bytes:
+    return stored_plan(OffsetCommitValue, version, _STORED)
+
+
 def _batch(shard: Shard, repeat: Repeat) -> tuple[bytearray, list[tuple[int, int]]]:
     """A batch of such a commit, and where each record has its offset and its time."""
-    limit = shard.partition.settings.max_message_bytes
-    topic = shard.partition.topic
-
-    def build(offset: int, commit_ms: int) -> bytes:
-        outcome = Outcome(records=repeat.records(offset, commit_ms))
-        (batch,) = batches(topic, outcome, Instant(0, 0), Codec.NONE, limit)
-        return bytes(batch.view)
-
-    plain = build(0, 0)
-    records = plain[HEADER_SIZE:]
-    offsets = _differences(records, build(-1, 0)[HEADER_SIZE:])
-    times = _differences(records, build(0, -1)[HEADER_SIZE:])
-    holes = zip(offsets, times, strict=True)
-    return bytearray(plain), [(HEADER_SIZE + at, HEADER_SIZE + time) for at, time in holes]
-
-
-def _differences(zeros: bytes, ones: bytes) -> list[int]:
-    """Where an eight-byte field is zero in the first and minus one in the second."""
-    size = len(zeros)
-    differs = (int.from_bytes(zeros, "big") ^ int.from_bytes(ones, "big")).to_bytes(size, "big")
-    found: list[int] = []
-    at = differs.find(_ONES)
-    while at >= 0:
-        found.append(at)
-        at = differs.find(_ONES, at + 8)
-    return found
+    partition = shard.partition
+    outcome = Outcome(records=repeat.records(0, 0))
+    limit = partition.settings.max_message_bytes
+    ((view, header, _),) = batches(partition.topic, outcome, Instant(0, 0), Codec.NONE, limit)
+    records = view[HEADER_SIZE:]
+    stored: list[tuple[int, int]] = []
+    for begin, end in value_spans(records, header.count):
+        value = bytes(records[begin:end])
+        version = int.from_bytes(value[:2], "big")
+        located = implementation.chosen.locate(_stored_plan(version), _KIND + value, 0)
+        assert located is not None, "the request was walked through, with the same metadata"
+        offset_at, time_at = (HEADER_SIZE + begin + at - len(_KIND) for at in located)
+        stored.append((offset_at, time_at))
+    return bytearray(view), stored

@@ -30,7 +30,8 @@ from scriba.broker.net.connection import Connection
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.native import implementation
-from scriba.native.judge import BATCHES_AT, TOPICS_AT, Batch
+from scriba.native.judge import BATCHES_AT, TOPICS_AT, Found
+from scriba.records.header import BatchHeader
 from scriba.records.validate import LOOP_PLAIN_BYTES, takes_plain
 from scriba.wire.locator import plan
 from scriba.wire.messages.produce import (
@@ -41,17 +42,21 @@ from scriba.wire.messages.produce import (
     TopicProduceResponse,
 )
 from scriba.wire.schema import first_version
-from scriba.wire.template import packer
+from scriba.wire.template import Packer, answer_packer, packer
 
 if TYPE_CHECKING:
     from scriba.broker.fastpath.ports import ProduceFastPathHost
     from scriba.broker.net.api_entry import ApiEntry
     from scriba.broker.partitions.partition import Partition
+    from scriba.instant import Instant
     from scriba.settings import TopicSettings
     from scriba.storage.log import Appended
 
 MOST_KEPT: Final = 64
 """Answers of different shapes whose bytes are kept, for a topic or for several topics together."""
+
+ONE_BATCH: Final = 6
+"""Of how many things `judge_produce` tells where a request has a single batch."""
 
 MOST_BYTES: Final = produce.MOST_ON_THE_LOOP
 """A larger request is checked off the loop, by its handler."""
@@ -69,6 +74,7 @@ _FIELDS: Final = frozenset(
 )
 _PACKED: Final = ("index", "base_offset", "log_start_offset")
 _MARK: Final = 0x5A17C0DE
+_MARKS: Final = (_MARK << 31 | _MARK, _MARK << 31 | _MARK + 1)
 _FAR_MS: Final = 1 << 62
 """Farther from now than any timestamp; with the time of day it still has 63 bits."""
 _HEAD: Final = struct.Struct(">ii")
@@ -86,13 +92,30 @@ class Topic(NamedTuple):
     need_keys: bool
     before_ms: int
     after_ms: int
-    partitions: dict[int, Partition]
+    partitions: dict[int, Target]
     settings: TopicSettings
-    min_isr: int
     name: str
     id: bytes
     around: dict[int, tuple[int, bytes, bytes]]
     """Of an answer that tells of so many partitions: its length, and what is before and after."""
+
+
+class Target:
+    """A partition of such a topic, with all that is asked when a batch comes for it."""
+
+    __slots__ = ("answer", "min_isr", "partition", "settings", "topic")
+
+    def __init__(self, topic: Topic, partition: Partition, answer: Packer) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.settings = topic.settings
+        self.min_isr = topic.settings.min_insync_replicas
+        self.answer = answer
+        """Packs the answer to a request for this partition alone, of its correlation id, the
+        offset of the batch and the first one of the log."""
+
+
+Batch = tuple[Target, memoryview, BatchHeader]
 
 
 def _topic_of(partition: Partition) -> Topic:
@@ -105,7 +128,6 @@ def _topic_of(partition: Partition) -> Topic:
         min(settings.message_timestamp_after_max_ms, _FAR_MS),
         {},
         settings,
-        settings.min_insync_replicas,
         partition.topic,
         partition.topic_id,
         {},
@@ -121,6 +143,7 @@ class ProduceFastPath:
         "_configured",
         "_gaps",
         "_head",
+        "_judge",
         "_most_elements",
         "_node",
         "_pack",
@@ -134,6 +157,7 @@ class ProduceFastPath:
         self._node = node
         self._api = api
         self._version = version
+        self._judge = implementation.chosen.judge_produce
         self._plan = plan(ProduceRequest, version, _FIELDS)
         self._most_elements = api.limits.at_once
         self._topics: dict[bytes, Topic] = {}
@@ -155,8 +179,7 @@ class ProduceFastPath:
         ):
             return None
         now = connection.now
-        judge = implementation.chosen.judge_produce
-        found = judge(self._plan, frame, self._most_elements, self._topics, now.wall_ms)
+        found = self._judge(self._plan, frame, self._most_elements, self._topics, now.wall_ms)
         if not found:
             if found is None:
                 if node.replicas.configured != self._configured:
@@ -166,22 +189,51 @@ class ProduceFastPath:
                 return None
             if not self._learn(frame):
                 return None
-            found = judge(self._plan, frame, self._most_elements, self._topics, now.wall_ms)
+            found = self._judge(self._plan, frame, self._most_elements, self._topics, now.wall_ms)
             if not found:
                 return None
-        correlation_id, acks, timeout_ms, batches = found
-        for topic, partition, _, _ in batches:
-            leader = partition.leader
+        if len(found) > ONE_BATCH:
+            return self._take_many(found, now)
+        correlation_id, acks, _, target, view, header = found
+        partition = target.partition
+        leader = partition.leader
+        if (
+            leader is None
+            or partition.settings is not target.settings
+            or (
+                acks < 0 and len(leader.isr) < target.min_isr and not leader.in_sync(target.min_isr)
+            )
+        ):
+            # The next request is looked at before its batches are judged.
+            self._topics.clear()
+            return None
+        self._api.count += 1
+        counters = node.counters
+        counters.fastpath_produces += 1
+        try:
+            place = partition.append(view, header, now)
+        except Exception as error:
+            return self._conclude(found, [self._failure(error)])
+        counters.messages_in += header.count
+        counters.topic_bytes_in += len(view)
+        base_offset, last_offset, _, start_offset, duplicate = place
+        if duplicate or (acks < 0 and partition.high_watermark.value <= last_offset):
+            return self._conclude(found, [place])
+        if not acks:
+            return ()
+        return (target.answer(correlation_id, base_offset, start_offset),)
+
+    def _take_many(self, found: Found, now: Instant) -> Parts | Parked | None:
+        """Does with each batch what `take` does with one, and nothing before all may be taken."""
+        correlation_id, acks = found[:2]
+        batches = _batches(found)
+        for target, _, _ in batches:
+            leader = target.partition.leader
             if (
                 leader is None
-                or partition.settings is not topic.settings
-                or (
-                    acks < 0
-                    and len(leader.isr) < topic.min_isr
-                    and not leader.in_sync(topic.min_isr)
-                )
+                or target.partition.settings is not target.settings
+                or (acks < 0 and not leader.in_sync(target.min_isr))
             ):
-                # The next request is looked at before its batches are judged.
                 self._topics.clear()
                 return None
         self._api.count += 1
@@ -190,7 +242,8 @@ class ProduceFastPath:
         outcomes: list[Appended | KafkaError] = []
         done = True
         count = size = 0
-        for _, partition, view, header in batches:
+        for target, view, header in batches:
+            partition = target.partition
             try:
                 place = partition.append(view, header, now)
             except Exception as error:
@@ -204,15 +257,16 @@ class ProduceFastPath:
             if duplicate or (acks < 0 and partition.high_watermark.value <= last_offset):
                 done = False
             packed.append(pack(partition.index, base_offset, start_offset))
-        counters = node.counters
+        counters = self._node.counters
         counters.fastpath_produces += 1
         counters.messages_in += count
         counters.topic_bytes_in += size
         if not done:
-            return self._conclude(batches, outcomes, correlation_id, acks, timeout_ms)
+            return self._conclude(found, outcomes)
         if not acks:
             return ()
-        if topic is not batches[0][0]:
+        topic = target.topic
+        if topic is not batches[0][0].topic:
             return (self._answer_of_topics(batches, packed, correlation_id),)
         around = topic.around.get(len(packed)) or self._around(topic, len(packed))
         length, before, after = around
@@ -255,7 +309,7 @@ class ProduceFastPath:
         topic = self._topics.get(key)
         if topic is None or topic.settings is not settings:
             topic = self._topics[key] = _topic_of(partition)
-        topic.partitions[index] = partition
+        topic.partitions[index] = Target(topic, partition, self._answer_of_one(partition))
         return topic.most_bytes >= 0
 
     # ---- what became of the batches ----
@@ -269,18 +323,13 @@ class ProduceFastPath:
         self._node.note(EventKind.REQUEST_FAILED, "Produce", text, error)
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
-    def _conclude(
-        self,
-        batches: list[Batch],
-        outcomes: list[Appended | KafkaError],
-        correlation_id: int,
-        acks: int,
-        timeout_ms: int,
-    ) -> Parts | Parked:
+    def _conclude(self, found: Found, outcomes: list[Appended | KafkaError]) -> Parts | Parked:
         """Tells what became of each batch, once that is known of all."""
+        correlation_id, acks, timeout_ms = found[:3]
         response = ProduceResponse()
         waits: list[produce.Wait] = []
-        for (topic, partition, _, header), outcome in zip(batches, outcomes, strict=True):
+        for (target, _, header), outcome in zip(_batches(found), outcomes, strict=True):
+            partition = target.partition
             if isinstance(outcome, KafkaError):
                 answer = produce.refused(self._node, partition.index, partition, outcome)
             else:
@@ -289,7 +338,7 @@ class ProduceFastPath:
                 end_offset = outcome.last_offset + 1
                 if acks < 0 and partition.high_watermark.value < end_offset:
                     waits.append(produce.Wait(answer, partition.high_watermark, end_offset))
-            _told(response, topic).append(answer)
+            _told(response, target.topic).append(answer)
         if not acks:
             produce.close_on_failure(response)
             return ()
@@ -319,13 +368,24 @@ class ProduceFastPath:
         self, batches: list[Batch], packed: list[bytes], correlation_id: int
     ) -> bytes:
         """The answer to a request of several topics of which every batch was appended."""
-        key = tuple([batch[0].id for batch in batches])
+        key = tuple([target.topic.id for target, _, _ in batches])
         gaps = self._gaps.get(key)
         if gaps is None:
-            gaps = _kept(self._gaps, key, self._template([batch[0] for batch in batches]))
+            gaps = _kept(
+                self._gaps, key, self._template([target.topic for target, _, _ in batches])
+            )
         pieces = [b"", *chain.from_iterable(zip(gaps, packed, strict=False)), gaps[-1]]
         pieces[0] = _HEAD.pack(sum(map(len, pieces)) + 4, correlation_id)
         return b"".join(pieces)
+
+    def _answer_of_one(self, partition: Partition) -> Packer:
+        told = PartitionProduceResponse(
+            index=partition.index, base_offset=_MARKS[0], log_start_offset=_MARKS[1]
+        )
+        topic = TopicProduceResponse(
+            name=partition.topic, topic_id=partition.topic_id, partition_responses=[told]
+        )
+        return answer_packer(bytes(self._encoded(ProduceResponse(responses=[topic]), 0)), _MARKS)
 
     def _around(self, topic: Topic, count: int) -> tuple[int, bytes, bytes]:
         gaps = self._template([topic] * count)
@@ -342,6 +402,10 @@ class ProduceFastPath:
             _told(response, topic).append(mark)
         element = self._pack(mark.index, mark.base_offset, mark.log_start_offset)
         return bytes(self._encoded(response, 0)[_HEAD.size :]).split(element)
+
+
+def _batches(found: Found) -> list[Batch]:
+    return list(zip(found[3::3], found[4::3], found[5::3], strict=True))
 
 
 def _told(response: ProduceResponse, topic: Topic) -> list[PartitionProduceResponse]:

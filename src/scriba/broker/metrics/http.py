@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
@@ -24,7 +25,10 @@ MAX_CLIENTS: Final = 16
 MOST_REQUEST_BYTES: Final = 8192
 PATIENCE_S: Final = 10.0
 EVENTS_AT_ONCE: Final = 256
-_END: Final = b"\r\n\r\n"
+_BLANK: Final = b"\r\n\r\n"
+_END: Final = re.compile(rb"\n\r?\n")
+"""The empty line behind a request. A bare newline ends a line as well (RFC 9112, 2.2)."""
+_ALLOW: Final = "Allow: GET, HEAD\r\n"
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
@@ -52,17 +56,19 @@ class MetricsServer:
             self._clients[_Client(self, stream)] = None
 
     def answer(self, request: bytes) -> bytes:
-        line = request.split(b"\r\n", 1)[0].split(b" ")
-        if len(line) != 3 or line[0] not in (b"GET", b"HEAD"):
-            return _answer("405 Method Not Allowed", "only GET is served\n")
-        path, _, query = line[1].decode("latin-1").partition("?")
+        line = request.splitlines()[0].split() if request.strip() else []
+        if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
+            return _answer("400 Bad Request", "this is no request of HTTP/1.1\n")
+        if line[0] not in (b"GET", b"HEAD"):
+            return _answer("405 Method Not Allowed", "only GET is served\n", more=_ALLOW)
+        path, _, query = _in_origin_form(line[1].decode("latin-1")).partition("?")
         if path == "/metrics":
             whole = _answer("200 OK", render(self._node), CONTENT_TYPE)
         elif path == "/events":
             whole = _events(self._node.events, query)
         else:
             whole = _answer("404 Not Found", "see /metrics and /events\n")
-        return whole if line[0] == b"GET" else whole[: whole.index(_END) + len(_END)]
+        return whole if line[0] == b"GET" else whole[: whole.index(_BLANK) + len(_BLANK)]
 
     def forget(self, client: _Client) -> None:
         self._clients.pop(client, None)
@@ -74,10 +80,16 @@ class MetricsServer:
             client.close()
 
 
+def _in_origin_form(target: str) -> str:
+    """Path and query of a target that names scheme and host as well, as proxies ask for it."""
+    found = re.match(r"https?://[^/?]*", target, re.IGNORECASE)
+    return target if found is None else target[found.end() :]
+
+
 def _events(events: Events, query: str) -> bytes:
     """`since` is the number of the last event that the reader knows, `limit` how many it takes."""
     try:
-        asked = {name: int(values[-1]) for name, values in parse_qs(query).items()}
+        asked = {name: int(values[-1]) for name, values in parse_qs(query, True).items()}
         after = asked.pop("since", 0)
         limit = asked.pop("limit", EVENTS_AT_ONCE)
         if asked or after < 0 or not 0 < limit <= EVENTS_AT_ONCE:
@@ -94,12 +106,12 @@ def _events(events: Events, query: str) -> bytes:
     return _answer("200 OK", json.dumps(told) + "\n", "application/json")
 
 
-def _answer(status: str, text: str, content_type: str = _PLAIN) -> bytes:
+def _answer(status: str, text: str, content_type: str = _PLAIN, more: str = "") -> bytes:
     body = text.encode()
     head = (
         f"HTTP/1.1 {status}\r\n"
         f"Content-Type: {content_type}\r\n"
-        f"Content-Length: {len(body)}\r\n"
+        f"Content-Length: {len(body)}\r\n{more}"
         "Connection: close\r\n\r\n"
     )
     return head.encode() + body
@@ -113,6 +125,9 @@ class _Client:
         self._stream = stream
         self._asked = bytearray()
         self._left = memoryview(b"")
+        self._refused = False
+        """Whether it asked too much. What it goes on to send is read: a connection that is closed
+        before that is reset, and takes the answer with it."""
         self._alarm = asyncio.get_running_loop().call_later(PATIENCE_S, self.close)
         stream.want(self._on_readable, None)
 
@@ -127,21 +142,30 @@ class _Client:
         if n == EOF:
             self.close()
             return
+        if self._refused:
+            return
         self._asked += room[:n]
-        if _END in self._asked:
+        end = _END.search(self._asked)
+        if (len(self._asked) if end is None else end.end()) > MOST_REQUEST_BYTES:
+            self._refused = True
+            text = f"a request has at most {MOST_REQUEST_BYTES} bytes\n"
+            self._left = memoryview(_answer("431 Request Header Fields Too Large", text))
+            self._send()
+        elif end is not None:
             self._left = memoryview(self._server.answer(bytes(self._asked)))
             self._send()
-        elif len(self._asked) > MOST_REQUEST_BYTES:
-            self.close()
 
     def _send(self) -> None:
         try:
             while self._left:
                 n = self._stream.send((self._left,))
                 if n == WOULD_BLOCK:
-                    self._stream.want(None, self._send)
+                    self._stream.want(self._on_readable if self._refused else None, self._send)
                     return
                 self._left = self._left[n:]
+            if self._refused:
+                self._stream.want(self._on_readable, None)
+                return
         except OSError:
             pass
         self.close()

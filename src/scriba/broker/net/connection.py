@@ -7,11 +7,14 @@ received straight to its place; a connection that sends large frames reads only 
 next one through the scratch, so a megabyte is never copied.
 
 Requests start in order and answers leave in order. A handler answers at once, or parks:
-- *open* parking (a Produce that waits for the high watermark) lets the next requests of the
+- a *pipelined* request (a Produce that waits for the high watermark) lets the next requests of the
   connection start, within `MAX_PARKED`;
-- *closed* parking (everything else) stops reading until the answer is there.
+- any other one that waits stops reading until its answer is there.
 Answers wait in `_slots` until all before them have left. While more than `MAX_UNSENT` bytes wait
-for the peer, or a closed parking is on, nothing is read: the peer's own window pushes back.
+for the peer, or a request that is not pipelined waits, nothing is read: the peer's own window
+pushes back. A peer that hangs up is noticed meanwhile, and whatever waits for it ends.
+
+A request that ends its connection lets the answers to those before it leave first.
 
 A view of request bytes is valid until the handler returns, never beyond: what it returns to be
 awaited (`Deferred`) begins to run after that. Frames are released then, and read no more
@@ -67,10 +70,15 @@ SHARED_READ_WINDOW: Final = 1 << 17
 """The same while others send as well: they are looked for between two windows."""
 
 SHARED_MS: Final = 100
-"""How long it counts that others have sent something. Small windows take more of the processor, so
-a sender that is alone has large ones."""
+"""How long it counts that others have sent something, or that somebody has sent much. Small windows
+take more of the processor, so a sender that is alone has large ones."""
+
+READ_AHEAD: Final = 1 << 14
+"""Bytes of further requests that are taken while one waits that is not pipelined."""
 
 LARGE_FRAME: Final = 1 << 16
+BULK_READ: Final = 1 << 15
+"""Whoever has so many bytes ready at once is read after others, be it one request or many."""
 FIRST_READ_OF_LARGE: Final = 1 << 12
 SEND_WINDOW: Final = 1 << 20
 SENT_PER_TURN: Final = 1 << 23
@@ -154,7 +162,9 @@ class Promise(Parked, ABC):
 class Connection:
     __slots__ = (
         "_backlog",
-        "_closed_parking",
+        "_bulk",
+        "_bulk_until",
+        "_closing",
         "_cold",
         "_expected",
         "_filled",
@@ -171,7 +181,9 @@ class Connection:
         "_shared_until",
         "_slots",
         "_tasks",
+        "_unread",
         "_unsent",
+        "_waiting",
         "_writing",
         "closed",
         "commits",
@@ -211,17 +223,26 @@ class Connection:
         """What all connections together had received when this one last read of a large frame."""
         self._shared_until = 0
         """Until when it counts that others send as well."""
+        self._bulk = False
+        """Whether it sends much at once: then others who are ready are read first."""
+        self._bulk_until = 0
         self._large = False
+        """Whether the last frame was large. The start of the next one is read by itself then."""
         self._lent: ReceiveBuffer | None = None
         """The buffer of the frame that is being handled, if it has one of its own."""
         self._slots: deque[Slot] = deque()
-        self._closed_parking = False
+        self._waiting = False
+        """Whether a request that is not pipelined waits for its answer."""
+        self._closing: CloseReason | None = None
+        """Why it is closed, once the answers to earlier requests have left."""
         self._promise: Promise | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._out: deque[Part] = deque()
         self._unsent = 0
         self._writing = False
         self._paused = False
+        self._unread = False
+        """Whether the peer has sent more while nothing is read."""
         self._loading = False
         self._cold = 0
         """Windows yet to come that are not sent before a thread has read them."""
@@ -231,7 +252,7 @@ class Connection:
     # ---- reading ----
 
     def _on_readable(self) -> None:
-        if self._large:
+        if self._bulk:
             # epoll names a socket that always has more before one that has just become readable.
             # So all others that are ready now are read first.
             asyncio.get_running_loop().call_soon(self._read)
@@ -241,17 +262,22 @@ class Connection:
     def _read(self) -> None:
         if self.closed:
             return
-        if self._paused:
-            self._set_interest()
-            return
         server = self._server
         try:
+            if self._paused:
+                self._read_ahead()
+                return
             frame = self._frame
             if frame is None:
                 if getrefcount(server.scratch.memory) != ALONE:
                     server.renew_scratch()
                 view = memoryview(server.scratch.memory)
-                n = self.stream.recv_into(view[:FIRST_READ_OF_LARGE] if self._large else view)
+                if self._large:
+                    n = self.stream.recv_into(view[:FIRST_READ_OF_LARGE])
+                elif self._bulk:
+                    n = self.stream.recv_into(view[: self._read_window()])
+                else:
+                    n = self.stream.recv_into(view)
             else:
                 view = memoryview(frame.memory)
                 end = min(self._expected, self._filled + self._read_window())
@@ -264,6 +290,8 @@ class Connection:
             self.now = now = server.clock.now()
             self.last_active = now.mono_ms
             server.counters.bytes_in += n
+            if self._bulk or n >= BULK_READ or frame is not None:
+                self._look_for_others(n)
             if frame is None:
                 if self._backlog:
                     self._backlog += view[:n]
@@ -276,7 +304,6 @@ class Connection:
                     server.spoil(view[:n])
             else:
                 self._filled += n
-                self._seen_bytes = server.counters.bytes_in
                 if self._filled == self._expected:
                     view.release()
                     self._run_frame(frame)
@@ -288,10 +315,36 @@ class Connection:
         except OSError:
             self.close()
 
-    def _read_window(self) -> int:
-        """How much of a large frame to take at once."""
-        if self._server.counters.bytes_in != self._seen_bytes:
+    def _look_for_others(self, n: int) -> None:
+        """Notes whether somebody else has sent since this connection was last read."""
+        total = self._server.counters.bytes_in
+        if self._bulk and total - n != self._seen_bytes:
             self._shared_until = self.now.mono_ms + SHARED_MS
+        self._seen_bytes = total
+        if self._large or n >= BULK_READ:
+            self._bulk_until = self.now.mono_ms + SHARED_MS
+        self._bulk = self.now.mono_ms < self._bulk_until
+
+    def _read_ahead(self) -> None:
+        """Something has come while no request may start: a hang-up, or more requests, of which
+        some are taken, so that a hang-up behind them is noticed as well."""
+        room = READ_AHEAD - len(self._backlog)
+        if room <= 0 or self._frame is not None or self._closing is not None:
+            self._unread = not self.stream.ended()
+            n = WOULD_BLOCK if self._unread else EOF
+        else:
+            ahead = bytearray(room)
+            n = self.stream.recv_into(memoryview(ahead))
+        if n == EOF:
+            self.close("peer_closed")
+        elif n != WOULD_BLOCK:
+            self._server.counters.bytes_in += n
+            self._backlog += ahead[:n]
+        else:
+            self._set_interest()
+
+    def _read_window(self) -> int:
+        """How much of a bulk sender's bytes to take at once."""
         return SHARED_READ_WINDOW if self.now.mono_ms < self._shared_until else READ_WINDOW
 
     def _run_one(self, frame: memoryview) -> None:
@@ -309,11 +362,13 @@ class Connection:
         if type(answer) is tuple and len(answer) == 1 and not self._slots and not self._out:
             whole: Any = answer[0]
             if type(whole) is not Region:
-                sent = max(self.stream.send((whole,)), 0)
-                self._server.counters.bytes_out += sent
+                sent = self.stream.send((whole,))
                 if sent == len(whole):
+                    self._server.counters.bytes_out += sent
                     return
-                answer = (memoryview(whole)[sent:],)
+                if sent > 0:
+                    self._server.counters.bytes_out += sent
+                    answer = (memoryview(whole)[sent:],)
         self._take(answer)
         if self._out and not self._writing:
             self._flush()
@@ -366,7 +421,6 @@ class Connection:
         frame = self._server.pool.take(length)
         memoryview(frame.memory)[: len(received)] = received
         self._frame, self._expected, self._filled = frame, length, len(received)
-        self._seen_bytes = self._server.counters.bytes_in
         self._read()
 
     def _run_frame(self, frame: ReceiveBuffer) -> None:
@@ -425,7 +479,7 @@ class Connection:
         slot = Slot()
         self._slots.append(slot)
         if not parked.pipelined:
-            self._closed_parking = True
+            self._waiting = True
         self._update_pause()
         if isinstance(parked, Promise):
             self._promise = parked
@@ -444,6 +498,7 @@ class Connection:
             self._deliver(slot, await parked.awaitable or (), parked.pipelined)
         except CloseConnection as reason:
             self._server.hung_up(self, reason)
+            self._drop_from(slot)
             self._flush_then_close(reason.reason)
         except OSError:
             self.close()
@@ -463,13 +518,18 @@ class Connection:
         except OSError:
             self.close()
 
-    def _deliver(self, slot: Slot, parts: Parts, opened: bool) -> None:
+    def _drop_from(self, slot: Slot) -> None:
+        """Nothing is answered from this request on: its answer would be missing before theirs."""
+        while self._slots and self._slots.pop() is not slot:
+            pass
+
+    def _deliver(self, slot: Slot, parts: Parts, pipelined: bool) -> None:
         slot.parts = parts
         if self.closed:
             return
         self._count(parts)
-        if not opened:
-            self._closed_parking = False
+        if not pipelined:
+            self._waiting = False
         slots = self._slots
         while slots and slots[0].parts is not None:
             self._out.extend(slots.popleft().parts or ())
@@ -485,11 +545,17 @@ class Connection:
         """
         if self.closed:
             return
-        pause = self._closed_parking or len(self._slots) >= MAX_PARKED or self._unsent > MAX_UNSENT
+        pause = (
+            self._waiting
+            or len(self._slots) >= MAX_PARKED
+            or self._unsent > MAX_UNSENT
+            or self._closing is not None
+        )
         if pause == self._paused:
             return
         self._paused = pause
         if not pause:
+            self._unread = False
             self._set_interest()
             if self._backlog:
                 self._schedule_backlog()
@@ -518,7 +584,7 @@ class Connection:
     def _set_interest(self) -> None:
         if self.closed:
             return
-        reading = not self._paused and not self._scheduled
+        reading = not self._scheduled and not self._unread
         self.stream.want(
             self._on_readable if reading else None, self._flush_ready if self._writing else None
         )
@@ -542,7 +608,7 @@ class Connection:
     def _flush(self) -> None:
         """Sends what the peer takes; asks to be called again for the rest."""
         out = self._out
-        if self._loading:
+        if self._loading or self.closed:
             return
         left = SENT_PER_TURN
         while out and left > 0:
@@ -573,6 +639,8 @@ class Connection:
             self._writing = writing
             self._set_interest()
         self._update_pause()
+        if self._closing is not None and not out and not self._slots:
+            self.close(self._closing)
 
     def _gather(self) -> list[Buffer]:
         views: list[Buffer] = []
@@ -630,13 +698,17 @@ class Connection:
             self.close()
 
     def _flush_then_close(self, reason: CloseReason) -> None:
-        """Lets answers to earlier requests leave, then hangs up."""
+        """Reads no more, lets the answers to earlier requests leave, then hangs up."""
+        if self.closed:
+            return
+        self._closing = reason
+        self._backlog = bytearray()
         try:
-            if not self.closed and not self._writing:
+            self._update_pause()
+            if not self._writing:
                 self._flush()
         except OSError:
-            pass
-        self.close(reason)
+            self.close(reason)
 
     def close(self, reason: CloseReason = "broken") -> None:
         if self.closed:

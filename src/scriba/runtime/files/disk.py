@@ -148,10 +148,9 @@ class PosixFile:
     def pwritev(self, views: Sequence[Buffer], offset: int) -> int:
         if len(views) == 1:  # the append of one batch: nothing to add up
             view = views[0]
-            size = view.nbytes if isinstance(view, memoryview) else len(view)
             done = os.pwrite(self.fd, view, offset)
-            if done < size:
-                done += _write_all(self.fd, [memoryview(view).cast("B")[done:]], offset + done)
+            if done != len(view) and (rest := memoryview(view).cast("B")[done:]):
+                done += _write_all(self.fd, [rest], offset + done)
             return done
         return _write_all(self.fd, views, offset)
 

@@ -1,4 +1,4 @@
-"""The template of a commit that repeats: what it takes, what it leaves, and what it answers."""
+"""The bytes of a commit that repeats: what they take, and what they leave."""
 
 import struct
 
@@ -16,7 +16,6 @@ pytestmark = pytest.mark.usefixtures("chosen")
 
 NOW = 1_700_000_000_000
 START, ID = b"\0\0\0\7", b"who?"
-REPLY = bytes(range(60))
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
@@ -53,7 +52,7 @@ def test_a_commit_fills_the_batch_that_stores_it(
 ) -> None:
     data = stored()
     (_, *one), (_, *two) = places = holes(data)
-    repeated = chosen.CommitForm(COMMIT, data, places, REPLY)
+    repeated = chosen.CommitBytes(COMMIT, data, places)
     offsets, header = present(repeated.take(commit(first, second), NOW))
     assert offsets == (first, second)
     assert [struct.unpack_from(">q", data, at)[0] for at in (*one, *two)] == [
@@ -68,7 +67,7 @@ def test_a_commit_fills_the_batch_that_stores_it(
 
 def test_a_commit_that_says_something_else_is_left_alone(chosen: Implementation) -> None:
     data = stored()
-    repeated = chosen.CommitForm(COMMIT, data, holes(data), REPLY)
+    repeated = chosen.CommitBytes(COMMIT, data, holes(data))
     before = bytes(data)
     for wrong in (COMMIT + b"\0", COMMIT[:-1], COMMIT[:8], b""):
         assert repeated.take(memoryview(wrong), NOW) is None
@@ -79,14 +78,6 @@ def test_a_commit_that_says_something_else_is_left_alone(chosen: Implementation)
         assert repeated.take(memoryview(other), NOW) is None, at
     assert bytes(data) == before
     assert repeated.take(memoryview(COMMIT), NOW) is not None
-
-
-def test_an_answered_commit_has_the_number_of_its_request(chosen: Implementation) -> None:
-    data = stored()
-    repeated = chosen.CommitForm(COMMIT, data, holes(data), REPLY)
-    answer = repeated.answer(commit(1, 2, b"5678"))
-    assert type(answer) is bytearray
-    assert answer == REPLY[:4] + b"5678" + REPLY[8:]
 
 
 @pytest.mark.parametrize(
@@ -103,16 +94,14 @@ def test_an_answered_commit_has_the_number_of_its_request(chosen: Implementation
 def test_holes_where_none_can_be_are_refused(
     chosen: Implementation, wrong: tuple[tuple[int, int, int], ...]
 ) -> None:
-    with pytest.raises(ValueError, match="no such form"):
-        chosen.CommitForm(COMMIT, stored(), wrong, REPLY)
-    with pytest.raises(ValueError, match="no such form"):
-        chosen.CommitForm(COMMIT, stored(), (), REPLY[:7])
+    with pytest.raises(ValueError, match="no offset can be there"):
+        chosen.CommitBytes(COMMIT, stored(), wrong)
 
 
-def test_the_batch_of_a_form_stays_where_it_is(chosen: Implementation) -> None:
+def test_the_batch_of_a_commit_stays_where_it_is(chosen: Implementation) -> None:
     """It is written to without a look: nobody may take its memory away meanwhile."""
     data = stored()
-    repeated = chosen.CommitForm(COMMIT, data, holes(data), REPLY)
+    repeated = chosen.CommitBytes(COMMIT, data, holes(data))
     with pytest.raises(BufferError):
         data.clear()
     assert repeated.take(commit(1, 2), NOW) is not None

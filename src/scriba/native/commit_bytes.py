@@ -1,7 +1,7 @@
-"""Requests that say what an earlier one said, taken apart in one call: twins of `_native`.
+"""The bytes of an OffsetCommit that repeats an earlier one; `_native` does the same.
 
-A template knows the good case alone and answers None for everything else: what is special, or what
-is wrong, is found out at leisure by whoever called.
+They know the good case alone and answer None for everything else: whoever called finds out what is
+special, or wrong.
 """
 
 import struct
@@ -31,20 +31,17 @@ Hole = tuple[int, int, int]
 """Where a commit has an offset: in the request, and in the batch with the time of the commit."""
 
 
-class CommitForm:
-    """An OffsetCommit that says the same again, but for correlation id and offsets."""
+class CommitBytes:
+    """A request, but for correlation id and offsets, and the batch that stores these offsets."""
 
-    __slots__ = ("_batch", "_fixed", "_holes", "_layout", "_reply")
+    __slots__ = ("_batch", "_fixed", "_holes", "_layout")
 
-    def __init__(
-        self, frame: bytes, batch: bytearray, holes: tuple[Hole, ...], reply: bytes, /
-    ) -> None:
+    def __init__(self, frame: bytes, batch: bytearray, holes: tuple[Hole, ...], /) -> None:
         """Of requests like `frame`, whose offsets are stored by `batch`, which is filled in."""
-        if len(reply) < _BODY or not _fit(holes, len(frame), len(batch)):
-            raise ValueError("no such form")
+        if not _fit(holes, len(frame), len(batch)):
+            raise ValueError("no offset can be there")
         self._batch = memoryview(batch)
         self._holes = holes
-        self._reply = reply
         ends = (*(hole[0] for hole in holes), len(frame))
         parts = [f">{_START}s4x{ends[0] - _BODY}s"]
         parts += (f"q{end - at - _WORD}s" for at, end in pairwise(ends))
@@ -53,7 +50,7 @@ class CommitForm:
         self._fixed = (fields[0], *fields[1::2])
 
     def take(self, frame: memoryview, now_ms: int, /) -> tuple[tuple[int, ...], BatchHeader] | None:
-        """What a request of this form commits; its batch is complete, but for its place."""
+        """What such a request commits; its batch is complete, but for its place."""
         if len(frame) != self._layout.size:
             return None
         fields = self._layout.unpack(frame)
@@ -67,11 +64,6 @@ class CommitForm:
         _TIMES.pack_into(batch, _TIMES_AT, now_ms, now_ms)
         _CRC.pack_into(batch, CRC_OFFSET, crc32c(batch[CRC_START:]))
         return offsets, BatchHeader._make(HEADER.unpack_from(batch))
-
-    def answer(self, frame: memoryview, /) -> bytearray:
-        out = bytearray(self._reply)
-        out[_START:_BODY] = frame[_START:_BODY]
-        return out
 
 
 def _fit(holes: tuple[Hole, ...], frame: int, batch: int) -> bool:
