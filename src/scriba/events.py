@@ -111,6 +111,28 @@ class EventKind(enum.Enum):
         "A snapshot of the metadata is damaged. An older one is used, if there is one.",
         "Check the device.",
     )
+    # ---- brokers and their controller ----
+    BROKER_LOST = (
+        "broker_lost",
+        WARNING,
+        "The process of a broker is gone: its connection ended and its address refuses. The active "
+        "controller fenced it, and others lead its partitions.",
+        "Start the broker again, and look into its log for why it ended.",
+    )
+    BROKER_FENCED = (
+        "broker_fenced",
+        WARNING,
+        "The controller has fenced this broker: it was silent for its session, or held up.",
+        "Nothing, if it comes back by itself; else check its network and whether it is overloaded.",
+    )
+    CONTROLLER_UNREACHABLE = (
+        "controller_unreachable",
+        WARNING,
+        "The broker did not reach an active controller, or was refused. It serves on with the "
+        "metadata it has, and tries again.",
+        "Check that a majority of the controllers runs and can be reached from here.",
+        REPEATS,
+    )
     # ---- compaction ----
     COMPACTION_DONE = (
         "compaction_done",

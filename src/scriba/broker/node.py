@@ -31,8 +31,11 @@ from scriba.broker.coordinators.verification import TransactionVerifier
 from scriba.broker.jobs.clock_guard import ClockGuard
 from scriba.broker.jobs.compaction import LogCleaner
 from scriba.broker.jobs.schedule import JOBS, run_forever
+from scriba.broker.metadata.channel import ControllerChannel
 from scriba.broker.metadata.controller import QuorumController
+from scriba.broker.metadata.deaths import DeathWatch
 from scriba.broker.metadata.lifecycle import BrokerLifecycle
+from scriba.broker.metadata.visibility import QuorumView
 from scriba.broker.metrics.http import MetricsServer
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.api_entry import ApiEntry
@@ -45,7 +48,6 @@ from scriba.broker.partitions.fetch_sessions import FetchSessions
 from scriba.broker.partitions.log_dirs import LogDirs
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replicas import Replicas
-from scriba.broker.ports import ControllerClient
 from scriba.broker.request import Context
 from scriba.config import StartError
 from scriba.controller.features import SUPPORTED
@@ -84,6 +86,10 @@ class Node:
         )
         self.channels = BrokerChannels(self)
         """Connections to the other brokers."""
+        self.quorum = QuorumView(self)
+        self.controller = ControllerChannel(self)
+        """The active controller, wherever it is."""
+        self.deaths = DeathWatch(self)
         self.log_dirs = LogDirs(self)
         self.lifecycle = BrokerLifecycle(self, world.rng.uuid())
         self.producer_ids = ProducerIds(self.lifecycle.allocate_producer_ids)
@@ -170,6 +176,7 @@ class Node:
             broker_epoch=lambda: self.broker_epoch,
         )
         await self.metadata.start(clean=home.clean, also=self.clock_guard.at_start)
+        self.tasks.spawn(self._follow_leadership(), name="leadership of the quorum")
 
     async def _open_replicas(self) -> None:
         await self.lifecycle.register()
@@ -181,16 +188,20 @@ class Node:
         self.metadata.subscribe(self._on_change)
         await self.replicas.settled()
         await self.clock_guard.ask_records()
+        await self.lifecycle.unfence()
+        await self.replicas.settled()
+
+    async def _follow_leadership(self) -> None:
+        """Nobody waits for a controller that has been replaced, and a new one looks around."""
         while True:
-            answer = await self.lifecycle.heartbeat()
-            await self.replicas.settled()
-            if not answer.is_fenced:
-                return
+            await self.quorum.changed()
+            self.controller.on_leader()
+            self.deaths.look()
 
     async def _abandon(self) -> None:
         """Lets go of all that a start has taken, and leaves the files as they are."""
         self.metrics.close()
-        self.channels.close()
+        self._hang_up()
         self.server.close()
         await self.tasks.stop()
         self.log_dirs.release()
@@ -207,7 +218,7 @@ class Node:
         await self.lifecycle.controlled_shutdown()
         for shards in (self.group_coordinators, self.txn_coordinators):
             shards.stop()
-        self.channels.close()
+        self._hang_up()
         self.server.close()
         await self.tasks.stop()
         await self.replicas.close()
@@ -221,6 +232,12 @@ class Node:
         except KafkaError as error:
             self.note(EventKind.SHUTDOWN_NOT_CLEAN, "metadata log", error.message)
         await self.log_dirs.close(self.broker_epoch)
+
+    def _hang_up(self) -> None:
+        """Ends what this node asks others, and what it makes of their ends."""
+        self.deaths.close()
+        self.controller.close()
+        self.channels.close()
 
     async def halt(self) -> None:
         """Ends at once, as a killed process does: nothing is flushed, handed back or marked."""
@@ -237,10 +254,6 @@ class Node:
     @property
     def image(self) -> ClusterImage:
         return self.metadata.image
-
-    @property
-    def controller(self) -> ControllerClient:
-        return self.metadata
 
     @property
     def broker_epoch(self) -> int:
@@ -271,6 +284,12 @@ class Node:
     def topic_name(self, topic_id: bytes) -> str | None:
         topic = self.image.topics_by_id.get(topic_id)
         return topic.name if topic is not None else None
+
+    async def metadata_settled(self, created: bool) -> None:
+        """Returns when this broker has carried out all metadata that it has seen so far; with
+        `created`, files of new partitions are waited for as well, but not for long."""
+        if hasattr(self, "replicas"):  # a controller without a broker has none
+            await (self.replicas.created() if created else self.replicas.applied())
 
     def throttle(self, ctx: Context, response: Any) -> None:
         """The one place that fills `throttle_time_ms`; without quotas it stays at zero.

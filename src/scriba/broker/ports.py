@@ -102,9 +102,19 @@ class ControllerClient(Protocol):
     """The active controller, wherever it is."""
 
     async def call(
-        self, request: Message, version: int | None = None, ctx: Context | None = None
+        self,
+        request: Message,
+        version: int | None = None,
+        ctx: Context | None = None,
+        *,
+        timeout_ms: int | None = None,
     ) -> Any:
-        """Its response, once that is committed; KafkaError where it refuses the whole request."""
+        """Its response, once that is committed; KafkaError where it refuses the whole request.
+
+        `ctx` tells who asks, where that is not the broker itself. What an administrator changed is
+        in effect on all live brokers when the answer is there. Tried again while the controller is
+        away, until `timeout_ms`, or else the request's own time, is over (REQUEST_TIMED_OUT).
+        """
 
 
 class ControllerAccess(Protocol):

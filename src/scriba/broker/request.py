@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Final, Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
 ANONYMOUS: Final = "User:ANONYMOUS"
 
 
+class Origin(Protocol):
+    """The connection that a request came by."""
+
+    closed: bool
+    on_close: Callable[[], object] | None
+    """Called once, when it has ended, whichever side ended it."""
+
+
 class Context:
     """The circumstances of one request; handlers read it, nobody writes to it.
 
-    `received` is the monotonic time in milliseconds at which its last byte arrived.
+    `received` is the monotonic time in milliseconds at which its last byte arrived. `connection` is
+    None for what came by none: forwarded, or asked by the broker itself.
     """
 
-    __slots__ = ("api", "client_id", "host", "listener", "principal", "received", "version")
+    __slots__ = (
+        "api",
+        "client_id",
+        "connection",
+        "host",
+        "listener",
+        "principal",
+        "received",
+        "version",
+    )
 
     def __init__(
         self,
@@ -27,7 +45,9 @@ class Context:
         api: int,
         version: int,
         received: int,
+        connection: Origin | None = None,
     ) -> None:
+        self.connection = connection
         self.principal = principal
         self.listener = listener
         self.client_id = client_id

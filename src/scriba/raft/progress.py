@@ -24,6 +24,8 @@ class Replica:
     last_fetch_ms: int = -1
     last_caught_up_ms: int = -1
     leader_end_then: int = -1
+    high_watermark: int = -1
+    """As its last fetch said: how far it knows the log to be committed."""
 
     def fetched(self, offset: int, leader_end: int, now: Instant) -> None:
         if offset >= leader_end:
@@ -69,6 +71,7 @@ class Progress:
         if self._log.contains(Position(request.last_epoch, request.offset)):
             replica = self._replica(request.replica, now)
             if replica is not None:
+                replica.high_watermark = request.high_watermark
                 replica.fetched(request.offset, self._log.end_offset, now)
 
     def answer(

@@ -408,6 +408,21 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         default=9000,
         doc="Time without a heartbeat after which the controller fences a broker.",
     )
+    initial_broker_registration_timeout_ms: int = setting(
+        Kind.INT,
+        default=60_000,
+        doc="Time a starting broker tries to register with a controller before it gives up.",
+    )
+    controlled_shutdown_enable: bool = setting(
+        Kind.BOOLEAN,
+        default=True,
+        doc="Whether a broker that stops hands its leaderships over first.",
+    )
+    controller_socket_timeout_ms: int = setting(
+        Kind.INT,
+        default=30_000,
+        doc="Time after which a connection to the controller that does not answer is given up.",
+    )
     controller_quorum_election_timeout_ms: int = setting(
         Kind.INT,
         default=1000,

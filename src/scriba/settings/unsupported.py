@@ -350,15 +350,12 @@ LATER: Final = _defaults(
         """,
         "clusters of several nodes": """
             auto.leader.rebalance.enable=true
-            controlled.shutdown.enable=true
             controller.quorum.auto.join.enable=false
             controller.quorum.election.backoff.max.ms=1000
             controller.quorum.fetch.max.bytes=1048576
             controller.quorum.fetch.snapshot.max.bytes=1048576
             controller.quorum.retry.backoff.ms=20
-            controller.socket.timeout.ms=30000
             cordoned.log.dirs=
-            initial.broker.registration.timeout.ms=60000
             internal.metadata.delete.delay.millis=60000
             internal.metadata.log.segment.bytes=
             internal.metadata.max.batch.size.in.bytes=8388608

@@ -69,7 +69,8 @@ def response_header_version(api_key: int, version: int) -> int:
     return int(api_key != ApiKey.API_VERSIONS and version >= API[api_key].flexible_from)
 
 
-def _response_header(message: Message, version: int, correlation_id: int) -> bytearray:
+def response_header(message: Message, version: int, correlation_id: int) -> bytearray:
+    """The start of a response, to which `message` is appended."""
     out = bytearray(_INT32.pack(correlation_id))
     if version in message.FLEXIBLE and message.KEY != ApiKey.API_VERSIONS:
         out.append(0)
@@ -77,7 +78,7 @@ def _response_header(message: Message, version: int, correlation_id: int) -> byt
 
 
 def encode_response(message: Message, version: int, correlation_id: int) -> bytearray:
-    out = _response_header(message, version, correlation_id)
+    out = response_header(message, version, correlation_id)
     message.encode_into(out, version)
     return out
 
@@ -90,7 +91,7 @@ def encode_response_parts(
     The bytes between two holes are views of one buffer, so nothing is copied; replacing each hole
     by its bytes gives what `encode_response` gives.
     """
-    out = _response_header(message, version, correlation_id)
+    out = response_header(message, version, correlation_id)
     holes: list[tuple[int, Hole]] = []
     message.encode_into(out, version, holes)
     view = memoryview(out)

@@ -53,6 +53,7 @@ EXPECTED: dict[tuple[ApiKey, int | None], int] = {
     (ApiKey.DESCRIBE_ACLS, None): ErrorCode.SECURITY_DISABLED,
     (ApiKey.CREATE_ACLS, None): ErrorCode.SECURITY_DISABLED,
     (ApiKey.DELETE_ACLS, None): ErrorCode.SECURITY_DISABLED,
+    (ApiKey.UNREGISTER_BROKER, None): ErrorCode.BROKER_ID_NOT_REGISTERED,
 }
 """What is told to a stranger by a classic group without members, and of a transactional id that
 nobody has used; of a leader that leads, and of lists that nobody keeps."""
@@ -109,6 +110,7 @@ REFUSALS = {
             ApiKey.DESCRIBE_ACLS,
             ApiKey.CREATE_ACLS,
             ApiKey.DELETE_ACLS,
+            ApiKey.UNREGISTER_BROKER,
         ),
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ),

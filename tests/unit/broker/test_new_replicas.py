@@ -48,7 +48,7 @@ async def create(node: Node, name: str, partitions: int, **configs: str) -> None
             for key, value in configs.items()
         ],
     )
-    answer = await node.controller.call(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+    answer = await node.metadata.call(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
     assert answer.topics[0].error_code == 0
     await node.replicas.applied()
 
@@ -313,10 +313,10 @@ def test_the_controller_is_told_where_many_new_replicas_lie_in_few_requests(
         told = 0
         call = node.controller.call
 
-        async def counting(message: Message, *more: Any) -> Any:
+        async def counting(message: Message, *more: Any, **named: Any) -> Any:
             nonlocal told
             told += isinstance(message, AssignReplicasToDirsRequest)
-            return await call(message, *more)
+            return await call(message, *more, **named)
 
         monkeypatch.setattr(node.controller, "call", counting)
         await create(node, "wide", WIDE)

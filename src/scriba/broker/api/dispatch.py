@@ -406,6 +406,7 @@ def _context(connection: Connection, header: RequestHeader) -> Context:
         header.api_key,
         header.api_version,
         connection.last_active,
+        connection,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from scriba.broker.handlers import metadata
+from scriba.broker.handlers import controllers, metadata
 from scriba.broker.handlers.admin import acls, cluster, configs, replicas, topics
 from scriba.broker.handlers.groups import coordinators, producers, txn
 from scriba.broker.handlers.groups import members as groups
@@ -77,14 +77,22 @@ _HANDLERS: Final[dict[ApiKey, tuple[BrokerHandler, Refuse | None]]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: (replicas.list_partition_reassignments, _AT_TOP),
     ApiKey.OFFSET_DELETE: (group_offsets.offset_delete, groups.refuse),
     ApiKey.DESCRIBE_QUORUM: (cluster.describe_quorum, _AT_TOP),
+    ApiKey.ALTER_PARTITION: (controllers.of_a_broker, _AT_TOP),
     ApiKey.UPDATE_FEATURES: (cluster.update_features, _AT_TOP),
+    ApiKey.ENVELOPE: (controllers.envelope, _AT_TOP),
     ApiKey.DESCRIBE_CLUSTER: (metadata.describe_cluster, _AT_TOP),
     ApiKey.DESCRIBE_PRODUCERS: (
         producers.describe_producers,
         producers.refuse_describe_producers,
     ),
+    ApiKey.ALLOCATE_PRODUCER_IDS: (controllers.of_a_broker, _AT_TOP),
+    ApiKey.CONTROLLER_REGISTRATION: (controllers.of_a_broker, _AT_TOP),
+    ApiKey.ASSIGN_REPLICAS_TO_DIRS: (controllers.of_a_broker, _AT_TOP),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: (groups.consumer_group_heartbeat, groups.refuse),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (groups.consumer_group_describe, groups.refuse),
+    ApiKey.BROKER_REGISTRATION: (controllers.of_a_broker, _AT_TOP),
+    ApiKey.BROKER_HEARTBEAT: (controllers.heartbeat, _AT_TOP),
+    ApiKey.UNREGISTER_BROKER: (cluster.unregister_broker, _AT_TOP),
     ApiKey.DESCRIBE_TRANSACTIONS: (
         txn.describe_transactions,
         txn.refuse_describe_transactions,
@@ -108,9 +116,9 @@ def api_table(on_controller: bool = False) -> dict[int, ApiEntry]:
     """A table of its own for each node and kind of listener: it also counts."""
     table: dict[int, ApiEntry] = {}
     for key, (handler, refuse) in sorted(_HANDLERS.items()):
-        if on_controller and key not in _ON_CONTROLLER:
-            continue
         api = API[key]
+        if not (key in _ON_CONTROLLER if on_controller else api.on_broker):
+            continue
         extra: dict[str, Any] = {"finish": fetch.finish} if key is ApiKey.FETCH else {}
         table[int(key)] = ApiEntry(
             key=int(key),

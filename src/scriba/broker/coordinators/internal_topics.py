@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from scriba.broker.partitions.ports import SettledMetadata
 from scriba.broker.ports import Configuration, ControllerAccess, EventLog, MetadataView
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
@@ -22,9 +21,7 @@ from scriba.wire.messages.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 
 
-class InternalTopicMaker(
-    Configuration, ControllerAccess, EventLog, MetadataView, SettledMetadata, Protocol
-):
+class InternalTopicMaker(Configuration, ControllerAccess, EventLog, MetadataView, Protocol):
     """What making an internal topic takes."""
 
 
@@ -39,7 +36,6 @@ async def make_internal_topic(node: InternalTopicMaker, name: str) -> None:
         )
     except NoRoom as error:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
-    await node.replicas.created()
     for result in response.topics:
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             text = f"cannot be made: {result.error_message}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 from scriba.broker.coordinators.internal_topics import InternalTopicMaker
 from scriba.broker.coordinators.kinds import ConfiguredFeatures
 from scriba.broker.coordinators.markers import MarkerTarget
-from scriba.broker.partitions.ports import PartitionAccess, PartitionLookup, SettledMetadata
+from scriba.broker.partitions.ports import PartitionAccess, PartitionLookup
 from scriba.broker.ports import (
     Authorization,
     BrokerIdentity,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from scriba.broker.partitions.fetch_sessions import FetchSessions
     from scriba.broker.partitions.partition import Partition
     from scriba.broker.partitions.replicas import Replicas
-    from scriba.broker.request import Context
+    from scriba.broker.request import Context, Origin
     from scriba.errors import ErrorCode
     from scriba.runtime.ports import Disk
     from scriba.storage.directory.logdir import LogDir
@@ -149,15 +149,25 @@ class ControllerForwarding(Authorization, ControllerAccess, Protocol):
     """Authorised here, decided by the controller."""
 
 
-class TopicAdministration(
-    Authorization, Configuration, ControllerAccess, MetadataView, SettledMetadata, Protocol
-):
+class Heartbeats(Protocol):
+    def heard(self, connection: Origin, broker_id: int, broker_epoch: int) -> None:
+        """A broker's heartbeat came by a connection, and was accepted."""
+
+
+class ControllerService(ControllerForwarding, Configuration, EventLog, Timekeeping, Protocol):
+    """What the active controller does for brokers."""
+
+    @property
+    def deaths(self) -> Heartbeats: ...
+
+    def api_table(self, listener: str) -> Mapping[int, ApiEntry]: ...
+
+
+class TopicAdministration(Authorization, Configuration, ControllerAccess, MetadataView, Protocol):
     """Topics are made, grow and go."""
 
 
-class ConfigAdministration(
-    Authorization, Configuration, ControllerAccess, MetadataView, SettledMetadata, Protocol
-):
+class ConfigAdministration(Authorization, Configuration, ControllerAccess, MetadataView, Protocol):
     """Settings of topics, brokers and groups are shown and changed."""
 
     @property
@@ -205,7 +215,7 @@ class TrimmedPartitions(PartitionLookup, Protocol):
         """Returns when the log starts of all partitions are on disk."""
 
 
-class OffsetAccess(Authorization, Protocol):
+class OffsetAccess(Authorization, Configuration, Protocol):
     """Offsets of logs are looked up, and their starts moved."""
 
     @property
@@ -279,6 +289,9 @@ class Broker(
 
     mypy holds each handler of the table of APIs against it, and `Node` where it makes its dispatch.
     """
+
+    @property
+    def deaths(self) -> Heartbeats: ...
 
     @property
     def group_coordinators(self) -> CoordinatorRuntime: ...

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from scriba.broker.jobs.clock_guard import ClockGuard
     from scriba.broker.jobs.compaction import LogCleaner
     from scriba.broker.metadata.controller import QuorumController
+    from scriba.broker.metadata.deaths import DeathWatch
     from scriba.broker.metadata.lifecycle import BrokerLifecycle
     from scriba.broker.observe.events import Events
     from scriba.broker.partitions.replicas import Replicas
@@ -53,6 +54,9 @@ class JobHost(Configuration, EventLog, Timekeeping, Protocol):
     def metadata(self) -> QuorumController: ...
 
     @property
+    def deaths(self) -> DeathWatch: ...
+
+    @property
     def events(self) -> Events: ...
 
     @property
@@ -76,15 +80,21 @@ class Job:
 
 
 async def heartbeat_pass(node: JobHost, now: Instant) -> None:
-    # What a heartbeat changes is a record of the metadata log. Where that does not take it,
-    # nothing changes, and the next one brings it again.
-    with node.metadata.unless_refused():
-        await node.lifecycle.heartbeat()
+    await node.lifecycle.beat()
+
+
+async def assignments_pass(node: JobHost, now: Instant) -> None:
     await node.replicas.assignments.tell()
 
 
+async def registration_pass(node: JobHost, now: Instant) -> None:
+    await node.lifecycle.register_controller()
+
+
 async def clock_pass(node: JobHost, now: Instant) -> None:
-    with node.metadata.unless_refused():
+    # It is a record of the metadata log. Where the controller is away, or its device takes no
+    # writes, the next pass brings it again.
+    with suppress(KafkaError):
         await node.clock_guard.settle(now)
 
 
@@ -154,6 +164,7 @@ async def producer_expiry_pass(node: JobHost, now: Instant) -> None:
 
 async def controller_pass(node: JobHost, now: Instant) -> None:
     await node.metadata.tick(now)
+    node.deaths.look()
 
 
 async def removal_pass(node: JobHost, now: Instant) -> None:
@@ -172,6 +183,8 @@ async def idle_connections_pass(node: JobHost, now: Instant) -> None:
 
 JOBS: Final = (
     Job("heartbeat", heartbeat_pass, lambda n: n.settings.broker_heartbeat_interval_ms),
+    Job("directories", assignments_pass, lambda n: n.settings.broker_heartbeat_interval_ms),
+    Job("registration", registration_pass, lambda n: n.settings.broker_heartbeat_interval_ms),
     Job("clock", clock_pass, lambda n: CLOCK_CHECK_MS),
     Job("retention", retention_pass, lambda n: n.settings.log_retention_check_interval_ms),
     Job(

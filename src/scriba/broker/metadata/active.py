@@ -188,6 +188,13 @@ class ActiveController:
         self._last_append = self._clock.mono_ms()
         return batch
 
+    async def step(self, decide: Callable[[Controller, Instant], Iterable[Message]]) -> None:
+        """Carries out what the machine decides of itself."""
+        while self._long is not None:
+            await asyncio.shield(self._long)
+        self._check_leads()
+        await self._carry_out(decide(self.machine, self._clock.now()), atomic=False)
+
     # ---- background ----
 
     async def tick(self, now: Instant) -> None:

@@ -180,6 +180,7 @@ class QuorumController:
         )
         active.begin([*first, *also(image)])
         self.active = active
+        self.quorum.changed.wake()
 
     # ---- requests ----
 

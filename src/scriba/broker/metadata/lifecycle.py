@@ -1,8 +1,12 @@
 """A broker as the controller knows it: it registers, sends heartbeats, and leaves in good order.
 
 All of it are requests to the active controller, in the same process or another. A registration
-gives the broker its epoch, which every later request bears; with the first heartbeat it asks to be
+gives the broker its epoch, which every later request bears; with the first heartbeats it asks to be
 unfenced, and with the last ones to hand its leaderships over.
+
+The controller may be away, or move; none of that ends a broker. It serves on with the metadata
+that it has, and its next heartbeat finds the controller that there is then. One that does not know
+the broker any more, or knows another incarnation, is asked for a registration again.
 """
 
 from __future__ import annotations
@@ -11,12 +15,19 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
-from scriba.broker.ports import Configuration, ControllerAccess, EventLog, MetadataView
+from scriba.broker.ports import (
+    Configuration,
+    ControllerAccess,
+    EventLog,
+    MetadataView,
+    Timekeeping,
+)
 from scriba.config import StartError
-from scriba.errors import ErrorCode, KafkaError, error_code
+from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.wire.messages.brokers import (
     AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
@@ -30,7 +41,25 @@ from scriba.wire.messages.brokers import (
 
 SHUTDOWN_PAUSE_S: Final = 0.01
 """Between two questions whether the leaderships have gone."""
+UNFENCING_PAUSE_S: Final = 0.02
+RETRY_PAUSE_S: Final = 0.1
+ANSWER_MS: Final = 3_000
+"""How long a broker that leaves waits for any controller to answer."""
 PROTOCOL_NUMBERS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+FINAL: Final[dict[ErrorCode, str]] = {
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "its log directories belong to another cluster; give it "
+    "other log.dirs, or the controllers of its own cluster",
+    ErrorCode.INVALID_REGISTRATION: "two brokers share a log directory, or a directory has no id "
+    "of its own; do not copy meta.properties",
+    ErrorCode.UNSUPPORTED_VERSION: "it does not support a feature that the cluster runs; start a "
+    "release that supports it",
+    ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "it is not allowed to act as a broker; grant it "
+    "CLUSTER_ACTION",
+}
+"""Refusals of a registration that no second attempt changes."""
+
+UNKNOWN_HERE: Final = (ErrorCode.BROKER_ID_NOT_REGISTERED, ErrorCode.STALE_BROKER_EPOCH)
 
 
 class BoundListener(Protocol):
@@ -51,8 +80,11 @@ class RegisteredDirs(Protocol):
 
     def offline_ids(self) -> list[bytes]: ...
 
+    def shutdown_epoch(self) -> int:
+        """Under which epoch all directories were shut down cleanly; -1 where one was not."""
 
-class LifecycleHost(Configuration, ControllerAccess, EventLog, MetadataView, Protocol):
+
+class LifecycleHost(Configuration, ControllerAccess, EventLog, MetadataView, Timekeeping, Protocol):
     """What a node tells the controller of itself."""
 
     @property
@@ -80,92 +112,189 @@ class BrokerLifecycle:
         self._incarnation = incarnation
         self.broker_epoch = -1
         """-1 until the controller has given one."""
+        self.fenced = True
+        """As the last answer to a heartbeat said."""
+        self.heard_at = -1
+        """When a controller last accepted a heartbeat, in monotonic milliseconds."""
+
+    # ---- registering ----
 
     async def register(self) -> None:
-        """Both roles make themselves known; their records share one flush."""
-        response, _ = await asyncio.gather(self._register_broker(), self._register_controller())
-        if response.error_code:
-            raise StartError(
-                f"the controller refused this broker: {error_code(response.error_code).text}"
-            )
+        """Makes the broker known, and the controller where the node is one: records share a flush.
+
+        StartError where the controller refuses for good, a live broker holds the id, or no
+        controller is found within `initial.broker.registration.timeout.ms`.
+        """
+        await asyncio.gather(self._register_broker(), self.register_controller())
+
+    async def _register_broker(self) -> None:
+        node, clock = self._node, self._node.world.clock
+        began = clock.mono_ms()
+        while True:
+            settings = node.settings
+            patience_ms = settings.initial_broker_registration_timeout_ms
+            left_ms = began + patience_ms - clock.mono_ms()
+            try:
+                await self._try_to_register(max(left_ms, 1))
+                return
+            except KafkaError as error:
+                if error.code in FINAL:
+                    raise StartError(
+                        f"the controller refused broker {node.id}: {FINAL[error.code]}"
+                    ) from error
+                waited_ms = clock.mono_ms() - began
+                duplicate = error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
+                # A predecessor that died may hold the id until its session ends.
+                session_ms = settings.broker_session_timeout_ms
+                if duplicate and waited_ms >= session_ms + settings.broker_heartbeat_interval_ms:
+                    raise StartError(
+                        f"a live broker holds the id {node.id}; give this one another node.id"
+                    ) from error
+                if waited_ms >= patience_ms:
+                    raise StartError(
+                        f"no controller registered broker {node.id} within {patience_ms} ms "
+                        f"(initial.broker.registration.timeout.ms): {error.message or error}; "
+                        "check that the controllers run, and controller.quorum.bootstrap.servers"
+                    ) from error
+                self._unreachable(error)
+            await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _try_to_register(self, timeout_ms: int) -> None:
+        response: BrokerRegistrationResponse = await self._node.controller.call(
+            self._registration(), timeout_ms=timeout_ms
+        )
         self.broker_epoch = response.broker_epoch
 
-    async def _register_controller(self) -> None:
+    def _registration(self) -> BrokerRegistrationRequest:
+        node = self._node
+        ports = {bound.name: bound.port for bound in node.listeners}
+        return BrokerRegistrationRequest(
+            broker_id=node.id,
+            cluster_id=node.cluster_id,
+            incarnation_id=self._incarnation,
+            rack=node.settings.broker_rack,
+            listeners=[
+                BrokerRegistrationRequestListener(
+                    name=told.name,
+                    host=told.host,
+                    port=told.port or ports[told.name],
+                    security_protocol=PROTOCOL_NUMBERS[told.protocol],
+                )
+                for told in node.settings.advertised_endpoints
+            ],
+            features=[
+                BrokerRegistrationRequestFeature(
+                    name=name, min_supported_version=low, max_supported_version=high
+                )
+                for name, (low, high) in sorted(node.supported_features.items())
+            ],
+            log_dirs=node.log_dirs.ids(),
+            # A process that goes on has lost nothing; one that starts tells how the last one ended.
+            previous_broker_epoch=self.broker_epoch
+            if self.broker_epoch >= 0
+            else node.log_dirs.shutdown_epoch(),
+        )
+
+    async def register_controller(self) -> None:
+        """Makes the node known as a controller, unless it is; what fails comes with a later one."""
         node = self._node
         if not node.controller_listeners:
             return
-        await node.controller.call(
-            ControllerRegistrationRequest(
-                controller_id=node.id,
-                incarnation_id=self._incarnation,
-                listeners=[
-                    ControllerRegistrationRequestListener(
-                        name=bound.name,
-                        host=bound.host or node.settings.machine,
-                        port=bound.port,
-                        security_protocol=PROTOCOL_NUMBERS["PLAINTEXT"],
-                    )
-                    for bound in node.controller_listeners
-                ],
-                features=[
-                    ControllerRegistrationRequestFeature(
-                        name=name, min_supported_version=low, max_supported_version=high
-                    )
-                    for name, (low, high) in sorted(node.supported_features.items())
-                ],
-            )
+        known = node.image.controllers.get(node.id)
+        if known is not None and known.incarnation_id == self._incarnation:
+            return
+        request = ControllerRegistrationRequest(
+            controller_id=node.id,
+            incarnation_id=self._incarnation,
+            listeners=[
+                ControllerRegistrationRequestListener(
+                    name=bound.name,
+                    host=bound.host or node.settings.machine,
+                    port=bound.port,
+                    security_protocol=PROTOCOL_NUMBERS["PLAINTEXT"],
+                )
+                for bound in node.controller_listeners
+            ],
+            features=[
+                ControllerRegistrationRequestFeature(
+                    name=name, min_supported_version=low, max_supported_version=high
+                )
+                for name, (low, high) in sorted(node.supported_features.items())
+            ],
         )
+        try:
+            await node.controller.call(request, timeout_ms=self._heartbeat_timeout_ms)
+        except KafkaError as error:
+            self._unreachable(error)
 
-    async def _register_broker(self) -> BrokerRegistrationResponse:
-        node = self._node
-        ports = {bound.name: bound.port for bound in node.listeners}
-        response = await node.controller.call(
-            BrokerRegistrationRequest(
-                broker_id=node.id,
-                cluster_id=node.cluster_id,
-                incarnation_id=self._incarnation,
-                rack=node.settings.broker_rack,
-                listeners=[
-                    BrokerRegistrationRequestListener(
-                        name=told.name,
-                        host=told.host,
-                        port=told.port or ports[told.name],
-                        security_protocol=PROTOCOL_NUMBERS[told.protocol],
-                    )
-                    for told in node.settings.advertised_endpoints
-                ],
-                features=[
-                    BrokerRegistrationRequestFeature(
-                        name=name, min_supported_version=low, max_supported_version=high
-                    )
-                    for name, (low, high) in sorted(node.supported_features.items())
-                ],
-                log_dirs=node.log_dirs.ids(),
-            )
-        )
-        assert isinstance(response, BrokerRegistrationResponse)
-        return response
+    # ---- heartbeats ----
+
+    @property
+    def _heartbeat_timeout_ms(self) -> int:
+        return max(1, self._node.settings.broker_session_timeout_ms // 2)
 
     async def heartbeat(self, stopping: bool = False) -> BrokerHeartbeatResponse:
+        """One heartbeat and its answer; KafkaError where it was refused, or not answered."""
         node = self._node
-        response = await node.controller.call(
+        response: BrokerHeartbeatResponse = await node.controller.call(
             BrokerHeartbeatRequest(
                 broker_id=node.id,
                 broker_epoch=self.broker_epoch,
                 current_metadata_offset=node.image.last_offset,
                 want_shut_down=stopping,
                 offline_log_dirs=node.log_dirs.offline_ids(),
-            )
+            ),
+            timeout_ms=ANSWER_MS if stopping else self._heartbeat_timeout_ms,
         )
-        if response.error_code:
-            raise KafkaError(error_code(response.error_code), "the controller refused a heartbeat")
-        assert isinstance(response, BrokerHeartbeatResponse)
+        self.heard_at = node.world.clock.mono_ms()
+        if not stopping:
+            self._tell_if_fenced(response.is_fenced)
         return response
+
+    async def beat(self) -> None:
+        """Stays in contact; nothing that a controller says, or does not say, ends the broker."""
+        try:
+            await self.heartbeat()
+        except KafkaError as error:
+            if error.code is ErrorCode.KAFKA_STORAGE_ERROR:
+                return  # the controller's device is full, which is told where it is
+            self._unreachable(error)
+            if error.code in UNKNOWN_HERE:
+                await self._register_again()
+
+    async def unfence(self) -> None:
+        """Sends heartbeats until the broker takes part in the cluster."""
+        while True:
+            await self.beat()
+            if not self.fenced:
+                return
+            await asyncio.sleep(UNFENCING_PAUSE_S)
+
+    async def _register_again(self) -> None:
+        try:
+            await self._try_to_register(self._heartbeat_timeout_ms)
+        except KafkaError as error:
+            self._unreachable(error)
+
+    def _tell_if_fenced(self, fenced: bool) -> None:
+        if fenced and not self.fenced:
+            text = "leads nothing and is in no ISR until it has caught up with the metadata"
+            self._node.note(EventKind.BROKER_FENCED, f"broker {self._node.id}", text)
+        self.fenced = fenced
+
+    def _unreachable(self, error: KafkaError) -> None:
+        text = error.message or error.code.text
+        self._node.note(EventKind.CONTROLLER_UNREACHABLE, f"broker {self._node.id}", text)
+
+    # ---- leaving ----
 
     async def controlled_shutdown(self) -> None:
         """The controller moves leaderships away before the broker goes."""
+        settings = self._node.settings
+        if not settings.controlled_shutdown_enable:
+            return
         try:
-            async with asyncio.timeout(self._node.settings.broker_session_timeout_ms / 1000):
+            async with asyncio.timeout(settings.broker_session_timeout_ms / 1000):
                 while True:
                     answer = await self.heartbeat(stopping=True)
                     if answer.should_shut_down:
@@ -175,11 +304,14 @@ class BrokerLifecycle:
             text = f"the controller did not confirm: {error}"
             self._node.note(EventKind.SHUTDOWN_NOT_CLEAN, "controlled shutdown", text)
 
+    # ---- what else a broker asks ----
+
     async def allocate_producer_ids(self) -> tuple[int, int]:
         """A block of ids that no other broker has: the first, and how many."""
-        response = await self._node.controller.call(
-            AllocateProducerIdsRequest(broker_id=self._node.id, broker_epoch=self.broker_epoch)
-        )
-        if response.error_code:
-            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        try:
+            response: AllocateProducerIdsResponse = await self._node.controller.call(
+                AllocateProducerIdsRequest(broker_id=self._node.id, broker_epoch=self.broker_epoch)
+            )
+        except KafkaError as error:
+            raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, error.message) from error
         return response.producer_id_start, response.producer_id_len

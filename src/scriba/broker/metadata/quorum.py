@@ -26,6 +26,7 @@ from scriba.controller.image import ClusterImage
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.events import EventKind
 from scriba.instant import Instant
+from scriba.peers.ports import Signal
 from scriba.raft.epochs import EpochTable
 from scriba.raft.machine import Raft
 from scriba.raft.messages import HardState, Leadership, Position, Ready, Voter
@@ -86,6 +87,10 @@ class MetadataQuorum:
         self.on_leadership: Callable[[Leadership], None] = lambda leadership: None
         self.on_append: Callable[[Batch], None] = lambda batch: None
         """Told of the batches that this node writes as the leader, and of no others."""
+        self.changed = Signal()
+        """Woken when there is another leader, or when the active controller is there."""
+        self.fetched = Signal()
+        """Woken on the leader when a fetch has told how far a replica is."""
         self.on_truncate: Callable[[int], None] = lambda offset: None
         self._world = world
         self._identity = identity
@@ -107,6 +112,12 @@ class MetadataQuorum:
     @property
     def is_leader(self) -> bool:
         return self.raft.role is Role.LEADER
+
+    def leader_address(self, node_id: int) -> tuple[str, int] | None:
+        """Where a controller is reached; None while that is not known."""
+        for _, host, port in self.voter_endpoints().get(node_id, ()):
+            return host, port
+        return None
 
     def voter_endpoints(self) -> dict[int, tuple[tuple[str, str, int], ...]]:
         """Where each voter can be reached: listener, host and port."""
@@ -239,6 +250,7 @@ class MetadataQuorum:
         if self._leads(leadership.epoch):
             self.on_append(self._append_leader_change())
         self.on_leadership(leadership)
+        self.changed.wake()
 
     def _leads(self, epoch: int) -> bool:
         return self.raft.role is Role.LEADER and self.raft.epoch == epoch

@@ -27,7 +27,7 @@ import asyncio
 import struct
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -192,6 +192,7 @@ class Connection:
         "last_active",
         "listener",
         "now",
+        "on_close",
         "peer",
         "principal",
         "stream",
@@ -206,6 +207,8 @@ class Connection:
         self.principal = principal
         self.peer = stream.peer
         self.closed = False
+        self.on_close: Callable[[], object] | None = None
+        """Called once, when the connection has ended."""
         self.now = server.clock.now()
         """When the frame that is being handled came."""
         self.fast_path: FastPath | None = None
@@ -728,6 +731,8 @@ class Connection:
         # Not back to the pool: whoever was reading into it when the peer went has views of it.
         self._frame = None
         self._server.forget(self)
+        if self.on_close is not None:
+            self.on_close()
 
     @property
     def unsent_in_memory(self) -> int:

@@ -107,6 +107,12 @@ class LogDirs:
     def offline_ids(self) -> list[bytes]:
         return [directory.id for directory in self.data if directory.failure is not None]
 
+    def shutdown_epoch(self) -> int:
+        """The broker's epoch when all directories were last shut down cleanly; -1 where one was
+        not, or is new: then nobody knows what a crash left of it (KIP-966)."""
+        epochs = {directory.broker_epoch if directory.clean else -1 for directory in self.data}
+        return epochs.pop() if len(epochs) == 1 else -1
+
     def has_room(self) -> bool:
         """Whether a partition more can be made: some file system blocks for its files."""
         return any(directory.has_room(LEAST_ROOM_BYTES) for directory in self.data)

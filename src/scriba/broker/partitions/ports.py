@@ -25,18 +25,3 @@ class PartitionAccess(Protocol):
 
     @property
     def replicas(self) -> PartitionLookup: ...
-
-
-class MetadataSettling(Protocol):
-    async def applied(self) -> None:
-        """Returns when this broker has carried out all metadata that it has seen so far."""
-
-    async def created(self) -> None:
-        """As `applied`; files of new partitions are waited for as well, but not for long."""
-
-
-class SettledMetadata(Protocol):
-    """For whoever has had metadata changed and answers when the change is in effect."""
-
-    @property
-    def replicas(self) -> MetadataSettling: ...

@@ -14,6 +14,7 @@ from scriba.wire.messages.admin import (
     DescribeLogDirsResult,
     DescribeLogDirsTopic,
 )
+from scriba.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from scriba.wire.messages.configs import UpdateFeaturesRequest, UpdateFeaturesResponse
 from scriba.wire.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 from scriba.wire.uuids import ZERO
@@ -86,7 +87,7 @@ def describe_quorum(
 async def _describe_quorum(
     node: ControllerForwarding, ctx: Context, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
-    response: DescribeQuorumResponse = await node.controller.call(request, ctx.version)
+    response: DescribeQuorumResponse = await node.controller.call(request, ctx.version, ctx)
     if ctx.version < 2:
         response.nodes = []
         for topic in response.topics:
@@ -100,4 +101,11 @@ def update_features(
     node: ControllerForwarding, ctx: Context, request: UpdateFeaturesRequest
 ) -> Deferred[UpdateFeaturesResponse]:
     _require(node, ctx, Operation.ALTER)
-    return Deferred(node.controller.call(request, ctx.version))
+    return Deferred(node.controller.call(request, ctx.version, ctx))
+
+
+def unregister_broker(
+    node: ControllerForwarding, ctx: Context, request: UnregisterBrokerRequest
+) -> Deferred[UnregisterBrokerResponse]:
+    _require(node, ctx, Operation.ALTER)
+    return Deferred(node.controller.call(request, ctx.version, ctx))

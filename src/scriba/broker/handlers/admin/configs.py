@@ -207,8 +207,7 @@ async def _alter(
             refusals.append(refused(resource, code, text))
     request.resources = allowed
     if allowed:
-        response = await node.controller.call(request, ctx.version)
-        await node.replicas.applied()
+        response = await node.controller.call(request, ctx.version, ctx)
     response.responses.extend(refusals)
     return response
 

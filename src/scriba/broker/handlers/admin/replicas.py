@@ -33,7 +33,7 @@ def elect_leaders(
     node: ControllerForwarding, ctx: Context, request: ElectLeadersRequest
 ) -> Deferred[ElectLeadersResponse]:
     _require(node, ctx, Operation.ALTER)
-    return Deferred(node.controller.call(request, ctx.version))
+    return Deferred(node.controller.call(request, ctx.version, ctx))
 
 
 def refuse_elect_leaders(
@@ -59,7 +59,7 @@ def alter_partition_reassignments(
     node: ControllerForwarding, ctx: Context, request: AlterPartitionReassignmentsRequest
 ) -> Deferred[AlterPartitionReassignmentsResponse]:
     _require(node, ctx, Operation.ALTER)
-    return Deferred(node.controller.call(request, ctx.version))
+    return Deferred(node.controller.call(request, ctx.version, ctx))
 
 
 def refuse_alter_partition_reassignments(
@@ -87,4 +87,4 @@ def list_partition_reassignments(
     node: ControllerForwarding, ctx: Context, request: ListPartitionReassignmentsRequest
 ) -> Deferred[ListPartitionReassignmentsResponse]:
     _require(node, ctx, Operation.DESCRIBE)
-    return Deferred(node.controller.call(request, ctx.version))
+    return Deferred(node.controller.call(request, ctx.version, ctx))

@@ -58,8 +58,7 @@ async def _create_topics(
     request.topics = allowed
     response = CreateTopicsResponse()
     if allowed:
-        response = await node.controller.call(request, ctx.version)
-        await node.replicas.created()
+        response = await node.controller.call(request, ctx.version, ctx)
     made = {result.name: result for result in response.topics}
     made.update(refused)
     response.topics = [made[name] for name in dict.fromkeys(order) if name in made]
@@ -94,10 +93,9 @@ async def auto_create(
             wanted.topics.append(_by_default(node, name))
     if wanted.topics:
         try:
-            response = await node.controller.call(wanted)
+            response = await node.controller.call(wanted, None, ctx)
         except KafkaError as error:  # of these alone: others are asked about in the same request
             return failed | {topic.name: error.code for topic in wanted.topics}
-        await node.replicas.created()
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 failed[result.name] = error_code(result.error_code)
@@ -145,8 +143,7 @@ async def _create_partitions(
     request.topics = allowed
     response = CreatePartitionsResponse()
     if allowed:
-        response = await node.controller.call(request, ctx.version)
-        await node.replicas.created()
+        response = await node.controller.call(request, ctx.version, ctx)
     response.results.extend(refused)
     return response
 
@@ -193,8 +190,7 @@ async def _delete_topics(
     request.topics = allowed
     response = DeleteTopicsResponse()
     if allowed:
-        response = await node.controller.call(request, ctx.version)
-        await node.replicas.applied()
+        response = await node.controller.call(request, ctx.version, ctx)
     response.responses.extend(refused)
     return response
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.coordinators.markers import NOBODYS_MARKER, Covered, append_marker
 from scriba.broker.coordinators.shard import partition_for
+from scriba.broker.handlers.brokers import require_broker
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.regex.search import matching
@@ -65,10 +66,7 @@ def add_partitions_to_txn(
     node: TransactionHandling, ctx: Context, request: AddPartitionsToTxnRequest
 ) -> AddPartitionsToTxnResponse | Deferred[AddPartitionsToTxnResponse]:
     if ctx.version >= FIRST_FROM_BROKERS:
-        if ctx.listener != node.settings.inter_broker_listener or not node.access.allowed(
-            ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
-        ):
-            raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        require_broker(node, ctx)
         return Deferred(_add_to_several(node, ctx, request.transactions))
     asked = AddPartitionsToTxnTransaction(
         transactional_id=request.v3_and_below_transactional_id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
+from scriba.broker.handlers.brokers import require_broker
 from scriba.broker.handlers.records.isolation import READ_COMMITTED, check_isolation
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
@@ -62,6 +63,8 @@ async def _list_offsets(
     node: OffsetAccess, ctx: Context, request: ListOffsetsRequest
 ) -> ListOffsetsResponse:
     check_isolation(request.isolation_level)
+    if request.replica_id >= 0:
+        require_broker(node, ctx)  # it is told of what is not committed yet
     response = ListOffsetsResponse()
     asked_twice = _repeated(request)
     for topic in request.topics:
@@ -141,6 +144,8 @@ def _not_yet(version: int) -> KafkaError:
 def offset_for_leader_epoch(
     node: OffsetAccess, ctx: Context, request: OffsetForLeaderEpochRequest
 ) -> OffsetForLeaderEpochResponse:
+    if request.replica_id >= 0:
+        require_broker(node, ctx)
     response = OffsetForLeaderEpochResponse()
     for topic in request.topics:
         answers = OffsetForLeaderTopicResult(topic=topic.topic)
