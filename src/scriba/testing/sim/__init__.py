@@ -6,5 +6,7 @@ one node under a seed's faults, the first with plain records, the other with gro
 and compaction. `cast` has clients that use groups and transactions, and `verdict` how their play
 ends; both run anywhere. `differential` plays one seed with fast paths and without, and compares all
 that clients got and all files; its clients are the `repeaters`.
+`cluster` plays several nodes, `quorum` controllers alone; a `witness` looks into all of them
+meanwhile, and misfortunes of nodes, network and clocks (`mishaps`) overlap.
 `python -m scriba.testing.sim.run SEED` replays a seed.
 """
