@@ -11,6 +11,9 @@ from scriba.testing.sim.world.world import SimHost, SimWorld
 CLIENT_PORT: Final = 9092
 CONTROLLER_PORT: Final = 9093
 DATA: Final = "/data"
+"""Where the metadata is, and partitions too."""
+MORE: Final = "/more"
+"""A second directory, where nodes have two."""
 
 
 class SimCluster:
@@ -46,6 +49,10 @@ class SimCluster:
         return tuple(self.name(at) for at in self.ids)
 
     @property
+    def directories(self) -> list[str]:
+        return self._more.get("log.dirs", DATA).split(",")
+
+    @property
     def voters(self) -> tuple[int, ...]:
         return self.ids[: self._controllers]
 
@@ -72,6 +79,7 @@ class SimCluster:
             "controller.quorum.voters": ",".join(voters),
             "scriba.allow.insecure.bind": "true",
             "log.dirs": DATA,
+            "metadata.log.dir": DATA,
             **self._more,
         }
         return lambda: NodeSettings.parse(given)

@@ -22,7 +22,7 @@ from typing import Final
 from scriba.client import Admin, ConfigOp, NewTopic, TopicPartition
 from scriba.client.admin.model import ConfigResource, ResourceType
 from scriba.testing.history import History, Table
-from scriba.testing.sim.cluster import SimCluster
+from scriba.testing.sim.cluster import DATA, MORE, SimCluster
 from scriba.testing.sim.plays.administrator import Administrator
 from scriba.testing.sim.plays.cast import COPIERS, SINK, SOURCE, TABLE, Actor, Books, Feeder
 from scriba.testing.sim.plays.cluster_stage import PACE, ClusterStage, Report
@@ -84,6 +84,7 @@ class Scene(ClusterStage):
         )
         self.synced = draw.chance(0.3)
         self.beyond = not self.synced and draw.chance(0.15)
+        self.two_disks = draw.chance(0.3)
         self.factor = min(3, voters + others)
         books = Books(History(synced_only=True), table=Table(replicas=self.factor))
         cluster = SimCluster(sim, voters, others, self.settings(), books.records.violation)
@@ -106,6 +107,7 @@ class Scene(ClusterStage):
     def settings(self) -> dict[str, str]:
         factor = str(self.factor)
         return {
+            "log.dirs": f"{DATA},{MORE}" if self.two_disks else DATA,
             **COORDINATION,
             **(PACE if self.factor > 1 else {}),
             "offsets.topic.replication.factor": factor,

@@ -1,9 +1,9 @@
 """What goes wrong with the nodes of a simulated cluster and between them; each ends by itself.
 
 Of one node at a time: killed (now and then again on its way up), paused, stopped in good order, out
-of power, with a full or a failing disk. Between nodes: cuts of one pair, of one direction, of one
-node from all others, of two halves, healed pair by pair; ways that are slow or lossy; connections
-that break. Clocks jump, and run too fast or too slow.
+of power, with a full or a failing disk, or with one of two that fails. Between nodes: cuts of one
+pair, of one direction, of one node from all others, of two halves, healed pair by pair; ways that
+are slow or lossy; connections that break. Clocks jump, and run too fast or too slow.
 """
 
 import asyncio
@@ -12,11 +12,25 @@ from typing import Final
 
 from scriba.errors import ErrorCode
 from scriba.runtime.rng import SeededRng
-from scriba.testing.sim.cluster import SimCluster
+from scriba.testing.sim.cluster import MORE, SimCluster
 from scriba.testing.sim.plays.losses import Losses
 from scriba.testing.sim.world.net import Path
 
-NODES: Final = ("kill", "kill", "kill", "hold", "hold", "stop", "power", "power", "full", "sick")
+NODES: Final = (
+    *(
+        "kill",
+        "kill",
+        "kill",
+        "hold",
+        "hold",
+        "stop",
+        "power",
+        "power",
+        "full",
+        "sick",
+        "directory",
+    ),
+)
 NETWORK: Final = ("pair", "pair", "one way", "one way", "alone", "split", "slow", "lossy", "reset")
 CLOCKS: Final = ("clock", "rate")
 
@@ -77,8 +91,12 @@ class Mishaps:
         at = self._pick()
         if at in self._busy:
             return
-        if kind in ("power", "sick") and not (self._reckless or self._losses.allow(at)):
+        if kind in ("power", "sick", "directory") and not (
+            self._reckless or self._losses.allow(at)
+        ):
             kind = "kill"
+        if kind == "directory" and MORE not in self._cluster.directories:
+            kind = "sick"
         self._busy[at] = kind
         self._tell(kind, self._cluster.name(at))
         try:
@@ -156,6 +174,16 @@ class Mishaps:
         await asyncio.wait([node.process.task], timeout=self._draw.between(0.1, 2))
         faults.fail_sync = 0.0
         node.note_failure(excused=ErrorCode.KAFKA_STORAGE_ERROR)
+        self._cut_power(at)
+        await self._come_back(at)
+
+    async def _directory(self, at: int) -> None:
+        """One of two devices fails; the node serves on with the other, until it is started anew."""
+        faults, node = self._cluster.hosts[at].disk_faults, self._cluster.nodes[at]
+        faults.fail_sync, faults.fail_in = 1.0, MORE
+        await asyncio.wait([node.process.task], timeout=self._draw.between(0.5, 5))
+        node.note_failure()
+        faults.fail_sync, faults.fail_in = 0.0, ""
         self._cut_power(at)
         await self._come_back(at)
 

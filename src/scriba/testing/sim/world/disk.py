@@ -256,7 +256,7 @@ class SimDisk:
         volume = self.volume
         turn = volume.turn
         await self.pause(path)
-        if volume.rng.chance(volume.faults.fail_sync):
+        if volume.rng.chance(volume.faults.fail_sync) and volume.faults.fail_in in path:
             node.settle(turn, Fate(volume.rng).of)
             volume.note("sync failed", path)
             raise _fail(errno.EIO, path)

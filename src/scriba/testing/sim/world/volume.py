@@ -37,6 +37,8 @@ class DiskFaults:
     """Part of the paths of files that this happens to."""
     fail_sync: float = 0.0
     """Chance that a `datasync` reports EIO."""
+    fail_in: str = ""
+    """Part of the paths of files that this happens to."""
     cold: float = 0.0
     """Chance that a file's cached pages are found evicted."""
     capacity: int = 1 << 40
