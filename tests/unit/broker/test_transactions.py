@@ -23,6 +23,8 @@ from scriba.wire.messages.produce import (
     TopicProduceData,
 )
 from scriba.wire.messages.txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnTransaction,
@@ -220,3 +222,28 @@ def test_partitions_for_several_transactions_are_asked_for_by_brokers_alone(
         listener_security_protocol_map="PLAINTEXT:PLAINTEXT,CLIENTS:PLAINTEXT",
         inter_broker_listener_name="PLAINTEXT",
     )
+
+
+def test_a_groups_offsets_join_a_transaction_only_where_their_topic_is_known(
+    in_a_node: InANode,
+) -> None:
+    """A partition that the coordinator does not know would get no marker."""
+
+    async def play(node: Node, world: ProcessWorld) -> None:
+        client = await producer(world)
+        await client.begin()
+        request = AddOffsetsToTxnRequest(
+            transactional_id=TID, producer_id=client.id, producer_epoch=client.epoch, group_id="g"
+        )
+        answer = await client.ask(request, 3, AddOffsetsToTxnResponse)
+        assert answer.error_code == ErrorCode.NONE
+        topic = node.image.topics_by_name[node.group_coordinators.topic]
+        describe = DescribeTransactionsRequest(transactional_ids=[TID])
+        told = await client.ask(describe, 0, DescribeTransactionsResponse)
+        ((name, indexes),) = [
+            (each.topic, each.partitions) for each in told.transaction_states[0].topics
+        ]
+        assert name == topic.name
+        assert topic.partitions.keys() >= set(indexes)
+
+    in_a_node(play)

@@ -261,9 +261,8 @@ class ProducerIdentity(
 
 class TransactionHandling(
     Authorization,
-    Configuration,
+    InternalTopicMaker,
     MarkerTarget,
-    MetadataView,
     ProducerIdAccess,
     TransactionCoordinators,
     Protocol,

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
+from scriba.broker.coordinators.internal_topics import make_internal_topic
 from scriba.broker.coordinators.markers import NOBODYS_MARKER, Covered, append_marker
 from scriba.broker.coordinators.shard import partition_for
 from scriba.broker.handlers.brokers import require_broker
@@ -201,9 +202,15 @@ def add_offsets_to_txn(
 async def _add_offsets(
     node: TransactionHandling, ctx: Context, request: AddOffsetsToTxnRequest
 ) -> AddOffsetsToTxnResponse:
-    """The group's offsets are one more partition that the transaction writes to."""
+    """The group's offsets are one more partition that the transaction writes to.
+
+    One that the coordinator does not know is gone when markers are written, so their topic is made
+    before it is named.
+    """
+    await make_internal_topic(node, node.group_coordinators.topic)
     offsets = node.image.topics_by_name.get(node.group_coordinators.topic)
-    count = len(offsets.partitions) if offsets else node.settings.offsets_topic_num_partitions
+    if offsets is None:
+        raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE)
     asked = AddPartitionsToTxnTransaction(
         transactional_id=request.transactional_id,
         producer_id=request.producer_id,
@@ -211,7 +218,7 @@ async def _add_offsets(
         topics=[
             AddPartitionsToTxnTopic(
                 name=node.group_coordinators.topic,
-                partitions=[partition_for(request.group_id, count)],
+                partitions=[partition_for(request.group_id, len(offsets.partitions))],
             )
         ],
     )
