@@ -9,13 +9,12 @@ import pytest
 
 from scriba.broker.access import AllowAll, Operation, Resource
 from scriba.broker.envelope import decode_principal, encode_principal, wrap
-from scriba.broker.metadata.channel import ControllerChannel, Leader
+from scriba.broker.metadata.channel import Leader
 from scriba.broker.node import Node
 from scriba.broker.request import ANONYMOUS, Context
 from scriba.errors import ErrorCode, KafkaError
 from scriba.peers.connection import Connection
 from scriba.peers.errors import NetworkError
-from scriba.peers.ports import Signal
 from scriba.settings import NodeSettings
 from scriba.testing.sim.world.world import ProcessWorld, SimProcess, SimWorld
 from scriba.wire.apis import ApiKey
@@ -32,8 +31,8 @@ from scriba.wire.messages.quorum import (
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
 )
+from tests.unit.broker.remote_callers import CONTROLLER, RemoteCaller
 
-CONTROLLER = 1
 LISTENERS = "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093"
 
 
@@ -48,46 +47,12 @@ class Noted(AllowAll):
         return True
 
 
-class Caller:
-    """A broker without a controller of its own; the test says who leads."""
+class Caller(RemoteCaller):
+    """A broker without a controller of its own."""
 
     def __init__(self, world: ProcessWorld, sim: SimWorld, **settings: Any) -> None:
-        self.id = 7
-        self.world = world
+        super().__init__(world, **settings)
         self.sim = sim
-        self.settings = NodeSettings(**settings)
-        self.quorum: Any = self
-        self.leads = False
-        self.signal = Signal()
-        self.told: Leader | None = Leader(CONTROLLER, 1, ("controller", 9093))
-        self.settled: list[bool] = []
-        self.channel = ControllerChannel(self)
-
-    def leader(self) -> Leader | None:
-        return self.told
-
-    def lead(self, leader: Leader | None) -> None:
-        self.told = leader
-        self.channel.on_leader()
-        self.signal.wake()
-
-    def changed(self) -> Awaitable[None]:
-        return self.signal.wait()
-
-    async def applied(self) -> None:
-        pass
-
-    async def visible(self, deadline: int) -> None:
-        raise AssertionError("this node leads nothing")
-
-    def is_controller_listener(self, name: str) -> bool:
-        return name == "CONTROLLER"
-
-    async def metadata_settled(self, created: bool) -> None:
-        self.settled.append(created)
-
-    def now(self) -> int:
-        return self.world.clock.mono_ms()
 
 
 class Stage:

@@ -109,7 +109,8 @@ class LifecycleHost(Configuration, ControllerAccess, EventLog, MetadataView, Tim
 class BrokerLifecycle:
     def __init__(self, node: LifecycleHost, incarnation: bytes) -> None:
         self._node = node
-        self._incarnation = incarnation
+        self.incarnation = incarnation
+        """Of this process: a restarted broker has another."""
         self.broker_epoch = -1
         """-1 until the controller has given one."""
         self.fenced = True
@@ -171,7 +172,7 @@ class BrokerLifecycle:
         return BrokerRegistrationRequest(
             broker_id=node.id,
             cluster_id=node.cluster_id,
-            incarnation_id=self._incarnation,
+            incarnation_id=self.incarnation,
             rack=node.settings.broker_rack,
             listeners=[
                 BrokerRegistrationRequestListener(
@@ -201,11 +202,11 @@ class BrokerLifecycle:
         if not node.controller_listeners:
             return
         known = node.image.controllers.get(node.id)
-        if known is not None and known.incarnation_id == self._incarnation:
+        if known is not None and known.incarnation_id == self.incarnation:
             return
         request = ControllerRegistrationRequest(
             controller_id=node.id,
-            incarnation_id=self._incarnation,
+            incarnation_id=self.incarnation,
             listeners=[
                 ControllerRegistrationRequestListener(
                     name=bound.name,
