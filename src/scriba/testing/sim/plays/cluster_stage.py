@@ -59,9 +59,11 @@ class ClusterStage(Stage):
         self.cluster = cluster
         self.witness = witness
         self.story: list[str] = []
+        witness.tell = self.tell
 
     def tell(self, *event: object) -> None:
-        self.sim.trace.add("misfortune", *event)
+        """What a reader of the run wants to know, beside every byte that was written or sent."""
+        self.sim.trace.add("story:", *event)
         self.story.append(f"{self.sim.loop.true_time():9.3f} {' '.join(map(str, event))}")
 
     async def overlap(self, misfortunes: list[Callable[[], Coroutine[Any, Any, None]]]) -> None:

@@ -7,7 +7,7 @@ disks, as a process would read them.
 
 import asyncio
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from scriba.broker.partitions.partition import Partition
@@ -45,6 +45,9 @@ class Witness:
         self.quorum = Quorum()
         self.looks = 0
         self._cluster = cluster
+        self.tell: Callable[..., None] = lambda *event: None
+        """Told of leaders and in-sync replicas as they change."""
+        self._told: dict[Where, tuple[int, int, tuple[int, ...]]] = {}
         self._parsed: dict[tuple[int, str], tuple[int, int, list[Batch]]] = {}
         self._heard: dict[tuple[int, int], int] = {}
         """(node, its life) -> the number of its last event that was heard."""
@@ -67,10 +70,21 @@ class Witness:
         for at, node in self._cluster.running():
             raft = raft_of(node)
             if raft is not None:
-                self.quorum.at(self._position(at, raft))
+                position = self._position(at, raft)
+                if position.leads and raft.epoch not in self.quorum.leaders:
+                    self.tell(f"quorum: {at} leads epoch {raft.epoch}")
+                self.quorum.at(position)
             self._hear(at, node)
             for seen, _ in leadings(at, node):
                 self.replication.leads(seen)
+                self._tell_of(seen)
+
+    def _tell_of(self, seen: Leading) -> None:
+        told = (seen.epoch, seen.partition_epoch, seen.isr)
+        if self._told.get(seen.where, (-1,)) < told:
+            self._told[seen.where] = told
+            members = ",".join(map(str, seen.isr))
+            self.tell(f"{place(seen.where)}: {seen.broker} leads epoch {seen.epoch}, ISR {members}")
 
     def _position(self, at: int, raft: Raft) -> Position:
         life, progress = self._cluster.nodes[at].lives, raft.progress
