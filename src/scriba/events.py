@@ -166,6 +166,60 @@ class EventKind(enum.Enum):
         "Compaction found damage in a log and leaves it alone. It is served, and grows.",
         "Stop the node and run `scriba log repair`.",
     )
+    # ---- replication ----
+    ISR_SHRUNK = (
+        "isr_shrunk",
+        WARNING,
+        "A replica left the in-sync set of a partition that this broker leads: it was silent, too "
+        "slow, or its broker was fenced.",
+        "See whether the broker that is named is up and reachable, and its disk fast enough.",
+    )
+    ISR_EXPANDED = (
+        "isr_expanded",
+        INFO,
+        "A replica has caught up and is in sync again.",
+        "Nothing.",
+    )
+    ISR_FLAPS = (
+        "isr_flaps",
+        WARNING,
+        "Replicas leave the in-sync set of a partition and come back, again and again.",
+        "Find the slow broker among those that `isr_shrunk` names; see `replica.lag.time.max.ms`.",
+    )
+    FETCH_FAILED = (
+        "fetch_failed",
+        WARNING,
+        "This broker cannot fetch from a leader. It tries again until it can or another one leads.",
+        "See whether that broker is up, and reachable on `inter.broker.listener.name`.",
+        REPEATS,
+    )
+    FOLLOWER_FAILED = (
+        "follower_failed",
+        ERROR,
+        "A replica cannot take what its leader sends, and falls behind.",
+        "Read the text: for damage see `partition_offline`, for lack of room make some.",
+        REPEATS,
+    )
+    FOLLOWER_TRUNCATED = (
+        "follower_truncated",
+        INFO,
+        "A replica took away records that were never committed: its new leader does not have them.",
+        "Nothing.",
+        REPEATS,
+    )
+    FOLLOWER_CATCHING_UP = (
+        "follower_catching_up",
+        INFO,
+        "A replica that is far behind is being filled; how far it has come.",
+        "Nothing. It leads nothing before it has caught up.",
+    )
+    COMMITTED_RECORDS_LOST = (
+        "committed_records_lost",
+        ERROR,
+        "After an unclean election a replica took away records that were committed: the new leader "
+        "does not have them.",
+        "Nothing brings them back. See `unclean.leader.election.enable`.",
+    )
     # ---- coordinators ----
     COORDINATOR_FAILED = (
         "coordinator_failed",

@@ -28,6 +28,7 @@ from scriba.broker.coordinators.markers import TransactionMarkers
 from scriba.broker.coordinators.producer_ids import ProducerIds
 from scriba.broker.coordinators.runtime import CoordinatorRuntime
 from scriba.broker.coordinators.verification import TransactionVerifier
+from scriba.broker.handlers.records.acks import AckDeadlines
 from scriba.broker.jobs.clock_guard import ClockGuard
 from scriba.broker.jobs.compaction import LogCleaner
 from scriba.broker.jobs.schedule import JOBS, run_forever
@@ -84,6 +85,7 @@ class Node:
         self.fetch_sessions = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, world.rng
         )
+        self.ack_deadlines = AckDeadlines()
         self.channels = BrokerChannels(self)
         """Connections to the other brokers."""
         self.quorum = QuorumView(self)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -85,3 +87,35 @@ class Deferred(Generic[T]):
         self.awaitable = awaitable
         self.pipelined = pipelined
         self.keeps_frame = keeps_frame
+
+
+class Later(Deferred[T], ABC):
+    """A response that callbacks complete: whoever sends it needs no task to wait for it."""
+
+    __slots__ = ()
+
+    def __init__(self, pipelined: bool = False) -> None:
+        self.pipelined = pipelined
+        self.keeps_frame = False
+
+    @abstractmethod
+    def begin(self, done: Callable[[T], None]) -> None:
+        """Waits from now on; calls `done` once, in a turn of the loop of its own."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Nobody wants the response any more."""
+
+    @property
+    def awaitable(self) -> Awaitable[T | Deferred[T] | None]:  # type: ignore[override]
+        """For whoever has a task anyway."""
+        return self._wait()
+
+    async def _wait(self) -> T:
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self.begin(lambda response: None if done.done() else done.set_result(response))
+        try:
+            return await done
+        finally:
+            if not done.done() or done.cancelled():
+                self.abandon()

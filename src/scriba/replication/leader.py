@@ -1,46 +1,135 @@
 """The leader's side of one partition: who is in sync, and how far everyone may read.
 
-Theory of operation. The leader knows for each replica how far its log reaches (`end`), learnt from
-the offsets its fetches ask for. The high watermark is the smallest end among the in-sync replicas,
-those proposed to be in sync, and those that have caught up and are about to be proposed: counting
-the last keeps a record from being exposed that a member of the next ISR does not have (KIP-497).
+Theory of operation. The leader knows for each replica how far its log reaches (`end_offset`), which
+the offsets tell that its fetches ask for. The high watermark is the smallest end among the in-sync
+replicas, those proposed to be in sync, and those that have caught up and are about to be proposed:
+counting the last keeps a record from being exposed that a member of the next ISR does not have
+(KIP-497). While the committed ISR is smaller than `min.insync.replicas` it stands still: only so
+can a replica that left the ISR be eligible to lead without loss (KIP-966).
 
 The ISR itself belongs to the controller. This machine only proposes a change, holds the *maximal*
 ISR (old and proposed) for every decision while the answer is out, and installs what comes back.
 One proposal is in flight at a time; it names the partition epoch it was based on, so that the
-controller can refuse it when something else came first.
+controller can refuse it when something else came first, and the broker epoch of each member, so
+that a replica joins only as the incarnation that caught up (KIP-903).
 
-Never: the high watermark goes back within a leader epoch; a fetch of another leader epoch or an
+A follower names in a fetch only those partitions whose offset has moved. So the time of its last
+fetch is not kept per partition but in one `Heard` that all its partitions share: a follower that
+has all the leader has is caught up as of then, and one that has not was when the leader's end
+passed it.
+
+Never: the high watermark goes back within a leader epoch, or moves below `min.insync.replicas`; a
+fetch of another leader epoch, of a follower whose log diverges, of another incarnation or of an
 unknown replica moves anything; a replica that has not reached the high watermark and the start of
-this epoch is proposed for the ISR; the leader leaves its own ISR.
+this epoch is proposed for the ISR; the leader leaves its own ISR; a new leader takes a follower for
+a laggard before that had `replica.lag.time.max.ms` to be heard of.
 """
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
+from scriba.errors import ErrorCode
 from scriba.instant import Instant
+
+UNKNOWN: Final = -1
+
+UNDECIDED: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.NEW_LEADER_ELECTED,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+    }
+)
+"""Refusals after which only newer metadata can say what the ISR is: an earlier try of the same
+proposal may have been carried out. Until then the maximal ISR counts."""
+
+REFUSED: Final = frozenset(
+    {
+        ErrorCode.INELIGIBLE_REPLICA,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
+    }
+)
+"""Refusals that say for certain that nothing has changed. Any other error is tried again."""
+
+
+class Heard:
+    """When a follower last fetched anything from this broker, in monotonic milliseconds."""
+
+    __slots__ = ("ms",)
+
+    def __init__(self, ms: int = 0) -> None:
+        self.ms = ms
 
 
 @dataclass(slots=True)
 class Follower:
     """What the leader knows of one other replica."""
 
-    end_offset: int = -1
-    broker_epoch: int = -1
-    caught_up_ms: int = 0
-    """The last time (monotonic) at which it had everything the leader had."""
+    caught_up_ms: int
+    """The last time (monotonic) at which it was known to have everything the leader had."""
+    heard: Heard
+    end_offset: int = UNKNOWN
+    start_offset: int = UNKNOWN
+    """Where its log begins: what DeleteRecords waits for."""
+    broker_epoch: int = UNKNOWN
     last_fetch_ms: int = 0
-    leader_end_at_last_fetch: int = -1
+    leader_end_at_last_fetch: int = UNKNOWN
+
+
+class Cause(enum.Enum):
+    """Why a follower left the ISR."""
+
+    SILENT = "silent"
+    SLOW = "slow"
+    FENCED = "fenced"
+
+
+class Dropped(NamedTuple):
+    replica: int
+    lag: int
+    """Records it was behind the leader's end; everything if it never fetched in this epoch."""
+    behind_ms: int
+    """How long ago it was caught up."""
+    cause: Cause
+
+
+class Member(NamedTuple):
+    """A replica in a proposed ISR, as the incarnation that is meant."""
+
+    replica: int
+    broker_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
     """A wish to be sent to the controller as AlterPartition."""
 
-    isr: tuple[int, ...]
+    members: tuple[Member, ...]
     leader_epoch: int
     partition_epoch: int
+    dropped: tuple[Dropped, ...] = ()
+    joined: tuple[int, ...] = ()
+
+    @property
+    def isr(self) -> tuple[int, ...]:
+        return tuple(member.replica for member in self.members)
+
+
+class Installed(NamedTuple):
+    """What a decision of the controller changed in the committed ISR."""
+
+    left: tuple[Dropped, ...] = ()
+    joined: tuple[int, ...] = ()
+
+
+UNCHANGED: Final = Installed()
 
 
 @dataclass(slots=True)
@@ -55,18 +144,41 @@ class LeaderState:
     epoch_start_offset: int
     high_watermark: int
     own_end: int
+    started_ms: int = 0
+    """When this leadership began, monotonic: nobody lags before he could be heard."""
     lag_ms: int = 30_000
     """`replica.lag.time.max.ms`: how long a replica may be behind and still count as caught up."""
-    last_heard_ms: int = 0
+    min_insync: int = 1
+    """`min.insync.replicas` of the topic."""
+    active: Mapping[int, int] = field(default_factory=dict)
+    """The epoch of each broker that is neither fenced nor shutting down, as the metadata has it
+    now: only these may join the ISR. Shared by all partitions, and kept up to date outside."""
+    recovering: bool = False
+    """Whether an unclean election made it leader, and the controller does not know yet that it
+    serves again: the next proposal says so."""
+    now_ms: int = 0
+    """The latest time this machine was told of."""
     followers: dict[int, Follower] = field(default_factory=dict)
     pending: IsrProposal | None = None
 
     def __post_init__(self) -> None:
         assert self.node_id in self.isr, "a leader is in its own ISR"
+        self.now_ms = max(self.now_ms, self.started_ms)
+        self._know_followers()
+        self.advance()
+
+    def _know_followers(self) -> None:
+        """Takes up replicas that are new, lets go of those that are no longer any."""
+        known = self.followers
+        self.followers = {}
         for replica in self.replicas:
             if replica != self.node_id:
-                self.followers.setdefault(replica, Follower())
-        self.advance()
+                self.followers[replica] = known.get(replica) or self._stranger(replica)
+
+    def _stranger(self, replica: int) -> Follower:
+        """One outside the ISR has to show that it has caught up; one inside was, a moment ago."""
+        caught_up_ms = self.now_ms if replica in self.isr else self.now_ms - self.lag_ms - 1
+        return Follower(caught_up_ms, Heard(caught_up_ms))
 
     @property
     def maximal_isr(self) -> tuple[int, ...]:
@@ -74,94 +186,204 @@ class LeaderState:
             return self.isr
         return self.isr + tuple(r for r in self.pending.isr if r not in self.isr)
 
+    @property
+    def under_min_isr(self) -> bool:
+        return not self.in_sync(self.min_insync)
+
+    @property
+    def low_watermark(self) -> int:
+        """The smallest known start of the followers' logs, as far as their brokers are active."""
+        starts = [f.start_offset for r, f in self.followers.items() if r in self.active]
+        return min(starts, default=1 << 63)
+
+    # ---- what the logs do ----
+
     def on_append(self, end_offset: int) -> int:
         """The leader's own log reaches `end_offset`; returns the high watermark."""
-        assert end_offset >= self.own_end, "a leader does not truncate"
+        passed = self.own_end
+        assert end_offset >= passed, "a leader does not truncate"
         self.own_end = end_offset
         if not self.followers:
             # The replica set is the leader alone: what it has is what there is.
             if end_offset > self.high_watermark:
                 self.high_watermark = end_offset
             return self.high_watermark
+        if end_offset > passed:
+            for follower in self.followers.values():
+                if follower.end_offset >= passed and follower.heard.ms > follower.caught_up_ms:
+                    # It had everything up to now, as of its last fetch.
+                    follower.caught_up_ms = follower.heard.ms
         return self.advance()
 
-    def on_fetch(self, replica: int, offset: int, broker_epoch: int, now: Instant) -> int | None:
+    def on_fetch(
+        self,
+        replica: int,
+        offset: int,
+        broker_epoch: int,
+        now: Instant,
+        start_offset: int = UNKNOWN,
+        heard: Heard | None = None,
+    ) -> int | None:
         """A follower holds everything below `offset`; returns the high watermark.
 
-        None says that the replica is not one of this partition's.
+        None says that the replica is not one of this partition's. The caller has made sure that
+        the follower's log does not diverge from this one below `offset`, and calls once for each
+        fetch, not again when one that waited is answered.
         """
         follower = self.followers.get(replica)
         if follower is None:
             return None
-        self.last_heard_ms = max(self.last_heard_ms, now.mono_ms)
-        if broker_epoch != -1 and broker_epoch < follower.broker_epoch:
+        now_ms = self.now_ms = max(self.now_ms, now.mono_ms)
+        if broker_epoch < follower.broker_epoch:
             return self.high_watermark
+        if heard is not None:
+            follower.heard = heard
+        follower.heard.ms = max(follower.heard.ms, now_ms)
         if offset >= self.own_end:
-            follower.caught_up_ms = now.mono_ms
+            follower.caught_up_ms = now_ms
         elif offset >= follower.leader_end_at_last_fetch >= 0:
             # It has what the leader had when it last asked: in sync as of then, even if the
             # leader's end keeps running ahead of every fetch.
             follower.caught_up_ms = max(follower.caught_up_ms, follower.last_fetch_ms)
         follower.end_offset = offset
+        if start_offset >= 0:
+            follower.start_offset = start_offset
         follower.broker_epoch = broker_epoch
-        follower.last_fetch_ms = now.mono_ms
+        follower.last_fetch_ms = now_ms
         follower.leader_end_at_last_fetch = self.own_end
         return self.advance()
 
+    # ---- the high watermark ----
+
     def advance(self) -> int:
         """Moves the high watermark to the smallest end that counts, never back."""
+        followers = self.followers
+        if followers and self.under_min_isr:
+            return self.high_watermark
         low = self.own_end
-        members = self.maximal_isr
-        for replica, follower in self.followers.items():
-            if replica in members or self._may_join(follower):
-                low = min(low, follower.end_offset)
+        members = self.isr if self.pending is None else self.maximal_isr
+        for replica, follower in followers.items():
+            end = follower.end_offset
+            if end < low and (replica in members or self._may_join(replica, follower)):
+                low = end
         if low > self.high_watermark:
             self.high_watermark = low
         return self.high_watermark
 
-    def _may_join(self, follower: Follower) -> bool:
-        """At the watermark, past the start of this epoch, and not silent since."""
+    def _caught_up_ms(self, follower: Follower) -> int:
+        if follower.end_offset >= self.own_end:
+            return max(follower.caught_up_ms, follower.heard.ms)
+        return follower.caught_up_ms
+
+    def _may_join(self, replica: int, follower: Follower) -> bool:
+        """At the watermark, past the start of this epoch, not silent since, and still the same."""
         return (
-            follower.end_offset >= max(self.high_watermark, self.epoch_start_offset)
-            and self.last_heard_ms - follower.caught_up_ms <= self.lag_ms
+            follower.end_offset >= self.high_watermark
+            and follower.end_offset >= self.epoch_start_offset
+            and self.now_ms - self._caught_up_ms(follower) <= self.lag_ms
+            and follower.broker_epoch == self.active.get(replica)
         )
 
-    def propose(self, now: Instant, eligible: frozenset[int]) -> IsrProposal | None:
-        """The ISR this leader would rather have: laggards out, or caught-up replicas in.
+    # ---- the in-sync replicas ----
 
-        `eligible` are the brokers that are alive; a fenced one never joins.
+    def wants(self, replica: int) -> bool:
+        """Whether a follower outside the ISR should be proposed for it now."""
+        follower = self.followers.get(replica)
+        return (
+            follower is not None
+            and self.pending is None
+            and replica not in self.isr
+            and self._may_join(replica, follower)
+        )
+
+    def propose(self, now: Instant, broker_epoch: int = UNKNOWN) -> IsrProposal | None:
+        """The ISR this leader would rather have: laggards out, caught-up replicas in.
+
+        `broker_epoch` is the leader's own.
         """
-        self.last_heard_ms = max(self.last_heard_ms, now.mono_ms)
+        self.now_ms = max(self.now_ms, now.mono_ms)
         if self.pending is not None:
             return None
-        keep = [
-            r
-            for r in self.isr
-            if r == self.node_id or now.mono_ms - self.followers[r].caught_up_ms <= self.lag_ms
-        ]
-        join = [
-            r
-            for r, follower in self.followers.items()
-            if r not in self.isr and r in eligible and self._may_join(follower)
-        ]
-        wanted = tuple(keep + join)
-        if wanted == self.isr:
+        dropped = tuple(
+            self._drop(replica)
+            for replica in self.isr
+            if replica != self.node_id and self._lags(replica)
+        )
+        gone = {each.replica for each in dropped}
+        joined = tuple(
+            replica
+            for replica, follower in self.followers.items()
+            if replica not in self.isr and self._may_join(replica, follower)
+        )
+        if not dropped and not joined and not self.recovering:
             return None
-        self.pending = IsrProposal(wanted, self.leader_epoch, self.partition_epoch)
+        wanted = [replica for replica in self.isr if replica not in gone] + list(joined)
+        members = tuple(Member(r, self._epoch_of(r, broker_epoch)) for r in wanted)
+        self.pending = IsrProposal(
+            members, self.leader_epoch, self.partition_epoch, dropped, joined
+        )
         return self.pending
 
-    def installed(self, isr: tuple[int, ...], partition_epoch: int) -> int:
-        """The controller decided; an older decision than the one known is ignored."""
-        if partition_epoch > self.partition_epoch:
-            self.isr = isr
-            self.partition_epoch = partition_epoch
-            self.pending = None
-        return self.advance()
+    def _lags(self, replica: int) -> bool:
+        follower = self.followers.get(replica)
+        return follower is not None and self.now_ms - self._caught_up_ms(follower) > self.lag_ms
 
-    def refused(self) -> int:
-        """The proposal had no effect; the committed ISR stands."""
+    def _drop(self, replica: int, cause: Cause | None = None) -> Dropped:
+        follower = self.followers.get(replica)
+        if follower is None:
+            return Dropped(replica, 0, 0, Cause.FENCED)
+        if cause is None:
+            silent = self.now_ms - follower.heard.ms > self.lag_ms
+            cause = Cause.SILENT if silent else Cause.SLOW
+        lag = max(self.own_end - max(follower.end_offset, 0), 0)
+        return Dropped(replica, lag, self.now_ms - self._caught_up_ms(follower), cause)
+
+    def _epoch_of(self, replica: int, own: int) -> int:
+        return own if replica == self.node_id else self.followers[replica].broker_epoch
+
+    def installed(
+        self,
+        isr: tuple[int, ...],
+        partition_epoch: int,
+        replicas: tuple[int, ...] | None = None,
+        recovering: bool = False,
+    ) -> Installed:
+        """The controller decided; an older decision than the one known is ignored.
+
+        It may come twice, as the answer to a proposal and as metadata: only the first counts.
+        """
+        if partition_epoch <= self.partition_epoch:
+            return UNCHANGED
+        before, proposal = self.isr, self.pending
+        told = {each.replica: each for each in proposal.dropped} if proposal is not None else {}
+        left = tuple(
+            told.get(replica) or self._drop(replica, Cause.FENCED)
+            for replica in before
+            if replica not in isr
+        )
+        self.isr = isr
+        self.partition_epoch = partition_epoch
         self.pending = None
-        return self.advance()
+        self.recovering = recovering
+        if replicas is not None and replicas != self.replicas:
+            self.replicas = replicas
+            self._know_followers()
+        self.advance()
+        return Installed(left, tuple(replica for replica in isr if replica not in before))
+
+    def refused(self, code: ErrorCode) -> bool:
+        """The proposal was not carried out as it was sent; whether to send it again as it is.
+
+        Where it certainly had no effect the committed ISR stands, and the next look at the
+        followers may propose anew.
+        """
+        if code in UNDECIDED:
+            return False
+        if code in REFUSED:
+            self.pending = None
+            self.advance()
+            return False
+        return True
 
     def in_sync(self, minimum: int) -> bool:
         """Whether acks=all may be promised: counted on the committed ISR, never on hopes."""

@@ -9,8 +9,21 @@ about twice the live waiters, and an advance costs O(log n) for each waiter it w
 
 import asyncio
 from heapq import heapify, heappop, heappush
+from typing import Protocol
 
 _SWEEP_FROM = 64
+
+
+class Waiter(Protocol):
+    """Who waits: a future, or what is told in its place, in the middle of the step that moved the
+    watermark. It must not do more there than to take note."""
+
+    def done(self) -> bool:
+        """Whether it waits no longer."""
+
+    def set_result(self, result: None, /) -> None: ...
+
+    def set_exception(self, failure: BaseException, /) -> None: ...
 
 
 class Watermark:
@@ -18,7 +31,7 @@ class Watermark:
 
     def __init__(self, value: int = 0) -> None:
         self.value = value
-        self._heap: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._heap: list[tuple[int, int, Waiter]] = []
         self._turn = 0
         self._sweep_at = _SWEEP_FROM
         self._failure: BaseException | None = None
@@ -40,8 +53,8 @@ class Watermark:
         self.watch(offset, waiter)
         return waiter
 
-    def watch(self, offset: int, waiter: "asyncio.Future[None]") -> None:
-        """Completes the caller's own future at `offset`.
+    def watch(self, offset: int, waiter: Waiter) -> None:
+        """Completes the caller's own waiter at `offset`.
 
         One future may be watched for on many watermarks, as a fetch over many partitions does;
         the first to get there completes it.
@@ -61,6 +74,10 @@ class Watermark:
     def fail(self, failure: BaseException) -> None:
         """Ends every wait, now and later, that the value does not already satisfy."""
         self._failure = failure
+        self.interrupt(failure)
+
+    def interrupt(self, failure: BaseException) -> None:
+        """Ends every wait of this moment; whoever comes later waits as before."""
         heap, self._heap = self._heap, []
         for _, _, waiter in sorted(heap, key=lambda entry: entry[:2]):
             if not waiter.done():
@@ -76,6 +93,7 @@ class Watermark:
         self._sweep_at = max(_SWEEP_FROM, 2 * len(self._heap))
 
 
-def _break(waiter: "asyncio.Future[None]", failure: BaseException) -> None:
+def _break(waiter: Waiter, failure: BaseException) -> None:
     waiter.set_exception(failure)
-    waiter.exception()  # marks it as seen: a waiter that has gone must not log at collection
+    if isinstance(waiter, asyncio.Future):
+        waiter.exception()  # marks it as seen: a waiter that has gone must not log at collection

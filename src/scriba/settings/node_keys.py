@@ -394,6 +394,47 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         importance=HIGH,
         doc="Time without catching up after which a follower leaves the in-sync set.",
     )
+    replica_fetch_backoff_ms: int = setting(
+        Kind.INT,
+        default=1000,
+        at_least=0,
+        importance=Importance.MEDIUM,
+        doc="Longest pause before a follower asks again for a partition that its leader refused, "
+        "or tries again to reach its leader; pauses double up to it from 20 ms.",
+    )
+    replica_fetch_max_bytes: int = setting(
+        Kind.INT,
+        default=1_048_576,
+        at_least=0,
+        importance=Importance.MEDIUM,
+        doc="Most bytes of one partition in an answer to a follower; a larger batch comes alone.",
+    )
+    replica_fetch_min_bytes: int = setting(
+        Kind.INT,
+        default=1,
+        importance=HIGH,
+        doc="Bytes without which a leader keeps a follower waiting, up to "
+        "`replica.fetch.wait.max.ms`.",
+    )
+    replica_fetch_response_max_bytes: int = setting(
+        Kind.INT,
+        default=10_485_760,
+        at_least=0,
+        importance=Importance.MEDIUM,
+        doc="Most bytes in an answer to a follower; a larger batch comes alone.",
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        Kind.INT,
+        default=500,
+        importance=HIGH,
+        doc="Longest time a leader keeps a follower waiting that has everything.",
+    )
+    replica_socket_timeout_ms: int = setting(
+        Kind.INT,
+        default=30_000,
+        importance=HIGH,
+        doc="Time without an answer after which a follower gives the connection to its leader up.",
+    )
     replica_high_watermark_checkpoint_interval_ms: int = setting(
         Kind.LONG,
         default=5000,

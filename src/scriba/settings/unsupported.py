@@ -361,13 +361,7 @@ LATER: Final = _defaults(
             internal.metadata.max.batch.size.in.bytes=8388608
             leader.imbalance.check.interval.seconds=300
             log.dir.failure.timeout.ms=30000
-            replica.fetch.backoff.ms=1000
-            replica.fetch.max.bytes=1048576
-            replica.fetch.min.bytes=1
-            replica.fetch.response.max.bytes=10485760
-            replica.fetch.wait.max.ms=500
             replica.selector.class=
-            replica.socket.timeout.ms=30000
             unclean.leader.election.interval.ms=300000
         """,
         "client telemetry": """

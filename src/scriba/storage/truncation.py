@@ -17,6 +17,7 @@ from scriba.storage.directory.names import deleted_dir, parent_of
 from scriba.storage.directory.removal import remove_tree
 from scriba.storage.durability import Durability
 from scriba.storage.producers.snapshots import Snapshots
+from scriba.storage.producers.state import Producers
 from scriba.storage.recovery.load import producers_at
 from scriba.storage.results import FULL, Failure, storage_error
 from scriba.storage.retention import Reason, SegmentFacts, before_start, over_size
@@ -128,8 +129,29 @@ class Truncation:
 
     # ---- at the end ----
 
-    def truncate_to(self, offset: int, now: Instant) -> bool:
+    async def producers_at(self, offset: int, now: Instant) -> Producers | None:
+        """The producers as a truncation to `offset` leaves them, found off the loop.
+
+        That may take reading a good part of a segment. None where there is nothing to be read, or
+        what was to be read went away meanwhile: then the truncation finds them itself.
+        """
+        if not self._segments.first_offset <= offset < self._log.end_offset:
+            return None
+        kept = [each for each in self._segments.from_offset(0) if each.base_offset <= offset]
+        try:
+            _, end = kept[-1].seek(offset)
+            known = [each for each in self._snapshots.offsets if each <= end]
+            snapshots = Snapshots(self._disk, self._snapshots.directory, known)
+            return await self._offload.run(
+                producers_at, self._disk, kept, snapshots, end, now.wall_ms
+            )
+        except OSError:
+            return None
+
+    def truncate_to(self, offset: int, now: Instant, producers: Producers | None = None) -> bool:
         """Removes everything from `offset` on; False if there was nothing. Waits for the device.
+
+        `producers` are those of `producers_at`, if the log has not changed since.
 
         Only whole batches go or stay: a batch that `offset` lies in goes. The recovery point on
         disk must be below the new end before, and `sync` must come between this and the next
@@ -147,7 +169,7 @@ class Truncation:
             segment = self._segments.active
             position, end = segment.seek(offset)
             segment.truncate(position, end)
-            self._end_at(end, now)
+            self._end_at(end, now, producers)
         except OSError as error:
             raise self._log.fail(f"cannot be truncated: {error}", device=True) from error
         return True
@@ -163,7 +185,7 @@ class Truncation:
         except OSError as error:
             raise self._log.fail(f"cannot be truncated: {error}", device=True) from error
 
-    def _end_at(self, end_offset: int, now: Instant) -> None:
+    def _end_at(self, end_offset: int, now: Instant, producers: Producers | None = None) -> None:
         log = self._log
         self._writer.torn = False
         log.end_offset = end_offset
@@ -171,7 +193,7 @@ class Truncation:
         self._durability.truncated(end_offset)
         log.epochs.truncate_end(end_offset)
         self._snapshots.delete_above(end_offset)
-        log.producers = producers_at(
+        log.producers = producers or producers_at(
             self._disk, self._segments.from_offset(0), self._snapshots, end_offset, now.wall_ms
         )
 

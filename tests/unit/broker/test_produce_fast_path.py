@@ -12,7 +12,7 @@ from scriba.events import EventKind
 from scriba.native import implementation
 from scriba.records.batch import Record, encode_batch
 from scriba.records.compression import Codec
-from scriba.replication.leader import Follower
+from scriba.replication.leader import Follower, Heard
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.frame import encode_request
@@ -506,7 +506,7 @@ class _Held:
         leader = partition.leader
         self._before = leader.replicas, leader.isr
         leader.replicas = leader.isr = (*leader.replicas, 99)
-        leader.followers[99] = Follower(end_offset=partition.high_watermark.value)
+        leader.followers[99] = Follower(0, Heard(), end_offset=partition.high_watermark.value)
 
     def let_go(self) -> None:
         leader = self._partition.leader

@@ -1,21 +1,25 @@
 """The leader's side of a partition: the high watermark and the in-sync replicas."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scriba.errors import ErrorCode
 from scriba.instant import Instant
-from scriba.replication.leader import IsrProposal, LeaderState
+from scriba.replication.leader import Cause, Heard, LeaderState, Member
 
 LAG_MS = 30_000
-EVERYONE = frozenset({1, 2, 3})
+OWN_EPOCH = 100
 
 
 def at(ms: int) -> Instant:
     return Instant(ms, 1_700_000_000_000 + ms)
 
 
-def leading(isr: tuple[int, ...] = (1, 2, 3), end: int = 10, hw: int = 10) -> LeaderState:
-    state = LeaderState(
+def new_leader(
+    isr: tuple[int, ...] = (1, 2, 3), end: int = 10, hw: int = 10, min_insync: int = 1
+) -> LeaderState:
+    return LeaderState(
         node_id=1,
         replicas=(1, 2, 3),
         isr=isr,
@@ -25,7 +29,15 @@ def leading(isr: tuple[int, ...] = (1, 2, 3), end: int = 10, hw: int = 10) -> Le
         high_watermark=hw,
         own_end=end,
         lag_ms=LAG_MS,
+        min_insync=min_insync,
+        active={1: OWN_EPOCH, 2: 1, 3: 1},
     )
+
+
+def leading(
+    isr: tuple[int, ...] = (1, 2, 3), end: int = 10, hw: int = 10, min_insync: int = 1
+) -> LeaderState:
+    state = new_leader(isr, end, hw, min_insync)
     for replica in isr:
         if replica != 1:
             state.on_fetch(replica, end, 1, at(0))
@@ -36,6 +48,31 @@ def test_a_leader_alone_commits_what_it_appends() -> None:
     alone = LeaderState(1, (1,), (1,), 0, 0, 0, 0, 0)
     assert alone.on_append(3) == 3
     assert alone.high_watermark == 3
+
+
+def test_the_worked_example_of_the_docs() -> None:
+    """Ends 10, 9 and 8: 8 is the high watermark; without the third it is 9; then it returns."""
+    state = leading(end=8, hw=8)
+    state.on_append(9)
+    state.on_fetch(2, 9, 1, at(LAG_MS))
+    state.on_append(10)
+    assert state.on_fetch(3, 8, 1, at(LAG_MS)) == 8  # offsets 0 to 7 may be read
+
+    shrink = state.propose(at(LAG_MS + 200), OWN_EPOCH)
+    assert shrink is not None
+    assert shrink.isr == (1, 2)
+    assert state.high_watermark == 8, "until the controller has agreed, the third counts"
+    state.installed((1, 2), 8)
+    assert state.high_watermark == 9
+
+    state.on_fetch(3, 8, 1, at(LAG_MS + 300))
+    assert not state.wants(3), "it is below the high watermark"
+    state.on_fetch(3, 10, 1, at(LAG_MS + 400))
+    expand = state.propose(at(LAG_MS + 400), OWN_EPOCH)
+    assert expand is not None
+    assert expand.isr == (1, 2, 3)
+    state.installed((1, 2, 3), 9)
+    assert state.on_fetch(2, 10, 1, at(LAG_MS + 500)) == 10
 
 
 def test_the_high_watermark_is_the_smallest_end_in_the_isr() -> None:
@@ -67,24 +104,62 @@ def test_an_older_incarnation_of_a_follower_moves_nothing() -> None:
     assert state.followers[2].end_offset == 12
 
 
+def test_a_new_leader_gives_its_followers_time_before_it_takes_them_for_laggards() -> None:
+    state = LeaderState(
+        1, (1, 2, 3), (1, 2, 3), 5, 7, 10, 10, 10, started_ms=500_000, lag_ms=LAG_MS
+    )
+    assert state.propose(at(500_001)) is None
+    assert state.propose(at(500_000 + LAG_MS)) is None
+    silent = state.propose(at(500_001 + LAG_MS))
+    assert silent is not None
+    assert [each.cause for each in silent.dropped] == [Cause.SILENT, Cause.SILENT]
+
+
+def test_a_new_leader_does_not_let_a_replica_outside_the_isr_hold_the_watermark() -> None:
+    state = new_leader(isr=(1, 2))
+    state.on_append(20)
+    assert state.on_fetch(2, 20, 1, at(1)) == 20
+
+
 def test_a_follower_that_lags_is_dropped_then_rejoins_at_the_high_watermark() -> None:
     state = leading()
     state.on_append(20)
     state.on_fetch(2, 20, 1, at(LAG_MS))
-    proposal = state.propose(at(LAG_MS + 1), EVERYONE)
-    assert proposal == IsrProposal((1, 2), 5, 7)
+    proposal = state.propose(at(LAG_MS + 1), OWN_EPOCH)
+    assert proposal is not None
+    assert proposal.members == (Member(1, OWN_EPOCH), Member(2, 1))
+    assert (proposal.leader_epoch, proposal.partition_epoch) == (5, 7)
     # Until the controller has agreed, the laggard still counts.
     assert state.high_watermark == 10
-    assert state.installed((1, 2), 8) == 20
+    state.installed((1, 2), 8)
+    assert state.high_watermark == 20
 
-    assert state.propose(at(LAG_MS + 2), EVERYONE) is None
+    assert state.propose(at(LAG_MS + 2), OWN_EPOCH) is None
     state.on_fetch(3, 20, 1, at(LAG_MS + 3))
-    rejoin = state.propose(at(LAG_MS + 4), EVERYONE)
-    assert rejoin == IsrProposal((1, 2, 3), 5, 8)
+    rejoin = state.propose(at(LAG_MS + 4), OWN_EPOCH)
+    assert rejoin is not None
+    assert (rejoin.isr, rejoin.partition_epoch) == ((1, 2, 3), 8)
     # A replica about to join counts already, or it could miss what is committed meanwhile.
     state.on_append(30)
     state.on_fetch(2, 30, 1, at(LAG_MS + 5))
     assert state.high_watermark == 20
+
+
+def test_a_caught_up_replica_counts_before_it_is_proposed() -> None:
+    state = leading(isr=(1, 2))
+    state.on_fetch(3, 10, 1, at(1))
+    state.on_append(20)
+    assert state.on_fetch(2, 20, 1, at(2)) == 10
+
+
+def test_a_fenced_replica_that_had_caught_up_holds_nothing_back() -> None:
+    active = {1: OWN_EPOCH, 2: 1, 3: 1}
+    state = leading(isr=(1, 2))
+    state.active = active
+    state.on_fetch(3, 10, 1, at(1))
+    state.on_append(20)
+    del active[3]
+    assert state.on_fetch(2, 20, 1, at(2)) == 20
 
 
 def test_a_follower_that_keeps_pace_with_a_running_leader_stays() -> None:
@@ -94,23 +169,83 @@ def test_a_follower_that_keeps_pace_with_a_running_leader_stays() -> None:
         state.on_append(state.own_end + 100)
         state.on_fetch(2, behind, 1, at(step * 1000))
         state.on_fetch(3, behind, 1, at(step * 1000))
-    assert state.propose(at(40_000), EVERYONE) is None
+    assert state.propose(at(40_000)) is None
+
+
+def test_a_follower_with_nothing_to_fetch_is_caught_up_as_long_as_it_is_heard_of() -> None:
+    """A session names only partitions whose offset moved: the others are heard of all the same."""
+    state = new_leader(isr=(1, 2))
+    heard = Heard()
+    state.on_fetch(2, 10, 1, at(0), heard=heard)
+    heard.ms = 10 * LAG_MS
+    assert state.propose(at(10 * LAG_MS + 1)) is None
+    # What comes then is not held against it before it had time to fetch it.
+    state.on_append(20)
+    assert state.propose(at(11 * LAG_MS)) is None
+    heard.ms = 11 * LAG_MS
+    slow = state.propose(at(11 * LAG_MS + 1))
+    assert slow is not None
+    (dropped,) = slow.dropped
+    assert (dropped.replica, dropped.lag, dropped.cause) == (2, 10, Cause.SLOW)
 
 
 def test_a_fenced_broker_never_joins() -> None:
     state = leading(isr=(1, 2))
+    state.active = {1: OWN_EPOCH, 2: 1}
     state.on_fetch(3, 10, 1, at(1))
-    assert state.propose(at(2), frozenset({1, 2})) is None
+    assert state.propose(at(2)) is None
+
+
+def test_a_replica_joins_only_as_the_incarnation_that_caught_up() -> None:
+    state = leading(isr=(1, 2))
+    state.on_fetch(3, 10, 1, at(1))
+    state.active = {1: OWN_EPOCH, 2: 1, 3: 2}  # it has restarted since, and may have lost its tail
+    assert not state.wants(3)
+    assert state.propose(at(2)) is None
+    state.on_fetch(3, 10, 2, at(3))
+    proposal = state.propose(at(3))
+    assert proposal is not None
+    assert proposal.members[-1] == Member(3, 2)
+
+
+def test_a_replica_joins_only_past_the_start_of_the_epoch() -> None:
+    """The high watermark of a new leader may be behind what its predecessor committed."""
+    state = new_leader(isr=(1, 2), end=10, hw=4)
+    state.on_fetch(3, 7, 1, at(1))
+    assert not state.wants(3)
+    state.on_fetch(3, 10, 1, at(2))
+    assert state.wants(3)
 
 
 def test_one_proposal_at_a_time_and_a_refused_one_leaves_the_isr() -> None:
     state = leading(isr=(1, 2))
     state.on_fetch(3, 10, 1, at(1))
-    assert state.propose(at(2), EVERYONE) is not None
-    assert state.propose(at(3), EVERYONE) is None
-    state.refused()
+    assert state.propose(at(2)) is not None
+    assert state.propose(at(3)) is None
+    assert not state.refused(ErrorCode.INELIGIBLE_REPLICA)
     assert state.isr == (1, 2)
-    assert state.propose(at(4), EVERYONE) is not None
+    assert state.propose(at(4)) is not None
+
+
+@pytest.mark.parametrize("code", [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH])
+def test_an_undecided_proposal_counts_until_the_metadata_tells(code: ErrorCode) -> None:
+    """An earlier try may have been carried out: the replica may be in the ISR already."""
+    state = leading(isr=(1, 2))
+    state.on_fetch(3, 10, 1, at(1))
+    state.propose(at(2))
+    assert not state.refused(code)
+    state.on_append(20)
+    assert state.on_fetch(2, 20, 1, at(LAG_MS * 5)) == 10
+    state.installed((1, 2), 9)
+    assert state.high_watermark == 20
+
+
+def test_a_proposal_that_got_no_answer_is_sent_again_as_it_is() -> None:
+    state = leading(isr=(1, 2))
+    state.on_fetch(3, 10, 1, at(1))
+    proposal = state.propose(at(2))
+    assert state.refused(ErrorCode.NOT_CONTROLLER)
+    assert state.pending is proposal
 
 
 def test_an_older_decision_of_the_controller_is_ignored() -> None:
@@ -120,49 +255,112 @@ def test_an_older_decision_of_the_controller_is_ignored() -> None:
     assert state.isr == (1, 2)
 
 
+def test_replicas_added_in_the_same_epoch_are_no_strangers() -> None:
+    state = leading()
+    state.installed((1, 2, 3), 8, replicas=(1, 2, 3, 4))
+    state.on_append(20)
+    assert state.on_fetch(4, 10, 1, at(1)) is not None
+    # And one that was taken away holds nothing back.
+    state.installed((1, 2), 9, replicas=(1, 2, 4))
+    assert state.on_fetch(3, 20, 1, at(2)) is None
+    assert state.on_fetch(2, 20, 1, at(3)) == 20
+
+
+def test_a_replica_that_the_controller_removed_is_told_as_fenced() -> None:
+    state = leading()
+    changed = state.installed((1, 2), 8)
+    assert [(each.replica, each.cause) for each in changed.left] == [(3, Cause.FENCED)]
+    assert state.installed((1, 2, 3), 9).joined == (3,)
+
+
 def test_min_insync_replicas_is_capped_by_the_replica_count() -> None:
     alone = LeaderState(1, (1,), (1,), 0, 0, 0, 0, 0)
     assert alone.in_sync(2)
     assert not leading(isr=(1,)).in_sync(2)
 
 
+def test_the_high_watermark_stands_still_below_min_insync_replicas() -> None:
+    state = leading(isr=(1,), min_insync=2)
+    assert state.on_append(20) == 10
+    assert state.on_fetch(2, 20, 1, at(1)) == 10, "caught up, but not in the ISR yet"
+    state.propose(at(2))
+    assert state.high_watermark == 10
+    state.installed((1, 2), 8)
+    assert state.high_watermark == 20
+
+
+def test_the_low_watermark_is_the_smallest_start_of_active_followers() -> None:
+    state = leading()
+    state.on_fetch(2, 10, 1, at(1), start_offset=4)
+    assert state.low_watermark == -1
+    state.on_fetch(3, 10, 1, at(1), start_offset=6)
+    assert state.low_watermark == 4
+    state.active = {1: OWN_EPOCH, 3: 1}
+    assert state.low_watermark == 6
+
+
 @given(
+    st.integers(1, 3),
     st.lists(
         st.one_of(
             st.tuples(st.just("append"), st.integers(1, 50)),
             st.tuples(st.just("fetch2"), st.integers(0, 50)),
             st.tuples(st.just("fetch3"), st.integers(0, 50)),
+            st.tuples(st.just("heard"), st.integers(0, 60_000)),
+            st.tuples(st.just("restart"), st.integers(2, 3)),
+            st.tuples(st.just("fence"), st.integers(2, 3)),
             st.tuples(st.just("propose"), st.integers(0, 60_000)),
-            st.tuples(st.just("install"), st.booleans()),
+            st.tuples(st.just("install"), st.integers(0, 3)),
         )
-    )
+    ),
 )
 def test_the_watermark_never_goes_back_and_never_passes_an_isr_member(
-    steps: list[tuple[str, int]],
+    min_insync: int, steps: list[tuple[str, int]]
 ) -> None:
-    state = leading()
+    state = leading(min_insync=min_insync)
+    active = {1: OWN_EPOCH, 2: 1, 3: 1}
+    state.active = active
+    epochs = {2: 1, 3: 1}
+    heard = {2: Heard(), 3: Heard()}
     now = 0
     seen = state.high_watermark
     for kind, n in steps:
         now += 100
+        committed = state.isr
         if kind == "append":
             state.on_append(state.own_end + n)
         elif kind in ("fetch2", "fetch3"):
             replica = int(kind[-1])
             known = max(state.followers[replica].end_offset, 0)
-            state.on_fetch(replica, min(known + n, state.own_end), 1, at(now))
+            offset = min(known + n, state.own_end)
+            active[replica] = epochs[replica]
+            state.on_fetch(replica, offset, epochs[replica], at(now), heard=heard[replica])
+        elif kind == "heard":
+            now += n
+            heard[2].ms = heard[3].ms = now
+        elif kind == "restart":
+            epochs[n] += 1
+            active[n] = epochs[n]
+        elif kind == "fence":
+            active.pop(n, None)
         elif kind == "propose":
             now += n
-            state.propose(at(now), EVERYONE)
+            state.propose(at(now), OWN_EPOCH)
         elif state.pending is not None:
-            if n:
-                state.installed(state.pending.isr, state.partition_epoch + 1)
+            proposed = state.pending
+            if n == 0:
+                state.refused(ErrorCode.INELIGIBLE_REPLICA)
+            elif n == 1:
+                state.refused(ErrorCode.REQUEST_TIMED_OUT)
             else:
-                state.refused()
+                state.installed(proposed.isr, state.partition_epoch + 1)
         assert state.high_watermark >= seen
+        if state.high_watermark > seen:
+            least = min(min_insync, 3)
+            assert len(state.isr) >= least or len(committed) >= least
         seen = state.high_watermark
         assert seen <= state.own_end
         assert 1 in state.isr
-        for replica in state.isr:
+        for replica in state.maximal_isr:
             if replica != 1:
                 assert state.followers[replica].end_offset >= seen

@@ -29,7 +29,7 @@ from scriba.broker.fastpath.produce import ProduceFastPaths
 from scriba.broker.handlers.ports import Broker
 from scriba.broker.net.answers import CloseConnection, KeptFrame, LargeAnswer, Parked, Parts, Unsent
 from scriba.broker.net.api_entry import ApiEntry, refusal
-from scriba.broker.net.connection import Connection
+from scriba.broker.net.connection import Connection, Promise
 from scriba.broker.net.large_requests import (
     QUESTIONS,
     TOLD_AT_ONCE,
@@ -38,7 +38,7 @@ from scriba.broker.net.large_requests import (
     merge,
     parts,
 )
-from scriba.broker.request import Context, Deferred
+from scriba.broker.request import Context, Deferred, Later
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.events import EventKind
 from scriba.runtime.loop.pace import BETWEEN_LOOKS, Pace, in_slices, next_turn
@@ -154,6 +154,8 @@ class Dispatch:
             connection.leave_frame()
         elif api.revoke is not None:
             api.revoke(request)
+        if isinstance(answer, Later):
+            return _Promised(self, api, ctx, answer, header.correlation_id)
         if type(answer) is Deferred:
             work = self._finish(api, ctx, request, answer, header.correlation_id)
             return Parked(work, answer.pipelined)
@@ -360,6 +362,22 @@ class Dispatch:
             return None
         return await _settled(self._encode(api, ctx, result, correlation_id))
 
+    def complete(
+        self,
+        promise: Promise,
+        api: ApiEntry,
+        ctx: Context,
+        response: Message,
+        correlation_id: int,
+    ) -> None:
+        """A promised response is there."""
+        try:
+            answer = self._encode(api, ctx, response, correlation_id)
+        except CloseConnection:
+            promise.connection.close("failed")
+        else:
+            promise.connection.keep(promise, answer)
+
     def _failed(
         self, api: ApiEntry, ctx: Context, request: Message, error: BaseException
     ) -> Message | None:
@@ -385,6 +403,36 @@ class Dispatch:
         out = _head(api, 0, correlation_id)
         answer.encode_into(out, 0)
         return api.finish(self._node, out, [])
+
+
+class _Promised(Promise):
+    """A response that its handler completes without a task."""
+
+    __slots__ = ("_api", "_correlation_id", "_ctx", "_dispatch", "_later")
+
+    def __init__(
+        self,
+        dispatch: Dispatch,
+        api: ApiEntry,
+        ctx: Context,
+        later: Later[Any],
+        correlation_id: int,
+    ) -> None:
+        super().__init__(later.pipelined)
+        self._dispatch = dispatch
+        self._api = api
+        self._ctx = ctx
+        self._later = later
+        self._correlation_id = correlation_id
+
+    def begin(self) -> None:
+        self._later.begin(self._complete)
+
+    def abandon(self) -> None:
+        self._later.abandon()
+
+    def _complete(self, response: Message) -> None:
+        self._dispatch.complete(self, self._api, self._ctx, response, self._correlation_id)
 
 
 async def _settled(answer: Parts | Parked | None) -> Parts | None:

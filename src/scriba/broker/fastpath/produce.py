@@ -25,8 +25,9 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from scriba.broker.handlers.records import produce
+from scriba.broker.handlers.records.acks import AckWaits, Wait
 from scriba.broker.net.answers import Parked, Parts
-from scriba.broker.net.connection import Connection
+from scriba.broker.net.connection import Connection, Promise
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.native import implementation
@@ -327,7 +328,7 @@ class ProduceFastPath:
         """Tells what became of each batch, once that is known of all."""
         correlation_id, acks, timeout_ms = found[:3]
         response = ProduceResponse()
-        waits: list[produce.Wait] = []
+        waits: list[Wait] = []
         for (target, _, header), outcome in zip(_batches(found), outcomes, strict=True):
             partition = target.partition
             if isinstance(outcome, KafkaError):
@@ -337,28 +338,19 @@ class ProduceFastPath:
                 answer = produce.appended(partition.index, header, outcome)
                 end_offset = outcome.last_offset + 1
                 if acks < 0 and partition.high_watermark.value < end_offset:
-                    waits.append(produce.Wait(answer, partition.high_watermark, end_offset))
+                    waits.append(Wait(answer, partition.acknowledged, end_offset))
             _told(response, target.topic).append(answer)
         if not acks:
             produce.close_on_failure(response)
             return ()
         if waits:
-            return Parked(self._told_later(response, correlation_id, timeout_ms, waits), True)
-        return (self._encoded(response, correlation_id),)
-
-    async def _told_later(
-        self,
-        response: ProduceResponse,
-        correlation_id: int,
-        timeout_ms: int,
-        waits: list[produce.Wait],
-    ) -> Parts:
-        await produce.watermarks(timeout_ms, waits)
-        return (self._encoded(response, correlation_id),)
+            later = AckWaits(self._node.ack_deadlines, timeout_ms, response, waits)
+            return _Later(self, later, correlation_id)
+        return (self.encoded(response, correlation_id),)
 
     # ---- answers ----
 
-    def _encoded(self, response: ProduceResponse, correlation_id: int) -> bytearray:
+    def encoded(self, response: ProduceResponse, correlation_id: int) -> bytearray:
         out = bytearray(self._head)
         response.encode_into(out, self._version)
         _HEAD.pack_into(out, 0, len(out) - 4, correlation_id)
@@ -385,7 +377,7 @@ class ProduceFastPath:
         topic = TopicProduceResponse(
             name=partition.topic, topic_id=partition.topic_id, partition_responses=[told]
         )
-        return answer_packer(bytes(self._encoded(ProduceResponse(responses=[topic]), 0)), _MARKS)
+        return answer_packer(bytes(self.encoded(ProduceResponse(responses=[topic]), 0)), _MARKS)
 
     def _around(self, topic: Topic, count: int) -> tuple[int, bytes, bytes]:
         gaps = self._template([topic] * count)
@@ -401,7 +393,28 @@ class ProduceFastPath:
         for topic in topics:
             _told(response, topic).append(mark)
         element = self._pack(mark.index, mark.base_offset, mark.log_start_offset)
-        return bytes(self._encoded(response, 0)[_HEAD.size :]).split(element)
+        return bytes(self.encoded(response, 0)[_HEAD.size :]).split(element)
+
+
+class _Later(Promise):
+    """An answer that waits for replicas."""
+
+    __slots__ = ("_correlation_id", "_path", "_waits")
+
+    def __init__(self, path: ProduceFastPath, waits: AckWaits, correlation_id: int) -> None:
+        super().__init__(pipelined=True)
+        self._path = path
+        self._waits = waits
+        self._correlation_id = correlation_id
+
+    def begin(self) -> None:
+        self._waits.begin(self._complete)
+
+    def abandon(self) -> None:
+        self._waits.abandon()
+
+    def _complete(self, response: ProduceResponse) -> None:
+        self.connection.keep(self, (self._path.encoded(response, self._correlation_id),))
 
 
 def _batches(found: Found) -> list[Batch]:

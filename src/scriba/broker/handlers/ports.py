@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 
     from scriba.broker.coordinators.runtime import CoordinatorRuntime
+    from scriba.broker.handlers.records.acks import AckDeadlines
     from scriba.broker.net.api_entry import ApiEntry
     from scriba.broker.partitions.fetch_sessions import FetchSessions
+    from scriba.broker.partitions.follower_sessions import FollowerSessions
+    from scriba.broker.partitions.isr_updates import IsrUpdates
     from scriba.broker.partitions.partition import Partition
     from scriba.broker.partitions.replicas import Replicas
     from scriba.broker.request import Context, Origin
@@ -198,16 +201,28 @@ class Producing(
     """Batches are judged, verified and appended."""
 
     @property
+    def ack_deadlines(self) -> AckDeadlines: ...
+
+    @property
     def replicas(self) -> InspectedPartitions: ...
 
 
-class Fetching(
-    Authorization, Configuration, Counting, MetadataView, PartitionAccess, Timekeeping, Protocol
-):
-    """Batches are read, within a session of fetches or without one."""
+class FollowedPartitions(PartitionLookup, Protocol):
+    @property
+    def follower_sessions(self) -> FollowerSessions: ...
+
+    @property
+    def isr_updates(self) -> IsrUpdates: ...
+
+
+class Fetching(Authorization, Configuration, Counting, MetadataView, Timekeeping, Protocol):
+    """Batches are read, within a session of fetches or without one; followers are kept book of."""
 
     @property
     def fetch_sessions(self) -> FetchSessions: ...
+
+    @property
+    def replicas(self) -> FollowedPartitions: ...
 
 
 class TrimmedPartitions(PartitionLookup, Protocol):
@@ -288,6 +303,9 @@ class Broker(
 
     mypy holds each handler of the table of APIs against it, and `Node` where it makes its dispatch.
     """
+
+    @property
+    def ack_deadlines(self) -> AckDeadlines: ...
 
     @property
     def deaths(self) -> Heartbeats: ...

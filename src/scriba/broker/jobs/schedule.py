@@ -167,6 +167,10 @@ async def controller_pass(node: JobHost, now: Instant) -> None:
     node.deaths.look()
 
 
+async def isr_pass(node: JobHost, now: Instant) -> None:
+    await node.replicas.isr_updates.look_at_all(node.replicas, now)
+
+
 async def removal_pass(node: JobHost, now: Instant) -> None:
     await node.replicas.remove_deleted(now.mono_ms)
     node.replicas.open_waiting()
@@ -214,6 +218,7 @@ JOBS: Final = (
     ),
     Job("cleaner", cleaning_pass, lambda n: n.settings.log_cleaner_backoff_ms),
     Job("controller", controller_pass, lambda n: CONTROLLER_TICK_MS),
+    Job("in-sync sets", isr_pass, lambda n: n.settings.replica_lag_time_max_ms // 2),
     Job("removal", removal_pass, lambda n: REMOVAL_CHECK_MS),
     Job("events", events_pass, lambda n: EVENTS_CHECK_MS),
     Job("idle connections", idle_connections_pass, lambda n: CONNECTION_CHECK_MS),

@@ -64,12 +64,21 @@ class Scrape:
         self.counters: Counters = node.counters
         self.network: NetworkCounters = node.server.counters
         self.partitions = self.leaders = self.under_replicated = 0
+        self.under_min_isr = self.at_min_isr = 0
+        self.follower_lag: dict[str, int] = {}
+        """Of each follower of partitions led from here, the records it is behind, by its id."""
         for partition in node.replicas:
             self.partitions += 1
             leader = partition.leader
             if leader is not None:
                 self.leaders += 1
                 self.under_replicated += len(leader.isr) < len(leader.replicas)
+                self.under_min_isr += leader.under_min_isr
+                self.at_min_isr += len(leader.isr) == leader.min_insync
+                for replica, follower in leader.followers.items():
+                    lag = max(leader.own_end - max(follower.end_offset, 0), 0)
+                    id_ = str(replica)
+                    self.follower_lag[id_] = max(self.follower_lag.get(id_, 0), lag)
 
     def apis(self, number: Callable[[ApiEntry], int]) -> dict[str, int]:
         """A number of each API that was ever asked for, over all listeners."""
@@ -298,6 +307,75 @@ def _replicas() -> Iterator[Metric]:
     )
 
 
+def _replication() -> Iterator[Metric]:
+    yield Metric(
+        counter(f"{_REPLICAS}isrshrinks_total", "Replicas that left an in-sync set."),
+        lambda s: s.counters.isr_shrinks,
+    )
+    yield Metric(
+        counter(f"{_REPLICAS}isrexpands_total", "Replicas that joined an in-sync set."),
+        lambda s: s.counters.isr_expands,
+    )
+    yield Metric(
+        counter(
+            f"{_REPLICAS}failedisrupdates_total",
+            "Changes of in-sync sets that the controller refused, or did not answer.",
+        ),
+        lambda s: s.counters.failed_isr_updates,
+    )
+    yield Metric(
+        gauge(
+            f"{_REPLICAS}underminisrpartitioncount",
+            "Partitions led from here with fewer replicas in sync than min.insync.replicas.",
+        ),
+        lambda s: s.under_min_isr,
+    )
+    yield Metric(
+        gauge(
+            f"{_REPLICAS}atminisrpartitioncount",
+            "Partitions led from here with exactly min.insync.replicas replicas in sync.",
+        ),
+        lambda s: s.at_min_isr,
+    )
+    yield Metric(
+        gauge(
+            "scriba_follower_lag_records",
+            "Records by which a follower is behind in the worst of the partitions led from here.",
+            "follower",
+        ),
+        lambda s: s.follower_lag,
+    )
+    yield Metric(
+        gauge(
+            "kafka_server_replicafetchermanager_maxlag",
+            "Records by which the worst replica here is behind what is committed.",
+        ),
+        lambda s: s.node.replicas.fetchers.max_lag,
+    )
+    yield Metric(
+        gauge(
+            "kafka_server_replicafetchermanager_failedpartitionscount",
+            "Replicas here that cannot follow their leader.",
+        ),
+        lambda s: s.node.replicas.fetchers.failed,
+    )
+    yield Metric(
+        counter(f"{_TOPICS}replicationbytesin_total", "Bytes of record batches from leaders."),
+        lambda s: s.counters.replication_bytes_in,
+    )
+    yield Metric(
+        counter(f"{_TOPICS}replicationbytesout_total", "Bytes of record batches to followers."),
+        lambda s: s.counters.replication_bytes_out,
+    )
+    yield Metric(
+        counter(
+            "scriba_committed_records_lost_total",
+            "Committed records that replicas here took away after an unclean election.",
+        ),
+        lambda s: s.counters.records_lost,
+    )
+
+
 def _cleaner() -> Iterator[Metric]:
     yield Metric(
         gauge(f"{_MANAGER}max_dirty_percent", "Of the dirtiest log that was due at the last look."),
@@ -404,6 +482,7 @@ SECTIONS: Final[dict[str, tuple[Metric, ...]]] = {
     "Connections": (*_network(),),
     "The node": (*_node(),),
     "Partitions and storage": (*_replicas(),),
+    "Replication": (*_replication(),),
     "Compaction": (*_cleaner(),),
     "Coordinators": (*_coordinators(),),
 }

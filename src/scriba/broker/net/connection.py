@@ -148,8 +148,8 @@ class Promise(Parked, ABC):
     connection: Connection
     slot: Slot
 
-    def __init__(self) -> None:
-        self.pipelined = False
+    def __init__(self, pipelined: bool = False) -> None:
+        self.pipelined = pipelined
 
     @abstractmethod
     def begin(self) -> None:
@@ -174,7 +174,7 @@ class Connection:
         "_loading",
         "_out",
         "_paused",
-        "_promise",
+        "_promises",
         "_scheduled",
         "_seen_bytes",
         "_server",
@@ -238,7 +238,7 @@ class Connection:
         """Whether a request that is not pipelined waits for its answer."""
         self._closing: CloseReason | None = None
         """Why it is closed, once the answers to earlier requests have left."""
-        self._promise: Promise | None = None
+        self._promises: set[Promise] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._out: deque[Part] = deque()
         self._unsent = 0
@@ -485,7 +485,7 @@ class Connection:
             self._waiting = True
         self._update_pause()
         if isinstance(parked, Promise):
-            self._promise = parked
+            self._promises.add(parked)
             parked.connection, parked.slot = self, slot
             parked.begin()
         else:
@@ -512,7 +512,7 @@ class Connection:
 
     def keep(self, promise: Promise, answer: Parts | Parked | None) -> None:
         """Takes what a promise came to; the answer may be one more that is not there yet."""
-        self._promise = None
+        self._promises.discard(promise)
         if isinstance(answer, Parked):
             self._spawn(self._finish(promise.slot, answer))
             return
@@ -722,9 +722,9 @@ class Connection:
         for task in tuple(self._tasks):
             if task is not asyncio.current_task():
                 cancel_begun(task)
-        if self._promise is not None:
-            self._promise.abandon()
-            self._promise = None
+        for promise in self._promises:
+            promise.abandon()
+        self._promises.clear()
         self._out.clear()
         self._slots.clear()
         self._backlog = bytearray()

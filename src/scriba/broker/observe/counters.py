@@ -69,6 +69,13 @@ class Counters:
     compaction_bytes_written: int = 0
     refused_writes: int = 0
     """Writes that a device did not take, most likely for lack of room."""
+    isr_shrinks: int = 0
+    isr_expands: int = 0
+    failed_isr_updates: int = 0
+    replication_bytes_in: int = 0
+    replication_bytes_out: int = 0
+    records_lost: int = 0
+    """Committed records that replicas here took away, as their new leader did not have them."""
     fastpath_produces: int = 0
     fastpath_fetches: int = 0
     fastpath_commits: int = 0

@@ -1,8 +1,15 @@
-"""One partition that this broker hosts: its log, its leadership, and how far it may be read.
+"""One partition that this broker hosts: its log, its role, and how far it may be read.
 
-Calls go down into the log and the replication machine; only values come back, and the two
-watermarks wake whoever waits. `append` is one synchronous step: nothing can come between the
-check of the leader epoch and the bytes in the log.
+Calls go down into the log and the replication machines; only values come back, and the watermarks
+wake whoever waits. `append` is one synchronous step: nothing can come between the check of the
+leader epoch and the bytes in the log.
+
+Its role changes as often as the controller says: it leads (`leader`), follows (`follower`), or
+waits for a leader (neither). Whoever waits for a watermark waits for this leadership: when it ends,
+the wait ends with NOT_LEADER_OR_FOLLOWER, and the next role has watermarks of its own. The epochs
+only rise, so that a change that comes late changes nothing.
+
+Followers that fetch from this partition are told of its news through `feeds`.
 
 With `flush.messages=1` what counts is what the device has: the leader's own end, as it enters the
 high watermark, is then the flushed end, and each append asks for a flush that all appends waiting
@@ -12,12 +19,14 @@ at that moment share.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.records.batch import BatchHeader
-from scriba.replication.leader import LeaderState
+from scriba.replication.follower import EpochEnd, FollowerState
+from scriba.replication.leader import UNCHANGED, Heard, Installed, LeaderState
 from scriba.runtime.watermark import Watermark
 from scriba.settings import TopicSettings
 
@@ -25,18 +34,44 @@ if TYPE_CHECKING:
     from scriba.controller.image import PartitionImage
     from scriba.storage.log import Appended, Log
 
+RECOVERING = 1
+
+
+class Leading(NamedTuple):
+    """What a leader has to know besides the metadata of its partition."""
+
+    node_id: int
+    lag_ms: int
+    active: Mapping[int, int]
+    """Epochs of the brokers that may join an ISR, as they are at each moment."""
+
+
+class Feed(Protocol):
+    """A follower's fetch session, as far as it is about this partition."""
+
+    def news(self, wake: bool) -> None:
+        """There is something to tell; `wake` if a fetch that waits should tell it now."""
+
+
+_DEPOSED = "the partition has another leader now"
+
 
 class Partition:
     __slots__ = (
         "_flushing",
         "_messages_unflushed",
         "_oldest_unflushed_ms",
+        "acknowledged",
+        "feeds",
         "flushed",
+        "follower",
         "high_watermark",
         "index",
         "leader",
         "leader_epoch",
         "log",
+        "low_watermark",
+        "partition_epoch",
         "settings",
         "stable_offset",
         "syncs",
@@ -55,13 +90,21 @@ class Partition:
         self.syncs = store.settings.flush_messages == 1
         """Whether only what the device has counts."""
         self.leader: LeaderState | None = None
+        self.follower: FollowerState | None = None
         self.leader_epoch = -1
+        self.partition_epoch = -1
+        self.feeds: list[Feed] = []
         # The checkpoint is a lower bound that was true once; the log may have lost its tail since.
         start = min(max(checkpoint, store.start_offset), store.end_offset)
         self.high_watermark = Watermark(start)
         self.stable_offset = Watermark(store.last_stable_offset(start))
+        self.acknowledged = Watermark(start)
+        """The high watermark for those who wait with acks=all: their waits end when too few
+        replicas are in sync."""
         self.flushed = Watermark(store.flushed_offset)
         """What the leader's own device has; followed while `syncs`, for acks=1 to wait for."""
+        self.low_watermark = Watermark(store.start_offset)
+        """Where the logs of all live replicas begin: what DeleteRecords waits for."""
         self._flushing: asyncio.Task[None] | None = None
         self._messages_unflushed = 0
         self._oldest_unflushed_ms = -1
@@ -74,23 +117,38 @@ class Partition:
         self.settings = self.log.settings = settings
         self.syncs = settings.flush_messages == 1
         self.flushed.advance(self.log.flushed_offset)
+        if self.leader is not None:
+            self.leader.min_insync = settings.min_insync_replicas
         self.refresh()
         if self.syncs:
             self._ask_for_flush()
 
-    # ---- leadership ----
+    # ---- roles ----
 
-    def lead(self, node_id: int, image: PartitionImage, lag_ms: int) -> None:
-        """Takes or keeps the leadership that the controller has recorded."""
+    def knows(self, image: PartitionImage) -> bool:
+        """Whether it has done already what this state of the partition, or a later one, says."""
+        return image.leader_epoch < self.leader_epoch or (
+            image.leader_epoch == self.leader_epoch
+            and image.partition_epoch <= self.partition_epoch
+        )
+
+    def lead(self, image: PartitionImage, leading: Leading, now: Instant) -> Installed:
+        """Takes or keeps the leadership that the controller has recorded; what changed in the ISR.
+
+        Within an epoch only the ISR and the replicas can change.
+        """
+        leader = self.leader
         replicas, isr = tuple(image.replicas), tuple(image.isr)
-        if self.leader is not None and image.leader_epoch == self.leader_epoch:
-            self.leader.replicas = replicas
-            self._move(self.leader.installed(isr, image.partition_epoch))
-            return
-        self.leader_epoch = image.leader_epoch
+        recovering = image.leader_recovery_state == RECOVERING
+        if leader is not None and image.leader_epoch == self.leader_epoch:
+            return self.installed(isr, image.partition_epoch, replicas, recovering)
+        if leader is None:
+            self._renew_watermarks(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        self.follower = None
+        self.leader_epoch, self.partition_epoch = image.leader_epoch, image.partition_epoch
         self.log.begin_epoch(image.leader_epoch)
         self.leader = LeaderState(
-            node_id=node_id,
+            node_id=leading.node_id,
             replicas=replicas,
             isr=isr,
             leader_epoch=image.leader_epoch,
@@ -98,21 +156,109 @@ class Partition:
             epoch_start_offset=self.log.end_offset,
             high_watermark=self.high_watermark.value,
             own_end=self._counted_end(),
-            lag_ms=lag_ms,
+            started_ms=now.mono_ms,
+            lag_ms=leading.lag_ms,
+            min_insync=self.settings.min_insync_replicas,
+            active=leading.active,
+            recovering=recovering,
         )
         self._move(self.leader.high_watermark)
+        self._tell_feeds()
         if self._counted_end() < self.log.end_offset:
             self._ask_for_flush()
+        return UNCHANGED
+
+    def installed(
+        self,
+        isr: tuple[int, ...],
+        partition_epoch: int,
+        replicas: tuple[int, ...] | None = None,
+        recovering: bool = False,
+    ) -> Installed:
+        """The controller decided about the ISR of this leadership."""
+        leader = self.leader
+        if leader is None:
+            return UNCHANGED
+        changed = leader.installed(isr, partition_epoch, replicas, recovering)
+        self.partition_epoch = max(self.partition_epoch, leader.partition_epoch)
+        if replicas is not None:
+            self._tell_feeds()
+        self._move(leader.high_watermark)
+        self._move_low_watermark()
+        if leader.under_min_isr:
+            error = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+            self.acknowledged.interrupt(error)
+        return changed
+
+    def resign(self, image: PartitionImage) -> None:
+        """Ends a leadership at once: somebody else leads in a later epoch, or nobody.
+
+        Whoever waits here is told so. What is in the log stays: the next leader says what of it.
+        """
+        if self.leader is None or image.leader_epoch < self.leader_epoch:
+            return
+        self.leader = None
+        self.leader_epoch, self.partition_epoch = image.leader_epoch, image.partition_epoch
+        self._renew_watermarks(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, _DEPOSED))
+        self._tell_feeds()
+
+    def follow(self, image: PartitionImage) -> FollowerState:
+        """Follows whoever the controller made leader; the state of that."""
+        self.resign(image)
+        self.leader_epoch, self.partition_epoch = image.leader_epoch, image.partition_epoch
+        # An epoch that this replica began as a leader, without a record, was nobody's.
+        self.log.epochs.truncate_end(self.log.end_offset)
+        self.follower = FollowerState(
+            leader_epoch=image.leader_epoch,
+            start_offset=self.log.start_offset,
+            end_offset=self.log.end_offset,
+            last_epoch=self.log.epochs.latest,
+            high_watermark=self.high_watermark.value,
+        )
+        self._tell_feeds()
+        return self.follower
+
+    def stay(self, image: PartitionImage) -> None:
+        """Waits for a leader: the partition has none that this replica could follow."""
+        self.resign(image)
+        self.follower = None
+        self.leader_epoch, self.partition_epoch = image.leader_epoch, image.partition_epoch
+        self._tell_feeds()
 
     def retire(self, error: KafkaError) -> None:
-        """Ends everything that waits here: the partition moved, was deleted or failed.
+        """Ends everything that waits here: the partition was deleted, or failed.
 
         A flush under way is left to end: others may wait for the same one.
         """
         self.leader = None
-        self.high_watermark.fail(error)
-        self.stable_offset.fail(error)
-        self.flushed.fail(error)
+        self.follower = None
+        self._fail_watermarks(error)
+        self._tell_feeds()
+
+    def _fail_watermarks(self, error: KafkaError) -> None:
+        for watermark in (
+            self.high_watermark,
+            self.stable_offset,
+            self.acknowledged,
+            self.flushed,
+            self.low_watermark,
+        ):
+            watermark.fail(error)
+
+    def _renew_watermarks(self, error: KafkaError, high_watermark: int | None = None) -> None:
+        """Ends all waits; the watermarks go on, perhaps from an earlier offset."""
+        self._fail_watermarks(error)
+        start = self.high_watermark.value if high_watermark is None else high_watermark
+        start = min(max(start, self.log.start_offset), self.log.end_offset)
+        self.high_watermark = Watermark(start)
+        self.acknowledged = Watermark(start)
+        self.stable_offset = Watermark(self.log.last_stable_offset(start))
+        self.flushed = Watermark(self.log.flushed_offset)
+        self.low_watermark = Watermark(self.log.start_offset)
+
+    def _tell_feeds(self) -> None:
+        for feed in self.feeds:
+            feed.news(True)
 
     def check_leader(self, epoch: int) -> LeaderState:
         """The leadership, if it is here and in the epoch the caller believes in (-1: any)."""
@@ -147,7 +293,94 @@ class Partition:
             self._ask_for_flush()
         if not self.syncs:
             self._move(leader.on_append(appended.last_offset + 1))
+        for feed in self.feeds:
+            feed.news(True)
         return appended
+
+    # ---- following ----
+
+    def append_as_follower(self, view: memoryview, now: Instant) -> None:
+        """Appends what the leader sent, as it is; KafkaError where it does not follow the log."""
+        follower = self.follower
+        assert follower is not None, "only a follower is sent records"
+        before = self.log.end_offset
+        try:
+            self.log.append_follower(view, now)
+        finally:  # of several batches some may have been written
+            self._took(follower, before, now)
+
+    def _took(self, follower: FollowerState, before: int, now: Instant) -> None:
+        log = self.log
+        follower.appended(log.end_offset, log.epochs.latest)
+        self._move(follower.high_watermark)
+        if log.end_offset > before:
+            if self._oldest_unflushed_ms < 0:
+                self._oldest_unflushed_ms = now.mono_ms
+            self._messages_unflushed += log.end_offset - before
+            if self._messages_unflushed >= self.settings.flush_messages:
+                self._ask_for_flush()
+
+    def follow_start(self, start_offset: int) -> None:
+        """Moves the start of the log to where the leader's is."""
+        follower = self.follower
+        if follower is not None and start_offset > self.log.start_offset:
+            follower.start_offset = self.log.delete_records_to(start_offset)
+
+    def own_epoch_end(self, epoch: int) -> EpochEnd:
+        """Where an epoch ends in this log: what a truncation is decided by."""
+        return EpochEnd(*self.log.end_offset_for_epoch(epoch))
+
+    def truncated(self) -> None:
+        """The log was truncated as the leader said."""
+        follower, log = self.follower, self.log
+        if follower is not None:
+            follower.truncated(log.start_offset, log.end_offset, log.epochs.latest)
+        if log.end_offset < self.high_watermark.value:
+            error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self._renew_watermarks(error, log.end_offset)
+        else:
+            # The last stable offset may be another without the records that are gone.
+            self.stable_offset = Watermark(log.last_stable_offset(self.high_watermark.value))
+
+    async def flushed_as_follower(self) -> None:
+        """Returns when the device has what was appended; at once where nobody asked for that."""
+        if self.syncs and self._flushing is not None:
+            await asyncio.wait((self._flushing,))
+
+    # ---- being followed ----
+
+    def on_fetch(
+        self,
+        replica: int,
+        offset: int,
+        start_offset: int,
+        broker_epoch: int,
+        now: Instant,
+        heard: Heard,
+    ) -> bool:
+        """A follower has everything below `offset`; False if it is no replica of this partition."""
+        leader = self.leader
+        assert leader is not None, "only a leader is fetched from"
+        moved = leader.on_fetch(replica, offset, broker_epoch, now, start_offset, heard)
+        if moved is None:
+            return False
+        if moved > self.high_watermark.value:
+            self._move(moved)
+        if start_offset > self.low_watermark.value:
+            self._move_low_watermark()
+        return True
+
+    def _move_low_watermark(self) -> None:
+        leader = self.leader
+        if leader is not None:
+            self.low_watermark.advance(min(self.log.start_offset, leader.low_watermark))
+
+    def move_start(self, offset: int) -> int:
+        """DeleteRecords: the log begins at `offset` from now on, and followers are to follow."""
+        start = self.log.delete_records_to(offset)
+        self._move_low_watermark()
+        self._tell_feeds()
+        return start
 
     def flush_if_due(self, now: Instant) -> None:
         """The `flush.ms` half of the policy, asked by a background pass."""
@@ -192,6 +425,9 @@ class Partition:
     def _move(self, high_watermark: int) -> None:
         if high_watermark > self.high_watermark.value:
             self.high_watermark.advance(high_watermark)
+            self.acknowledged.advance(high_watermark)
+            for feed in self.feeds:
+                feed.news(False)  # told with the next answer
         stable = self.log.producers.last_stable_offset(high_watermark)
         if stable > self.stable_offset.value:
             self.stable_offset.advance(stable)

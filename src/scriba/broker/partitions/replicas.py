@@ -2,7 +2,8 @@
 
 The controller's image says what should be here. Changes of it are queued and carried out in order
 by one task: new partitions get a log, gone ones lose theirs, leaderships begin and end. A long
-change (ten thousand partitions in one request) is worked off in slices.
+change (ten thousand partitions in one request) is worked off in slices. One thing does not wait
+for its turn: a leadership that somebody else has now ends as soon as the image says so.
 
 A replica that is new has nothing that would have to be read. So it is only taken note of
 (`_unopened`), and from then on it can be used: whoever asks for it first (`get`) has it opened, in
@@ -21,10 +22,14 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from scriba.broker.partitions.assignments import AssignmentHost, Assignments
-from scriba.broker.partitions.partition import Partition
+from scriba.broker.partitions.fetchers import Fetchers, LeaderChannels
+from scriba.broker.partitions.follower_sessions import FollowerSessions
+from scriba.broker.partitions.isr_updates import IsrUpdates
+from scriba.broker.partitions.partition import Leading, Partition
 from scriba.broker.ports import (
     BackgroundTasks,
     Configuration,
+    Counting,
     EventLog,
     MetadataView,
     WorldAccess,
@@ -63,6 +68,7 @@ class ReplicaHost(
     AssignmentHost,
     BackgroundTasks,
     Configuration,
+    Counting,
     EventLog,
     MetadataView,
     WorldAccess,
@@ -71,13 +77,19 @@ class ReplicaHost(
     """What hosting replicas takes, and who is told of leaderships."""
 
     @property
+    def channels(self) -> LeaderChannels: ...
+
+    @property
+    def replicas(self) -> Replicas: ...
+
+    @property
     def clock_guard(self) -> ClockDoubt: ...
 
     def on_lead(self, partition: Partition) -> None:
         """This broker leads the partition, in an epoch that may be new."""
 
     def on_replica_removed(self, partition: Partition) -> None:
-        """The partition is no longer here, or of no use any more."""
+        """The partition is no longer led here: it is led elsewhere, gone, or of no use."""
 
 
 class Unopened(NamedTuple):
@@ -112,6 +124,11 @@ class Replicas:
         """New replicas that nobody has asked for yet."""
         self._fileless: dict[PartitionName, Log] = {}
         """New logs that are open and whose files are to be made."""
+        self.active: dict[int, int] = {}
+        """Epochs of the brokers that may be in an ISR."""
+        self.fetchers = Fetchers(node)
+        self.follower_sessions = FollowerSessions(node.world.rng)
+        self.isr_updates = IsrUpdates(node)
         self._removals: list[tuple[int, Log]] = []
         self._closing_idle: asyncio.Task[None] | None = None
         self._hand = 0
@@ -156,11 +173,14 @@ class Replicas:
 
     def load(self, image: ClusterImage) -> None:
         """Queues everything that the image places here: what a node does at its start."""
+        self._follow_brokers(image)
         self._queue.append(lambda: self._load(image))
         self._wake()
 
     def apply(self, delta: Delta, image: ClusterImage) -> None:
         """Queues a change of the image. Images change in place, so what is needed is kept now."""
+        if delta.brokers:
+            self._follow_brokers(image)
         if delta.deleted:
             gone = [(t.name, t.id, tuple(t.partitions)) for t in delta.deleted.values()]
             self._queue.append(lambda: self._delete(gone))
@@ -175,8 +195,30 @@ class Replicas:
                 for topic_id, indexes in delta.partitions.items()
                 if (topic := image.topics_by_id.get(topic_id)) is not None
             ]
+            self._depose(touched)
             self._queue.append(lambda: self._place(touched))
         self._wake()
+
+    def _follow_brokers(self, image: ClusterImage) -> None:
+        """Takes note of who may join an ISR, in place: every leader looks there."""
+        self.active.clear()
+        self.active.update((b.id, b.epoch) for b in image.brokers.values() if b.active)
+        self.follower_sessions.keep_brokers(image.brokers)
+
+    def _depose(self, placements: Iterable[Placement]) -> None:
+        """Ends the leaderships that somebody else has now: nothing more is acknowledged here."""
+        me = self._node.id
+        for topic, topic_id, partitions in placements:
+            for index, image in partitions:
+                partition = self._partitions.get(PartitionName(topic, index))
+                if (
+                    partition is not None
+                    and partition.leader is not None
+                    and image.leader != me
+                    and partition.topic_id == topic_id
+                ):
+                    partition.resign(image)
+                    self._node.on_replica_removed(partition)
 
     async def settled(self) -> None:
         """Returns when everything queued so far has been carried out, and every log has its files.
@@ -257,13 +299,16 @@ class Replicas:
         me = self._node.id
         new: dict[PartitionName, Unopened] = {}
         for topic, topic_id, partitions in placements:
-            for index, image in partitions:
+            for index, then in partitions:
                 await pace()
                 name = PartitionName(topic, index)
+                # What is queued may be old: a leadership that is over must not begin.
+                image = self._now(topic_id, index) or then
                 if me not in image.replicas:
                     self._remove_replica(name)
                 elif (partition := self._partitions.get(name)) is not None:
-                    self._follow(partition, image)
+                    await self.fetchers.truncated(partition)
+                    self._follow(partition, self._now(topic_id, index) or image)
                 elif (found := self._holder(name)) is not None:
                     partition = await self._open(name, topic_id, image, found)
                     if partition is not None:
@@ -273,6 +318,11 @@ class Replicas:
         await self._begin(new)
         await self.assignments.tell()
 
+    def _now(self, topic_id: bytes, index: int) -> PartitionImage | None:
+        """The partition as the image has it at this moment."""
+        topic = self._node.image.topics_by_id.get(topic_id)
+        return topic.partitions.get(index) if topic is not None else None
+
     def _follow(self, partition: Partition, image: PartitionImage) -> None:
         """Has a replica do what the image says of it."""
         me = self._node.id
@@ -281,9 +331,26 @@ class Replicas:
         if home is None:  # it was opened, and found damaged
             return
         self.assignments.note(name, partition.topic_id, home.id, image.directory(me))
+        if partition.knows(image):
+            return
         if image.leader == me:
-            partition.lead(me, image, self._node.settings.replica_lag_time_max_ms)
+            self.fetchers.drop(partition)
+            now = self._node.world.clock.now()
+            leading = Leading(me, self._node.settings.replica_lag_time_max_ms, self.active)
+            self.isr_updates.tell(partition, partition.lead(image, leading, now))
             self._node.on_lead(partition)
+            return
+        led = partition.leader is not None
+        if image.leader < 0:
+            self.fetchers.drop(partition)
+            partition.stay(image)
+        elif partition.follower is None or image.leader_epoch != partition.leader_epoch:
+            partition.follow(image)
+            self.fetchers.follow(partition, image.leader)
+        else:
+            partition.partition_epoch = image.partition_epoch  # only its ISR is another
+        if led:
+            self._node.on_replica_removed(partition)
 
     # ---- new replicas ----
 
@@ -451,13 +518,19 @@ class Replicas:
         if partition is None:
             return
         self._inspecting.discard(partition)
-        partition.retire(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
-        self._node.on_replica_removed(partition)
+        self._end(partition, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
         store = partition.log
         due = self._node.world.clock.mono_ms() + store.settings.file_delete_delay_ms
         self._homes.pop(name).begin_deletion(store)
         self.assignments.forget(name)
         self._removals.append((due, store))
+
+    def _end(self, partition: Partition, error: KafkaError) -> None:
+        """Ends whatever role a replica has here."""
+        self.fetchers.drop(partition)
+        self.isr_updates.forget(partition)
+        partition.retire(error)
+        self._node.on_replica_removed(partition)
 
     async def _reconfigure(self, topics: set[str] | None) -> None:
         if topics is None:
@@ -507,8 +580,7 @@ class Replicas:
         self._fileless.pop(name, None)
         partition = self._partitions.pop(name, None)
         if partition is not None:
-            partition.retire(error)
-            self._node.on_replica_removed(partition)
+            self._end(partition, error)
             self._homes.pop(name, None)
             self.assignments.forget(name)
         self._node.note(
@@ -605,6 +677,8 @@ class Replicas:
 
     async def close(self) -> None:
         """Ends every wait; the directories then close their logs."""
+        self.fetchers.close()
+        self.follower_sessions.close()
         await self.settled()
         closing = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is shutting down")
         pace = Pace(self._node.world.clock)

@@ -54,6 +54,7 @@ logger = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 _CLOSING_AT_ONCE: Final = 16
+_SYNCED_AT_ONCE: Final = 16
 _LINES_AT_ONCE: Final = 1_000
 """Lines of a checkpoint that are formatted without giving way to others."""
 
@@ -366,25 +367,58 @@ class LogDir:
 
     async def truncate(self, log: Log, offset: int, now: Instant) -> bool:
         """Truncates for good: after lowering the recovery point, and durably before any append."""
-        if offset < log.end_offset:
-            name = PartitionName(log.topic, log.partition)
-            # A batch goes as a whole, so the new end may be a little before `offset`.
-            lowered = min(self._recovery_points.get(name, 0), log.segment_start(offset), offset)
-            self._recovery_points = self._recovery_points | {name: lowered}
+        before = log.end_offset
+        await self.truncate_all({log: offset}, now)
+        return offset < before
+
+    async def truncate_all(
+        self, offsets: Mapping[Log, int], now: Instant, wholly: Collection[Log] = ()
+    ) -> None:
+        """As `truncate`, for many: checkpoints are written once for all of them.
+
+        The logs in `wholly` lose everything, and go on at their offset. Nobody may append to any of
+        them until this returns. KafkaError where it cannot be done; the logs say how far they are.
+        """
+        cut = {log: at for log, at in offsets.items() if at < log.end_offset or log in wholly}
+        lowered = {_name_of(log): self._lowered(log, at, log in wholly) for log, at in cut.items()}
+        if lowered:
+            self._recovery_points = self._recovery_points | lowered
             await self._write(RECOVERY_POINTS, self._recovery_points)
-            if self.compacted.get(name, 0) > offset:
-                await self.checkpoint_compacted(self.compacted | {name: lowered})
-        if not log.truncation.truncate_to(offset, now):
-            return False
-        await log.sync()
-        return True
+            compacted = {
+                _name_of(log): lowered[_name_of(log)]
+                for log, at in cut.items()
+                if self.compacted.get(_name_of(log), 0) > at
+            }
+            if compacted:
+                await self.checkpoint_compacted(self.compacted | compacted)
+        for log, at in offsets.items():
+            if log in wholly:
+                log.truncation.truncate_fully(at, now)
+            else:
+                producers = await log.truncation.producers_at(at, now)
+                log.truncation.truncate_to(at, now, producers)
+        waiting = iter(cut)
+
+        async def sync_in_turn() -> None:
+            for log in waiting:
+                await log.sync()
+
+        await asyncio.gather(*(sync_in_turn() for _ in range(min(len(cut), _SYNCED_AT_ONCE))))
+
+    def _lowered(self, log: Log, offset: int, wholly: bool) -> int:
+        """The recovery point for a log that is to be truncated to `offset`."""
+        known = self._recovery_points.get(_name_of(log), 0)
+        if wholly:
+            return min(known, offset)
+        # A batch goes as a whole, so the new end may be a little before `offset`.
+        return min(known, log.segment_start(offset), offset)
 
     async def take_compacted(
         self, log: Log, rewritten: Rewritten, generation: int, now: Instant
     ) -> None:
         """Swaps a compacted segment in, once recovery will not look at what it replaces."""
         await log.flush(rewritten.end_offset)
-        name = PartitionName(log.topic, log.partition)
+        name = _name_of(log)
         if self._recovery_points.get(name, 0) < rewritten.end_offset:
             flushed = {name: log.flushed_offset}
             await self._write_recovery_points(self._recovery_points | flushed)
@@ -396,7 +430,7 @@ class LogDir:
         The checkpoints may still name it. That harms nobody: they are corrected before another log
         begins under the same name.
         """
-        self.logs.pop(PartitionName(log.topic, log.partition), None)
+        self.logs.pop(_name_of(log), None)
         log.truncation.begin_delete()
 
     async def rename_stray(self, name: PartitionName) -> str:
@@ -574,6 +608,10 @@ class LogDir:
     def release(self) -> None:
         """Lets go of the directory as it is: its node did not come up, or is done."""
         self._lock.release()
+
+
+def _name_of(log: Log) -> PartitionName:
+    return PartitionName(log.topic, log.partition)
 
 
 async def _formatted(offsets: Mapping[PartitionName, int]) -> bytes:

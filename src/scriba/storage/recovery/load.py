@@ -312,7 +312,10 @@ def producers_at(
     expiration_ms: int = _NEVER,
     unsound: frozenset[int] = frozenset(),
 ) -> Producers:
-    """The producers as of `offset`, the end of the log: a snapshot and what came after it."""
+    """The producers as of `offset`, the end of the log: a snapshot and what came after it.
+
+    The log may yet go on behind it, where it is about to be truncated.
+    """
     found = snapshots.load(min([offset, *unsound]), now_ms, expiration_ms)
     producers, start = found or (Producers(), segments[0].base_offset)
     if start >= offset and not unsound:
@@ -324,6 +327,8 @@ def producers_at(
         file = disk.open(segment.path(LOG))
         try:
             for at, header in scan(file, 0, segment.size, segment.base_offset, check_from=None):
+                if header.base_offset >= offset:
+                    break  # what is about to be truncated
                 if header.producer_id >= 0 and header.base_offset >= start:
                     marker = _marker(file, at, header) if header.attributes & CONTROL else None
                     aborted = producers.replay(header, marker, now_ms)

@@ -12,7 +12,9 @@ import asyncio
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
-from scriba.broker.access import CLUSTER_NAME, Operation, Resource
+from scriba.broker.access import Operation, Resource
+from scriba.broker.handlers.brokers import require_broker
+from scriba.broker.handlers.records import replica_fetch
 from scriba.broker.handlers.records.isolation import READ_COMMITTED, check_isolation
 from scriba.broker.net.answers import COPIED_BELOW, Parts, Region
 from scriba.broker.net.api_entry import set_length
@@ -36,8 +38,6 @@ from scriba.wire.schema import Hole
 if TYPE_CHECKING:
     from scriba.broker.handlers.ports import Fetching
     from scriba.broker.partitions.partition import Partition
-    from scriba.replication.leader import LeaderState
-    from scriba.wire.messages.fetch import FetchPartition
 
 FIRST_WITH_ERROR: Final = 7
 """Before, an error of the whole is told of each partition that was asked for (`refuse`)."""
@@ -72,10 +72,9 @@ def fetch(
     node: Fetching, ctx: Context, request: FetchRequest
 ) -> FetchResponse | Deferred[FetchResponse]:
     replica = request.replica_id if ctx.version < 15 else request.replica_state.replica_id
-    if replica >= 0 and not node.access.allowed(
-        ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
-    ):
-        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    if replica >= 0:
+        require_broker(node, ctx)
+        return replica_fetch.fetch(node, ctx, request)
     check_isolation(request.isolation_level)
     if len(request.topics) + len(request.forgotten_topics_data) > AT_ONCE or (
         sum(len(topic.partitions) for topic in request.topics) > AT_ONCE
@@ -210,15 +209,13 @@ def _read_one(
     asked = item.asked
     name = result.names.get(item.topic_id) if result.names else None
     if name is None:
-        name = _topic_name(node, ctx, item, replica)
+        name = _topic_name(node, ctx, item)
         if result.names is not None and ctx.version >= FIRST_BY_ID:
             result.names[item.topic_id] = name
     partition = node.replicas.find(name, asked.partition)
     data.aborted_transactions = None
-    leader = partition.check_leader(max(asked.current_leader_epoch, NO_EPOCH))
+    partition.check_leader(max(asked.current_leader_epoch, NO_EPOCH))
     store = partition.log
-    if replica >= 0:
-        _heard_from(node, partition, leader, replica, request, asked)
     committed_only = request.isolation_level == READ_COMMITTED
     data.high_watermark = partition.high_watermark.value
     data.last_stable_offset = partition.stable_offset.value
@@ -226,7 +223,7 @@ def _read_one(
     if asked.last_fetched_epoch >= 0 and _diverges(partition, item, data):
         result.ready = True
         return
-    if replica >= 0 or replica == DEBUGGING_REPLICA:
+    if replica == DEBUGGING_REPLICA:
         bound = store.end_offset
     else:
         bound = partition.readable(committed_only).value
@@ -245,7 +242,7 @@ def _read_one(
         bound,
         result.bytes == 0,
     )
-    if committed_only and replica < 0:
+    if committed_only:
         data.aborted_transactions = []
     if found is EMPTY:
         result.watched.append((partition, bound + 1))
@@ -257,42 +254,21 @@ def _read_one(
     data.records = found
     result.bytes += found.size
     result.watched.append((partition, bound + 1))
-    if committed_only and replica < 0:
+    if committed_only:
         data.aborted_transactions = [
             AbortedTransaction(producer_id=aborted.producer_id, first_offset=aborted.first_offset)
             for aborted in store.aborted_transactions(asked.fetch_offset, bound, found)
         ]
 
 
-def _heard_from(
-    node: Fetching,
-    partition: Partition,
-    leader: LeaderState,
-    replica: int,
-    request: FetchRequest,
-    asked: FetchPartition,
-) -> None:
-    """A follower that fetches says how far it has come."""
-    epoch = request.replica_state.replica_epoch
-    moved = leader.on_fetch(replica, asked.fetch_offset, epoch, node.world.clock.now())
-    if moved is None:
-        # With an epoch the caller may know of a newer assignment than this leader does.
-        raise KafkaError(
-            ErrorCode.UNKNOWN_LEADER_EPOCH
-            if asked.current_leader_epoch >= 0
-            else ErrorCode.NOT_LEADER_OR_FOLLOWER
-        )
-    partition.refresh()
-
-
-def _topic_name(node: Fetching, ctx: Context, item: Watched, replica: int) -> str:
+def _topic_name(node: Fetching, ctx: Context, item: Watched) -> str:
     name = item.topic
     if ctx.version >= FIRST_BY_ID:
         found = node.topic_name(item.topic_id)
         if found is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         name = found
-    if replica < 0 and not node.access.allowed(ctx, Operation.READ, Resource.TOPIC, name):
+    if not node.access.allowed(ctx, Operation.READ, Resource.TOPIC, name):
         raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
     return name
 

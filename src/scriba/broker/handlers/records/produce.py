@@ -13,11 +13,11 @@ they tell is found out before the first await, and what is to be appended after 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
+from scriba.broker.handlers.records.acks import AckWaits, Wait
 from scriba.broker.handlers.records.produce_txn import (
     NotVerified,
     Open,
@@ -43,7 +43,6 @@ from scriba.records.validate import (
     prepare,
 )
 from scriba.runtime.loop.pace import Pace
-from scriba.runtime.watermark import Watermark
 from scriba.runtime.work.budget import run_within
 from scriba.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -92,19 +91,6 @@ _BEFORE_THE_LOG: Final = frozenset(
 """Refusals at the partition that do not tell where its log begins; all others do."""
 
 
-class Wait:
-    """One partition of a request: its answer and the watermark that releases it."""
-
-    __slots__ = ("answer", "end_offset", "watermark")
-
-    def __init__(
-        self, answer: PartitionProduceResponse, watermark: Watermark, end_offset: int
-    ) -> None:
-        self.answer = answer
-        self.watermark = watermark
-        self.end_offset = end_offset
-
-
 def produce(
     node: Producing, ctx: Context, request: ProduceRequest, verified: Verified | None = None
 ) -> ProduceResponse | Deferred[ProduceResponse] | None:
@@ -134,7 +120,7 @@ def produce(
         pass
     if request.acks != 0 and not appending.waits:
         return appending.response
-    return _conclude(request, appending)
+    return _conclude(node, request, appending)
 
 
 def _keep_last(request: ProduceRequest) -> None:
@@ -190,14 +176,14 @@ def _drop_records(request: ProduceRequest) -> None:
 
 
 def _conclude(
-    request: ProduceRequest, appending: Appending
+    node: Producing, request: ProduceRequest, appending: Appending
 ) -> ProduceResponse | Deferred[ProduceResponse] | None:
     response, waits = appending.response, appending.waits
     if request.acks == 0:
         close_on_failure(response)
         return None
     if waits:
-        return Deferred(_answer_later(request, response, waits), pipelined=True)
+        return AckWaits(node.ack_deadlines, request.timeout_ms, response, waits)
     return response
 
 
@@ -319,7 +305,7 @@ async def _produce_heavy(
         await pace()
     prepared.clear()
     _drop_records(request)
-    return _conclude(request, appending)
+    return _conclude(node, request, appending)
 
 
 # ---- appending ----
@@ -405,7 +391,7 @@ class Appending:
         answer = appended(data.index, header, place)
         if acks == -1:
             if partition.high_watermark.value < end_offset:
-                self.waits.append(Wait(answer, partition.high_watermark, end_offset))
+                self.waits.append(Wait(answer, partition.acknowledged, end_offset))
         elif partition.syncs and partition.flushed.value < end_offset:
             self.waits.append(Wait(answer, partition.flushed, end_offset))
         return answer
@@ -512,27 +498,7 @@ def _ready(
         return bare(_named(error, view))
 
 
-# ---- waiting ----
-
-
-async def _answer_later(
-    request: ProduceRequest, response: ProduceResponse, waits: list[Wait]
-) -> ProduceResponse:
-    await watermarks(request.timeout_ms, waits)
-    return response
-
-
-async def watermarks(timeout_ms: int, waits: list[Wait]) -> None:
-    """Waits as long as the request allows; an answer that waited in vain says why."""
-    reached = [wait.watermark.reach(wait.end_offset) for wait in waits]
-    await asyncio.wait(reached, timeout=max(timeout_ms, 0) / 1000)
-    for wait, future in zip(waits, reached, strict=True):
-        if not future.done():
-            future.cancel()
-            wait.answer.error_code = ErrorCode.REQUEST_TIMED_OUT
-        elif (failure := future.exception()) is not None:
-            code = failure.code if isinstance(failure, KafkaError) else None
-            wait.answer.error_code = code or ErrorCode.UNKNOWN_SERVER_ERROR
+# ---- a whole request refused ----
 
 
 def refuse(request: ProduceRequest, code: ErrorCode, text: str) -> ProduceResponse | None:

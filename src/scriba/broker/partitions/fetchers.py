@@ -1,0 +1,546 @@
+"""Fetching from leaders: one connection and one session for each broker that leads something here.
+
+A fetcher asks its leader for all partitions at once that are followed from it, and takes what
+comes: batches are appended as they are, the high watermark and the start of the log follow the
+leader's.
+What to ask and what an answer means is decided by `replication.follower`; here it is carried out.
+
+The leader keeps a fetch until there is news. When a partition begins to be followed meanwhile
+(after a failover, say), the next request is sent at once: it has the leader answer the one that
+waits.
+
+Truncations leave the loop, those of one answer together, and a partition is fetched again when its
+truncation is on the device. A replica whose log takes nothing more fails, by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from scriba.broker.ports import (
+    BackgroundTasks,
+    BrokerIdentity,
+    Configuration,
+    Counting,
+    EventLog,
+    WorldAccess,
+)
+from scriba.errors import ErrorCode, KafkaError, error_code
+from scriba.events import EventKind
+from scriba.peers.errors import BrokerError, ClientError
+from scriba.replication.follower import (
+    Append,
+    AskBounds,
+    Bounds,
+    EpochEnd,
+    FetcherPlan,
+    FollowerState,
+    Key,
+    Question,
+    StartAnew,
+    State,
+    Told,
+    Truncate,
+    pause_after,
+)
+from scriba.runtime.loop.pace import Pace
+from scriba.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+    PartitionData,
+    ReplicaState,
+)
+
+if TYPE_CHECKING:
+    from scriba.broker.partitions.partition import Partition
+    from scriba.peers.connection import Connection
+    from scriba.storage.directory.logdir import LogDir
+
+PURPOSE: Final = "replication"
+FETCH_VERSION: Final = 17
+"""The newest that says nothing of raft."""
+MOST_QUESTIONS: Final = 2
+"""One that waits for news, and one that has it answered."""
+PROGRESS_MS: Final = 10_000
+"""How often a replica that is far behind is told of."""
+LATEST: Final = -1
+EARLIEST: Final = -2
+
+_LOCAL: Final = frozenset({ErrorCode.KAFKA_STORAGE_ERROR})
+
+
+class LeaderChannels(Protocol):
+    async def connection(self, broker_id: int, purpose: str = "") -> Connection: ...
+
+
+class FetcherHost(
+    BackgroundTasks,
+    BrokerIdentity,
+    Configuration,
+    Counting,
+    EventLog,
+    WorldAccess,
+    Protocol,
+):
+    @property
+    def channels(self) -> LeaderChannels: ...
+
+    @property
+    def replicas(self) -> Homes: ...
+
+
+class Homes(Protocol):
+    def home(self, partition: Partition) -> LogDir | None: ...
+
+
+class Fetchers:
+    """All that this broker follows, by leader."""
+
+    def __init__(self, node: FetcherHost) -> None:
+        self._node = node
+        self._fetchers: dict[int, Fetcher] = {}
+        self._leader_of: dict[Partition, int] = {}
+        self._truncating: dict[Partition, asyncio.Task[None]] = {}
+        self._closed = False
+
+    def __len__(self) -> int:
+        return len(self._fetchers)
+
+    def follow(self, partition: Partition, leader_id: int) -> None:
+        """Fetches a partition from this leader from now on, as its `follower` state says."""
+        state = partition.follower
+        if state is None or self._closed:
+            return
+        if self._leader_of.get(partition) != leader_id:
+            self.drop(partition)
+        self._leader_of[partition] = leader_id
+        fetcher = self._fetchers.get(leader_id)
+        if fetcher is None:
+            fetcher = self._fetchers[leader_id] = Fetcher(self._node, leader_id, self._truncating)
+        fetcher.follow(partition, state)
+
+    def drop(self, partition: Partition) -> None:
+        """Fetches it from nobody."""
+        leader_id = self._leader_of.pop(partition, None)
+        if leader_id is None:
+            return
+        fetcher = self._fetchers[leader_id]
+        fetcher.drop(partition)
+        if not fetcher.partitions:
+            del self._fetchers[leader_id]
+            fetcher.stop()
+
+    async def truncated(self, partition: Partition) -> None:
+        """Returns when no truncation of it is under way: before that its role must not change."""
+        if partition in self._truncating:
+            await asyncio.wait((self._truncating[partition],))
+
+    @property
+    def max_lag(self) -> int:
+        """Records by which the worst partition is behind what is committed."""
+        followed = (partition.follower for partition in self._leader_of)
+        return max((state.lag for state in followed if state is not None), default=0)
+
+    @property
+    def failed(self) -> int:
+        """Partitions that fail to follow."""
+        return sum(
+            partition.follower is not None and partition.follower.state is State.FAILED
+            for partition in self._leader_of
+        )
+
+    def close(self) -> None:
+        self._closed = True
+        for fetcher in self._fetchers.values():
+            fetcher.stop()
+        self._fetchers.clear()
+        self._leader_of.clear()
+
+
+class Truncation(NamedTuple):
+    partition: Partition
+    state: FollowerState
+    step: Truncate | StartAnew
+
+
+class Fetcher:
+    """The conversation with one leader."""
+
+    def __init__(
+        self,
+        node: FetcherHost,
+        leader_id: int,
+        truncating: dict[Partition, asyncio.Task[None]],
+    ) -> None:
+        self._node = node
+        self._leader_id = leader_id
+        self._truncating = truncating
+        self._plan = FetcherPlan()
+        self.partitions: dict[Key, Partition] = {}
+        self._news = asyncio.Event()
+        self._asked: deque[tuple[Question, asyncio.Future[FetchResponse]]] = deque()
+        self._failures = 0
+        """Of the connection, in a row."""
+        self._told_ms = 0
+        self._task = node.tasks.spawn(self._run(), name=f"fetches from broker {leader_id}")
+
+    # ---- what is followed ----
+
+    def follow(self, partition: Partition, state: FollowerState) -> None:
+        key = Key(partition.topic_id, partition.index)
+        self.partitions[key] = partition
+        self._plan.follow(key, state)
+        self._news.set()
+
+    def drop(self, partition: Partition) -> None:
+        key = Key(partition.topic_id, partition.index)
+        if self.partitions.pop(key, None) is not None:
+            self._plan.drop(key)
+            self._news.set()
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+    # ---- asking ----
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                connection = await self._node.channels.connection(self._leader_id, PURPOSE)
+                await self._converse(connection)
+            except ClientError as error:
+                self._lost(error)
+                pause = pause_after(self._failures, self._node.settings.replica_fetch_backoff_ms)
+                await asyncio.sleep(pause / 1000)
+
+    def _lost(self, error: ClientError) -> None:
+        self._failures += 1
+        if self._failures == 1:
+            text = f"cannot fetch from it: {error}"
+            self._node.note(EventKind.FETCH_FAILED, f"broker {self._leader_id}", text)
+        for _, future in self._asked:
+            future.cancel()
+        self._asked.clear()
+        self._plan.lost()
+
+    async def _converse(self, connection: Connection) -> None:
+        """Asks and takes answers until the connection is lost: ClientError."""
+        while True:
+            self._news.clear()
+            self._ask(connection)
+            if self._asked and self._asked[0][1].done():
+                question, future = self._asked.popleft()
+                await self._take(question, future.result())
+                continue
+            await self._wait()
+
+    def _ask(self, connection: Connection) -> None:
+        plan, asked = self._plan, self._asked
+        plan.longest_pause_ms = self._node.settings.replica_fetch_backoff_ms
+        if len(asked) >= MOST_QUESTIONS or (asked and not (plan.in_session and plan.has_news)):
+            return
+        question = plan.question(self._now_ms())
+        if question is None:
+            return
+        settings = self._node.settings
+        # The first question of a session is answered at once: what begins to be followed later
+        # need not wait for it.
+        wait_ms = settings.replica_fetch_wait_max_ms if question.session_epoch else 0
+        future = connection.post(
+            self._request(question, wait_ms),
+            FetchResponse,
+            version=min(FETCH_VERSION, connection.version(FetchRequest)),
+            timeout_ms=settings.replica_socket_timeout_ms,
+        )
+        future.add_done_callback(self._answered)
+        asked.append((question, future))
+
+    def _answered(self, future: asyncio.Future[FetchResponse]) -> None:
+        self._news.set()
+        if not future.cancelled():
+            future.exception()  # whoever takes it is told; nobody may
+
+    async def _wait(self) -> None:
+        """Until there is an answer, another question, or a pause is over."""
+        due = self._plan.next_end_of_pause()
+        if due is None:
+            await self._news.wait()
+            return
+        left = max(due - self._now_ms(), 0) / 1000
+        try:
+            async with asyncio.timeout(left):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+        if due <= self._now_ms():
+            self._plan.end_pauses(self._now_ms())
+
+    def _request(self, question: Question, wait_ms: int) -> FetchRequest:
+        settings = self._node.settings
+        topics: dict[bytes, FetchTopic] = {}
+        for (topic_id, index), ask in question.asks.items():
+            topic = topics.get(topic_id)
+            if topic is None:
+                topic = topics[topic_id] = FetchTopic(topic_id=topic_id)
+            topic.partitions.append(
+                FetchPartition(
+                    partition=index,
+                    current_leader_epoch=ask.leader_epoch,
+                    fetch_offset=ask.offset,
+                    last_fetched_epoch=ask.last_epoch,
+                    log_start_offset=ask.start_offset,
+                    partition_max_bytes=settings.replica_fetch_max_bytes,
+                )
+            )
+        forgotten: dict[bytes, ForgottenTopic] = {}
+        for topic_id, index in question.forgotten:
+            gone = forgotten.get(topic_id)
+            if gone is None:
+                gone = forgotten[topic_id] = ForgottenTopic(topic_id=topic_id)
+            gone.partitions.append(index)
+        return FetchRequest(
+            replica_state=ReplicaState(
+                replica_id=self._node.id, replica_epoch=self._node.broker_epoch
+            ),
+            max_wait_ms=wait_ms,
+            min_bytes=settings.replica_fetch_min_bytes,
+            max_bytes=settings.replica_fetch_response_max_bytes,
+            session_id=question.session_id,
+            session_epoch=question.session_epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=list(forgotten.values()),
+        )
+
+    def _now_ms(self) -> int:
+        return self._node.world.clock.mono_ms()
+
+    # ---- answers ----
+
+    async def _take(self, question: Question, response: FetchResponse) -> None:
+        if response.error_code:
+            code = error_code(response.error_code)
+            self._plan.refused(code)
+            if question.session_epoch == 0:
+                raise BrokerError(code, about=f"Fetch from broker {self._leader_id}")
+            return
+        self._failures = 0
+        self._plan.answered(question, response.session_id)
+        pace = Pace(self._node.world.clock)
+        truncations: list[Truncation] = []
+        flushes: list[Partition] = []
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = Key(topic.topic_id, data.partition_index)
+                self._take_one(key, data, truncations, flushes)
+                await pace()
+        if truncations:
+            self._begin_truncation(truncations)
+        for partition in flushes:
+            # What only counts on the device is asked for again when it is there.
+            await partition.flushed_as_follower()
+        self._tell_progress()
+
+    def _take_one(
+        self,
+        key: Key,
+        data: PartitionData,
+        truncations: list[Truncation],
+        flushes: list[Partition],
+    ) -> None:
+        state, partition = self._plan.told(key), self.partitions.get(key)
+        if state is None or partition is None or partition.follower is not state:
+            return
+        told = _told(data)
+        ours = partition.own_epoch_end(told.diverging.epoch) if told.diverging else None
+        step = state.on_told(told, ours)
+        if isinstance(step, Append):
+            self._append(key, partition, state, data, told)
+            if partition.syncs:
+                flushes.append(partition)
+        elif isinstance(step, AskBounds):
+            self._node.tasks.spawn(self._find_bounds(key, partition, state), name="log bounds")
+        elif isinstance(step, Truncate | StartAnew):
+            truncations.append(Truncation(partition, state, step))
+        elif state.failures:
+            self._plan.pause(key, state, self._now_ms())
+        self._plan.changed(key)
+
+    def _append(
+        self,
+        key: Key,
+        partition: Partition,
+        state: FollowerState,
+        data: PartitionData,
+        told: Told,
+    ) -> None:
+        records = data.records
+        view = memoryview(records) if records else memoryview(b"")  # type: ignore[arg-type]
+        try:
+            partition.append_as_follower(view, self._node.world.clock.now())
+            partition.follow_start(state.start_after(told))
+        except KafkaError as error:
+            self._not_appended(key, partition, state, error)
+        self._node.counters.replication_bytes_in += len(view)
+
+    def _not_appended(
+        self, key: Key, partition: Partition, state: FollowerState, error: KafkaError
+    ) -> None:
+        node = self._node
+        if error.code is ErrorCode.CORRUPT_MESSAGE or (
+            error.code in _LOCAL and partition.log.failure is None
+        ):
+            # Damaged on its way, or no room for it: both may pass.
+            state.corrupt()
+            self._plan.pause(key, state, self._now_ms())
+            if state.failures > 1:
+                return
+        else:
+            state.failed()
+        text = f"cannot append what broker {self._leader_id} sent: {error}"
+        node.note(EventKind.FOLLOWER_FAILED, repr(partition), text)
+
+    # ---- truncation ----
+
+    def _begin_truncation(self, truncations: list[Truncation]) -> None:
+        """Those that still follow as they did; from here on their roles cannot change."""
+        by_home: dict[LogDir, list[Truncation]] = {}
+        for each in truncations:
+            home = self._node.replicas.home(each.partition)
+            current = each.partition.follower is each.state
+            if home is not None and current and each.partition not in self._truncating:
+                by_home.setdefault(home, []).append(each)
+        for home, them in by_home.items():
+            task = self._node.tasks.spawn(self._truncate_in(home, them), name="truncation")
+            for each in them:
+                self._truncating[each.partition] = task
+            task.add_done_callback(lambda _, them=them: self._end_truncation(them))  # type: ignore[misc]
+
+    def _end_truncation(self, truncations: list[Truncation]) -> None:
+        for each in truncations:
+            self._truncating.pop(each.partition, None)
+        self._news.set()
+
+    async def _truncate_in(self, home: LogDir, truncations: list[Truncation]) -> None:
+        offsets = {each.partition.log: each.step.offset for each in truncations}
+        wholly = {each.partition.log for each in truncations if isinstance(each.step, StartAnew)}
+        ends = {each.partition: each.partition.log.end_offset for each in truncations}
+        try:
+            await home.truncate_all(offsets, self._node.world.clock.now(), wholly)
+        except KafkaError as error:
+            for partition, state, _ in truncations:
+                self._not_truncated(partition, state, error)
+            return
+        for partition, state, step in truncations:
+            self._note_truncation(partition, step, ends[partition])
+            if partition.follower is state:  # else it has gone: roles wait for truncations
+                partition.truncated()
+            self._plan.changed(Key(partition.topic_id, partition.index))
+
+    def _not_truncated(self, partition: Partition, state: FollowerState, error: KafkaError) -> None:
+        if partition.log.failure is None:
+            state.truncated(
+                partition.log.start_offset, partition.log.end_offset, partition.log.epochs.latest
+            )
+            state.corrupt()
+            key = Key(partition.topic_id, partition.index)
+            if self.partitions.get(key) is partition:
+                self._plan.pause(key, state, self._now_ms())
+        else:
+            state.failed()
+        self._node.note(EventKind.FOLLOWER_FAILED, repr(partition), f"cannot be truncated: {error}")
+
+    def _note_truncation(
+        self, partition: Partition, step: Truncate | StartAnew, end_offset: int
+    ) -> None:
+        node = self._node
+        if step.lost:
+            node.counters.records_lost += step.lost
+            text = (
+                f"offsets {step.offset} to {step.offset + step.lost - 1} were committed and are "
+                f"not in the log of its new leader, broker {self._leader_id}"
+            )
+            node.note(EventKind.COMMITTED_RECORDS_LOST, repr(partition), text)
+        elif step.offset < end_offset:
+            text = f"truncated from {end_offset} to {step.offset}, as its leader has it"
+            node.note(EventKind.FOLLOWER_TRUNCATED, repr(partition), text)
+
+    async def _find_bounds(self, key: Key, partition: Partition, state: FollowerState) -> None:
+        """Asks where the leader's log begins and ends, for the own end is outside of it."""
+        try:
+            start = await self._offset(partition, state, EARLIEST)
+            end = await self._offset(partition, state, LATEST)
+        except (ClientError, KafkaError) as error:
+            code = getattr(error, "code", ErrorCode.NETWORK_EXCEPTION)
+            state.no_bounds(code)
+        else:
+            step = state.on_bounds(Bounds(start, end))
+            if isinstance(step, Truncate | StartAnew):
+                self._begin_truncation([Truncation(partition, state, step)])
+        if self.partitions.get(key) is partition and partition.follower is state:
+            if state.failures and state.fetches:
+                self._plan.pause(key, state, self._now_ms())
+            self._plan.changed(key)
+        self._news.set()
+
+    async def _offset(self, partition: Partition, state: FollowerState, timestamp: int) -> int:
+        connection = await self._node.channels.connection(self._leader_id, "offsets")
+        response = await connection.request(
+            ListOffsetsRequest(
+                replica_id=self._node.id,
+                topics=[
+                    ListOffsetsTopic(
+                        name=partition.topic,
+                        partitions=[
+                            ListOffsetsPartition(
+                                partition_index=partition.index,
+                                current_leader_epoch=state.leader_epoch,
+                                timestamp=timestamp,
+                            )
+                        ],
+                    )
+                ],
+            ),
+            ListOffsetsResponse,
+        )
+        for topic in response.topics:
+            for answer in topic.partitions:
+                if answer.error_code:
+                    raise KafkaError(error_code(answer.error_code))
+                if answer.offset >= 0:
+                    return answer.offset
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "the leader did not say")
+
+    # ---- progress ----
+
+    def _tell_progress(self) -> None:
+        """Says how far replicas have come that have long to go."""
+        now_ms = self._now_ms()
+        if now_ms - self._told_ms < PROGRESS_MS:
+            return
+        self._told_ms = now_ms
+        for partition in self.partitions.values():
+            state = partition.follower
+            if state is not None and state.state is State.CATCHING_UP and state.lag > 0:
+                whole = max(state.leader_high_watermark - state.first_end, 1)
+                done = 100 * (state.end_offset - state.first_end) // whole
+                text = f"{state.lag} records behind broker {self._leader_id}, {done}% caught up"
+                self._node.note(EventKind.FOLLOWER_CATCHING_UP, repr(partition), text)
+
+
+def _told(data: PartitionData) -> Told:
+    diverging = data.diverging_epoch
+    return Told(
+        error_code(data.error_code),
+        data.high_watermark,
+        data.log_start_offset,
+        EpochEnd(diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
+    )

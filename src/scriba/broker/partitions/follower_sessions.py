@@ -1,0 +1,206 @@
+"""Fetch sessions of followers: what each of them reads from this leader, and what is new of it.
+
+A follower's session is unlike a consumer's (`fetch_sessions`) in two ways. It is never evicted: a
+follower without one would name thousands of partitions in each fetch. And it costs by its news:
+each of its partitions is a `Followed`, which the partition itself tells of what happens to it
+(`news`), so that a fetch looks at those alone which were told of or are named in the request. All
+others stand as they were; their follower has everything, which its shared `Heard` says.
+
+What is told of with `wake` ends the wait of a fetch in the same turn of the loop. A high watermark
+that moved wakes nobody: it goes with the next answer.
+
+A follower has as many sessions as it has fetchers. Those of an earlier incarnation go when a later
+one comes; beyond `MOST_SESSIONS` the one unused for longest goes, which only a defect can bring
+about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Container, Iterable
+from typing import TYPE_CHECKING, Final
+
+from scriba.errors import ErrorCode, KafkaError
+from scriba.replication.leader import Heard
+
+if TYPE_CHECKING:
+    from scriba.broker.partitions.partition import Partition
+    from scriba.replication.leader import LeaderState
+    from scriba.runtime.ports import Rng
+    from scriba.wire.messages.fetch import FetchPartition
+
+INITIAL_EPOCH: Final = 0
+FINAL_EPOCH: Final = -1
+LAST_EPOCH: Final = 2**31 - 1
+MOST_SESSIONS: Final = 64
+"""Of one follower: Kafka's brokers have `num.replica.fetchers` of them."""
+
+Key = tuple[bytes, int]
+
+
+class Followed:
+    """One partition in a follower's session."""
+
+    __slots__ = (
+        "asked",
+        "high_watermark",
+        "index",
+        "leader",
+        "partition",
+        "session",
+        "start_offset",
+        "told_error",
+        "topic_id",
+    )
+
+    def __init__(self, session: FollowerSession, topic_id: bytes, asked: FetchPartition) -> None:
+        self.session = session
+        self.topic_id = topic_id
+        self.index = asked.partition
+        self.asked = asked
+        self.partition: Partition | None = None
+        self.leader: LeaderState | None = None
+        """The leadership that has counted it: another one begins to count anew."""
+        self.high_watermark = -1
+        self.start_offset = -1
+        self.told_error = False
+
+    def news(self, wake: bool) -> None:
+        session = self.session
+        session.news[self] = None
+        if wake and (waiter := session.waiter) is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def attach(self, partition: Partition) -> None:
+        """Hears of this partition from now on."""
+        if self.partition is not partition:
+            self.detach()
+            self.partition = partition
+            partition.feeds.append(self)
+
+    def detach(self) -> None:
+        partition, self.partition = self.partition, None
+        if partition is not None and self in partition.feeds:
+            partition.feeds.remove(self)
+        self._stop_counting()
+
+    def _stop_counting(self) -> None:
+        """What the follower fetches elsewhere says nothing of this partition any more."""
+        leader, self.leader = self.leader, None
+        if leader is not None:
+            follower = leader.followers.get(self.session.replica)
+            if follower is not None and follower.heard is self.session.heard:
+                follower.heard = Heard(follower.heard.ms)
+
+
+class FollowerSession:
+    __slots__ = (
+        "broker_epoch",
+        "epoch",
+        "followed",
+        "heard",
+        "id",
+        "last_used_ms",
+        "news",
+        "replica",
+        "waiter",
+    )
+
+    def __init__(self, session_id: int, replica: int, broker_epoch: int) -> None:
+        self.id = session_id
+        self.replica = replica
+        self.broker_epoch = broker_epoch
+        self.epoch = 1
+        """Of the next request."""
+        self.last_used_ms = 0
+        self.heard = Heard()
+        self.followed: dict[Key, Followed] = {}
+        self.news: dict[Followed, None] = {}
+        """What the next fetch has to look at, in the order in which it happened."""
+        self.waiter: asyncio.Future[None] | None = None
+        """Of a fetch that waits."""
+
+    def name(self, topic_id: bytes, asked: FetchPartition) -> Followed:
+        """The request names a partition, which may be new here."""
+        key = (topic_id, asked.partition)
+        followed = self.followed.get(key)
+        if followed is None:
+            followed = self.followed[key] = Followed(self, topic_id, asked)
+        else:
+            followed.asked = asked
+        return followed
+
+    def forget(self, topic_id: bytes, index: int) -> None:
+        followed = self.followed.pop((topic_id, index), None)
+        if followed is not None:
+            self.news.pop(followed, None)
+            followed.detach()
+
+    def wake(self) -> None:
+        """Has a fetch that waits answered now."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    def end(self) -> None:
+        self.wake()
+        for followed in self.followed.values():
+            followed.detach()
+        self.followed.clear()
+        self.news.clear()
+
+
+class FollowerSessions:
+    def __init__(self, rng: Rng) -> None:
+        self._rng = rng
+        self._sessions: dict[int, FollowerSession] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def of(self, replica: int) -> list[FollowerSession]:
+        return [each for each in self._sessions.values() if each.replica == replica]
+
+    def begin(
+        self, replica: int, broker_epoch: int, session_id: int, wanted: bool, now_ms: int
+    ) -> FollowerSession:
+        """A session for a request that names all it wants; kept if another is to follow."""
+        older = [each for each in self.of(replica) if each.broker_epoch < broker_epoch]
+        if (known := self._sessions.get(session_id)) is not None and known.replica == replica:
+            older.append(known)
+        self._end(older)
+        if not wanted:
+            return FollowerSession(0, replica, broker_epoch)
+        others = sorted(self.of(replica), key=lambda each: each.last_used_ms)
+        self._end(others[: max(len(others) + 1 - MOST_SESSIONS, 0)])
+        new_id = 0
+        while new_id == 0 or new_id in self._sessions:
+            new_id = 1 + self._rng.below(2**31 - 1)
+        session = self._sessions[new_id] = FollowerSession(new_id, replica, broker_epoch)
+        session.last_used_ms = now_ms
+        return session
+
+    def go_on(
+        self, replica: int, broker_epoch: int, session_id: int, epoch: int, now_ms: int
+    ) -> FollowerSession:
+        """The session of a request that goes on with one; KafkaError has it begin anew."""
+        session = self._sessions.get(session_id)
+        if session is None or session.replica != replica or session.broker_epoch != broker_epoch:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        session.epoch = 1 if epoch == LAST_EPOCH else epoch + 1
+        session.last_used_ms = now_ms
+        session.wake()  # an earlier request that still waits holds back the answer to this one
+        return session
+
+    def _end(self, sessions: Iterable[FollowerSession]) -> None:
+        for session in sessions:
+            if self._sessions.pop(session.id, None) is not None:
+                session.end()
+
+    def keep_brokers(self, registered: Container[int]) -> None:
+        """Ends the sessions of brokers that have left the cluster."""
+        self._end([each for each in self._sessions.values() if each.replica not in registered])
+
+    def close(self) -> None:
+        self._end(list(self._sessions.values()))

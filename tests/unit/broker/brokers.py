@@ -1,0 +1,308 @@
+"""Several brokers on simulated hosts that share one controller, without the network in between.
+
+The first broker has the controller; the others reach it as an object, so that a test of replication
+does not depend on elections of controllers. Between the brokers everything is as it is: they fetch,
+append and truncate over the simulated network, each on a disk of its own.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, cast
+
+from scriba.broker.metadata.channel import ControllerChannel
+from scriba.broker.metadata.controller import QuorumController
+from scriba.broker.node import Node
+from scriba.broker.partitions.partition import Partition
+from scriba.broker.request import Context
+from scriba.controller.image import ClusterImage, Delta, PartitionImage
+from scriba.errors import ErrorCode, KafkaError
+from scriba.instant import Instant
+from scriba.records.batch import Record, encode_batch
+from scriba.settings import NodeSettings
+from scriba.testing.sim.world.peer import Peer
+from scriba.testing.sim.world.world import ProcessWorld, SimProcess, SimWorld
+from scriba.wire.messages.admin import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from scriba.wire.messages.brokers import BrokerHeartbeatRequest
+from scriba.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+)
+from scriba.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+from scriba.wire.schema import Message
+
+PORT = 9092
+
+
+class SharedController:
+    """The controller of another process, as a node sees its own."""
+
+    def __init__(self, first: Node, questions: "asyncio.Queue[Any]") -> None:
+        self._first = first
+        self._questions = questions
+        self.reachable = True
+
+    @property
+    def image(self) -> ClusterImage:
+        return self._first.metadata.image
+
+    async def call(
+        self, request: Message, version: int | None = None, ctx: Context | None = None, **_: Any
+    ) -> Any:
+        if not self.reachable:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._questions.put_nowait((request, version, answer))
+        return await answer
+
+    def subscribe(self, subscriber: Callable[[Delta, ClusterImage], None]) -> None:
+        context = contextvars.copy_context()
+
+        def tell(delta: Delta, image: ClusterImage) -> None:
+            if self.reachable:
+                context.copy().run(subscriber, delta, image)
+
+        self._first.metadata.subscribe(tell)
+
+    def unless_refused(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    active = None
+    """It is another's."""
+
+    async def tick(self, now: Instant) -> None:
+        """The other process does."""
+
+    def close(self) -> None:
+        self.reachable = False
+
+    async def stop(self) -> None:
+        self.reachable = False
+
+
+class SharedBroker(Node):
+    """A broker whose controller is that of the first."""
+
+    def __init__(self, settings: NodeSettings, world: ProcessWorld, cluster: "Brokers") -> None:
+        super().__init__(settings, world)
+        self._cluster = cluster
+
+    async def _lead_metadata(self) -> None:
+        first = self._cluster.nodes[1]
+        self.cluster_id = first.cluster_id
+        shared = SharedController(first, self._cluster.questions)
+        self.metadata = cast(QuorumController, shared)
+        self.controller = cast(ControllerChannel, shared)
+
+
+class Brokers:
+    """A cluster of `count` brokers, for scripts that run outside of all of them."""
+
+    def __init__(self, sim: SimWorld, count: int, settings: dict[str, str]) -> None:
+        self.sim = sim
+        self.nodes: dict[int, Node] = {}
+        self.processes: dict[int, SimProcess] = {}
+        self.questions: asyncio.Queue[Any] = asyncio.Queue()
+        self._count = count
+        self._settings = settings
+        self._client: ProcessWorld
+
+    # ---- life ----
+
+    async def start(self) -> None:
+        for broker_id in range(1, self._count + 1):
+            await self.boot(broker_id)
+        ready: asyncio.Future[ProcessWorld] = asyncio.get_running_loop().create_future()
+
+        async def client(world: ProcessWorld) -> None:
+            ready.set_result(world)
+            await asyncio.Event().wait()
+
+        self.sim.host("client").start(client)
+        self._client = await ready
+
+    async def boot(self, broker_id: int) -> None:
+        settings = NodeSettings.parse(
+            {
+                "node.id": str(broker_id),
+                "log.dirs": "/data",
+                "listeners": f"PLAINTEXT://b{broker_id}:{PORT}",
+                "scriba.allow.insecure.bind": "true",
+                "broker.session.timeout.ms": "3000",
+                "broker.heartbeat.interval.ms": "500",
+                **self._settings,
+            }
+        )
+        up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def serve(world: ProcessWorld) -> None:
+            if broker_id == 1:
+                node = Node(settings, world)
+            else:
+                node = SharedBroker(settings, world, self)
+            self.nodes[broker_id] = node
+            try:
+                await node.start()
+                if broker_id == 1:
+                    node.tasks.spawn(self._serve_questions(node), name="shared controller")
+            except BaseException as failure:
+                up.set_exception(failure)
+                raise
+            up.set_result(None)
+            await node.wait_stopped()
+
+        self.processes[broker_id] = self.sim.host(f"b{broker_id}").start(serve)
+        await up
+
+    async def _serve_questions(self, first: Node) -> None:
+        while True:
+            request, version, answer = await self.questions.get()
+            first.tasks.spawn(self._answer(first, request, version, answer), name="a question")
+
+    async def _answer(
+        self, first: Node, request: Message, version: int | None, answer: "asyncio.Future[Any]"
+    ) -> None:
+        try:
+            result = await first.metadata.call(request, version)
+        except KafkaError as error:
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()
+        else:
+            if not answer.done():
+                answer.set_result(result)
+
+    def kill(self, broker_id: int) -> None:
+        cast(SharedController, self.nodes[broker_id].metadata).reachable = False
+        self.processes[broker_id].kill()
+
+    # ---- what a test asks for ----
+
+    async def create(
+        self, topic: str, *replicas: Iterable[int], configs: dict[str, str] | None = None
+    ) -> None:
+        """A topic with a partition for each list of replicas; the first of each leads."""
+        await self.nodes[1].metadata.call(
+            CreateTopicsRequest(
+                topics=[
+                    CreatableTopic(
+                        name=topic,
+                        num_partitions=-1,
+                        replication_factor=-1,
+                        assignments=[
+                            CreatableReplicaAssignment(partition_index=at, broker_ids=list(ids))
+                            for at, ids in enumerate(replicas)
+                        ],
+                        configs=[
+                            CreatableTopicConfig(name=name, value=value)
+                            for name, value in (configs or {}).items()
+                        ],
+                    )
+                ],
+                timeout_ms=1000,
+            ),
+            7,
+        )
+        await self.until(lambda: all(topic in n.image.topics_by_name for n in self.nodes.values()))
+
+    def image(self, topic: str, index: int = 0) -> PartitionImage:
+        return self.nodes[1].image.topics_by_name[topic].partitions[index]
+
+    def partition(self, broker_id: int, topic: str, index: int = 0) -> Partition:
+        return self.nodes[broker_id].replicas.find(topic, index)
+
+    async def until(self, true: Callable[[], Any], seconds: float = 60) -> None:
+        """Waits until something holds; what does not come to hold fails."""
+        async with asyncio.timeout(seconds):
+            while not true():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    async def dial(self, broker_id: int) -> Peer:
+        return await Peer.connect(self._client.net, f"b{broker_id}", PORT)
+
+    def produced(
+        self, topic: str, *values: bytes, acks: int = -1, index: int = 0, timeout_ms: int = 30_000
+    ) -> ProduceRequest:
+        now_ms = self._client.clock.wall_ms()
+        batch = encode_batch([Record(at, now_ms, None, value) for at, value in enumerate(values)])
+        data = PartitionProduceData(index=index, records=bytes(batch))
+        return ProduceRequest(
+            acks=acks,
+            timeout_ms=timeout_ms,
+            topic_data=[TopicProduceData(name=topic, partition_data=[data])],
+        )
+
+    async def produce(
+        self,
+        broker_id: int,
+        topic: str,
+        *values: bytes,
+        acks: int = -1,
+        index: int = 0,
+        timeout_ms: int = 30_000,
+    ) -> ErrorCode:
+        peer = await self.dial(broker_id)
+        request = self.produced(topic, *values, acks=acks, index=index, timeout_ms=timeout_ms)
+        response = await peer.call(request, 12, ProduceResponse, timeout_s=60)
+        peer.close()
+        return ErrorCode(response.responses[0].partition_responses[0].error_code)
+
+    async def consume(self, broker_id: int, topic: str, offset: int = 0, index: int = 0) -> Any:
+        """What one fetch of a consumer tells of a partition."""
+        peer = await self.dial(broker_id)
+        topic_id = self.nodes[1].image.topics_by_name[topic].id
+        asked = FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=1 << 20)
+        response = await peer.call(
+            FetchRequest(
+                max_wait_ms=0,
+                min_bytes=0,
+                topics=[FetchTopic(topic_id=topic_id, partitions=[asked])],
+            ),
+            17,
+            FetchResponse,
+        )
+        peer.close()
+        return response.responses[0].partitions[0]
+
+    async def heartbeat(self, broker_id: int) -> None:
+        """Makes sure that the controller hears of a broker now."""
+        node = self.nodes[broker_id]
+        await node.controller.call(
+            BrokerHeartbeatRequest(
+                broker_id=broker_id,
+                broker_epoch=node.broker_epoch,
+                current_metadata_offset=node.image.last_offset,
+            )
+        )
+
+
+Script = Callable[[Brokers], Awaitable[None]]
+
+
+def play(script: Script, count: int = 3, seed: int = 1, **settings: Any) -> None:
+    """Plays a script with so many brokers; settings by attribute name."""
+    sim = SimWorld(seed=seed)
+    given = {name.replace("_", "."): str(value) for name, value in settings.items()}
+    brokers = Brokers(sim, count, given)
+
+    async def main() -> None:
+        await brokers.start()
+        await script(brokers)
+        for broker_id, process in brokers.processes.items():
+            if process.alive and process.task.done():
+                raise RuntimeError(f"broker {broker_id} has ended") from process.task.exception()
+
+    sim.run(main())
