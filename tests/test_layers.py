@@ -94,7 +94,7 @@ INSIDE_BROKER: dict[str, set[str]] = {
     "handlers": BROKER_BASE | {"envelope", "net", "partitions", "coordinators"},
     "fastpath": BROKER_BASE | {"net", "partitions", "coordinators", "handlers"},
     "api": BROKER_BASE | {"net", "handlers", "fastpath"},
-    "metrics": BROKER_BASE | {"net", "partitions", "coordinators", "jobs", "api"},
+    "metrics": BROKER_BASE | {"net", "metadata", "partitions", "coordinators", "jobs", "api"},
 }
 """Part of the broker -> parts it may import, besides itself. `node` puts them together, and may
 import all; nothing here may import `node`."""

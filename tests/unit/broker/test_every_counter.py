@@ -378,6 +378,15 @@ ELSEWHERE = {
         ),
         "one node has no followers: test_replication",
     ),
+    **dict.fromkeys(
+        (
+            "kafka_controller_kafkacontroller_activecontrollercount",
+            "kafka_controller_kafkacontroller_activebrokercount",
+            "kafka_controller_kafkacontroller_fencedbrokercount",
+            "kafka_controller_kafkacontroller_brokerregistrationstate",
+        ),
+        "one node is its own controller and its only broker: sim/test_cluster_controller",
+    ),
 }
 
 

@@ -41,6 +41,24 @@ def test_a_scraper_sees_what_was_written_and_how_the_cleaner_does(in_a_node: InA
     in_a_node(script, scriba_metrics_listener=WHERE)
 
 
+def test_a_scraper_sees_the_controller_and_its_brokers(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await asyncio.sleep(5.5)
+        found = await scrape(world)
+        prefix = "kafka_controller_kafkacontroller_"
+        assert found[f"{prefix}activecontrollercount"] == 1
+        assert found[f"{prefix}activebrokercount"] == 1
+        assert found[f"{prefix}fencedbrokercount"] == 0
+        assert found[f'{prefix}brokerregistrationstate{{broker="{node.id}"}}'] == 30
+        age_ms = found[f'{prefix}timesincelastheartbeatreceivedms{{broker="{node.id}"}}']
+        assert 0 <= age_ms <= 2_100
+        assert 0 <= found["scriba_controller_answer_age_seconds"] <= 2.1
+        applied = found["kafka_server_broker_metadata_metrics_last_applied_record_offset"]
+        assert 0 < applied <= node.image.last_offset
+
+    in_a_node(script, scriba_metrics_listener=WHERE)
+
+
 def test_other_questions_are_refused(in_a_node: InANode) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:
         assert (await ask(world, b"GET / HTTP/1.1\r\n\r\n"))[0] == "404 Not Found"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from scriba import prometheus
 from scriba.broker.observe.counters import CoordinatorCounters, Counters, NetworkCounters
-from scriba.broker.ports import Configuration, Counting, WorldAccess
+from scriba.broker.ports import Configuration, Counting, MetadataView, WorldAccess
 from scriba.prometheus import Family, Value, counter, gauge, histogram
 from scriba.wire.messages.coordinators import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 
@@ -20,22 +20,31 @@ if TYPE_CHECKING:
     from scriba.broker.coordinators.runtime import CoordinatorRuntime
     from scriba.broker.jobs.clock_guard import ClockGuard
     from scriba.broker.jobs.compaction import LogCleaner
+    from scriba.broker.metadata.controller import QuorumController
+    from scriba.broker.metadata.lifecycle import BrokerLifecycle
     from scriba.broker.net.api_entry import ApiEntry
     from scriba.broker.net.server import Server
     from scriba.broker.observe.events import Events
     from scriba.broker.partitions.replicas import Replicas
+    from scriba.controller.image import BrokerImage
 
 T = TypeVar("T")
 
 
-class Observed(Configuration, Counting, WorldAccess, Protocol):
+class Observed(Configuration, Counting, MetadataView, WorldAccess, Protocol):
     """A node, as whoever scrapes it sees it."""
 
     @property
     def clock_guard(self) -> ClockGuard: ...
 
     @property
+    def lifecycle(self) -> BrokerLifecycle: ...
+
+    @property
     def log_cleaner(self) -> LogCleaner: ...
+
+    @property
+    def metadata(self) -> QuorumController: ...
 
     @property
     def events(self) -> Events: ...
@@ -96,6 +105,35 @@ class Scrape:
         ran = self.node.log_cleaner.gauges.last_run_ms
         return self.node.world.clock.mono_ms() - ran if ran >= 0 else -1
 
+    def fenced_brokers(self) -> int:
+        return sum(broker.fenced for broker in self.node.image.brokers.values())
+
+    def broker_states(self) -> dict[str, int]:
+        """Of each broker, as the active controller has it; the others tell nothing."""
+        if self.node.metadata.active is None:
+            return {}
+        brokers = self.node.image.brokers.values()
+        return {str(broker.id): _state(broker) for broker in brokers}
+
+    def since_heartbeats_ms(self) -> dict[str, int]:
+        """How long ago each unfenced broker was heard, by the active controller."""
+        active = self.node.metadata.active
+        if active is None:
+            return {}
+        now, sessions = self.node.world.clock.mono_ms(), active.machine.state.sessions
+        return {str(at): now - session.last_contact for at, session in sorted(sessions.items())}
+
+    def since_answered_s(self) -> float:
+        heard = self.node.lifecycle.heard_at
+        return (self.node.world.clock.mono_ms() - heard) / 1000 if heard >= 0 else -1
+
+
+def _state(broker: BrokerImage) -> int:
+    """Kafka's numbers (KIP-1131)."""
+    if broker.fenced:
+        return 10
+    return 20 if broker.in_controlled_shutdown else 30
+
 
 class Metric(NamedTuple):
     family: Family
@@ -114,6 +152,7 @@ _REQUESTS: Final = "kafka_network_requestmetrics_"
 _REPLICAS: Final = "kafka_server_replicamanager_"
 _MANAGER: Final = "kafka_log_logcleanermanager_"
 _CLEANER: Final = "kafka_log_logcleaner_"
+_CONTROLLER: Final = "kafka_controller_kafkacontroller_"
 _GROUPS: Final = "kafka_server_group_coordinator_metrics_"
 _TRANSACTIONS: Final = "kafka_server_transaction_coordinator_metrics_"
 
@@ -376,6 +415,51 @@ def _replication() -> Iterator[Metric]:
     )
 
 
+def _controller() -> Iterator[Metric]:
+    yield Metric(
+        gauge(f"{_CONTROLLER}activecontrollercount", "1 on the active controller, 0 elsewhere."),
+        lambda s: int(s.node.metadata.active is not None),
+    )
+    yield Metric(
+        gauge(f"{_CONTROLLER}activebrokercount", "Brokers that take part in the cluster."),
+        lambda s: len(s.node.image.brokers) - s.fenced_brokers(),
+    )
+    yield Metric(
+        gauge(f"{_CONTROLLER}fencedbrokercount", "Brokers that are registered and fenced."),
+        lambda s: s.fenced_brokers(),
+    )
+    yield Metric(
+        gauge(
+            f"{_CONTROLLER}brokerregistrationstate",
+            "On the active controller: 10 fenced, 20 in controlled shutdown, 30 active.",
+            "broker",
+        ),
+        lambda s: s.broker_states(),
+    )
+    yield Metric(
+        gauge(
+            f"{_CONTROLLER}timesincelastheartbeatreceivedms",
+            "On the active controller: how long ago an unfenced broker was heard.",
+            "broker",
+        ),
+        lambda s: s.since_heartbeats_ms(),
+    )
+    yield Metric(
+        gauge(
+            "kafka_server_broker_metadata_metrics_last_applied_record_offset",
+            "The last record of the metadata log that this node has applied.",
+        ),
+        lambda s: s.node.image.last_offset,
+    )
+    yield Metric(
+        gauge(
+            "scriba_controller_answer_age_seconds",
+            "How long ago a controller answered this broker's heartbeat; -1 before the first.",
+        ),
+        lambda s: s.since_answered_s(),
+    )
+
+
 def _cleaner() -> Iterator[Metric]:
     yield Metric(
         gauge(f"{_MANAGER}max_dirty_percent", "Of the dirtiest log that was due at the last look."),
@@ -481,6 +565,7 @@ SECTIONS: Final[dict[str, tuple[Metric, ...]]] = {
     "Requests": (*_requests(),),
     "Connections": (*_network(),),
     "The node": (*_node(),),
+    "The controller and its brokers": (*_controller(),),
     "Partitions and storage": (*_replicas(),),
     "Replication": (*_replication(),),
     "Compaction": (*_cleaner(),),
