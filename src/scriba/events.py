@@ -213,8 +213,14 @@ class EventKind(enum.Enum):
         "A replica that is far behind is being filled; how far it has come.",
         "Nothing. It leads nothing before it has caught up.",
     )
-    COMMITTED_RECORDS_LOST = (
-        "committed_records_lost",
+    REPLICA_REFILLED = (
+        "replica_refilled",
+        WARNING,
+        "A damaged replica was set aside and begins anew: its leader fills it.",
+        "Check the device. Remove the files that were set aside once the replica is in sync.",
+    )
+    LOG_TRUNCATED_BELOW_HIGH_WATERMARK = (
+        "log_truncated_below_high_watermark",
         ERROR,
         "After an unclean election a replica took away records that were committed: the new leader "
         "does not have them.",

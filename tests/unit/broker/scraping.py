@@ -9,6 +9,20 @@ from scriba.testing.sim.world.world import ProcessWorld
 
 WHERE = "http://127.0.0.1:9404"
 
+REPLICATION_METRICS = (
+    "kafka_server_replicamanager_isrshrinks_total",
+    "kafka_server_replicamanager_isrexpands_total",
+    "kafka_server_replicamanager_failedisrupdates_total",
+    "kafka_server_replicamanager_underminisrpartitioncount",
+    "scriba_follower_lag_records",
+    "kafka_server_replicafetchermanager_maxlag",
+    "kafka_server_replicafetchermanager_failedpartitionscount",
+    "kafka_server_brokertopicmetrics_replicationbytesin_total",
+    "kafka_server_brokertopicmetrics_replicationbytesout_total",
+    "scriba_committed_records_lost_total",
+)
+"""What takes more than one node to move."""
+
 
 async def read(stream: Stream) -> bytes:
     """Everything until the other side hangs up."""

@@ -38,7 +38,7 @@ from scriba.wire.apis import ApiKey
 from scriba.wire.frame import encode_request
 from scriba.wire.messages import admin, fetch, groups, metadata, produce, txn
 from scriba.wire.schema import Message
-from tests.unit.broker.scraping import WHERE, ask, parsed
+from tests.unit.broker.scraping import REPLICATION_METRICS, WHERE, ask, parsed
 
 InANode = Callable[..., None]
 Act = Callable[[Node, ProcessWorld], Awaitable[None]]
@@ -364,18 +364,7 @@ ELSEWHERE = {
     "kafka_server_replicamanager_underreplicatedpartitions": "one node has no followers",
     "scriba_cleaner_in_progress": "0 before and after a pass: test_compaction",
     **dict.fromkeys(
-        (
-            "kafka_server_replicamanager_isrshrinks_total",
-            "kafka_server_replicamanager_isrexpands_total",
-            "kafka_server_replicamanager_failedisrupdates_total",
-            "kafka_server_replicamanager_underminisrpartitioncount",
-            "scriba_follower_lag_records",
-            "kafka_server_replicafetchermanager_maxlag",
-            "kafka_server_replicafetchermanager_failedpartitionscount",
-            "kafka_server_brokertopicmetrics_replicationbytesin_total",
-            "kafka_server_brokertopicmetrics_replicationbytesout_total",
-            "scriba_committed_records_lost_total",
-        ),
+        REPLICATION_METRICS,
         "one node has no followers: test_replication",
     ),
     **dict.fromkeys(

@@ -5,20 +5,29 @@ from typing import Any, cast
 
 from scriba.broker.handlers.records import replica_fetch
 from scriba.broker.metrics.exposition import render
-from scriba.errors import ErrorCode
+from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.replication.follower import State
+from scriba.wire.messages.admin import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteRecordsTopic,
+)
 from scriba.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
     ReplicaState,
 )
 from scriba.wire.messages.produce import ProduceResponse
 from tests.unit.broker.brokers import Brokers, SharedController, play
-from tests.unit.broker.scraping import parsed
-from tests.unit.broker.test_every_counter import ELSEWHERE
+from tests.unit.broker.scraping import REPLICATION_METRICS, parsed
 
 
 def log_bytes(brokers: Brokers, broker_id: int, topic: str, index: int = 0) -> bytes:
@@ -102,6 +111,7 @@ def test_a_deposed_leader_acknowledges_nothing_and_says_so_at_once() -> None:
         answer = await asyncio.wait_for(waiting, 1)
         (told,) = answer.responses[0].partition_responses
         assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert told.current_leader.leader_id == 2, "as far as its metadata goes"
         late = await brokers.produce(2, "t", b"late", acks=1)
         assert late is ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert node.image is not None
@@ -389,7 +399,7 @@ def test_every_number_of_replication_moves() -> None:
         brokers.sim.network.heal()
         await brokers.until(lambda: set(brokers.image("t").isr) == {1, 2, 3})
         look()
-        wanted = {name for name, why in ELSEWHERE.items() if "test_replication" in why}
+        wanted = set(REPLICATION_METRICS)
         # These take an unclean election, a damaged log, and an answer cut short.
         wanted -= {
             "scriba_committed_records_lost_total",
@@ -416,3 +426,114 @@ def test_a_follower_whose_log_fails_is_counted_and_the_others_go_on() -> None:
         assert set(brokers.image("t", 1).isr) == {2, 3}
 
     play(script, replica_lag_time_max_ms=1500)
+
+
+def test_a_damaged_replica_is_set_aside_and_filled_again() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3), configs={"min.insync.replicas": "1"})
+        for value in range(10):
+            await brokers.produce(2, "t", b"%d" % value)
+        brokers.partition(3, "t").log.fail("a batch is damaged", device=False)
+        await brokers.produce(2, "t", b"later", acks=1)
+        await brokers.until(lambda: brokers.image("t").isr == (2,))
+        await brokers.until(lambda: set(brokers.image("t").isr) == {2, 3})
+        assert log_bytes(brokers, 3, "t") == log_bytes(brokers, 2, "t")
+        counts = brokers.nodes[3].events.counts
+        assert counts[EventKind.REPLICA_REFILLED] == 1
+        kept = brokers.nodes[3].world.disk.list("/data")
+        assert any(name.endswith("-stray") for name in kept)
+
+    play(script, replica_lag_time_max_ms=1500)
+
+
+# ---- clients ----
+
+
+def test_clients_are_told_who_leads_instead() -> None:
+    """KIP-951: with the refusal, and where to reach the leader."""
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3))
+        peer = await brokers.dial(3)
+        refused = await peer.call(brokers.produced("t", b"x"), 12, ProduceResponse)
+        (told,) = refused.responses[0].partition_responses
+        assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (told.current_leader.leader_id, told.current_leader.leader_epoch) == (2, 0)
+        (place,) = refused.node_endpoints
+        assert (place.node_id, place.host, place.port) == (2, "b2", 9092)
+        old = await peer.call(brokers.produced("t", b"x"), 9, ProduceResponse)
+        assert not old.node_endpoints
+        topic_id = brokers.nodes[1].image.topics_by_name["t"].id
+        asked = FetchTopic(topic_id=topic_id, partitions=[asks(0)])
+        fetched = await peer.call(
+            FetchRequest(max_wait_ms=0, min_bytes=0, topics=[asked]), 17, FetchResponse
+        )
+        (data,) = fetched.responses[0].partitions
+        assert data.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert (data.current_leader.leader_id, data.current_leader.leader_epoch) == (2, 0)
+        assert [each.node_id for each in fetched.node_endpoints] == [2]
+
+    play(script)
+
+
+def test_deleted_records_are_gone_from_every_live_replica_before_it_is_told() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 1))
+        for value in range(5):
+            await brokers.produce(2, "t", b"%d" % value)
+        peer = await brokers.dial(2)
+
+        def delete(offset: int, timeout_ms: int) -> DeleteRecordsRequest:
+            wanted = DeleteRecordsPartition(partition_index=0, offset=offset)
+            return DeleteRecordsRequest(
+                topics=[DeleteRecordsTopic(name="t", partitions=[wanted])], timeout_ms=timeout_ms
+            )
+
+        answer = await peer.call(delete(3, 10_000), 2, DeleteRecordsResponse)
+        (told,) = answer.topics[0].partitions
+        assert (told.error_code, told.low_watermark) == (0, 3)
+        assert [brokers.partition(at, "t").log.start_offset for at in (1, 2, 3)] == [3, 3, 3]
+        # One that does not answer is waited for as long as the request allows ...
+        brokers.sim.network.cut("b3", "b2")
+        answer = await peer.call(delete(4, 500), 2, DeleteRecordsResponse)
+        assert answer.topics[0].partitions[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+        # ... and one that is dead is not.
+        waiting = peer.send(delete(5, 60_000), 2, DeleteRecordsResponse)
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        brokers.kill(3)
+        answer = await asyncio.wait_for(waiting, 20)
+        assert answer.topics[0].partitions[0].low_watermark == 5
+
+    play(script)
+
+
+def test_a_new_leader_that_knows_less_than_clients_saw_has_them_wait() -> None:
+    """KIP-207: no offset goes back, and none is out of range that was read before."""
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 1), configs={"min.insync.replicas": "2"})
+        for value in range(5):
+            await brokers.produce(2, "t", b"%d" % value)
+        # Nobody tells the follower of the last high watermark, and nobody fetches from it.
+        for other in ("b1", "b2"):
+            brokers.sim.network.cut("b3", other)
+        partition = brokers.partition(3, "t")
+        partition._renew_watermarks(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER), 3)
+        image = brokers.image("t")._replace(leader=3, leader_epoch=1, partition_epoch=1)
+        replicas = brokers.nodes[3].replicas
+        replicas.fetchers.drop(partition)
+        replicas._follow(partition, image)
+        assert partition.leader is not None
+        assert partition.high_watermark.value == 3
+        between = await brokers.consume(3, "t", offset=5)
+        assert (between.error_code, between.high_watermark, len(between.records)) == (0, 3, 0)
+        peer = await brokers.dial(3)
+        wanted = ListOffsetsPartition(partition_index=0, timestamp=-1)
+        request = ListOffsetsRequest(
+            replica_id=-1, topics=[ListOffsetsTopic(name="t", partitions=[wanted])]
+        )
+        latest = await peer.call(request, 9, ListOffsetsResponse)
+        assert latest.topics[0].partitions[0].error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+    play(script)

@@ -20,12 +20,14 @@ settings do.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from scriba.broker.handlers.records import produce
 from scriba.broker.handlers.records.acks import AckWaits, Wait
+from scriba.broker.handlers.records.leader_hints import MOVED, hint_produce
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.connection import Connection, Promise
 from scriba.errors import ErrorCode, KafkaError
@@ -146,16 +148,16 @@ class ProduceFastPath:
         "_head",
         "_judge",
         "_most_elements",
-        "_node",
         "_pack",
         "_plan",
         "_topics",
         "_topology",
         "_version",
+        "node",
     )
 
     def __init__(self, node: ProduceFastPathHost, api: ApiEntry, version: int) -> None:
-        self._node = node
+        self.node = node
         self._api = api
         self._version = version
         self._judge = implementation.chosen.judge_produce
@@ -173,7 +175,7 @@ class ProduceFastPath:
 
     def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """The answer; None where the request has to go to its handler: nothing has changed."""
-        node = self._node
+        node = self.node
         if len(frame) > MOST_BYTES or not (
             (node.topology == self._topology and node.fast_paths and node.access.open)
             or self._is_open()
@@ -218,8 +220,10 @@ class ProduceFastPath:
         counters.messages_in += header.count
         counters.topic_bytes_in += len(view)
         base_offset, last_offset, _, start_offset, duplicate = place
-        if duplicate or (acks < 0 and partition.high_watermark.value <= last_offset):
+        if duplicate:
             return self._conclude(found, [place])
+        if acks < 0 and partition.high_watermark.value <= last_offset:
+            return _OneLater(self, found, place)
         if not acks:
             return ()
         return (target.answer(correlation_id, base_offset, start_offset),)
@@ -258,7 +262,7 @@ class ProduceFastPath:
             if duplicate or (acks < 0 and partition.high_watermark.value <= last_offset):
                 done = False
             packed.append(pack(partition.index, base_offset, start_offset))
-        counters = self._node.counters
+        counters = self.node.counters
         counters.fastpath_produces += 1
         counters.messages_in += count
         counters.topic_bytes_in += size
@@ -275,7 +279,7 @@ class ProduceFastPath:
 
     def _is_open(self) -> bool:
         """Whether requests may be taken at all; forgets what may have changed with the cluster."""
-        node = self._node
+        node = self.node
         if node.topology != self._topology:
             self._topics.clear()
             self._topology = node.topology
@@ -299,7 +303,7 @@ class ProduceFastPath:
         return True
 
     def _learn_partition(self, key: bytes, index: int, acks: int) -> bool:
-        node = self._node
+        node = self.node
         name = node.topic_name(key) if self._by_id else key.decode()
         partition = node.replicas.get(name, index) if name is not None else None
         if partition is None or partition.leader is None or name in node.internal_topics:
@@ -321,7 +325,7 @@ class ProduceFastPath:
             return produce.bare(error)
         self._api.errors += 1
         text = f"an append failed: {error!r}"
-        self._node.note(EventKind.REQUEST_FAILED, "Produce", text, error)
+        self.node.note(EventKind.REQUEST_FAILED, "Produce", text, error)
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _conclude(self, found: Found, outcomes: list[Appended | KafkaError]) -> Parts | Parked:
@@ -332,9 +336,9 @@ class ProduceFastPath:
         for (target, _, header), outcome in zip(_batches(found), outcomes, strict=True):
             partition = target.partition
             if isinstance(outcome, KafkaError):
-                answer = produce.refused(self._node, partition.index, partition, outcome)
+                answer = produce.refused(self.node, partition.index, partition, outcome)
             else:
-                self._node.counters.duplicates += outcome.duplicate
+                self.node.counters.duplicates += outcome.duplicate
                 answer = produce.appended(partition.index, header, outcome)
                 end_offset = outcome.last_offset + 1
                 if acks < 0 and partition.high_watermark.value < end_offset:
@@ -344,11 +348,14 @@ class ProduceFastPath:
             produce.close_on_failure(response)
             return ()
         if waits:
-            later = AckWaits(self._node.ack_deadlines, timeout_ms, response, waits)
-            return _Later(self, later, correlation_id)
+            return _Later(self, correlation_id, timeout_ms, response, waits)
         return (self.encoded(response, correlation_id),)
 
     # ---- answers ----
+
+    def hint(self, connection: Connection, response: ProduceResponse) -> None:
+        """Adds who leads instead (KIP-951)."""
+        hint_produce(self.node, connection.listener, self._version, response)
 
     def encoded(self, response: ProduceResponse, correlation_id: int) -> bytearray:
         out = bytearray(self._head)
@@ -397,14 +404,21 @@ class ProduceFastPath:
 
 
 class _Later(Promise):
-    """An answer that waits for replicas."""
+    """An answer that waits for replicas of several partitions."""
 
     __slots__ = ("_correlation_id", "_path", "_waits")
 
-    def __init__(self, path: ProduceFastPath, waits: AckWaits, correlation_id: int) -> None:
+    def __init__(
+        self,
+        path: ProduceFastPath,
+        correlation_id: int,
+        timeout_ms: int,
+        response: ProduceResponse,
+        waits: list[Wait],
+    ) -> None:
         super().__init__(pipelined=True)
         self._path = path
-        self._waits = waits
+        self._waits = AckWaits(path.node.ack_deadlines, timeout_ms, response, waits, self._hint)
         self._correlation_id = correlation_id
 
     def begin(self) -> None:
@@ -413,8 +427,80 @@ class _Later(Promise):
     def abandon(self) -> None:
         self._waits.abandon()
 
+    def _hint(self, response: ProduceResponse) -> None:
+        self._path.hint(self.connection, response)
+
     def _complete(self, response: ProduceResponse) -> None:
         self.connection.keep(self, (self._path.encoded(response, self._correlation_id),))
+
+
+class _OneLater(Promise):
+    """An answer that waits for replicas of one partition: itself what the watermark tells."""
+
+    __slots__ = ("_error", "_found", "_path", "_place", "due", "over")
+
+    due: float
+
+    def __init__(self, path: ProduceFastPath, found: Found, place: Appended) -> None:
+        super().__init__(pipelined=True)
+        self._path = path
+        # Not the view of the batch, whose buffer is used again.
+        self._found = found[:4]
+        self._place = place
+        self._error = ErrorCode.NONE
+        self.over = False
+
+    def begin(self) -> None:
+        _, _, timeout_ms, target = self._found
+        target.partition.acknowledged.watch(self._place.last_offset + 1, self)
+        if not self.over:
+            self._path.node.ack_deadlines.add(self, max(timeout_ms, 0))
+
+    def abandon(self) -> None:
+        self.over = True
+
+    # ---- as the watermark and the deadlines see it ----
+
+    def done(self) -> bool:
+        return self.over
+
+    def set_result(self, result: None, /) -> None:
+        self._end(ErrorCode.NONE)
+
+    def set_exception(self, failure: BaseException, /) -> None:
+        known = isinstance(failure, KafkaError)
+        self._end(failure.code if known else ErrorCode.UNKNOWN_SERVER_ERROR)  # type: ignore[attr-defined]
+
+    def expire(self) -> None:
+        self._end(ErrorCode.REQUEST_TIMED_OUT)
+
+    def _end(self, error: ErrorCode) -> None:
+        """Not in the step that moved the watermark: an answer that leaves may do anything."""
+        self.over = True
+        self._error = error
+        asyncio.get_running_loop().call_soon(self._tell)
+
+    def _tell(self) -> None:
+        connection = self.connection
+        if connection.closed:
+            return
+        correlation_id, _, _, target = self._found
+        base_offset, _, _, start_offset, _ = self._place
+        if not self._error:
+            answer = target.answer(correlation_id, base_offset, start_offset)
+            connection.keep(self, (answer,))
+            return
+        told = PartitionProduceResponse(
+            index=target.partition.index,
+            error_code=self._error,
+            base_offset=base_offset,
+            log_start_offset=start_offset,
+        )
+        response = ProduceResponse()
+        _told(response, target.topic).append(told)
+        if self._error in MOVED:
+            self._path.hint(connection, response)
+        connection.keep(self, (self._path.encoded(response, correlation_id),))
 
 
 def _batches(found: Found) -> list[Batch]:
@@ -440,7 +526,7 @@ class ProduceFastPaths:
     """The fast path of each version, made when it is first asked for."""
 
     def __init__(self, node: ProduceFastPathHost, api: ApiEntry) -> None:
-        self._node = node
+        self.node = node
         self._api = api
         self._versions: dict[int, ProduceFastPath] = {}
 
@@ -450,7 +536,7 @@ class ProduceFastPaths:
         """Asks the fast path, unless the connection has done so already."""
         path = self._versions.get(version)
         if path is None:
-            path = ProduceFastPath(self._node, self._api, version)
+            path = ProduceFastPath(self.node, self._api, version)
             self._versions[version] = path
         if path is connection.fast_path:
             return None

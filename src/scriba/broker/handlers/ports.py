@@ -229,6 +229,9 @@ class TrimmedPartitions(PartitionLookup, Protocol):
     async def checkpoint_starts(self) -> None:
         """Returns when the log starts of all partitions are on disk."""
 
+    async def trimmed(self, partition: Partition, offset: int, deadline: float) -> None:
+        """Returns when every live replica begins at `offset` or later; KafkaError if it is late."""
+
 
 class OffsetAccess(Authorization, Configuration, Protocol):
     """Offsets of logs are looked up, and their starts moved."""

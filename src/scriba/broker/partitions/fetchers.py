@@ -468,7 +468,7 @@ class Fetcher:
                 f"offsets {step.offset} to {step.offset + step.lost - 1} were committed and are "
                 f"not in the log of its new leader, broker {self._leader_id}"
             )
-            node.note(EventKind.COMMITTED_RECORDS_LOST, repr(partition), text)
+            node.note(EventKind.LOG_TRUNCATED_BELOW_HIGH_WATERMARK, repr(partition), text)
         elif step.offset < end_offset:
             text = f"truncated from {end_offset} to {step.offset}, as its leader has it"
             node.note(EventKind.FOLLOWER_TRUNCATED, repr(partition), text)

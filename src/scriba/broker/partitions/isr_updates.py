@@ -81,7 +81,7 @@ class IsrUpdates:
     def look(self, partition: Partition, now: Instant) -> None:
         """Proposes the ISR that the leader would rather have, if it is another."""
         leader = partition.leader
-        if leader is None or not leader.followers:
+        if leader is None or not (leader.followers or leader.recovering):
             return
         proposal = leader.propose(now, self._node.broker_epoch)
         if proposal is not None:

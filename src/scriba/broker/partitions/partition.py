@@ -163,6 +163,7 @@ class Partition:
             recovering=recovering,
         )
         self._move(self.leader.high_watermark)
+        self.move_low_watermark()
         self._tell_feeds()
         if self._counted_end() < self.log.end_offset:
             self._ask_for_flush()
@@ -184,7 +185,7 @@ class Partition:
         if replicas is not None:
             self._tell_feeds()
         self._move(leader.high_watermark)
-        self._move_low_watermark()
+        self.move_low_watermark()
         if leader.under_min_isr:
             error = KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
             self.acknowledged.interrupt(error)
@@ -367,10 +368,11 @@ class Partition:
         if moved > self.high_watermark.value:
             self._move(moved)
         if start_offset > self.low_watermark.value:
-            self._move_low_watermark()
+            self.move_low_watermark()
         return True
 
-    def _move_low_watermark(self) -> None:
+    def move_low_watermark(self) -> None:
+        """Looks again where the logs of all live replicas begin."""
         leader = self.leader
         if leader is not None:
             self.low_watermark.advance(min(self.log.start_offset, leader.low_watermark))
@@ -378,7 +380,7 @@ class Partition:
     def move_start(self, offset: int) -> int:
         """DeleteRecords: the log begins at `offset` from now on, and followers are to follow."""
         start = self.log.delete_records_to(offset)
-        self._move_low_watermark()
+        self.move_low_watermark()
         self._tell_feeds()
         return start
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
@@ -35,6 +36,7 @@ from scriba.broker.ports import (
     WorldAccess,
 )
 from scriba.controller.image import BROKER, TOPIC, ClusterImage, Delta, PartitionImage
+from scriba.controller.parts import NO_LEADER
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.runtime.loop.pace import Pace
@@ -43,7 +45,7 @@ from scriba.storage.compaction.log import FOR_EVER_MS
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Log
-from scriba.storage.results import FULL, NoRoom
+from scriba.storage.results import FULL, NoRoom, storage_error
 
 LOGS_AT_ONCE: Final = 64
 """New logs whose files are made in one call off the loop."""
@@ -112,6 +114,8 @@ class Replicas:
         self.assignments = Assignments(node)
         self._queue: deque[Callable[[], Awaitable[None]]] = deque()
         self._worker: asyncio.Task[None] | None = None
+        self._damaged: dict[PartitionName, tuple[LogDir, Log]] = {}
+        """Those of them whose files are damaged, on a device that is well."""
         self._topic_settings: dict[str, TopicSettings] = {}
         self._inspecting: set[Partition] = set()
         self._waiting: dict[PartitionName, None] = {}
@@ -124,6 +128,8 @@ class Replicas:
         """New replicas that nobody has asked for yet."""
         self._fileless: dict[PartitionName, Log] = {}
         """New logs that are open and whose files are to be made."""
+        self._trimming: dict[Partition, int] = {}
+        """Partitions, each with how many wait for the start of their followers' logs."""
         self.active: dict[int, int] = {}
         """Epochs of the brokers that may be in an ISR."""
         self.fetchers = Fetchers(node)
@@ -204,6 +210,8 @@ class Replicas:
         self.active.clear()
         self.active.update((b.id, b.epoch) for b in image.brokers.values() if b.active)
         self.follower_sessions.keep_brokers(image.brokers)
+        for partition in self._trimming:
+            partition.move_low_watermark()  # nobody waits for a broker that is gone
 
     def _depose(self, placements: Iterable[Placement]) -> None:
         """Ends the leaderships that somebody else has now: nothing more is acknowledged here."""
@@ -309,14 +317,47 @@ class Replicas:
                 elif (partition := self._partitions.get(name)) is not None:
                     await self.fetchers.truncated(partition)
                     self._follow(partition, self._now(topic_id, index) or image)
+                elif name in self._damaged:
+                    await self._refill(name, topic_id, image, new)
                 elif (found := self._holder(name)) is not None:
                     partition = await self._open(name, topic_id, image, found)
-                    if partition is not None:
+                    if name in self._damaged:
+                        await self._refill(name, topic_id, image, new)
+                    elif partition is not None:
                         self._follow(partition, image)
                 elif not self._is_lost(image):
                     new[name] = Unopened(topic_id, image)
         await self._begin(new)
         await self.assignments.tell()
+
+    async def _refill(
+        self,
+        name: PartitionName,
+        topic_id: bytes,
+        image: PartitionImage,
+        new: dict[PartitionName, Unopened],
+    ) -> None:
+        """Begins a damaged replica anew, to be filled by its leader: once it does not count.
+
+        In the ISR, or eligible to lead, it is the controller's word that its copy is whole; an
+        empty one in its place could become the leader and take the others with it.
+        """
+        me = self._node.id
+        if image.leader in (NO_LEADER, me) or me in (*image.isr, *image.eligible_leader_replicas):
+            return
+        directory, store = self._damaged.pop(name)
+        directory.logs.pop(name, None)
+        with suppress(KafkaError):
+            await store.close()
+        try:
+            kept = await directory.rename_stray(name)
+        except OSError as error:
+            self.offline(name, storage_error(f"its damaged files cannot be set aside: {error}"))
+            return
+        text = f"it is filled anew by broker {image.leader}; the damaged files are kept as {kept}"
+        about = f"{name.topic}-{name.partition}"
+        self._node.note(EventKind.REPLICA_REFILLED, about, text)
+        new[name] = Unopened(topic_id, image)
 
     def _now(self, topic_id: bytes, index: int) -> PartitionImage | None:
         """The partition as the image has it at this moment."""
@@ -511,6 +552,7 @@ class Replicas:
     def _remove_replica(self, name: PartitionName) -> None:
         """Ends a replica: its directory gets another name now, its files go in the background."""
         self._offline.pop(name, None)
+        self._damaged.pop(name, None)
         self._waiting.pop(name, None)
         self._unopened.pop(name, None)
         self._fileless.pop(name, None)
@@ -581,7 +623,9 @@ class Replicas:
         partition = self._partitions.pop(name, None)
         if partition is not None:
             self._end(partition, error)
-            self._homes.pop(name, None)
+            home, failure = self._homes.pop(name, None), partition.log.failure
+            if home is not None and failure is not None and not failure.device:
+                self._damaged[name] = (home, partition.log)
             self.assignments.forget(name)
         self._node.note(
             EventKind.PARTITION_OFFLINE, f"{name.topic}-{name.partition}", error.message
@@ -657,6 +701,21 @@ class Replicas:
     async def checkpoint_starts(self) -> None:
         for directory in self._online():
             await directory.checkpoint_starts()
+
+    async def trimmed(self, partition: Partition, offset: int, deadline: float) -> None:
+        """Returns when every live replica of a partition led here begins at `offset` or later."""
+        if partition.low_watermark.value >= offset:
+            return
+        self._trimming[partition] = self._trimming.get(partition, 0) + 1
+        try:
+            async with asyncio.timeout_at(deadline):
+                await partition.low_watermark.reach(offset)
+        except TimeoutError:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT) from None
+        finally:
+            self._trimming[partition] -= 1
+            if not self._trimming[partition]:
+                del self._trimming[partition]
 
     async def checkpoint(self) -> None:
         for directory in self._online():

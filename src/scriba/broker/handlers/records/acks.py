@@ -12,7 +12,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
+from scriba.broker.handlers.records.leader_hints import MOVED
 from scriba.broker.request import Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.runtime.watermark import Watermark
@@ -63,6 +65,7 @@ class AckWaits(Later[ProduceResponse]):
     __slots__ = (
         "_deadlines",
         "_done",
+        "_hint",
         "_left",
         "_response",
         "_timeout_ms",
@@ -79,8 +82,11 @@ class AckWaits(Later[ProduceResponse]):
         timeout_ms: int,
         response: ProduceResponse,
         waits: list[Wait],
+        hint: Callable[[ProduceResponse], None],
     ) -> None:
+        """`hint` adds to an answer who leads instead, where somebody does (KIP-951)."""
         super().__init__(pipelined=True)
+        self._hint = hint
         self._deadlines = deadlines
         self._timeout_ms = max(timeout_ms, 0)
         self._response = response
@@ -125,21 +131,32 @@ class AckWaits(Later[ProduceResponse]):
     def _tell(self) -> None:
         done, self._done = self._done, None
         if done is not None:
+            if any(wait.answer.error_code in MOVED for wait in self._waits):
+                self._hint(self._response)
             done(self._response)
+
+
+class Expiring(Protocol):
+    """A request that waits, but not for ever."""
+
+    due: float
+    over: bool
+
+    def expire(self) -> None: ...
 
 
 class AckDeadlines:
     """When waiting requests have to be answered, whatever has become of them."""
 
     def __init__(self) -> None:
-        self._queues: dict[int, deque[AckWaits]] = {}
+        self._queues: dict[int, deque[Expiring]] = {}
         """By the time that they were given."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
-    def add(self, waits: AckWaits, timeout_ms: int) -> None:
+    def add(self, waits: Expiring, timeout_ms: int) -> None:
         loop = asyncio.get_running_loop()
         waits.due = loop.time() + timeout_ms / 1000
         queue = self._queues.get(timeout_ms)

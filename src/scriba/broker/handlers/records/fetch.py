@@ -16,6 +16,7 @@ from scriba.broker.access import Operation, Resource
 from scriba.broker.handlers.brokers import require_broker
 from scriba.broker.handlers.records import replica_fetch
 from scriba.broker.handlers.records.isolation import READ_COMMITTED, check_isolation
+from scriba.broker.handlers.records.leader_hints import MOVED, hint_fetch
 from scriba.broker.net.answers import COPIED_BELOW, Parts, Region
 from scriba.broker.net.api_entry import set_length
 from scriba.broker.net.large_requests import AT_ONCE
@@ -90,7 +91,7 @@ def fetch(
     result = at_once(_read(node, ctx, request, plan, replica, at_once=True))
     if result.cold or not _enough(result, request):
         return Deferred(_wait(node, ctx, request, plan, replica, result))
-    return at_once(_respond(node, plan, result))
+    return at_once(_respond(node, ctx, plan, result))
 
 
 async def _fetch_many(
@@ -142,7 +143,7 @@ async def _wait(
         else:
             left = deadline - loop.time()
             if _enough(result, request) or left <= 0:
-                return await in_slices(_respond(node, plan, result), pace)
+                return await in_slices(_respond(node, ctx, plan, result), pace)
             await _news(result, request, left)
         result = await in_slices(_read(node, ctx, request, plan, replica), pace)
 
@@ -294,13 +295,18 @@ def _diverges(partition: Partition, item: Watched, data: PartitionData) -> bool:
 # ---- answering ----
 
 
-def _respond(node: Fetching, plan: Plan, result: _Round) -> Generator[None, None, FetchResponse]:
+def _respond(
+    node: Fetching, ctx: Context, plan: Plan, result: _Round
+) -> Generator[None, None, FetchResponse]:
     response = FetchResponse(session_id=plan.session_id)
     session = plan.session
     topic: FetchableTopicResponse | None = None
+    moved = False
     for item, data in result.answers:
         yield
-        node.counters.failed_fetch += data.error_code != 0
+        if data.error_code:
+            node.counters.failed_fetch += 1
+            moved = moved or data.error_code in MOVED
         if session is not None and not _is_news(item, data) and plan.incremental:
             continue
         if topic is None or topic.topic != item.topic or topic.topic_id != item.topic_id:
@@ -309,6 +315,8 @@ def _respond(node: Fetching, plan: Plan, result: _Round) -> Generator[None, None
         topic.partitions.append(data)
         if session is not None and (data.error_code or data.records is not _NO_RECORDS):
             session.answered(item)
+    if moved:
+        hint_fetch(node, ctx.listener, ctx.version, response)
     return response
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
@@ -176,6 +177,8 @@ async def _delete_records(
     node: OffsetAccess, ctx: Context, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     response = DeleteRecordsResponse()
+    moved: list[tuple[DeleteRecordsPartitionResult, Partition]] = []
+    deadline = asyncio.get_running_loop().time() + max(request.timeout_ms, 0) / 1000
     for topic in request.topics:
         answers = DeleteRecordsTopicResult(name=topic.name)
         response.topics.append(answers)
@@ -190,10 +193,18 @@ async def _delete_records(
                     raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
                 partition = node.replicas.find(topic.name, asked.partition_index)
                 answer.low_watermark = _move_start(partition, asked.offset)
+                moved.append((answer, partition))
             except KafkaError as error:
                 answer.error_code = error.code
     # The new start is on disk before it is confirmed: what was deleted stays deleted.
     await node.replicas.checkpoint_starts()
+    for answer, partition in moved:
+        try:
+            # On every replica that may lead next, too.
+            await node.replicas.trimmed(partition, answer.low_watermark, deadline)
+        except KafkaError as error:
+            answer.error_code = error.code
+            answer.low_watermark = -1
     return response
 
 
@@ -208,7 +219,7 @@ def _move_start(partition: Partition, offset: int) -> int:
     wanted = high_watermark if offset == TO_HIGH_WATERMARK else offset
     if not 0 <= wanted <= high_watermark:
         raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-    return partition.log.delete_records_to(wanted)
+    return partition.move_start(wanted)
 
 
 # ---- a whole request refused ----

@@ -14,10 +14,12 @@ they tell is found out before the first await, and what is to be appended after 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import Operation, Resource
 from scriba.broker.handlers.records.acks import AckWaits, Wait
+from scriba.broker.handlers.records.leader_hints import MOVED, hint_produce
 from scriba.broker.handlers.records.produce_txn import (
     NotVerified,
     Open,
@@ -118,9 +120,9 @@ def produce(
     appending = Appending(node, ctx, request, refusal, prepared, verified)
     for _ in appending:
         pass
-    if request.acks != 0 and not appending.waits:
+    if request.acks != 0 and not appending.waits and not appending.moved:
         return appending.response
-    return _conclude(node, request, appending)
+    return _conclude(node, ctx, request, appending)
 
 
 def _keep_last(request: ProduceRequest) -> None:
@@ -176,14 +178,17 @@ def _drop_records(request: ProduceRequest) -> None:
 
 
 def _conclude(
-    node: Producing, request: ProduceRequest, appending: Appending
+    node: Producing, ctx: Context, request: ProduceRequest, appending: Appending
 ) -> ProduceResponse | Deferred[ProduceResponse] | None:
     response, waits = appending.response, appending.waits
     if request.acks == 0:
         close_on_failure(response)
         return None
     if waits:
-        return AckWaits(node.ack_deadlines, request.timeout_ms, response, waits)
+        hint = partial(hint_produce, node, ctx.listener, ctx.version)
+        return AckWaits(node.ack_deadlines, request.timeout_ms, response, waits, hint)
+    if appending.moved:
+        hint_produce(node, ctx.listener, ctx.version, response)
     return response
 
 
@@ -305,7 +310,7 @@ async def _produce_heavy(
         await pace()
     prepared.clear()
     _drop_records(request)
-    return _conclude(node, request, appending)
+    return _conclude(node, ctx, request, appending)
 
 
 # ---- appending ----
@@ -336,6 +341,8 @@ class Appending:
         """Bad records that may yet be named, in all batches of the request together."""
         self.response = ProduceResponse()
         self.waits: list[Wait] = []
+        self.moved = False
+        """Whether a partition was found that is led elsewhere."""
 
     def __iter__(self) -> Iterator[None]:
         verified = self._verified
@@ -382,6 +389,7 @@ class Appending:
                 admit(node, partition, header, verification)
             place = partition.append(view, header, now)
         except KafkaError as error:
+            self.moved = self.moved or error.code in MOVED
             return refused(node, data.index, partition, error)
         counters = node.counters
         counters.messages_in += header.count
