@@ -97,7 +97,9 @@ def test_a_healthy_quorum_is_not_complained_of() -> None:
     logs = {1: LOG, 2: Log(0, [*LOG.batches[:3], batch(7, epoch=2)]), 3: Log(2, LOG.batches[2:])}
     book.logs(logs, {1: 2, 2: 7, 3: 7})
     book.logs({1: logs[2], 2: logs[2]}, {1: 8})
-    book.snapshot(1, 8)
+    book.snapshot(1, 8, 2)
+    book.snapshot(1, 7, 1)
+    book.finish()
     assert not book.violations
 
 
@@ -119,5 +121,10 @@ def test_a_quorum_that_breaks_a_rule_is_found() -> None:
     book.logs({1: LOG}, {1: 8})
     book.logs({1: Log(0, [*LOG.batches[:3], batch(7, epoch=2)])}, {1: 8})
     assert "has committed offsets 7-7 of epoch 2" in book.violations[0]
-    book.snapshot(1, 9)
-    assert "snapshot up to 9" in book.violations[-1]
+    for snapshot in ((9, 2), (7, 2)):
+        book = Quorum()
+        book.logs({1: LOG}, {1: 8})
+        book.snapshot(1, *snapshot)
+        assert not book.violations, "more may be committed than was seen"
+        book.finish()
+        assert f"a snapshot up to offset {snapshot[0]}" in book.violations[-1]

@@ -167,7 +167,8 @@ class Position(NamedTuple):
 
     node: int
     life: int
-    """Which of its lives this is: what it knows of the high watermark ends with one."""
+    """Which of its lives this is: with one ends what it knows of the high watermark, and of an
+    epoch that it has told nobody of."""
     epoch: int
     high_watermark: int
     leads: bool
@@ -180,6 +181,7 @@ class Quorum(Findings):
     leaders: dict[int, int] = field(default_factory=dict)
     committed: Committed = field(default_factory=Committed)
     _last: dict[int, Position] = field(default_factory=dict)
+    _snapshots: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def at(self, seen: Position) -> None:
         last = self._last.get(seen.node)
@@ -192,7 +194,7 @@ class Quorum(Findings):
                 )
         if last is None:
             return
-        if seen.epoch < last.epoch:
+        if seen.life == last.life and seen.epoch < last.epoch:
             self.violation(
                 f"the quorum: {seen.node} went from epoch {last.epoch} back to {seen.epoch}"
             )
@@ -243,12 +245,20 @@ class Quorum(Findings):
                 )
                 return
 
-    def snapshot(self, node: int, end_offset: int) -> None:
-        if end_offset > self.committed.end_offset:
-            self.violation(
-                f"the quorum: {node} has a snapshot up to {end_offset}, committed are all up to "
-                f"{self.committed.end_offset}"
-            )
+    def snapshot(self, node: int, end_offset: int, epoch: int) -> None:
+        """A node has a snapshot of all before an offset, the last of it written in this epoch."""
+        self._snapshots[end_offset, epoch] = node
+
+    def finish(self) -> None:
+        """Holds snapshots against what is committed, now that this is known to the end."""
+        ends = {batch.last_offset + 1: batch for batch in self.committed.batches.values()}
+        for (end_offset, epoch), node in self._snapshots.items():
+            last = ends.get(end_offset)
+            if end_offset > self.committed.end_offset or (last and last.epoch != epoch):
+                self.violation(
+                    f"the quorum: {node} took a snapshot up to offset {end_offset} of epoch "
+                    f"{epoch}; committed there is {last or 'nothing'}"
+                )
 
 
 def _bases(log: Log) -> list[int]:

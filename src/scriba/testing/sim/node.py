@@ -4,6 +4,7 @@ A node ends only when it is told to, and then without an error; anything else is
 """
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from typing import Final
 
@@ -93,7 +94,14 @@ class SimNode:
         if failure is not None:
             if excused is not None and getattr(failure, "code", None) == excused:
                 return
-            self._complain(f"the node failed: {failure!r}")
+            self._complain(f"the node failed: {failure!r}{_where(failure)}")
             raise RuntimeError("the node failed") from failure
         if task.done() != stopped:
             self._complain("the node did not stop" if stopped else "the node just ended")
+
+
+def _where(failure: BaseException) -> str:
+    """The last calls before it."""
+    frames = traceback.extract_tb(failure.__traceback__)[-3:]
+    places = (f"{frame.filename.rpartition('scriba/')[2]}:{frame.lineno}" for frame in frames)
+    return f" ({', '.join(places)})"

@@ -131,9 +131,8 @@ class Scene(ClusterStage):
     # ---- the play ----
 
     async def play(self) -> None:
-        await self.cluster.start()
-        watching = asyncio.ensure_future(self.witness.watch())
-        try:
+        async with self.watched():
+            await self.cluster.start()
             await self.as_client(self.set_up)
             for actor in self.actors:
                 self.enter(actor)
@@ -143,8 +142,6 @@ class Scene(ClusterStage):
             await asyncio.sleep(1)
             await (self.stop(*SIMPLE) if self.beyond else self.come_to_rest())
             await self.become_whole()
-        finally:
-            watching.cancel()
         self.witness.compare_replicas()
         if self.beyond:
             await self.as_client(self.check_losses)

@@ -3,8 +3,8 @@ everything heals within a bound.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -65,6 +65,17 @@ class ClusterStage(Stage):
         """What a reader of the run wants to know, beside every byte that was written or sent."""
         self.sim.trace.add("story:", *event)
         self.story.append(f"{self.sim.loop.true_time():9.3f} {' '.join(map(str, event))}")
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Meanwhile the witness looks, and an error of its own ends the run."""
+        watching = asyncio.ensure_future(self.witness.watch())
+        try:
+            yield
+        finally:
+            if watching.done():
+                watching.result()
+            watching.cancel()
 
     async def overlap(self, misfortunes: list[Callable[[], Coroutine[Any, Any, None]]]) -> None:
         """One after the other, each while some of the earlier ones go on."""

@@ -29,14 +29,14 @@ NODES: Final = ("kill", "power", "power", "hold", "stop", "blackout", "blackout"
 MISFORTUNES: Final = (*NODES, *NODES, *NETWORK)
 
 
-def run(seed: int) -> Report:
+def run(seed: int, brokers: int = 1) -> Report:
     """Plays one seed. Equal seeds give equal digests."""
-    scene = Scene(seed)
+    scene = Scene(seed, brokers)
     return scene.report(scene.play, {"topics": lambda: scene.administrator.steps})
 
 
 class Scene(ClusterStage):
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, brokers: int) -> None:
         draw = SimWorld(seed).rng.fork("scene")
         sim = SimWorld(
             seed,
@@ -53,7 +53,7 @@ class Scene(ClusterStage):
             "metadata.log.max.record.bytes.between.snapshots": str((500, 1 << 20)[draw.below(2)]),
         }
         voters = (3, 3, 5)[draw.below(3)]
-        cluster = SimCluster(sim, voters, 1, more, books.records.violation, dedicated=True)
+        cluster = SimCluster(sim, voters, brokers, more, books.records.violation, dedicated=True)
         super().__init__(cluster, books, 1, draw, Witness(cluster))
         self.administrator = Administrator(
             name="administrator",
@@ -62,15 +62,15 @@ class Scene(ClusterStage):
             partitions=1,
             bootstrap=self.bootstrap,
         )
-        self.actors = [self.administrator]
+        self.actors = [self.administrator] if brokers else []
         losses = Losses(self.witness, 1, synced=True)
         self.mishaps = Mishaps(cluster, draw, losses, self.tell, reckless=True, only=cluster.voters)
 
     async def play(self) -> None:
-        await self.cluster.start()
-        watching = asyncio.ensure_future(self.witness.watch())
-        try:
-            self.enter(self.administrator)
+        async with self.watched():
+            await self.cluster.start()
+            for actor in self.actors:
+                self.enter(actor)
             for _ in range(2):
                 kinds = [self.any_kind() for _ in range(2 + self.draw.below(6))]
                 await self.overlap([partial(self.mishaps.happen, kind) for kind in kinds])
@@ -80,9 +80,7 @@ class Scene(ClusterStage):
                     await self.cast_out()
             await self.stop(Administrator)
             await self.become_whole()
-        finally:
-            watching.cancel()
-        self.witness.read()
+        self.witness.finish()
         self.check_topics()
         for node in self.cluster.nodes.values():
             node.note_failure()

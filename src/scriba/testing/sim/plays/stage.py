@@ -173,6 +173,8 @@ class Stage:
         for actor in leaving:
             actor.stopping = True
         tasks = [self.processes[actor.name].task for actor in leaving]
+        if not tasks:
+            return
         done, late = await asyncio.wait(tasks, timeout=HEALED_S)
         if late:
             self.books.records.violation(f"{len(late)} clients did not end after all had healed")

@@ -12,7 +12,7 @@ from typing import Final
 
 from scriba.broker.partitions.partition import Partition
 from scriba.controller.image import ClusterImage, PartitionImage
-from scriba.errors import ParseError
+from scriba.errors import KafkaError, ParseError
 from scriba.raft.machine import Raft
 from scriba.raft.roles import Role
 from scriba.records.batch import walk
@@ -171,7 +171,8 @@ class Witness:
         self.quorum.logs(logs, committed)
         for at in self._cluster.ids:
             for name in self._names(at, METADATA, ".checkpoint"):
-                self.quorum.snapshot(at, int(name.split("-")[0]))
+                end_offset, epoch = name.removesuffix(".checkpoint").split("-")
+                self.quorum.snapshot(at, int(end_offset), int(epoch))
 
     def batches(self, node_id: int, directory: str) -> list[Batch]:
         found: list[Batch] = []
@@ -210,6 +211,12 @@ class Witness:
         if len({image.end_offset for image in images}) > 1:
             ends = [image.end_offset for image in images]
             return f"metadata is known up to {ends}"
+        if (leader := self.quorum_leader()) is None:
+            return "nobody leads the quorum"
+        for at, node in self._cluster.running():
+            raft = raft_of(node)
+            if raft is None or raft.epoch != leader[1]:
+                return f"{at} does not know that {leader[0]} leads epoch {leader[1]} of the quorum"
         for broker in images[0].brokers.values():
             if broker.fenced:
                 return f"broker {broker.id} is fenced"
@@ -222,10 +229,15 @@ class Witness:
                     )
         return ""
 
-    def compare_replicas(self) -> None:
-        """At rest all replicas of a partition have the same log, committed to its end."""
+    def finish(self) -> None:
+        """A last look, when all is committed that ever will be."""
         self.look()
         self.read()
+        self.quorum.finish()
+
+    def compare_replicas(self) -> None:
+        """At rest all replicas of a partition have the same log, committed to its end."""
+        self.finish()
         image = self.newest_image()
         if image is None:
             return
@@ -246,15 +258,18 @@ class Witness:
 
 def raft_of(node: Node) -> Raft | None:
     """The node's Raft machine; None where its start has not come so far."""
-    quorum = getattr(getattr(node, "metadata", None), "quorum", None)
-    raft = getattr(quorum, "raft", None)
+    try:
+        raft = node.metadata.quorum.raft
+    except (AttributeError, KafkaError):
+        return None
     return raft if isinstance(raft, Raft) else None
 
 
 def image_of(node: Node) -> ClusterImage | None:
+    """What the node knows of the cluster; None where its start has not come so far."""
     try:
         return node.image
-    except AttributeError:  # its start has not come so far
+    except (AttributeError, KafkaError):
         return None
 
 
