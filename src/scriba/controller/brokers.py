@@ -225,7 +225,8 @@ def heartbeat(state: State, request: BrokerHeartbeatRequest, version: int, now: 
 
 def _directories_changed(broker: BrokerImage, request: BrokerHeartbeatRequest) -> bool:
     cordoned = request.cordoned_log_dirs
-    return not set(broker.directories).isdisjoint(request.offline_log_dirs) or (
+    offline = set(broker.directories).intersection(request.offline_log_dirs)
+    return bool(offline and len(offline) < len(broker.directories)) or (
         cordoned is not None and set(cordoned) != set(broker.cordoned_directories)
     )
 
@@ -249,7 +250,7 @@ def _heartbeat(
                 leaderless = state.partitions.leaderless(state.image)
                 yield from update_leaders(state, leaderless, including=broker.id)
     offline = set(request.offline_log_dirs).intersection(broker.directories)
-    if offline:
+    if offline and len(offline) < len(broker.directories):
         lost = (
             p
             for p in state.partitions.in_sync(state.image, (broker.id,))
@@ -277,6 +278,8 @@ def _controlled_shutdown(state: State, broker: BrokerImage) -> Iterator[Message]
 def _next_standing(
     state: State, broker: BrokerImage, session: Session, request: BrokerHeartbeatRequest
 ) -> tuple[Standing, Standing]:
+    # A broker without a directory can do nothing, and no record can say that it has none.
+    want_fence = request.want_fence or set(broker.directories).issubset(request.offline_log_dirs)
     if broker.in_controlled_shutdown and not broker.fenced:
         before = Standing.CONTROLLED_SHUTDOWN
         if state.partitions.leads(broker.id) or not _others_have_seen(state, broker.id, session):
@@ -287,12 +290,12 @@ def _next_standing(
         if request.want_shut_down:
             return before, Standing.SHUTDOWN_NOW
         caught_up = request.current_metadata_offset >= broker.registered_at
-        return before, Standing.UNFENCED if caught_up and not request.want_fence else before
+        return before, Standing.UNFENCED if caught_up and not want_fence else before
     before = Standing.UNFENCED
     if request.want_shut_down:
-        moving = not request.want_fence and state.partitions.leads(broker.id)
+        moving = not want_fence and state.partitions.leads(broker.id)
         return before, Standing.CONTROLLED_SHUTDOWN if moving else Standing.SHUTDOWN_NOW
-    return before, Standing.FENCED if request.want_fence else before
+    return before, Standing.FENCED if want_fence else before
 
 
 def _others_have_seen(state: State, broker_id: int, leaving: Session) -> bool:

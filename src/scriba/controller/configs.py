@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from scriba.config import ConfigError, Kind, Settings
-from scriba.controller.image import BROKER, GROUP, TOPIC
+from scriba.controller.elections import MIN_ISR, reckon_eligible
+from scriba.controller.image import BROKER, ELIGIBLE_VERSION, GROUP, TOPIC
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
@@ -209,11 +210,21 @@ def _changes(
         )
     # A broker's config is written even if it stays the same: that makes a broker read files
     # named by it again.
-    return [
+    records: list[Message] = [
         ConfigRecord(resource_type=resource_type, resource_name=name, name=key, value=value)
         for key, value in wanted.items()
         if value != current.get(key) or resource_type == BROKER
     ]
+    if MIN_ISR in wanted and resource_type == TOPIC:
+        min_isr = TopicSettings.resolve(after, state.settings).min_insync_replicas
+        records += reckon_eligible(state, name, min_isr)
+    elif MIN_ISR in wanted and resource_type == BROKER and not name:
+        own = after.get(MIN_ISR)
+        min_isr = (
+            NodeSettings.table[MIN_ISR].parse(own) if own else state.settings.min_insync_replicas
+        )
+        records += reckon_eligible(state, None, min_isr)
+    return records
 
 
 def refuse_long(values: Mapping[str, str]) -> None:
@@ -259,6 +270,19 @@ def _check_broker(
         if broker_id not in state.image.brokers:
             fail(ErrorCode.INVALID_REQUEST, f"there is no broker {name} to configure")
     changes = {key: value for key, value in wanted.items() if value is not None}
+    if MIN_ISR in wanted and state.image.features.get(ELIGIBLE_VERSION):
+        if name:
+            fail(
+                ErrorCode.INVALID_CONFIG,
+                f"{MIN_ISR} is one for all brokers while there are eligible leader replicas "
+                f"({ELIGIBLE_VERSION}); set it for the topic, or for all brokers",
+            )
+        if MIN_ISR not in after:
+            fail(
+                ErrorCode.INVALID_CONFIG,
+                f"{MIN_ISR} of the cluster is needed while there are eligible leader replicas "
+                f"({ELIGIBLE_VERSION}); set another value instead",
+            )
     try:
         NodeSettings.check_dynamic(changes, cluster=not name)
         if name in ("", str(state.node_id)):

@@ -247,6 +247,45 @@ def update_leaders(
             yield record
 
 
+def reckon_eligible(state: State, topic: str | None, min_isr: int) -> Iterator[Message]:
+    """What changes with `min.insync.replicas` of a topic, or of all that do not set it (None).
+
+    An in-sync set that has become large enough moves on alone, so nobody beside it is eligible any
+    longer; this must stand in one batch with the setting.
+    """
+    if not state.image.features.get(ELIGIBLE_VERSION):
+        return
+    for each, index, partition in state.partitions.with_eligible(state.image):
+        of_topic = rules(state, each.name)._replace(min_isr=min_isr)
+        if each.name == topic or (
+            topic is None and MIN_ISR not in state.image.config(TOPIC, each.name)
+        ):
+            accept = acceptor(state, partition)
+            record = change(each.id, index, partition, accept, of_topic)
+            if record is not None:
+                yield record
+
+
+def without_eligible(state: State) -> Iterator[Message]:
+    """What turns the feature off: an empty in-sync set gets those back who may lead."""
+    seen: set[tuple[bytes, int]] = set()
+    index = state.partitions
+    for chosen in (index.with_eligible(state.image), index.leaderless(state.image)):
+        for topic, at, partition in chosen:
+            eligible, last = partition.eligible_leader_replicas, partition.last_known_elr
+            if (topic.id, at) in seen or not (eligible or last):
+                continue
+            seen.add((topic.id, at))
+            record = PartitionChangeRecord(topic_id=topic.id, partition_id=at)
+            if not partition.isr:
+                record.isr = list(eligible or last)
+            if eligible:
+                record.eligible_leader_replicas = []
+            if last:
+                record.last_known_elr = []
+            yield record
+
+
 def elect_leaders(state: State, request: ElectLeadersRequest, version: int, now: Instant) -> Result:
     if request.election_type not in (PREFERRED_ELECTION, UNCLEAN_ELECTION):
         fail(

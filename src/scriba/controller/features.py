@@ -3,12 +3,18 @@
 A level is finalised for the whole cluster only when every broker and controller supports it, and is
 then a FeatureLevelRecord in the log. Only features that are served are in `SUPPORTED`; a cluster
 made by an older release raises the new ones later, by UpdateFeatures, on the data it has.
+
+Who is an eligible leader depends on `min.insync.replicas`, so leaders and the controller must have
+the same idea of it. While there are eligible replicas it is therefore a setting of topics or of the
+cluster and never of one broker: the cluster's is written down when the feature is turned on.
 """
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from scriba.controller.image import KRAFT_VERSION, METADATA_VERSION
+from scriba.config import Source
+from scriba.controller.elections import MIN_ISR, without_eligible
+from scriba.controller.image import BROKER, ELIGIBLE_VERSION, KRAFT_VERSION, METADATA_VERSION
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
@@ -17,7 +23,7 @@ from scriba.wire.messages.configs import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from scriba.wire.messages.stored import FeatureLevelRecord
+from scriba.wire.messages.stored import ConfigRecord, FeatureLevelRecord
 from scriba.wire.schema import Message
 
 METADATA_LEVEL: Final = 30
@@ -33,12 +39,14 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
     KRAFT_VERSION: (0, 1),
     GROUP_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
+    ELIGIBLE_VERSION: (0, 1),
 }
 
 AT_FIRST: Final[Mapping[str, int]] = {
     METADATA_VERSION: METADATA_LEVEL,
     GROUP_VERSION: 1,
     TRANSACTION_VERSION: 2,
+    ELIGIBLE_VERSION: 1,
 }
 """The levels of a new cluster. One that is older keeps its own until somebody raises them."""
 
@@ -47,13 +55,27 @@ SAFE_DOWNGRADE: Final = 2
 UNSAFE_DOWNGRADE: Final = 3
 
 
-def bootstrap(supported: Mapping[str, tuple[int, int]]) -> list[Message]:
+def bootstrap(state: State) -> list[Message]:
     """The first records of a new cluster, with the level of its metadata before all others."""
-    return [
+    records: list[Message] = [
         FeatureLevelRecord(name=name, feature_level=level)
         for name, level in AT_FIRST.items()
-        if name in supported
+        if name in state.supported
     ]
+    if ELIGIBLE_VERSION in state.supported:
+        records += _one_min_isr(state)
+    return records
+
+
+def _one_min_isr(state: State) -> Iterator[Message]:
+    """Makes `min.insync.replicas` the same for all brokers."""
+    for (resource_type, name), values in state.image.configs.items():
+        if resource_type == BROKER and name and MIN_ISR in values:
+            yield ConfigRecord(resource_type=BROKER, resource_name=name, name=MIN_ISR, value=None)
+    if MIN_ISR not in state.image.config(BROKER, ""):
+        given = state.settings.layer(Source.STATIC_BROKER_CONFIG).get(MIN_ISR)
+        value = given or str(state.settings.table[MIN_ISR].default)
+        yield ConfigRecord(resource_type=BROKER, resource_name="", name=MIN_ISR, value=value)
 
 
 def check_supported(features: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> None:
@@ -122,11 +144,15 @@ def _update(state: State, name: str, level: int, kind: int) -> Iterator[Message]
         refuse(f"it is at {current}; ask for a safe or an unsafe downgrade to go back")
     if level > current and kind != UPGRADE:
         refuse(f"it is at {current}; ask for an upgrade to go on")
-    if level < current and name == KRAFT_VERSION:
-        refuse(f"it is at {current} and never goes back")
     if level == current:
         return
+    if name == KRAFT_VERSION:
+        refuse(f"it is at {current}, as the quorum that was founded; it stays")
     yield FeatureLevelRecord(name=name, feature_level=level)
+    if name == ELIGIBLE_VERSION and level:
+        yield from _one_min_isr(state)
+    elif name == ELIGIBLE_VERSION:
+        yield from without_eligible(state)
 
 
 def _ranges(state: State, name: str) -> Iterator[tuple[str, tuple[int, int]]]:

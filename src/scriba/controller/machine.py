@@ -114,7 +114,7 @@ class Controller:
             if broker.in_controlled_shutdown:
                 session.controlled_shutdown_offset = self.image.last_offset
             self.state.sessions[broker.id] = session
-        return [] if self.image.metadata_version else features.bootstrap(self.state.supported)
+        return [] if self.image.metadata_version else features.bootstrap(self.state)
 
     def handle(self, request: Message, version: int, now: Instant) -> Result:
         """KafkaError when the request as a whole is refused."""

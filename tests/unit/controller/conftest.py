@@ -1,171 +1,10 @@
-"""A controller without a quorum: what it appends is committed at once."""
+"""Clusters of a controller without a quorum."""
 
-import random
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from scriba.controller.features import SUPPORTED
-from scriba.controller.image import ClusterImage, Delta, PartitionImage
-from scriba.controller.machine import Controller, encode
-from scriba.instant import Instant
-from scriba.settings import NodeSettings
-from scriba.wire.messages.admin import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
-from scriba.wire.messages.brokers import (
-    BrokerHeartbeatRequest,
-    BrokerRegistrationRequest,
-    BrokerRegistrationRequestFeature,
-    BrokerRegistrationRequestListener,
-)
-from scriba.wire.messages.stored import decode_metadata_record
-from scriba.wire.schema import Message
-
-CLUSTER_ID = "cluster-of-the-test---"
-
-
-def uid(n: int) -> bytes:
-    return n.to_bytes(16, "big")
-
-
-class Cluster:
-    """Requests go in, records are encoded, decoded and replayed; `now` moves only by hand."""
-
-    def __init__(
-        self,
-        image: ClusterImage | None = None,
-        supported: Any = SUPPORTED,
-        own_broker: int | None = None,
-        own_incarnation: bytes | None = None,
-        **properties: str,
-    ) -> None:
-        self.now = Instant(1_000_000, 1_700_000_000_000)
-        self.log: list[bytes] = []
-        self._ids = 1000
-        self._random = random.Random(5)
-        given = {"node.id": "1", **{k.replace("_", "."): v for k, v in properties.items()}}
-        self.controller = Controller(
-            image or ClusterImage(),
-            node_id=1,
-            cluster_id=CLUSTER_ID,
-            settings=NodeSettings.parse(given),
-            uuid=self._uuid,
-            below=self._random.randrange,
-            supported=supported,
-        )
-        self.append(self.controller.activate(self.now, own_broker, own_incarnation))
-
-    @property
-    def image(self) -> ClusterImage:
-        return self.controller.image
-
-    def _uuid(self) -> bytes:
-        self._ids += 1
-        return uid(self._ids << 64)
-
-    def append(self, records: Any) -> list[Message]:
-        encoded = [encode(record) for record in records]
-        decoded = [decode_metadata_record(data) for data in encoded]
-        self.log += encoded
-        if decoded:
-            self.controller.replay(decoded, self.image.end_offset, epoch=1)
-        return decoded
-
-    def do(self, request: Message, version: int | None = None) -> Any:
-        result = self.controller.handle(
-            request, request.VERSIONS.high if version is None else version, self.now
-        )
-        self.records = self.append(result.records)
-        return result.response
-
-    def pass_time(self, ms: int) -> None:
-        self.now = Instant(self.now.mono_ms + ms, self.now.wall_ms + ms)
-
-    def wait(self, ms: int, *beating: int) -> None:
-        """Lets time pass in which the controller runs, and hears the brokers named."""
-        for _ in range(ms // 500):
-            self.pass_time(500)
-            for broker in beating:
-                self.beat(broker)
-            self.append(self.controller.tick(self.now))
-
-    def restarted(self, own_broker: int | None = None, **facts: Any) -> "Cluster":
-        """Another controller that took over what this one's log holds."""
-        return Cluster(self.reloaded(), own_broker=own_broker, **facts)
-
-    def partition(self, topic: str = "t", index: int = 0) -> PartitionImage:
-        return self.image.topics_by_name[topic].partitions[index]
-
-    def reloaded(self) -> ClusterImage:
-        """The image that the log alone gives."""
-        image = ClusterImage()
-        image.replay(map(decode_metadata_record, self.log), 0, 1, Delta())
-        return image
-
-    # ---- common requests ----
-
-    def register(self, broker: int, **changes: Any) -> Any:
-        facts: dict[str, Any] = {
-            "broker_id": broker,
-            "cluster_id": CLUSTER_ID,
-            "incarnation_id": uid(broker << 80),
-            "listeners": [
-                BrokerRegistrationRequestListener(
-                    name="PLAINTEXT", host=f"broker{broker}", port=9092, security_protocol=0
-                )
-            ],
-            "features": [
-                BrokerRegistrationRequestFeature(
-                    name=name, min_supported_version=low, max_supported_version=high
-                )
-                for name, (low, high) in self.controller.state.supported.items()
-            ],
-            "log_dirs": [uid((broker << 72) + 1)],
-        }
-        return self.do(BrokerRegistrationRequest(**(facts | changes)))
-
-    def beat(self, broker: int, **changes: Any) -> Any:
-        facts: dict[str, Any] = {
-            "broker_id": broker,
-            "broker_epoch": self.image.brokers[broker].epoch,
-            "current_metadata_offset": self.image.last_offset,
-        }
-        return self.do(BrokerHeartbeatRequest(**(facts | changes)))
-
-    def with_brokers(self, *brokers: int) -> "Cluster":
-        for broker in brokers:
-            self.register(broker)
-            self.beat(broker)
-        return self
-
-    def create(
-        self,
-        name: str,
-        partitions: int = 1,
-        factor: int = 1,
-        *,
-        configs: dict[str, str | None] | None = None,
-        assignments: dict[int, list[int]] | None = None,
-        validate_only: bool = False,
-    ) -> Any:
-        topic = CreatableTopic(
-            name=name,
-            num_partitions=partitions,
-            replication_factor=factor,
-            configs=[CreatableTopicConfig(name=k, value=v) for k, v in (configs or {}).items()],
-            assignments=[
-                CreatableReplicaAssignment(partition_index=i, broker_ids=brokers)
-                for i, brokers in (assignments or {}).items()
-            ],
-        )
-        response = self.do(CreateTopicsRequest(topics=[topic], validate_only=validate_only))
-        assert len(response.topics) == 1
-        return response.topics[0]
+from tests.unit.controller.rig import WITHOUT_ELIGIBLE, Cluster
 
 
 @pytest.fixture
@@ -177,6 +16,12 @@ def make_cluster() -> Callable[..., Cluster]:
 def cluster() -> Cluster:
     """One broker, unfenced: the cluster of `scriba up`."""
     return Cluster().with_brokers(1)
+
+
+@pytest.fixture
+def older() -> Cluster:
+    """Three brokers of a cluster that has no eligible leader replicas."""
+    return Cluster(supported=WITHOUT_ELIGIBLE).with_brokers(1, 2, 3)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scriba.controller.image import NO_LEADER
+from scriba.controller.image import NO_LEADER, TOPIC
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.admin import ElectLeadersRequest, TopicPartitions
 from scriba.wire.messages.brokers import (
@@ -14,12 +14,8 @@ from scriba.wire.messages.brokers import (
     ControllerRegistrationRequestFeature,
     UnregisterBrokerRequest,
 )
-from scriba.wire.messages.configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsRequestAlterableConfig,
-    IncrementalAlterConfigsRequestAlterConfigsResource,
-)
 from scriba.wire.messages.stored import BrokerRegistrationChangeRecord, PartitionChangeRecord
+from tests.unit.controller.rig import SET, change
 
 
 def refusal(cluster: Any, request: Any) -> ErrorCode:
@@ -300,15 +296,15 @@ def test_shutdown_need_not_wait_for_heartbeats_of_brokers_whose_position_is_know
 
 
 def test_last_replica_stays_in_sync_without_a_leader_and_leads_when_it_returns(
-    cluster: Any,
+    older: Any,
 ) -> None:
-    cluster.create("t", 2)
-    cluster.beat(1, want_fence=True)
-    for partition in cluster.image.topics_by_name["t"].partitions.values():
+    older.create("t", -1, -1, assignments={0: [1], 1: [1]})
+    older.beat(1, want_fence=True)
+    for partition in older.image.topics_by_name["t"].partitions.values():
         assert (partition.leader, partition.isr) == (NO_LEADER, (1,))
         assert (partition.leader_epoch, partition.partition_epoch) == (1, 1)
-    cluster.beat(1)
-    for partition in cluster.image.topics_by_name["t"].partitions.values():
+    older.beat(1)
+    for partition in older.image.topics_by_name["t"].partitions.values():
         assert (partition.leader, partition.leader_epoch) == (1, 2)
 
 
@@ -326,8 +322,8 @@ def test_controlled_shutdown_moves_leaderships_first_then_lets_go(trio: Any) -> 
     trio.create("t", 6, 2)
     assert trio.beat(1, want_shut_down=True).should_shut_down is False
     assert trio.image.brokers[1].in_controlled_shutdown
-    change = trio.records[0]
-    assert isinstance(change, BrokerRegistrationChangeRecord)
+    first = trio.records[0]
+    assert isinstance(first, BrokerRegistrationChangeRecord)
     assert all(isinstance(record, PartitionChangeRecord) for record in trio.records[1:])
     partitions = trio.image.topics_by_name["t"].partitions.values()
     assert all(1 not in p.isr and p.leader != 1 for p in partitions)
@@ -346,7 +342,8 @@ def test_single_broker_shuts_down_in_two_heartbeats(cluster: Any) -> None:
     assert cluster.beat(1, want_shut_down=True).should_shut_down is False
     assert cluster.beat(1, want_shut_down=True).should_shut_down is True
     partitions = cluster.image.topics_by_name["t"].partitions.values()
-    assert all((p.leader, p.isr) == (NO_LEADER, (1,)) for p in partitions)
+    assert all((p.leader, p.isr) == (NO_LEADER, ()) for p in partitions)
+    assert all(p.eligible_leader_replicas == (1,) for p in partitions), "it shut down cleanly"
 
 
 def test_broker_without_leaderships_may_go_at_once(cluster: Any) -> None:
@@ -431,18 +428,24 @@ def test_election_where_none_is_needed(cluster: Any) -> None:
     assert refusal(cluster, request) is ErrorCode.INVALID_REQUEST
 
 
-def test_unclean_election_takes_whoever_is_alive_and_says_so(trio: Any) -> None:
-    trio.create("t", -1, -1, assignments={0: [2, 1]})
-    trio.beat(1, want_fence=True)
-    trio.beat(2, want_fence=True)
-    partition = trio.image.topics_by_name["t"].partitions[0]
-    assert (partition.leader, partition.isr) == (NO_LEADER, (2,))
-    assert elect(trio, 1, 0) == {0: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
-    trio.beat(1)
-    assert trio.image.topics_by_name["t"].partitions[0].leader == NO_LEADER
-    assert elect(trio, 1, 0) == {0: ErrorCode.NONE}
-    partition = trio.image.topics_by_name["t"].partitions[0]
+@pytest.mark.parametrize("kind", ["older", "trio"])
+def test_unclean_election_takes_whoever_is_alive_and_says_so(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    cluster = request.getfixturevalue(kind)
+    cluster.create("t", -1, -1, assignments={0: [2, 1]})
+    cluster.beat(1, want_fence=True)
+    cluster.beat(2, want_fence=True)
+    partition = cluster.partition()
+    assert partition.leader == NO_LEADER
+    assert (partition.isr or partition.eligible_leader_replicas) == (2,)
+    assert elect(cluster, 1, 0) == {0: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
+    cluster.beat(1)
+    assert cluster.partition().leader == NO_LEADER
+    assert elect(cluster, 1, 0) == {0: ErrorCode.NONE}
+    partition = cluster.partition()
     assert (partition.leader, partition.isr, partition.leader_recovery_state) == (1, (1,), 1)
+    assert (partition.eligible_leader_replicas, partition.last_known_elr) == ((), ())
 
 
 def test_partition_gets_a_leader_when_unclean_elections_are_allowed_later(trio: Any) -> None:
@@ -452,13 +455,7 @@ def test_partition_gets_a_leader_when_unclean_elections_are_allowed_later(trio: 
     trio.beat(1)
     trio.wait(500, 1, 3)
     assert trio.partition().leader == NO_LEADER
-    setting = IncrementalAlterConfigsRequestAlterableConfig(
-        name="unclean.leader.election.enable", value="true"
-    )
-    resource = IncrementalAlterConfigsRequestAlterConfigsResource(
-        resource_type=2, resource_name="t", configs=[setting]
-    )
-    trio.do(IncrementalAlterConfigsRequest(resources=[resource]))
+    change(trio, TOPIC, "t", ("unclean.leader.election.enable", SET, "true"))
     trio.wait(500, 1, 3)
     assert trio.partition().leader == 1
 

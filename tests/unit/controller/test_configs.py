@@ -7,41 +7,10 @@ import pytest
 from scriba.controller.image import BROKER, GROUP, TOPIC
 from scriba.errors import ErrorCode
 from scriba.wire.messages.configs import (
-    AlterConfigsRequest,
-    AlterConfigsRequestAlterableConfig,
-    AlterConfigsRequestAlterConfigsResource,
     IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsRequestAlterableConfig,
     IncrementalAlterConfigsRequestAlterConfigsResource,
 )
-
-SET, DELETE, APPEND, SUBTRACT = range(4)
-
-
-def change(cluster: Any, kind: int, name: str, *ops: Any, validate_only: bool = False) -> Any:
-    resource = IncrementalAlterConfigsRequestAlterConfigsResource(
-        resource_type=kind,
-        resource_name=name,
-        configs=[
-            IncrementalAlterConfigsRequestAlterableConfig(
-                name=key, config_operation=operation, value=value
-            )
-            for key, operation, value in ops
-        ],
-    )
-    request = IncrementalAlterConfigsRequest(resources=[resource], validate_only=validate_only)
-    response = cluster.do(request)
-    return response.responses[0]
-
-
-def replace(cluster: Any, kind: int, name: str, values: dict[str, str | None]) -> ErrorCode:
-    resource = AlterConfigsRequestAlterConfigsResource(
-        resource_type=kind,
-        resource_name=name,
-        configs=[AlterConfigsRequestAlterableConfig(name=k, value=v) for k, v in values.items()],
-    )
-    response = cluster.do(AlterConfigsRequest(resources=[resource]))
-    return ErrorCode(response.responses[0].error_code)
+from tests.unit.controller.rig import APPEND, DELETE, SET, SUBTRACT, change, replace
 
 
 @pytest.fixture

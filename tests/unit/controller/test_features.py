@@ -10,24 +10,9 @@ from scriba.wire.messages.brokers import (
     ControllerRegistrationRequest,
     ControllerRegistrationRequestFeature,
 )
-from scriba.wire.messages.configs import FeatureUpdateKey, UpdateFeaturesRequest
+from tests.unit.controller.rig import update
 
 LAST_RELEASE = {name: SUPPORTED[name] for name in ("metadata.version", "kraft.version")}
-
-
-def update(cluster: Any, kind: int = 1, version: int = 2, validate: bool = False, **to: int) -> Any:
-    updates = [
-        FeatureUpdateKey(feature=name.replace("_", "."), max_version_level=level)
-        for name, level in to.items()
-    ]
-    for each in updates:
-        if version:
-            each.upgrade_type = kind
-        else:
-            each.allow_downgrade = kind != 1
-    return cluster.do(
-        UpdateFeaturesRequest(feature_updates=updates, validate_only=validate), version
-    )
 
 
 def test_new_cluster_has_all_that_is_served_and_nothing_else(cluster: Any) -> None:
@@ -35,6 +20,7 @@ def test_new_cluster_has_all_that_is_served_and_nothing_else(cluster: Any) -> No
         "metadata.version": 30,
         "group.version": 1,
         "transaction.version": 2,
+        "eligible.leader.replicas.version": 1,
     }
     answer = update(cluster, share_version=1)
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
@@ -127,6 +113,13 @@ def test_every_controller_must_support_it(make_cluster: Any) -> None:
     cluster.do(ControllerRegistrationRequest(controller_id=7, features=[feature]))
     answer = update(cluster, group_version=1)
     assert "controller 7" in answer.error_message
+
+
+def test_quorum_has_its_version_from_its_founding(cluster: Any) -> None:
+    assert update(cluster, kraft_version=0).error_code == ErrorCode.NONE, "it is there"
+    answer = update(cluster, kraft_version=1)
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert not cluster.records
 
 
 def test_metadata_version_cannot_go_back(cluster: Any) -> None:

@@ -8,14 +8,8 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.brokers import (
     AllocateProducerIdsRequest,
     AlterPartitionRequest,
-    AlterPartitionRequestPartitionData,
-    AlterPartitionRequestTopicData,
-    AssignReplicasToDirsRequest,
-    AssignReplicasToDirsRequestDirectoryData,
-    AssignReplicasToDirsRequestPartitionData,
-    AssignReplicasToDirsRequestTopicData,
-    BrokerState,
 )
+from tests.unit.controller.rig import alter, assign
 
 
 @pytest.fixture
@@ -23,44 +17,6 @@ def led(trio: Any) -> Any:
     """Partition t-0 with replicas 1, 2, 3, led by 1."""
     trio.create("t", -1, -1, assignments={0: [1, 2, 3]})
     return trio
-
-
-def alter(
-    cluster: Any,
-    isr: list[int],
-    *,
-    leader: int = 1,
-    leader_epoch: int = 0,
-    partition_epoch: int = 0,
-    recovery: int = 0,
-    index: int = 0,
-    topic: bytes | None = None,
-    epochs: dict[int, int] | None = None,
-    version: int = 3,
-) -> Any:
-    brokers = cluster.image.brokers
-    wanted = AlterPartitionRequestPartitionData(
-        partition_index=index,
-        leader_epoch=leader_epoch,
-        partition_epoch=partition_epoch,
-        leader_recovery_state=recovery,
-    )
-    if version >= 3:
-        wanted.new_isr_with_epochs = [
-            BrokerState(broker_id=b, broker_epoch=(epochs or {}).get(b, -1)) for b in isr
-        ]
-    else:
-        wanted.new_isr = isr
-    topic_id = cluster.image.topics_by_name["t"].id if topic is None else topic
-    response = cluster.do(
-        AlterPartitionRequest(
-            broker_id=leader,
-            broker_epoch=brokers[leader].epoch,
-            topics=[AlterPartitionRequestTopicData(topic_id=topic_id, partitions=[wanted])],
-        ),
-        version,
-    )
-    return response.topics[0].partitions[0]
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -140,27 +96,13 @@ def test_broker_says_in_which_directory_a_replica_is(make_cluster: Any) -> None:
     cluster.register(1, log_dirs=[first, second])
     cluster.beat(1)
     cluster.create("t", 1)
-    topic = cluster.image.topics_by_name["t"]
-
-    def assign(topic_id: bytes, index: int) -> int:
-        partition = AssignReplicasToDirsRequestPartitionData(partition_index=index)
-        asked = AssignReplicasToDirsRequestTopicData(topic_id=topic_id, partitions=[partition])
-        response = cluster.do(
-            AssignReplicasToDirsRequest(
-                broker_id=1,
-                broker_epoch=cluster.image.brokers[1].epoch,
-                directories=[AssignReplicasToDirsRequestDirectoryData(id=second, topics=[asked])],
-            )
-        )
-        return int(response.directories[0].topics[0].partitions[0].error_code)
-
-    assert assign(topic.id, 0) == ErrorCode.NONE
-    assert cluster.image.topics_by_name["t"].partitions[0].directories == (second,)
-    assert cluster.image.topics_by_name["t"].partitions[0].leader == 1
-    assert assign(topic.id, 3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert assign(b"x" * 16, 0) == ErrorCode.UNKNOWN_TOPIC_ID
+    assert assign(cluster, 1, "t", second) == ErrorCode.NONE
+    assert cluster.partition().directories == (second,)
+    assert cluster.partition().leader == 1
+    assert assign(cluster, 1, "t", second, index=3) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert assign(cluster, 1, b"x" * 16, second) == ErrorCode.UNKNOWN_TOPIC_ID
     cluster.beat(1, offline_log_dirs=[second])
-    assert cluster.image.topics_by_name["t"].partitions[0].leader == -1
+    assert cluster.partition().leader == -1
 
 
 def test_producer_ids_come_in_blocks_that_never_overlap(trio: Any) -> None:

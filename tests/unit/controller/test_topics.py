@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from scriba.controller.image import BROKER
 from scriba.controller.topics import MAX_PARTITIONS_PER_REQUEST
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.admin import (
@@ -199,7 +200,7 @@ def test_topics_are_deleted_by_name_and_by_id(cluster: Any) -> None:
     assert {r.name: r.error_code for r in response.responses} == {"a": 0, "b": 0}
     assert not cluster.image.topics_by_name
     assert not cluster.image.topics_by_id
-    assert not cluster.image.configs, "a topic's configs go with it"
+    assert list(cluster.image.configs) == [(BROKER, "")], "a topic's configs go with it"
     assert cluster.create("a").error_code == ErrorCode.NONE
 
 
