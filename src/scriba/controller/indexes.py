@@ -6,7 +6,7 @@ of it follows from the image and is kept up with each change, so a fenced broker
 has partitions, in a cluster of any size.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 
 from scriba.controller.image import NO_LEADER, ClusterImage, Delta, PartitionImage, TopicImage
 
@@ -29,12 +29,12 @@ class PartitionIndex:
 
     # ---- kept up ----
 
-    def fill(self, image: ClusterImage) -> Iterator[None]:
-        """Takes in a whole image, topic by topic."""
+    def fill(self, image: ClusterImage) -> Generator[None, None, None]:
+        """Takes in a whole image, partition by partition."""
         for topic in list(image.topics_by_id.values()):
             for index, partition in topic.partitions.items():
                 self._move(topic.id, index, None, partition)
-            yield
+                yield
 
     def apply(self, delta: Delta, image: ClusterImage) -> None:
         for topic_id in delta.deleted:

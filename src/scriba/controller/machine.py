@@ -10,7 +10,7 @@ Never: answer from uncommitted state, let a request of an earlier broker incarna
 anything, write a record that the image cannot fold.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final
 
 from scriba.controller import brokers, configs, elections, features, isr, reassignments, topics
@@ -89,8 +89,8 @@ class Controller:
     def image(self) -> ClusterImage:
         return self.state.image
 
-    def prepare(self) -> Iterator[None]:
-        """Fills the indexes topic by topic, for slices; what is left of it is done when needed."""
+    def prepare(self) -> Generator[None, None, None]:
+        """Fills the indexes in short steps; what is left of it is done when needed."""
         return self._filling
 
     def activate(

@@ -314,7 +314,7 @@ def storm(seed: int) -> None:
                     world,
                     metadata_log_max_record_bytes_between_snapshots=600,
                     metadata_max_retention_bytes=6000,
-                    metadata_log_segment_bytes=6000,
+                    metadata_log_segment_bytes=9000,
                 )
                 await rig.start()
                 topics = set(rig.node.image.topics_by_name)

@@ -23,6 +23,7 @@ from scriba.controller.machine import Controller
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.raft.messages import Leadership, Voter
+from scriba.runtime.loop.pace import Pace, in_slices
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
 from scriba.runtime.watermark import Watermark
@@ -152,8 +153,6 @@ class QuorumController:
     ) -> None:
         """Makes the active controller of an epoch, unless it is lost meanwhile."""
         image = await self.follower.speculative()
-        if self.quorum.leadership != (epoch, self._node_id):
-            return
         machine = Controller(
             image,
             node_id=self._node_id,
@@ -163,10 +162,18 @@ class QuorumController:
             below=self._world.rng.below,
             supported=self._supported,
         )
-        # A broker that has yet to register died with the process that it lived in.
-        died = self._node_id if self._broker_epoch() < 0 else None
+        await in_slices(machine.prepare(), Pace(self._world.clock))
+        if self.quorum.leadership != (epoch, self._node_id):
+            return
+        # The broker of this process lives; one that was here before it died with its own process.
+        own = image.brokers.get(self._node_id)
+        lives = own is not None and own.epoch == self._broker_epoch()
         try:
-            first = machine.activate(self._world.clock.now(), own_broker=died)
+            first = machine.activate(
+                self._world.clock.now(),
+                own_broker=self._node_id,
+                own_incarnation=own.incarnation_id if own is not None and lives else None,
+            )
         except KafkaError as error:
             raise UnsupportedFeature(error.message) from error
         active = ActiveController(
