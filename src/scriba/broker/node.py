@@ -336,7 +336,7 @@ class Node:
         """This broker leads the partition in an epoch that may be new."""
         shards = self._shards_of(partition)
         if shards is not None:
-            shards.follow(partition)
+            shards.lead(partition)
 
     def on_replica_removed(self, partition: Partition) -> None:
         """The partition is no longer here, or of no use any more."""

@@ -174,7 +174,7 @@ def test_a_coordinator_that_moved_or_rests_is_asked_the_ordinary_way(in_a_node: 
         )
         node.group_coordinators.unload(partition.index)
         assert await one.commit(3) == [ErrorCode.NOT_COORDINATOR]
-        node.group_coordinators.follow(partition)
+        node.group_coordinators.lead(partition)
         answers: list[int] = []
         while answers != [0]:
             answers = await one.commit(4)

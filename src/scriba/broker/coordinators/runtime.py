@@ -127,7 +127,7 @@ class CoordinatorRuntime:
         for index in tuple(self._shards):
             self.unload(index)
 
-    def follow(self, partition: Partition) -> None:
+    def lead(self, partition: Partition) -> None:
         """This broker leads `partition` now; called again for what changes nothing here."""
         known = self._shards.get(partition.index)
         if known is not None:
