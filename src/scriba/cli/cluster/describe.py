@@ -1,16 +1,20 @@
 """`scriba cluster describe`: brokers with what they hold, the metadata quorum, features."""
 
 import argparse
-from typing import Any
+import asyncio
+from typing import Any, Final
 
 from scriba.cli.output import print_json, print_lines, size, table
-from scriba.cli.session import with_admin
-from scriba.client import Admin
+from scriba.cli.session import timeout_ms, with_admin
+from scriba.client import Admin, LogDir, NetworkError, TimedOut
+
+PATIENCE_MS: Final = 3_000
+"""How long one broker is waited for, which may be a process that stands still."""
 
 
 @with_admin
 async def run(admin: Admin, options: argparse.Namespace) -> int:
-    document = await _document(admin)
+    document = await _document(admin, options)
     if options.json:
         print_json(document)
     else:
@@ -18,10 +22,10 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
     return 0
 
 
-async def _document(admin: Admin) -> dict[str, Any]:
+async def _document(admin: Admin, options: argparse.Namespace) -> dict[str, Any]:
     cluster = await admin.describe_cluster(include_fenced=True)
     living = [node.id for node in cluster.nodes if node.id not in cluster.fenced]
-    directories = await admin.describe_log_dirs(living)
+    directories = await _directories(admin, living, timeout_ms(options))
     quorum = await admin.describe_quorum()
     features = await admin.describe_features()
     return {
@@ -34,6 +38,7 @@ async def _document(admin: Admin) -> dict[str, Any]:
                 "port": node.port,
                 "rack": node.rack,
                 "fenced": node.id in cluster.fenced,
+                "answers": node.id in directories,
                 "log_dirs": [
                     {
                         "path": directory.path,
@@ -62,6 +67,22 @@ async def _document(admin: Admin) -> dict[str, Any]:
             for feature in features.values()
             if feature.finalized is not None
         },
+    }
+
+
+async def _directories(admin: Admin, brokers: list[int], limit_ms: int) -> dict[int, list[LogDir]]:
+    """By broker what it holds; one that does not answer, as a stopped process, is left out."""
+
+    async def ask(broker: int) -> list[LogDir] | None:
+        try:
+            found = await admin.describe_log_dirs([broker], timeout_ms=min(limit_ms, PATIENCE_MS))
+        except (TimedOut, NetworkError):
+            return None
+        return found[broker]
+
+    answers = await asyncio.gather(*map(ask, brokers))
+    return {
+        broker: found for broker, found in zip(brokers, answers, strict=True) if found is not None
     }
 
 
@@ -95,13 +116,19 @@ def _rows(document: dict[str, Any]) -> list[tuple[str | int | None, ...]]:
                 broker["id"],
                 f"{broker['host']}:{broker['port']}",
                 broker["rack"],
-                "fenced" if broker["fenced"] else "up",
+                _state(broker),
                 sum(d["replicas"] for d in directories) if directories else None,
                 size(sum(d["bytes"] for d in directories)) if directories else None,
                 size(sum(free)) if free else None,
             )
         )
     return rows
+
+
+def _state(broker: dict[str, Any]) -> str:
+    if broker["fenced"]:
+        return "fenced"
+    return "up" if broker["answers"] else "no answer"
 
 
 def _members(members: list[dict[str, int]], high_watermark: int) -> str:
