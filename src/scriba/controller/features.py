@@ -14,7 +14,13 @@ from typing import Final
 
 from scriba.config import Source
 from scriba.controller.elections import MIN_ISR, without_eligible
-from scriba.controller.image import BROKER, ELIGIBLE_VERSION, KRAFT_VERSION, METADATA_VERSION
+from scriba.controller.image import (
+    BROKER,
+    ELIGIBLE_VERSION,
+    KRAFT_VERSION,
+    METADATA_VERSION,
+    ClusterImage,
+)
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
@@ -87,6 +93,16 @@ def check_supported(features: Mapping[str, int], supported: Mapping[str, tuple[i
                 ErrorCode.UNSUPPORTED_VERSION,
                 f"the cluster runs {name} at level {level}, this release supports {low} to {high}",
             )
+
+
+def check_enforced(image: ClusterImage) -> None:
+    """Refuses to rule a cluster whose rules would then not hold."""
+    unenforced = image.security.unenforced()
+    if unenforced:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"the cluster has {unenforced}, which this release does not enforce; remove them first",
+        )
 
 
 def update_features(

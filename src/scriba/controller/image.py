@@ -1,8 +1,10 @@
 """The cluster as the metadata log tells it: topics, partitions, brokers, configs, features.
 
-An image is the fold of the records of `__cluster_metadata`, in order; nothing else changes it.
-The controller keeps two of them: the speculative one has seen every record appended, the committed
-one only what the high watermark covers, and only the latter is shown to brokers and snapshots.
+An image is the fold of the records of `__cluster_metadata`, in order; nothing else changes it. It
+folds every record that Kafka's controllers write, those of features that are not served here
+included. The controller keeps two of them: the speculative one has seen every record appended, the
+committed one only what the high watermark covers, and only the latter is shown to brokers and
+snapshots.
 
 The tables of an image change in place, what they hold never does: a `TopicImage`, a partition, a
 broker or the configs of a resource are replaced, not altered. So a reader may keep any of them over
@@ -40,10 +42,13 @@ from scriba.controller.parts import (
     partition_record,
     ranges_of,
 )
+from scriba.controller.security import KEYS as SECURITY_RECORDS
+from scriba.controller.security import SecurityImage
 from scriba.wire.messages.stored import (
     AbortTransactionRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
+    ClearElrRecord,
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
@@ -58,6 +63,7 @@ from scriba.wire.messages.stored import (
     TopicRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
+    ZkMigrationStateRecord,
 )
 from scriba.wire.schema import Message
 
@@ -103,6 +109,7 @@ class Delta:
         "features",
         "partitions",
         "producer_ids",
+        "security",
     )
 
     def __init__(self) -> None:
@@ -114,6 +121,8 @@ class Delta:
         self.brokers: dict[int, BrokerImage | None] = {}
         self.features: dict[str, int] = {}
         self.producer_ids = False
+        self.security = False
+        """Whether ACLs, quotas, credentials or tokens changed."""
         self.end_offset = 0
 
     def __bool__(self) -> bool:
@@ -125,6 +134,7 @@ class Delta:
             or self.brokers
             or self.features
             or self.producer_ids
+            or self.security
         )
 
 
@@ -138,6 +148,7 @@ class ClusterImage:
         "epoch",
         "features",
         "next_producer_id",
+        "security",
         "topics_by_id",
         "topics_by_name",
     )
@@ -150,6 +161,7 @@ class ClusterImage:
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
+        self.security = SecurityImage()
         self.end_offset = 0
         """The first offset not folded in, exclusive as every end offset."""
         self.epoch = 0
@@ -194,6 +206,7 @@ class ClusterImage:
         other.configs = self.configs.copy()
         other.features = self.features.copy()
         other.next_producer_id = self.next_producer_id
+        other.security = self.security.copy()
         other.end_offset = self.end_offset
         other.epoch = self.epoch
         if self._open_transaction is not None:
@@ -210,6 +223,7 @@ class ClusterImage:
             and self.features == other.features
             and self.controllers == other.controllers
             and self.next_producer_id == other.next_producer_id
+            and self.security == other.security
             and {k: b._replace(registered_at=0) for k, b in self.brokers.items()}
             == {k: b._replace(registered_at=0) for k, b in other.brokers.items()}
         )
@@ -258,10 +272,7 @@ class ClusterImage:
             return
         fold = _FOLDS.get(kind)
         if fold is None:
-            raise ImageError(
-                f"record {kind.__name__} at offset {offset} belongs to a feature "
-                "that this release does not have"
-            )
+            raise ImageError(f"{kind.__name__} at offset {offset} is no part of a transaction")
         fold(self, record, offset, delta)
 
     def _touch(self, topic_id: bytes, delta: Delta) -> TopicImage:
@@ -308,6 +319,29 @@ class ClusterImage:
             raise ImageError(f"no partition {topic.name}-{index} to change at offset {offset}")
         delta.partitions[record.topic_id].setdefault(index, before)
         topic.partitions[index] = changed(before, record)
+
+    def _clear_elr(self, record: ClearElrRecord, offset: int, delta: Delta) -> None:
+        """Nobody beside the in-sync replicas is eligible any more, in one topic or in all."""
+        if not record.topic_name:
+            chosen = list(self.topics_by_id.values())
+        elif record.topic_name in self.topics_by_name:
+            chosen = [self.topics_by_name[record.topic_name]]
+        else:
+            raise ImageError(f"no topic {record.topic_name} to clear at offset {offset}")
+        for topic in chosen:
+            for index, partition in topic.partitions.items():
+                if partition.eligible_leader_replicas or partition.last_known_elr:
+                    change = PartitionChangeRecord(
+                        topic_id=topic.id,
+                        partition_id=index,
+                        eligible_leader_replicas=[],
+                        last_known_elr=[],
+                    )
+                    self._partition_change(change, offset, delta)
+
+    def _security(self, record: Message, offset: int, delta: Delta) -> None:
+        self.security.fold(record)
+        delta.security = True
 
     def _remove_topic(self, record: RemoveTopicRecord, offset: int, delta: Delta) -> None:
         topic = self.topics_by_id.pop(record.topic_id, None)
@@ -406,7 +440,7 @@ class ClusterImage:
             ranges_of(record.features),
         )
 
-    def _no_op(self, record: NoOpRecord, offset: int, delta: Delta) -> None:
+    def _no_op(self, record: Message, offset: int, delta: Delta) -> None:
         pass
 
     # ---- writing ----
@@ -438,6 +472,7 @@ class ClusterImage:
             yield ProducerIdsRecord(
                 broker_id=-1, broker_epoch=-1, next_producer_id=self.next_producer_id
             )
+        yield from self.security
 
 
 _FOLDS: Final[dict[type[Message], Callable[[ClusterImage, Any, int, Delta], None]]] = {
@@ -454,5 +489,9 @@ _FOLDS: Final[dict[type[Message], Callable[[ClusterImage, Any, int, Delta], None
     UnfenceBrokerRecord: ClusterImage._unfence,
     BrokerRegistrationChangeRecord: ClusterImage._change_broker,
     RegisterControllerRecord: ClusterImage._register_controller,
+    ClearElrRecord: ClusterImage._clear_elr,
     NoOpRecord: ClusterImage._no_op,
+    # Written once by every Kafka that could come from ZooKeeper.
+    ZkMigrationStateRecord: ClusterImage._no_op,
+    **dict.fromkeys(SECURITY_RECORDS, ClusterImage._security),
 }

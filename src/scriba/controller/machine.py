@@ -103,6 +103,7 @@ class Controller:
         its process, and its successor need not wait for a session that nobody can hold.
         """
         features.check_supported(self.image.features, self.state.supported)
+        features.check_enforced(self.image)
         self._fill()
         self._heard_at = now.mono_ms
         self._elections_due = True

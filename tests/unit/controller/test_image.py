@@ -4,23 +4,33 @@ from typing import Any
 
 import pytest
 
-from scriba.controller.image import TOPIC, ClusterImage, Delta, ImageError
+from scriba.controller.image import _FOLDS, TOPIC, ClusterImage, Delta, ImageError
 from scriba.controller.machine import encode
+from scriba.errors import KafkaError
 from scriba.wire.messages.brokers import AllocateProducerIdsRequest
 from scriba.wire.messages.stored import (
+    METADATA_RECORDS,
     AbortTransactionRecord,
     AccessControlEntryRecord,
     BeginTransactionRecord,
+    ClearElrRecord,
+    ClientQuotaRecord,
     ConfigRecord,
+    DelegationTokenRecord,
     EndTransactionRecord,
+    EntityData,
     FeatureLevelRecord,
     FenceBrokerRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RegisterBrokerRecord,
+    RemoveAccessControlEntryRecord,
+    RemoveDelegationTokenRecord,
     RemoveTopicRecord,
+    RemoveUserScramCredentialRecord,
     TopicRecord,
     UnfenceBrokerRecord,
+    UserScramCredentialRecord,
     decode_metadata_record,
 )
 from scriba.wire.schema import Message
@@ -126,7 +136,8 @@ def test_transaction_takes_effect_at_its_end_or_never() -> None:
         PartitionChangeRecord(topic_id=A, partition_id=7),
         RemoveTopicRecord(topic_id=B),
         FenceBrokerRecord(id=1, epoch=1),
-        AccessControlEntryRecord(),
+        ClearElrRecord(topic_name="b"),
+        EndTransactionRecord(),
     ],
 )
 def test_record_that_contradicts_the_log_is_an_error(record: Message) -> None:
@@ -157,3 +168,79 @@ def test_image_written_down_folds_into_the_same_image(trio: Any) -> None:
     again.replay(records, 0, 1, Delta())
     assert again == trio.image
     assert trio.reloaded() == trio.image
+
+
+def test_image_knows_every_record_that_a_controller_may_write() -> None:
+    """Each is folded, or steers a transaction; nothing else may be in a metadata log."""
+    steering: set[type[Message]] = {
+        BeginTransactionRecord,
+        EndTransactionRecord,
+        AbortTransactionRecord,
+    }
+    assert set(METADATA_RECORDS.values()) - steering == set(_FOLDS)
+
+
+def clear(elr: str) -> tuple[ClusterImage, Delta]:
+    image = ClusterImage()
+    fold(image, *topic("a", A, 3), *topic("b", B))
+    for topic_id in (A, B):
+        change = PartitionChangeRecord(topic_id=topic_id, partition_id=0, isr=[])
+        change.eligible_leader_replicas, change.last_known_elr = [1], [2]
+        fold(image, change)
+    return image, fold(image, ClearElrRecord(topic_name=elr))
+
+
+def test_eligible_replicas_are_cleared_in_one_topic_or_in_all() -> None:
+    image, delta = clear("a")
+    assert [list(d) for d in delta.partitions.values()] == [[0]], "those that had some"
+    one, other = (image.topics_by_id[id].partitions[0] for id in (A, B))
+    assert (one.eligible_leader_replicas, one.last_known_elr) == ((), ())
+    assert (one.partition_epoch, one.leader_epoch) == (2, 0)
+    assert (other.eligible_leader_replicas, other.last_known_elr) == ((1,), (2,))
+    image, delta = clear("")
+    assert set(delta.partitions) == {A, B}
+    assert all(not image.topics_by_id[id].partitions[0].last_known_elr for id in (A, B))
+
+
+def quota(*entity: tuple[str, str | None], remove: bool = False, value: float = 1.0) -> Message:
+    data = [EntityData(entity_type=kind, entity_name=name) for kind, name in entity]
+    return ClientQuotaRecord(entity=data, key="producer_byte_rate", value=value, remove=remove)
+
+
+def test_rules_that_are_not_served_here_are_kept_and_written_down() -> None:
+    image = ClusterImage()
+    acl = AccessControlEntryRecord(id=A, resource_type=2, resource_name="a", principal="User:x")
+    scram = UserScramCredentialRecord(name="x", mechanism=1, iterations=4096)
+    token = DelegationTokenRecord(owner="User:x", token_id="t")
+    by_user, by_default = quota(("user", "x")), quota(("user", None))
+    delta = fold(image, acl, scram, token, by_user, by_default)
+    assert delta.security
+    assert list(image.security) == [acl, scram, token, by_user, by_default]
+    assert image.security.unenforced() == "1 ACL and 2 client quotas"
+    kept = image.copy()
+    changed = quota(("user", "x"), value=2.0)
+    fold(
+        image,
+        RemoveAccessControlEntryRecord(id=A),
+        RemoveUserScramCredentialRecord(name="x", mechanism=1),
+        RemoveDelegationTokenRecord(token_id="t"),
+        quota(("user", None), remove=True),
+        changed,
+        RemoveAccessControlEntryRecord(id=B),
+    )
+    assert list(image.security) == [changed]
+    assert len(list(kept.security)) == 5
+    again = ClusterImage()
+    written = [decode_metadata_record(encode(record)) for record in kept.records()]
+    again.replay(written, 0, 1, Delta())
+    assert again == kept
+    assert again != image
+
+
+def test_controller_does_not_rule_where_it_cannot_enforce_the_rules(make_cluster: Any) -> None:
+    image = make_cluster().image
+    fold(image, UserScramCredentialRecord(name="x", mechanism=1))
+    make_cluster(image.copy())
+    fold(image, AccessControlEntryRecord(id=A))
+    with pytest.raises(KafkaError, match="1 ACL, which this release does not enforce"):
+        make_cluster(image)
