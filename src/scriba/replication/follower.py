@@ -278,6 +278,8 @@ class Ask(NamedTuple):
 class Question(NamedTuple):
     """One Fetch: in a session all of what is followed, named or not."""
 
+    number: int
+    """Questions of a plan are counted: an answer is to what was asked up to then."""
     session_id: int
     session_epoch: int
     asks: dict[Key, Ask]
@@ -298,8 +300,10 @@ class FetcherPlan:
     followed: dict[Key, FollowerState] = field(default_factory=dict)
     session_id: int = NO_SESSION
     session_epoch: int = INITIAL_EPOCH
-    _in_session: dict[Key, Ask] = field(default_factory=dict)
-    """What the leader was told last of each partition that it counts to the session."""
+    _in_session: dict[Key, tuple[Ask, int]] = field(default_factory=dict)
+    """What the leader was told last of each partition that it counts to the session, and by which
+    question."""
+    _questions: int = 0
     _changed: dict[Key, None] = field(default_factory=dict)
     _pauses: list[tuple[int, int, Key, FollowerState]] = field(default_factory=list)
     _paused: dict[Key, FollowerState] = field(default_factory=dict)
@@ -352,14 +356,16 @@ class FetcherPlan:
             return self._first_question()
         asks: dict[Key, Ask] = {}
         forgotten: list[Key] = []
+        self._questions += 1
         for key in self._changed:
-            ask, known = self._ask(key), self._in_session.get(key)
+            ask, known = self._ask(key), self._told_of(key)
             if ask is None:
                 if known is not None:
                     forgotten.append(key)
                     del self._in_session[key]
             elif ask != known:
-                asks[key] = self._in_session[key] = ask
+                asks[key] = ask
+                self._in_session[key] = (ask, self._questions)
         self._changed.clear()
         if not self._in_session:
             # A session without partitions is none: the next question opens another.
@@ -367,7 +373,7 @@ class FetcherPlan:
             return None
         epoch = self.session_epoch
         self.session_epoch = 1 if epoch == LAST_EPOCH else epoch + 1
-        return Question(self.session_id, epoch, asks, forgotten)
+        return Question(self._questions, self.session_id, epoch, asks, forgotten)
 
     @property
     def in_session(self) -> bool:
@@ -377,15 +383,21 @@ class FetcherPlan:
     @property
     def has_news(self) -> bool:
         """Whether the leader should be asked for something else than it was."""
-        return any(self._ask(key) != self._in_session.get(key) for key in self._changed)
+        return any(self._ask(key) != self._told_of(key) for key in self._changed)
+
+    def _told_of(self, key: Key) -> Ask | None:
+        """What the leader believes that is asked of a partition."""
+        known = self._in_session.get(key)
+        return known[0] if known is not None else None
 
     def _first_question(self) -> Question | None:
         asks = {key: ask for key in self.followed if (ask := self._ask(key)) is not None}
         self._changed.clear()
-        self._in_session = dict(asks)
+        self._questions += 1
+        self._in_session = {key: (ask, self._questions) for key, ask in asks.items()}
         if not asks:
             return None
-        return Question(self.session_id, INITIAL_EPOCH, asks, [])
+        return Question(self._questions, self.session_id, INITIAL_EPOCH, asks, [])
 
     def _ask(self, key: Key) -> Ask | None:
         state = self.followed.get(key)
@@ -413,12 +425,13 @@ class FetcherPlan:
         """Nobody knows whether the question arrived: the session is closed by the next one."""
         self.session_epoch = INITIAL_EPOCH
 
-    def told(self, key: Key) -> FollowerState | None:
-        """Whom an answer concerns; None if it answers what is no longer asked."""
-        state, ask = self.followed.get(key), self._in_session.get(key)
-        if state is None or ask is None or ask != self._ask(key):
+    def told(self, key: Key, question: Question) -> FollowerState | None:
+        """Whom an answer concerns; None if it answers what is no longer asked, or asked since."""
+        state, known = self.followed.get(key), self._in_session.get(key)
+        if state is None or known is None:
             return None
-        return state
+        ask, number = known
+        return state if ask == self._ask(key) and number <= question.number else None
 
 
 def pause_after(failures: int, longest_ms: int) -> int:

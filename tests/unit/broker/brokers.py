@@ -189,6 +189,11 @@ class Brokers:
         cast(SharedController, self.nodes[broker_id].metadata).reachable = False
         self.processes[broker_id].kill()
 
+    def power_cut(self, broker_id: int) -> None:
+        """As `kill`, and what was not synced is gone."""
+        cast(SharedController, self.nodes[broker_id].metadata).reachable = False
+        self.sim.host(f"b{broker_id}").power_cut()
+
     # ---- what a test asks for ----
 
     async def create(

@@ -1,6 +1,8 @@
 """The follower's side: what it asks for, how it truncates, what it does with each answer."""
 
+import re
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from scriba.errors import ErrorCode
 from scriba.replication.follower import (
     SESSION_ERRORS,
+    VALID,
     Append,
     Ask,
     AskBounds,
@@ -129,8 +132,9 @@ def test_a_refused_partition_is_left_out_and_asked_for_again_later(error: ErrorC
     plan = FetcherPlan(longest_pause_ms=1000)
     plan.follow(A, following())
     plan.follow(B, following())
-    ask(plan, 0)
-    state = plan.told(A)
+    first = ask(plan, 0)
+    assert first is not None
+    state = plan.told(A, first)
     assert state is not None
     assert isinstance(state.on_told(Told(error, -1, -1), None), Wait)
     plan.pause(A, state, 100)
@@ -184,13 +188,13 @@ def test_a_session_names_only_what_has_changed() -> None:
     assert first is not None
     assert (first.session_id, first.session_epoch, len(first.asks)) == (0, 0, 2)
     quiet = ask(plan, 1)
-    assert quiet == (77, 1, {}, [])
+    assert quiet == (2, 77, 1, {}, [])
     a.appended(12, 5)
     plan.changed(A)
     third = ask(plan, 2)
-    assert third == (77, 2, {A: Ask(12, 5, 0, 5)}, [])
+    assert third == (3, 77, 2, {A: Ask(12, 5, 0, 5)}, [])
     plan.drop(B)
-    assert ask(plan, 3) == (77, 3, {}, [B])
+    assert ask(plan, 3) == (4, 77, 3, {}, [B])
 
 
 def test_a_leader_without_room_for_sessions_is_asked_for_everything_each_time() -> None:
@@ -218,15 +222,36 @@ def test_a_refused_session_begins_anew(error: ErrorCode) -> None:
 def test_an_answer_to_a_question_of_another_epoch_changes_nothing() -> None:
     plan = FetcherPlan()
     plan.follow(A, following())
-    ask(plan, 0)
+    first = ask(plan, 0)
+    assert first is not None
     newer = following()
     newer.leader_epoch = 6
     plan.follow(A, newer)
-    assert plan.told(A) is None
-    plan.question(1)
-    assert plan.told(A) is newer
+    assert plan.told(A, first) is None
+    second = ask(plan, 1)
+    assert second is not None
+    assert plan.told(A, second) is newer
     newer.truncated(0, 4, 3)
-    assert plan.told(A) is None, "it was asked from another offset"
+    assert plan.told(A, second) is None, "it was asked from another offset"
+
+
+def test_an_answer_does_not_belong_to_a_later_question() -> None:
+    """Two may be under way: what the first brings, the second may bring again."""
+    plan, state = FetcherPlan(), following()
+    plan.follow(A, state)
+    ask(plan, 0)
+    first = plan.question(1)
+    plan.follow(B, following())
+    second = plan.question(1)
+    assert first is not None
+    assert second is not None
+    assert plan.told(A, first) is state
+    state.appended(20, 5)
+    plan.changed(A)
+    third = plan.question(2)
+    assert third is not None
+    assert plan.told(A, second) is None, "the leader was asked from 10 on when it answered this"
+    assert plan.told(A, third) is state
 
 
 def test_a_partition_that_truncates_leaves_the_session_until_it_is_done() -> None:
@@ -316,3 +341,9 @@ def test_a_follower_ends_as_a_prefix_of_any_leader(
                 break
     assert follower.records == theirs
     assert state.state is State.FETCHING
+
+
+def test_the_diagram_of_the_docs_is_the_table() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "replication.md").read_text()
+    drawn = set(re.findall(r"^    ([A-Z_]+) --> ([A-Z_]+):", page, re.MULTILINE))
+    assert drawn == {(old.name, new.name) for old, after in VALID.items() for new in after}

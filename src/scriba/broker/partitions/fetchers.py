@@ -75,8 +75,6 @@ PROGRESS_MS: Final = 10_000
 LATEST: Final = -1
 EARLIEST: Final = -2
 
-_LOCAL: Final = frozenset({ErrorCode.KAFKA_STORAGE_ERROR})
-
 
 class LeaderChannels(Protocol):
     async def connection(self, broker_id: int, purpose: str = "") -> Connection: ...
@@ -340,7 +338,7 @@ class Fetcher:
         for topic in response.responses:
             for data in topic.partitions:
                 key = Key(topic.topic_id, data.partition_index)
-                self._take_one(key, data, truncations, flushes)
+                self._take_one(question, key, data, truncations, flushes)
                 await pace()
         if truncations:
             self._begin_truncation(truncations)
@@ -351,12 +349,13 @@ class Fetcher:
 
     def _take_one(
         self,
+        question: Question,
         key: Key,
         data: PartitionData,
         truncations: list[Truncation],
         flushes: list[Partition],
     ) -> None:
-        state, partition = self._plan.told(key), self.partitions.get(key)
+        state, partition = self._plan.told(key, question), self.partitions.get(key)
         if state is None or partition is None or partition.follower is not state:
             return
         told = _told(data)
@@ -395,9 +394,7 @@ class Fetcher:
         self, key: Key, partition: Partition, state: FollowerState, error: KafkaError
     ) -> None:
         node = self._node
-        if error.code is ErrorCode.CORRUPT_MESSAGE or (
-            error.code in _LOCAL and partition.log.failure is None
-        ):
+        if partition.log.failure is None:
             # Damaged on its way, or no room for it: both may pass.
             state.corrupt()
             self._plan.pause(key, state, self._now_ms())
