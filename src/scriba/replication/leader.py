@@ -348,10 +348,7 @@ class LeaderState:
         replicas: tuple[int, ...] | None = None,
         recovering: bool = False,
     ) -> Installed:
-        """The controller decided; an older decision than the one known is ignored.
-
-        It may come twice, as the answer to a proposal and as metadata: only the first counts.
-        """
+        """The controller decided; an older decision than the one known is ignored."""
         if partition_epoch <= self.partition_epoch:
             return UNCHANGED
         before, proposal = self.isr, self.pending
@@ -370,6 +367,18 @@ class LeaderState:
             self._know_followers()
         self.advance()
         return Installed(left, tuple(replica for replica in isr if replica not in before))
+
+    def accepted(self, partition_epoch: int) -> None:
+        """The controller has carried the proposal out, as of this epoch of the partition.
+
+        The metadata brings it, together with all that was decided before: a raised
+        `min.insync.replicas` must not come after the smaller ISR that it was to forbid. Where the
+        metadata has nothing to bring, the proposal asked for what is.
+        """
+        if partition_epoch <= self.partition_epoch:
+            self.pending = None
+            self.recovering = False
+            self.advance()
 
     def refused(self, code: ErrorCode) -> bool:
         """The proposal was not carried out as it was sent; whether to send it again as it is.

@@ -248,6 +248,27 @@ def test_a_proposal_that_got_no_answer_is_sent_again_as_it_is() -> None:
     assert state.pending is proposal
 
 
+def test_an_accepted_proposal_counts_when_the_metadata_brings_it() -> None:
+    """What was decided before it, a raised min.insync.replicas say, comes before it."""
+    state = leading()
+    state.on_append(20)
+    state.on_fetch(2, 20, 1, at(LAG_MS))
+    assert state.propose(at(LAG_MS + 1)) is not None
+    state.accepted(8)
+    assert (state.isr, state.high_watermark) == ((1, 2, 3), 10)
+    state.min_insync = 3
+    state.installed((1, 2), 8)
+    assert (state.isr, state.high_watermark) == ((1, 2), 10)
+
+
+def test_a_proposal_of_what_is_already_so_is_over_with_its_answer() -> None:
+    state = leading(isr=(1, 2))
+    state.on_fetch(3, 10, 1, at(1))
+    state.propose(at(2))
+    state.accepted(7)
+    assert state.pending is None
+
+
 def test_an_older_decision_of_the_controller_is_ignored() -> None:
     state = leading()
     state.installed((1, 2), 9)

@@ -1,8 +1,8 @@
 """Changes of in-sync replicas: proposed by leaders here, decided by the controller.
 
 Proposals of one turn of the loop travel together in one AlterPartition, and one request is under
-way at a time. A proposal that got no answer is sent again, as it was, until there is one or newer
-metadata says what the ISR is: the leader counts its maximal ISR that long (`replication.leader`).
+way at a time. A proposal that got no answer is sent again, as it was, until there is one. The ISR
+itself comes with the metadata; that long the leader counts its maximal ISR (`replication.leader`).
 
 Each change is told: a shrink with the replica, its lag and the cause, and a partition whose ISR
 changes again and again by its name, once.
@@ -165,8 +165,8 @@ class IsrUpdates:
             again = leader.refused(code)
             partition.refresh()
             return not again
-        if answer.leader_id == self._node.id and answer.leader_epoch == leader.leader_epoch:
-            self.tell(partition, partition.installed(tuple(answer.isr), answer.partition_epoch))
+        leader.accepted(answer.partition_epoch)
+        partition.refresh()
         return True
 
     # ---- what became of it ----
