@@ -120,6 +120,7 @@ class Node:
         self.metrics = MetricsServer(self)
         self.replicas: Replicas
         self.metadata: QuorumController
+        self.started_ms = world.clock.mono_ms()
         self._started = False
 
     # ---- start ----
@@ -264,6 +265,10 @@ class Node:
     @property
     def controller_id(self) -> int:
         return self.id
+
+    @property
+    def voters(self) -> int:
+        return len(self.metadata.quorum.raft.voters)
 
     @property
     def data_dirs(self) -> list[str]:

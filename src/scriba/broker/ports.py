@@ -98,6 +98,18 @@ class MetadataView(Protocol):
     def topic_name(self, topic_id: bytes) -> str | None: ...
 
 
+class ClusterFormation(Protocol):
+    """How many nodes a cluster is to have, as far as that shows while it comes together."""
+
+    @property
+    def voters(self) -> int:
+        """How many controllers agree on the metadata."""
+
+    @property
+    def started_ms(self) -> int:
+        """When this node started, on its monotonic clock."""
+
+
 class ControllerClient(Protocol):
     """The active controller, wherever it is."""
 

@@ -1,6 +1,6 @@
-"""Where the replicas of new partitions go: striped over the brokers, fenced ones last.
+"""Where the replicas of new partitions go: striped over the brokers, those away or leaving last.
 
-Leaders go round the unfenced brokers, followers are the next brokers in the ring; after each round
+Leaders go round the active brokers, followers are the next brokers in the ring; after each round
 the ring is shuffled, so that the same brokers do not always stand behind the same leader.
 """
 
@@ -18,41 +18,40 @@ def place(
 ) -> Iterator[tuple[int, ...]]:
     """Replica lists without end, one per new partition, the preferred leader first.
 
-    INVALID_REPLICATION_FACTOR at once when there are too few brokers. A broker that shuts down
-    takes no new replicas; a fenced one does, for it is expected back.
+    INVALID_REPLICATION_FACTOR at once when there are too few brokers. A broker that is fenced or
+    shuts down takes new replicas only where there are not enough others: it is expected back, and a
+    topic that is made in the middle of a restart needs all its replicas, too.
     """
-    ready, fenced = [], []
+    ready: list[int] = []
+    away: list[int] = []
     for broker in sorted(brokers):
-        if broker.fenced:
-            fenced.append(broker.id)
-        elif not broker.in_controlled_shutdown:
-            ready.append(broker.id)
+        (ready if broker.active else away).append(broker.id)
     if not ready:
         fail(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"no broker is active (fenced: {len(fenced)}); start one, or wait for it to catch up",
+            f"no broker is active (fenced: {len(away)}); start one, or wait for it to catch up",
         )
-    if replication_factor > len(ready) + len(fenced):
+    if replication_factor > len(ready) + len(away):
         fail(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"each replica takes a broker of its own (at hand: {len(ready) + len(fenced)}); start "
+            f"each replica takes a broker of its own (at hand: {len(ready) + len(away)}); start "
             "more, or ask for fewer replicas",
         )
-    return _stripes(ready, fenced, replication_factor, below)
+    return _stripes(ready, away, replication_factor, below)
 
 
 def _stripes(
-    ready: list[int], fenced: list[int], replication_factor: int, below: Callable[[int], int]
+    ready: list[int], away: list[int], replication_factor: int, below: Callable[[int], int]
 ) -> Iterator[tuple[int, ...]]:
     start = below(len(ready))
     while True:
         for leader in range(start, start + len(ready)):
             ring = _rotated(ready, leader)
             if replication_factor > len(ring):
-                ring += _rotated(fenced, leader)
+                ring += _rotated(away, leader)
             yield tuple(ring[:replication_factor])
         _shuffle(ready, below)
-        _shuffle(fenced, below)
+        _shuffle(away, below)
 
 
 def _rotated(brokers: list[int], by: int) -> list[int]:

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final
 
-from scriba.config import ConfigError
+from scriba.config import ConfigError, Source
 from scriba.controller.configs import refuse_long
+from scriba.controller.elections import MIN_ISR
 from scriba.controller.image import TOPIC, PartitionImage, TopicImage, partition_record
 from scriba.controller.placement import place
 from scriba.controller.state import Result, State, fail
@@ -34,6 +35,10 @@ MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 TOO_MANY: Final = f"one request makes at most {MAX_PARTITIONS_PER_REQUEST} partitions; send several"
 MAX_NAME_LENGTH: Final = 249
 MAX_REMEMBERED: Final = 64
+FACTOR: Final = "default.replication.factor"
+SAFE_FACTOR: Final = 3
+SAFE_MIN_ISR: Final = 2
+"""One replica may be lost and one more be away, and nothing acknowledged is gone."""
 METADATA_TOPIC: Final = "__cluster_metadata"
 _LEGAL: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 
@@ -153,6 +158,8 @@ def _create_topic(
     else:
         count, factor = _sizes(state, topic)
         placed = _placed(state, factor)
+        if topic.replication_factor == -1:
+            configs = _with_min_isr(state, configs, factor)
     topic_id = state.uuid()
     result = CreatableTopicResult(
         name=topic.name,
@@ -170,7 +177,7 @@ def _sizes(state: State, topic: CreatableTopic) -> tuple[int, int]:
         fail(
             ErrorCode.INVALID_REPLICATION_FACTOR,
             f"{topic.replication_factor} is no replication factor; give 1 or more, or -1 to get "
-            f"default.replication.factor ({state.settings.default_replication_factor})",
+            f"the default ({_default_factor(state)})",
         )
     if topic.num_partitions < -1 or topic.num_partitions == 0:
         fail(
@@ -181,8 +188,33 @@ def _sizes(state: State, topic: CreatableTopic) -> tuple[int, int]:
     count, factor = topic.num_partitions, topic.replication_factor
     return (
         state.settings.num_partitions if count == -1 else count,
-        state.settings.default_replication_factor if factor == -1 else factor,
+        _default_factor(state) if factor == -1 else factor,
     )
+
+
+def _default_factor(state: State) -> int:
+    """As many replicas as a cluster of this size should have, unless somebody has chosen.
+
+    Brokers that are fenced count: a topic that is made while one restarts is to be like the others.
+    """
+    if state.settings.is_given(FACTOR):
+        return state.settings.default_replication_factor
+    return max(min(SAFE_FACTOR, len(state.image.brokers)), 1)
+
+
+def _with_min_isr(state: State, configs: dict[str, str], factor: int) -> dict[str, str]:
+    """Three replicas are of use to acks=all only if more than one must have a record."""
+    settings = state.settings
+    chosen = (
+        settings.is_given(FACTOR)
+        or MIN_ISR in configs
+        or MIN_ISR in settings.layer(Source.STATIC_BROKER_CONFIG)
+        # A cluster has this written down from its founding; somebody chose what is not the default.
+        or settings.min_insync_replicas != settings.table[MIN_ISR].default
+    )
+    if factor < SAFE_FACTOR or chosen:
+        return configs
+    return configs | {MIN_ISR: str(SAFE_MIN_ISR)}
 
 
 def _placed(state: State, factor: int) -> Iterator[tuple[int, ...]]:

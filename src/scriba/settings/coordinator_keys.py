@@ -173,7 +173,7 @@ class GroupKeys(Settings):
         default=3,
         at_least=1,
         importance=HIGH,
-        doc="Replicas of `__consumer_offsets`; a cluster of one has one.",
+        doc="Replicas of `__consumer_offsets`; unless it is set, at most one for each broker.",
     )
     offsets_topic_segment_bytes: int = setting(
         Kind.INT,
@@ -281,7 +281,7 @@ class TransactionKeys(Settings):
         default=3,
         at_least=1,
         importance=HIGH,
-        doc="Replicas of `__transaction_state`; a cluster of one has one.",
+        doc="Replicas of `__transaction_state`; unless it is set, at most one for each broker.",
     )
     transaction_state_log_min_isr: int = setting(
         Kind.INT,

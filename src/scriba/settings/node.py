@@ -78,6 +78,10 @@ class NodeSettings(NodeKeys):
         """What one source gave, as text."""
         return self.layers.get(source, NOTHING)
 
+    def is_given(self, name: str) -> bool:
+        """Whether somebody chose the value, at start or later."""
+        return any(name in layer for layer in self.layers.values())
+
     @cached_property
     def topic_defaults(self) -> TopicSettings:
         """The settings of a topic that sets nothing itself."""

@@ -247,7 +247,11 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         Kind.INT, default=1, at_least=1, doc="Partitions of a topic created without a count."
     )
     default_replication_factor: int = setting(
-        Kind.INT, default=1, doc="Replicas of a topic created without a factor."
+        Kind.INT,
+        default=1,
+        doc="Replicas of a topic created without a factor. Where it is not set: three, or as many "
+        "as there are brokers; with three, the topic gets `min.insync.replicas=2` unless that is "
+        "set.",
     )
     auto_create_topics_enable: bool = setting(
         Kind.BOOLEAN,
@@ -452,7 +456,8 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
     initial_broker_registration_timeout_ms: int = setting(
         Kind.INT,
         default=60_000,
-        doc="Time a starting broker tries to register with a controller before it gives up.",
+        doc="Time a starting broker tries to register with a controller before it gives up; where "
+        "there are several controllers, also how long internal topics wait for three brokers.",
     )
     controlled_shutdown_enable: bool = setting(
         Kind.BOOLEAN,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from scriba.controller.image import BROKER
+from scriba.controller.image import BROKER, TOPIC
 from scriba.controller.topics import MAX_PARTITIONS_PER_REQUEST
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.admin import (
@@ -17,6 +17,7 @@ from scriba.wire.messages.admin import (
     DeleteTopicState,
 )
 from scriba.wire.messages.stored import ConfigRecord, PartitionRecord, TopicRecord
+from tests.unit.controller.rig import SET, change
 
 
 def test_new_topic_is_a_topic_record_then_configs_then_partitions(cluster: Any) -> None:
@@ -292,3 +293,62 @@ def test_growth_asked_twice_is_refused(cluster: Any) -> None:
     topics = [CreatePartitionsTopic(name="t", count=n, assignments=None) for n in (2, 3)]
     response = cluster.do(CreatePartitionsRequest(topics=topics))
     assert [(r.name, r.error_code) for r in response.results] == [("t", ErrorCode.INVALID_REQUEST)]
+
+
+# ---- how many replicas ----
+
+
+def min_isr(cluster: Any, topic: str = "t") -> str | None:
+    return cluster.image.config(TOPIC, topic).get("min.insync.replicas")  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("brokers", "factor", "required"), [((1,), 1, None), ((1, 2), 2, None), ((1, 2, 3, 4), 3, "2")]
+)
+def test_topic_has_as_many_replicas_as_the_cluster_allows_up_to_three(
+    make_cluster: Any, brokers: tuple[int, ...], factor: int, required: str | None
+) -> None:
+    cluster = make_cluster().with_brokers(*brokers)
+    created = cluster.create("t", 2, -1)
+    assert created.replication_factor == factor
+    assert len(cluster.partition().replicas) == factor
+    assert min_isr(cluster) == required
+    told = {config.name: config.value for config in created.configs}
+    assert told["min.insync.replicas"] == (required or "1")
+
+
+def test_topic_made_while_a_broker_is_away_is_like_the_others(trio: Any) -> None:
+    trio.beat(2, want_fence=True)
+    assert trio.create("t", 1, -1).replication_factor == 3
+    assert set(trio.partition().isr) == {1, 3}
+    trio.create("moving", 3, 3)
+    trio.beat(1, want_shut_down=True)
+    assert trio.image.brokers[1].in_controlled_shutdown
+    assert trio.create("u", 1, -1).error_code == ErrorCode.NONE
+    assert set(trio.partition("u").replicas) == {1, 2, 3}
+    assert trio.partition("u").isr == (3,)
+
+
+def test_what_somebody_chose_wins(make_cluster: Any) -> None:
+    trio = make_cluster().with_brokers(1, 2, 3)
+    trio.create("asked", 1, 3)
+    assert min_isr(trio, "asked") is None, "the factor was asked for"
+    trio.create("own", 1, -1, configs={"min.insync.replicas": "1"})
+    assert (len(trio.partition("own").replicas), min_isr(trio, "own")) == (3, "1")
+    chosen = make_cluster(default_replication_factor="2").with_brokers(1, 2, 3)
+    assert chosen.create("t", 1, -1).replication_factor == 2
+    factor = make_cluster(default_replication_factor="3").with_brokers(1, 2, 3)
+    factor.create("t", 1, -1)
+    assert min_isr(factor) is None
+    static = make_cluster(min_insync_replicas="1").with_brokers(1, 2, 3)
+    static.create("t", 1, -1)
+    assert min_isr(static) is None
+    change(trio, BROKER, "", ("min.insync.replicas", SET, "3"))
+    trio.create("later", 1, -1)
+    assert min_isr(trio, "later") is None
+
+
+def test_factor_that_was_chosen_is_not_lowered(make_cluster: Any) -> None:
+    cluster = make_cluster(default_replication_factor="3").with_brokers(1, 2)
+    refused = cluster.create("t", 1, -1)
+    assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from scriba.broker.coordinators.internal_topics import InternalTopicMaker
+from scriba.broker.coordinators.internal_topics import InternalTopicFacts, InternalTopicMaker
 from scriba.broker.coordinators.kinds import ConfiguredFeatures
 from scriba.broker.coordinators.markers import MarkerTarget
 from scriba.broker.partitions.ports import PartitionAccess, PartitionLookup
 from scriba.broker.ports import (
     Authorization,
     BrokerIdentity,
+    ClusterFormation,
     Configuration,
     ControllerAccess,
     Counting,
@@ -166,7 +167,7 @@ class ControllerService(ControllerForwarding, Configuration, EventLog, Timekeepi
     def api_table(self, listener: str) -> Mapping[int, ApiEntry]: ...
 
 
-class TopicAdministration(Authorization, Configuration, ControllerAccess, MetadataView, Protocol):
+class TopicAdministration(Authorization, ControllerAccess, InternalTopicFacts, Protocol):
     """Topics are made, grow and go."""
 
 
@@ -291,6 +292,7 @@ class TransactionHandling(
 class Broker(
     Authorization,
     BrokerIdentity,
+    ClusterFormation,
     Configuration,
     ControllerAccess,
     Counting,

@@ -90,7 +90,10 @@ async def auto_create(
         elif not anywhere and not node.access.allowed(ctx, Operation.CREATE, Resource.TOPIC, name):
             failed[name] = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         else:
-            wanted.topics.append(_by_default(node, name))
+            try:
+                wanted.topics.append(_by_default(node, name))
+            except KafkaError:  # more brokers are awaited
+                failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
     if wanted.topics:
         try:
             response = await node.controller.call(wanted, None, ctx)
@@ -105,8 +108,17 @@ async def auto_create(
 def _by_default(node: TopicAdministration, name: str) -> CreatableTopic:
     if name in node.internal_topics:
         # Whoever asks first, it is to be fit for its coordinators.
-        return internal_topic(name, node.settings, alone=len(node.image.brokers) == 1)
-    return CreatableTopic(name=name, num_partitions=USE_DEFAULT, replication_factor=USE_DEFAULT)
+        return internal_topic(name, node)
+    settings = node.settings
+    return CreatableTopic(
+        name=name,
+        num_partitions=settings.num_partitions
+        if settings.is_given("num.partitions")
+        else USE_DEFAULT,
+        replication_factor=settings.default_replication_factor
+        if settings.is_given("default.replication.factor")
+        else USE_DEFAULT,
+    )
 
 
 def refuse_create_topics(
