@@ -91,7 +91,7 @@ INSIDE_BROKER: dict[str, set[str]] = {
     "metadata": BROKER_BASE | {"channels", "envelope"},
     "coordinators": BROKER_BASE | {"channels", "partitions"},
     "jobs": BROKER_BASE | {"partitions", "metadata"},
-    "handlers": BROKER_BASE | {"envelope", "net", "partitions", "coordinators"},
+    "handlers": BROKER_BASE | {"envelope", "metadata", "net", "partitions", "coordinators"},
     "fastpath": BROKER_BASE | {"net", "partitions", "coordinators", "handlers"},
     "api": BROKER_BASE | {"net", "handlers", "fastpath"},
     "metrics": BROKER_BASE | {"net", "metadata", "partitions", "coordinators", "jobs", "api"},

@@ -134,6 +134,45 @@ class EventKind(enum.Enum):
         REPEATS,
     )
     # ---- compaction ----
+    # ---- the metadata quorum ----
+    QUORUM_LEADER = (
+        "quorum_leader",
+        INFO,
+        "Another controller is active, or none is.",
+        "Nothing, while there is one.",
+    )
+    QUORUM_FAULT = (
+        "quorum_fault",
+        ERROR,
+        "A controller said what cannot be true. It is not believed.",
+        "Check that all controllers have their own disks and node ids, and their logs.",
+        REPEATS,
+    )
+    QUORUM_PEER_REFUSES = (
+        "quorum_peer_refuses",
+        WARNING,
+        "Another controller refuses this one: it belongs to another cluster, or is another node "
+        "than it was taken for.",
+        "Compare the addresses of controllers in the settings with who is there.",
+        REPEATS,
+    )
+    QUORUM_WAITS = (
+        "quorum_waits",
+        WARNING,
+        "This node is new, and waits for other controllers to tell it its cluster, or to found "
+        "one with it.",
+        "Start the controllers that it names, or correct their addresses.",
+        REPEATS,
+    )
+    SNAPSHOT_NOT_FETCHED = (
+        "snapshot_not_fetched",
+        WARNING,
+        "A snapshot of the metadata could not be brought from the active controller. It is tried "
+        "again.",
+        "Look at the cause; make room on the device.",
+        REPEATS,
+    )
+    # ---- compaction ----
     COMPACTION_DONE = (
         "compaction_done",
         INFO,

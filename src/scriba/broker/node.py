@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from scriba.broker.access import Access, AllowAll
 from scriba.broker.api.dispatch import Dispatch
 from scriba.broker.api.faults import Faults
 from scriba.broker.api.table import api_table
-from scriba.broker.channels import BrokerChannels
+from scriba.broker.channels import BrokerChannels, NodeChannels
 from scriba.broker.coordinators.internal_topics import INTERNAL_TOPICS
 from scriba.broker.coordinators.kinds import (
     configure,
@@ -60,6 +60,10 @@ from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
 from scriba.settings import NodeSettings
 from scriba.storage.results import NoRoom
+from scriba.wire import uuids
+
+REGISTRATION_PAUSE_S: Final = 1
+"""Between two attempts of a controller to make itself known."""
 
 
 class Node:
@@ -92,6 +96,8 @@ class Node:
         self.controller = ControllerChannel(self)
         """The active controller, wherever it is."""
         self.deaths = DeathWatch(self)
+        self.quorum_channels = NodeChannels(self)
+        """Connections to the other controllers."""
         self.log_dirs = LogDirs(self)
         self.lifecycle = BrokerLifecycle(self, world.rng.uuid())
         self.producer_ids = ProducerIds(self.lifecycle.allocate_producer_ids)
@@ -129,13 +135,16 @@ class Node:
         """Brings the node up; StartError with one clear line when it cannot."""
         try:
             self._bind()
-            self.cluster_id = await self.log_dirs.take()
-            await self._lead_metadata()
-            await self._open_replicas()
+            await self._join_quorum()
+            if self.settings.is_broker:
+                await self._open_replicas()
+            else:
+                self._only_control()
             self.server.open()
             self._tell_metrics()
             for job in JOBS:
-                self.tasks.spawn(run_forever(self, job), name=job.name)
+                if self.settings.is_broker or job.on_controllers:
+                    self.tasks.spawn(run_forever(self, job), name=job.name)
             self._started = True
         except NoRoom as error:
             await self._abandon()
@@ -163,23 +172,53 @@ class Node:
                 f"cannot listen on {where}: {error.strerror}; set scriba.metrics.listener"
             ) from None
 
-    async def _lead_metadata(self) -> None:
+    async def _join_quorum(self) -> None:
+        """Takes part in the metadata quorum. Its listener answers before anything else does: the
+        others may need this node to find their cluster, or a leader."""
+        known = self.log_dirs.take()
         home = self.log_dirs.metadata_home
         self.metadata = QuorumController(
             self.world,
             home.path,
             node_id=self.id,
-            cluster_id=self.cluster_id,
-            directory_id=home.id,
+            cluster_id="",
+            directory_id=self.log_dirs.metadata_id,
             settings=self.static_settings,
             tasks=self.tasks,
             on_refused=partial(self.log_dirs.on_refused, home.path),
             has_room=self.log_dirs.has_room,
             note=self.note,
             broker_epoch=lambda: self.broker_epoch,
+            channels=self.quorum_channels,
+            endpoints=tuple(
+                (bound.name, bound.host or self.settings.machine, bound.port)
+                for bound in self.controller_listeners
+            ),
         )
+        self.server.open(bound.name for bound in self.controller_listeners)
+        cluster_id = await self.metadata.find_cluster(
+            known, lambda: uuids.to_text(self.world.rng.uuid())
+        )
+        await self.log_dirs.adopt(cluster_id)
+        self.cluster_id = self.metadata.cluster_id = cluster_id
         await self.metadata.start(clean=home.clean, also=self.clock_guard.at_start)
         self.tasks.spawn(self._follow_leadership(), name="leadership of the quorum")
+
+    def _only_control(self) -> None:
+        """A controller that is no broker has no replicas, and follows only the settings."""
+        self.replicas = Replicas(self, self.log_dirs.data)
+        self._refresh_settings()
+        self.metadata.subscribe(self._on_change_of_settings)
+        self.tasks.spawn(self._register_controller(), name="controller registration")
+
+    async def _register_controller(self) -> None:
+        while self.id not in self.image.controllers:
+            await self.lifecycle.register_controller()
+            await asyncio.sleep(REGISTRATION_PAUSE_S)
+
+    def _on_change_of_settings(self, delta: Delta, image: ClusterImage) -> None:
+        if delta.configs:
+            self._refresh_settings()
 
     async def _open_replicas(self) -> None:
         await self.lifecycle.register()
@@ -218,7 +257,9 @@ class Node:
         self._started = False
         self.metrics.close()
         self.server.stop_listening()
-        await self.lifecycle.controlled_shutdown()
+        if self.settings.is_broker:
+            await self.lifecycle.controlled_shutdown()
+        await self.metadata.resign()
         for shards in (self.group_coordinators, self.txn_coordinators):
             shards.stop()
         self._hang_up()
@@ -241,6 +282,7 @@ class Node:
         self.deaths.close()
         self.controller.close()
         self.channels.close()
+        self.quorum_channels.close()
 
     async def halt(self) -> None:
         """Ends at once, as a killed process does: nothing is flushed, handed back or marked."""
@@ -264,7 +306,29 @@ class Node:
 
     @property
     def controller_id(self) -> int:
-        return self.id
+        """Whom clients may take for the controller: it must be a broker that they can reach."""
+        leader = self.metadata.leader_id
+        return leader if leader in self.image.brokers else self.id
+
+    @property
+    def active_controller_id(self) -> int:
+        leader = self.metadata.leader_id
+        return -1 if leader is None else leader
+
+    def controllers_on(self, listener: str) -> list[tuple[int, str, int]]:
+        """The controllers by id, with their addresses: while there is no cluster, this one."""
+        if not self.cluster_id:
+            return [
+                (self.id, bound.host or self.settings.machine, bound.port)
+                for bound in self.controller_listeners
+                if bound.name == listener
+            ]
+        return [
+            (controller.id, end.host, end.port)
+            for _, controller in sorted(self.image.controllers.items())
+            for end in controller.listeners
+            if end.name == listener
+        ]
 
     @property
     def voters(self) -> int:

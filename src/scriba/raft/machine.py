@@ -9,7 +9,12 @@ Roles and how they follow each other are in `VALID`. A node whose leader goes si
 whether it could win (PROSPECTIVE); only if so it takes the next epoch and asks for votes
 (CANDIDATE), so a node that was cut off disturbs nobody when it comes back. A leader that no longer
 hears a majority resigns, so that its clients do not wait for ever. An observer is no voter; it only
-fetches.
+fetches. Who votes is told from outside (`set_voters`): the voters stand in the log, and count from
+the moment they are written there, committed or not.
+
+Silence takes a time-out; proof of death does not. When the leader's address refuses, its process is
+gone, and a follower stands for election at once, and lets others stand. If it was wrong, that costs
+an election.
 
 The machine keeps where epochs begin, never records. It is told the time and gives back, by `ready`,
 what to write and to send. Never: go back in epoch or high watermark, vote twice in an epoch, answer
@@ -54,9 +59,16 @@ class Raft:
         below: Callable[[int], int],
         now: Instant,
         timeouts: Timeouts,
+        bootstrap: Iterable[int] = (),
+        forgetful: bool = False,
     ) -> None:
         """`flushed` is how much of the log is on the device for certain; `below(n)` gives a
-        number in [0, n): the jitter that keeps candidates apart."""
+        number in [0, n): the jitter that keeps candidates apart. `bootstrap` names whom to ask
+        while the voters are not known.
+
+        A `forgetful` voter found its directory empty and cannot tell what it promised before: it
+        votes only when it has all that a leader had committed, and only after that one's epoch.
+        """
         self.own = own
         self.voters = {voter.id: voter for voter in voters}
         self.log = log
@@ -78,6 +90,13 @@ class Raft:
         self._has_fetched = False
         self._next_peer = 0
         self._leader_high_watermark = -1
+        self._bootstrap = tuple(bootstrap)
+        self._lost_elections = 0
+        self._forgetful = forgetful
+        self._no_vote_to = -1
+        """No vote in this epoch or before: it may have been given in an earlier life."""
+        self.granted_by: tuple[int, ...] = ()
+        """Who voted for this node in the epoch that it leads."""
         self._out = Outbox(hard_state, self.high_watermark)
         self._start(now)
 
@@ -94,10 +113,13 @@ class Raft:
             self._follow(self.epoch, self.leader, now)
         else:
             self._detach(self.epoch, now)
+            if self.is_voter and not self.epoch and not self.log.end_offset:
+                self._deadline = now.mono_ms  # it founds the cluster: nobody else leads
 
     @property
     def is_voter(self) -> bool:
-        return self.voters.get(self.own.id) == self.own
+        voter = self.voters.get(self.own.id)
+        return voter is not None and voter.is_replica(self.own)
 
     @property
     def hard_state(self) -> HardState:
@@ -107,7 +129,9 @@ class Raft:
 
     def ready(self) -> Ready | None:
         """What has to be done since the last call; None for nothing."""
-        leadership = Leadership(self.epoch, self.leader)
+        # One that has resigned still knows that the epoch was its own; others must not.
+        resigned = self.leader == self.own.id and self.role is not Role.LEADER
+        leadership = Leadership(self.epoch, None if resigned else self.leader)
         return self._out.take(self.hard_state, leadership, self.high_watermark)
 
     def next_deadline(self) -> int | None:
@@ -139,6 +163,21 @@ class Raft:
             self._learn_high_watermark()
             self._fetch_at = now.mono_ms
 
+    def append_refused(self, end_offset: int, now: Instant) -> None:
+        """The device took what was fetched up to `end_offset` only; the rest is fetched again."""
+        self.log.truncate(end_offset)
+        self._fetch_at = now.mono_ms + self._timeouts.request_ms
+
+    def heard_leader(self, now: Instant) -> None:
+        """The leader sent a part of a snapshot: it lives."""
+        if self.role is Role.FOLLOWER:
+            self._deadline = now.mono_ms + self._timeouts.fetch_ms
+
+    def heard_replica(self, replica: Voter, now: Instant) -> None:
+        """A replica fetched a part of a snapshot: it lives."""
+        if self.progress is not None:
+            self.progress.heard(replica, now)
+
     def snapshot_loaded(self, snapshot: Position, now: Instant) -> None:
         """A snapshot fetched from the leader now stands for the log up to its end."""
         assert snapshot.offset >= self.high_watermark
@@ -151,6 +190,50 @@ class Raft:
         """The log below a snapshot of committed records may go, and has gone."""
         assert snapshot.offset <= self.high_watermark
         self.log.advance_start(snapshot)
+
+    def set_voters(self, voters: Iterable[Voter], now: Instant) -> None:
+        """The log has other voters now, or has them no longer."""
+        voted_before = self.is_voter
+        self.voters = {voter.id: voter for voter in voters}
+        if self.progress is not None:
+            self.progress.set_voters(self.voters.values())
+            self._resend_at = {
+                peer: self._resend_at.get(peer, now.mono_ms) for peer in self._peers()
+            }
+            if self._deadline is None and self._peers():
+                self._deadline = now.mono_ms + self._timeouts.majority_ms
+            self._commit()
+        elif self.is_voter != voted_before and self.role is not Role.FOLLOWER:
+            self._detach(self.epoch, now)
+
+    def failed(self, peer: int, request: Request, now: Instant, *, refused: bool) -> None:
+        """A request could not be brought to a peer, or its answer never came.
+
+        `refused` says that its machine has nobody at the address: the process is gone.
+        """
+        soon = now.mono_ms + self._timeouts.backoff_ms
+        if isinstance(request, FetchRequest):
+            if not self._fetches or self._fetch_at is None:
+                return
+            self._fetch_at = min(self._fetch_at, soon)
+            if refused and self.role is Role.FOLLOWER and peer == self.leader:
+                self._leader_gone(now)
+        elif peer in self._resend_at and not refused:
+            self._resend_at[peer] = min(self._resend_at[peer], soon)
+        elif peer in self._resend_at:
+            pause = max(self._timeouts.backoff_ms, self._timeouts.request_ms // 8)
+            self._resend_at[peer] = min(self._resend_at[peer], now.mono_ms + pause)
+
+    def _leader_gone(self, now: Instant) -> None:
+        """Those who notice together would split the vote; each gives the ones before it a start."""
+        if not self.is_voter:
+            self._detach(self.epoch, now)
+            return
+        self._has_fetched = False
+        heirs = sorted(peer for peer in self.voters if peer != self.leader)
+        pause = heirs.index(self.own.id) * max(self._timeouts.election_ms // 10, 1)
+        due = now.mono_ms + pause
+        self._deadline = due if self._deadline is None else min(self._deadline, due)
 
     def resign(self, now: Instant) -> None:
         """Leaves in good order, naming those who should follow."""
@@ -244,8 +327,11 @@ class Raft:
             return True
         if leader is None or self.role in (Role.FOLLOWER, Role.LEADER):
             return False
-        if self.leader is None or at_first_hand:
-            assert self.leader in (None, leader), "two leaders in one epoch"
+        if self.leader not in (None, leader):
+            self._out.faults.append(
+                f"epoch {epoch} is led by {self.leader}, and was told to be led by {leader}"
+            )
+        elif self.leader is None or at_first_hand:
             self._follow(epoch, leader, now)
             return True
         return False
@@ -256,9 +342,11 @@ class Raft:
                 self._check_majority(now)
             case Role.FOLLOWER if not self.is_voter:
                 self._detach(self.epoch, now)
-            case Role.UNATTACHED | Role.FOLLOWER | Role.RESIGNED | Role.CANDIDATE:
+            case Role.UNATTACHED | Role.FOLLOWER | Role.RESIGNED | Role.CANDIDATE if self.is_voter:
                 self._become(Role.PROSPECTIVE)
                 self._canvass(now)
+            case Role.RESIGNED | Role.CANDIDATE:
+                self._detach(self.epoch, now)
             case Role.PROSPECTIVE:
                 self._give_up(now)
 
@@ -325,6 +413,10 @@ class Raft:
 
     def _would_vote(self, request: VoteRequest) -> bool:
         complete = request.end >= self.log.end
+        if request.end.epoch > request.epoch - (not request.pre_vote):
+            return False  # nobody has records of an epoch that is yet to begin
+        if not request.keyed and (self._forgetful or request.epoch <= self._no_vote_to):
+            return False  # it may have been given in an earlier life
         if request.pre_vote:
             # One who hears the leader keeps it: the asker may just be cut off.
             heard = self.role is Role.FOLLOWER and self._has_fetched
@@ -353,8 +445,16 @@ class Raft:
             else:
                 self._lead(now)
         elif len(self._refused) > len(self.voters) - majority:
-            # Lost: the timeout, with its jitter, says when to try again.
-            self._resend_at = {}
+            self._lose(now)
+
+    def _lose(self, now: Instant) -> None:
+        """Tries again after a pause by chance, which is longer after each defeat."""
+        self._resend_at = {}
+        self._lost_elections = min(self._lost_elections + 1, 10)
+        longest = max(self._timeouts.backoff_ms, 1) << self._lost_elections
+        pause = 1 + self._below(min(longest, max(self._timeouts.election_backoff_ms, 1)))
+        if self.role is Role.CANDIDATE and self._deadline is not None:
+            self._deadline = min(self._deadline, now.mono_ms + pause)
 
     def _give_up(self, now: Instant) -> None:
         if self.leader is not None and self.leader != self.own.id:
@@ -363,6 +463,8 @@ class Raft:
             self._detach(self.epoch, now)
 
     def _lead(self, now: Instant) -> None:
+        self.granted_by = tuple(sorted(self._granted))
+        self._lost_elections = 0
         self._become(Role.LEADER)
         self.leader = self.own.id
         self.progress = Progress(self.own, self.voters.values(), self.epoch, self.log, now)
@@ -398,7 +500,11 @@ class Raft:
         if self.role is Role.FOLLOWER and self.leader is not None:
             target = self.leader
         else:
-            peers = self._peers()
+            # A voter may have moved; the servers that this node was told of are asked as well.
+            peers = [*self._peers(), *self._bootstrap]
+            if not peers:
+                self._fetch_at = now.mono_ms + self._timeouts.request_ms
+                return
             target = peers[self._next_peer % len(peers)]
             self._next_peer += 1
         # Ask again if no answer comes; it may also be late, and is then as good.
@@ -441,6 +547,9 @@ class Raft:
     def _on_fetch_reply(self, sender: int, reply: FetchReply, now: Instant) -> None:
         served = sender == reply.leader and not reply.refused
         if self._hear_of(reply.epoch, reply.leader, now, at_first_hand=served) or not served:
+            if self._fetches and self._fetch_at is not None:
+                soon = now.mono_ms + self._timeouts.backoff_ms
+                self._fetch_at = min(self._fetch_at, soon)
             return
         if self.role is not Role.FOLLOWER or reply.epoch != self.epoch or sender != self.leader:
             return
@@ -449,13 +558,15 @@ class Raft:
         if self._fetch_at is None or reply.position != self.log.end:
             return  # the answer to an earlier question
         if reply.snapshot is not None:
-            self._fetch_at = None
-            self._out.fetch_snapshot = reply.snapshot
+            self._need_snapshot(reply.snapshot, now)
         elif reply.diverging is not None:
             self._truncate(reply.diverging, now)
         else:
             self._leader_high_watermark = reply.high_watermark
             if reply.runs:
+                if not self._continues(reply):
+                    self._doubt(f"records that do not follow on {self.log.end}", now)
+                    return
                 for run in reply.runs:
                     self.log.append(run)
                 self._out.append = reply
@@ -464,12 +575,39 @@ class Raft:
                 self._learn_high_watermark()
                 self._fetch_at = now.mono_ms
 
+    def _continues(self, reply: FetchReply) -> bool:
+        epoch, end = self.log.last_epoch, self.log.end_offset
+        for run in reply.runs:
+            if not (epoch <= run.epoch <= reply.epoch and run.end_offset > end):
+                return False
+            epoch, end = run
+        return True
+
+    def _need_snapshot(self, snapshot: Position, now: Instant) -> None:
+        if snapshot.offset <= self.high_watermark or snapshot.epoch > self.epoch:
+            self._doubt(f"a snapshot at {snapshot}, behind {self.high_watermark} committed", now)
+            return
+        self._fetch_at = None
+        self._out.fetch_snapshot = snapshot
+
+    def _doubt(self, what: str, now: Instant) -> None:
+        """The leader says what cannot be. It is asked again, in case it comes to its senses."""
+        self._out.faults.append(f"leader {self.leader} of epoch {self.epoch} sent {what}")
+        self._fetch_at = now.mono_ms + self._timeouts.request_ms
+
+    def snapshot_failed(self, now: Instant) -> None:
+        """The snapshot could not be had; the leader is asked again what to do."""
+        if self._fetches and self._fetch_at is None and self.flushed == self.log.end_offset:
+            self._fetch_at = now.mono_ms + self._timeouts.backoff_ms
+
     def _truncate(self, diverging: Position, now: Instant) -> None:
         """Cuts off what the leader does not have; its next answer may cut more."""
         ours = self.log.end_of(diverging.epoch)
         cut = min(ours.offset, diverging.offset) if ours.epoch == diverging.epoch else ours.offset
         cut = max(cut, self.log.start.offset)
-        assert cut >= self.high_watermark, "the leader lacks committed records"
+        if cut < self.high_watermark:
+            self._doubt(f"a log that diverges at {cut}, below {self.high_watermark} committed", now)
+            return
         self.log.truncate(cut)
         self.flushed = min(self.flushed, cut)
         self._out.truncate_to = cut
@@ -477,5 +615,7 @@ class Raft:
 
     def _learn_high_watermark(self) -> None:
         known = min(self._leader_high_watermark, self.flushed)
+        if self._forgetful and known >= self._leader_high_watermark >= 0:
+            self._forgetful, self._no_vote_to = False, self.epoch
         if known > self.high_watermark:
             self.high_watermark = known

@@ -4,7 +4,10 @@ These are the facts of Kafka's Vote, BeginQuorumEpoch, EndQuorumEpoch and Fetch 
 their packaging; the shell translates. A log's content travels as an opaque payload.
 """
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+NO_DIRECTORY: Final = bytes(16)
+"""Of a voter whose directory nobody knows: one that stands in the settings (kraft.version 0)."""
 
 
 class Position(NamedTuple):
@@ -19,6 +22,10 @@ class Voter(NamedTuple):
     directory: bytes
     """A node that lost its disk comes back with another directory and is not the voter it was."""
 
+    def is_replica(self, replica: "Voter") -> bool:
+        """Whether this voter is that replica, as far as its directory is known."""
+        return self.id == replica.id and self.directory in (NO_DIRECTORY, replica.directory)
+
 
 class VoteRequest(NamedTuple):
     """A pre-vote asks, in the present epoch, whether an election would be won (KIP-996)."""
@@ -27,6 +34,8 @@ class VoteRequest(NamedTuple):
     candidate: Voter
     end: Position
     pre_vote: bool
+    keyed: bool = False
+    """Whether the candidate named this voter by its directory: it knows the disk that is asked."""
 
 
 class VoteReply(NamedTuple):
@@ -124,3 +133,5 @@ class Ready(NamedTuple):
     high_watermark: int | None
     sends: list[tuple[int, Request]]
     replies: list[tuple[object, Reply]]
+    faults: list[str]
+    """What peers said that cannot be true, for an operator to look at."""

@@ -22,6 +22,7 @@ class Outbox:
         self.fetch_snapshot: Position | None = None
         self.sends: list[tuple[int, Request]] = []
         self.replies: list[tuple[object, Reply]] = []
+        self.faults: list[str] = []
         self._saved = saved
         self._told = Leadership(-1, None)
         self._told_high_watermark = high_watermark
@@ -37,6 +38,7 @@ class Outbox:
             or moved
             or self.sends
             or self.replies
+            or self.faults
             or self.append
             or self.truncate_to is not None
             or self.fetch_snapshot
@@ -51,9 +53,10 @@ class Outbox:
             high_watermark if moved else None,
             self.sends,
             self.replies,
+            self.faults,
         )
         self._saved, self._told = hard_state, leadership
         self._told_high_watermark = high_watermark
         self.truncate_to = self.append = self.fetch_snapshot = None
-        self.sends, self.replies = [], []
+        self.sends, self.replies, self.faults = [], [], []
         return ready

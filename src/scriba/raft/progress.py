@@ -64,10 +64,27 @@ class Progress:
         self._epoch = epoch
         self._log = log
 
+    def set_voters(self, voters: Iterable[Voter]) -> None:
+        """The voters are others now; what is known of a replica stays known."""
+        known = {**self.observers, **{r.voter: r for r in self.voters.values()}}
+        wanted = {voter.id: voter for voter in voters}
+        self.voters = {}
+        for voter in wanted.values():
+            replica = next((r for v, r in known.items() if voter.is_replica(v)), Replica(voter))
+            replica.voter = voter
+            self.voters[voter.id] = replica
+        self.observers = {
+            v: r
+            for v, r in known.items()
+            if not (v.id in wanted and wanted[v.id].is_replica(v)) and v != self.own
+        }
+
     # ---- fetches ----
 
     def note(self, request: FetchRequest, now: Instant) -> None:
         """Learns from a fetch how far the replica is, if its log is one with ours."""
+        if request.replica.id < 0:
+            return  # somebody who only looks
         if self._log.contains(Position(request.last_epoch, request.offset)):
             replica = self._replica(request.replica, now)
             if replica is not None:
@@ -78,11 +95,18 @@ class Progress:
         self, request: FetchRequest, token: object, high_watermark: int, now: Instant
     ) -> FetchReply | None:
         """What to send at once; None for a fetch that is kept until there is something."""
+        self._answer_earlier(request)
         if self._nothing_for(request, high_watermark):
             wait = min(request.max_wait_ms, MAX_WAIT_MS)
             self.parked.append(Parked(request, token, now.mono_ms + wait))
             return None
         return self._reply(request, high_watermark)
+
+    def _answer_earlier(self, request: FetchRequest) -> None:
+        """A replica waits for one answer at a time: who asks again has lost the other one."""
+        for parked in self.parked:
+            if parked.request.replica == request.replica:
+                parked.deadline = 0
 
     def answers(
         self, high_watermark: int, now: Instant | None = None
@@ -118,10 +142,15 @@ class Progress:
 
     # ---- replicas ----
 
+    def heard(self, replica: Voter, now: Instant) -> None:
+        known = self._replica(replica, now)
+        if known is not None:
+            known.last_contact = now.mono_ms
+
     def _replica(self, replica: Voter, now: Instant) -> Replica | None:
         """The replica that fetches; None for one observer too many."""
         voter = self.voters.get(replica.id)
-        if voter is not None and voter.voter.directory == replica.directory:
+        if voter is not None and voter.voter.is_replica(replica):
             return voter
         known = self.observers.get(replica)
         if known is None:
@@ -143,7 +172,7 @@ class Progress:
         """
         ends = sorted(
             (
-                self.flushed if replica.voter == self.own else replica.end_offset
+                self.flushed if replica.voter.is_replica(self.own) else replica.end_offset
                 for replica in self.voters.values()
             ),
             reverse=True,
@@ -153,13 +182,13 @@ class Progress:
 
     def hears_majority(self, now: Instant, within_ms: int) -> bool:
         heard = sum(
-            replica.voter == self.own
+            replica.voter.is_replica(self.own)
             or max(replica.last_contact, self.since) > now.mono_ms - within_ms
             for replica in self.voters.values()
         )
         return heard > len(self.voters) // 2
 
     def successors(self) -> tuple[int, ...]:
-        others = [r for r in self.voters.values() if r.voter != self.own]
+        others = [r for r in self.voters.values() if not r.voter.is_replica(self.own)]
         others.sort(key=lambda replica: (-replica.end_offset, replica.voter.id))
         return tuple(replica.voter.id for replica in others)

@@ -30,6 +30,10 @@ class Timeouts(NamedTuple):
     election_ms: int = 1000
     fetch_ms: int = 2000
     request_ms: int = 2000
+    backoff_ms: int = 20
+    """Before a peer that could not be asked is asked again."""
+    election_backoff_ms: int = 1000
+    """The longest pause after an election that was lost."""
 
     @property
     def fetch_wait_ms(self) -> int:

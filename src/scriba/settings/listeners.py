@@ -89,6 +89,17 @@ def parse_endpoints(
     return tuple(endpoints)
 
 
+def parse_addresses(key: str, items: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Addresses of servers: host:port."""
+    addresses: list[tuple[str, int]] = []
+    for item in items:
+        match = _HOST_PORT.fullmatch(item)
+        if not match or not 0 < int(match["port"]) < 65536:
+            raise _wrong(key, item, "must be host:port")
+        addresses.append((match["v6"] or match["host"], int(match["port"])))
+    return tuple(addresses)
+
+
 def parse_voters(items: Sequence[str]) -> tuple[Voter, ...]:
     """`controller.quorum.voters`: id@host:port."""
     voters: list[Voter] = []
@@ -97,7 +108,11 @@ def parse_voters(items: Sequence[str]) -> tuple[Voter, ...]:
         match = _HOST_PORT.fullmatch(address)
         if not at or not number.isascii() or not number.isdigit() or not match:
             raise _wrong("controller.quorum.voters", item, "must be id@host:port")
-        voters.append(Voter(int(number), match["v6"] or match["host"], int(match["port"])))
+        voter = Voter(int(number), match["v6"] or match["host"], int(match["port"]))
+        for other in voters:
+            if other.node_id == voter.node_id or other[1:] == voter[1:]:
+                raise _wrong("controller.quorum.voters", item, "is given twice; drop one")
+        voters.append(voter)
     return tuple(voters)
 
 
@@ -118,12 +133,21 @@ class Listening(Protocol):
     def inter_broker_listener(self) -> str: ...
     @property
     def scriba_allow_insecure_bind(self) -> bool: ...
+    @property
+    def is_broker(self) -> bool: ...
 
 
 def check_listeners(node: Listening) -> None:
     """ConfigError unless a node can serve, and may serve, on all of its listeners."""
-    if not node.broker_endpoints:
+    if node.is_broker and not node.broker_endpoints:
         raise ConfigError("listeners", "has none for clients; add PLAINTEXT://127.0.0.1:9092")
+    if not node.is_broker and node.broker_endpoints:
+        raise _wrong(
+            "listeners",
+            str(node.broker_endpoints[0]),
+            "process.roles=controller serves no clients; drop it, or name it in "
+            "controller.listener.names",
+        )
     for endpoint in node.endpoints:
         if endpoint.protocol not in SERVED_PROTOCOLS:
             raise _wrong(
@@ -147,7 +171,9 @@ def check_listeners(node: Listening) -> None:
                 "no client can connect to that; set advertised.listeners to an address of this "
                 "machine",
             )
-    if node.inter_broker_listener not in {e.name for e in node.advertised_endpoints}:
+    if node.is_broker and node.inter_broker_listener not in {
+        e.name for e in node.advertised_endpoints
+    }:
         raise _wrong(
             "inter.broker.listener.name",
             node.inter_broker_listener,

@@ -8,7 +8,9 @@ from typing import Any, ClassVar, Final, Self
 from scriba.config import ConfigError, Scope, Source
 from scriba.settings.listeners import (
     Endpoint,
+    Voter,
     check_listeners,
+    parse_addresses,
     parse_endpoints,
     parse_protocol_map,
     parse_voters,
@@ -18,8 +20,8 @@ from scriba.settings.topic import TopicSettings
 from scriba.settings.unsupported import ScreenedSettings, screen
 
 MS_PER: Final = {"minutes": 60_000, "hours": 3_600_000}
+CONTROLLER_PORT: Final = 9093
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
-ONE_NODE_ONLY: Final = "clusters of several nodes are not served yet"
 
 
 class NodeSettings(NodeKeys):
@@ -119,6 +121,40 @@ class NodeSettings(NodeKeys):
         return tuple(name.upper() for name in self.controller_listener_names)
 
     @cached_property
+    def is_broker(self) -> bool:
+        return "broker" in self.process_roles
+
+    @cached_property
+    def is_controller(self) -> bool:
+        return "controller" in self.process_roles
+
+    @cached_property
+    def controller_endpoints(self) -> tuple[Endpoint, ...]:
+        """The listeners that serve the controller."""
+        return tuple(e for e in self.endpoints if e.name in self.controller_names)
+
+    @cached_property
+    def quorum_voters(self) -> tuple[Voter, ...]:
+        return parse_voters(self.controller_quorum_voters)
+
+    @cached_property
+    def other_controllers(self) -> tuple[tuple[str, int], ...]:
+        """Addresses of the controllers that this node was told of, itself apart."""
+        told = [(v.host, v.port) for v in self.quorum_voters if v.node_id != self.node_id]
+        key = "controller.quorum.bootstrap.servers"
+        told += parse_addresses(key, self.controller_quorum_bootstrap_servers)
+        return tuple(dict.fromkeys(address for address in told if not self._is_own(*address)))
+
+    def _is_own(self, host: str, port: int) -> bool:
+        """Whether an address is this node's own controller."""
+        named = Endpoint("", host, port, "")
+        return self.is_controller and any(
+            port == own.port
+            and (host in (own.host, self.machine) or (own.is_loopback and named.is_loopback))
+            for own in self.controller_endpoints
+        )
+
+    @cached_property
     def broker_endpoints(self) -> tuple[Endpoint, ...]:
         """The listeners that serve clients and other brokers."""
         return tuple(e for e in self.endpoints if e.name not in self.controller_names)
@@ -153,18 +189,7 @@ class NodeSettings(NodeKeys):
         """Everything that no single value can tell. ConfigError at the first contradiction."""
         if self.broker_id not in (-1, self.node_id):
             raise self._refuse("broker.id", f"differs from node.id={self.node_id}; drop it")
-        if set(self.process_roles) != {"broker", "controller"}:
-            raise self._refuse("process.roles", f"{ONE_NODE_ONLY}; use broker,controller")
-        voters = parse_voters(self.controller_quorum_voters)
-        if voters and [voter.node_id for voter in voters] != [self.node_id]:
-            raise self._refuse(
-                "controller.quorum.voters",
-                f"{ONE_NODE_ONLY}; name only this node ({self.node_id}), or leave it out",
-            )
-        if len(self.controller_quorum_bootstrap_servers) > 1:
-            raise self._refuse(
-                "controller.quorum.bootstrap.servers", f"{ONE_NODE_ONLY}; name only this node"
-            )
+        self._check_quorum()
         if self.topic_defaults.retention_ms == 0:
             raise ConfigError("log.retention.ms", "must be -1 (for ever) or at least 1 ms")
         if not self.data_dirs:
@@ -183,6 +208,48 @@ class NodeSettings(NodeKeys):
         self.check_groups()
         self.check_cleaner()
         self.check_metrics(self.scriba_allow_insecure_bind)
+
+    def _check_quorum(self) -> None:
+        """Whether the roles of this node, its listeners and the quorum go together."""
+        ids = [voter.node_id for voter in self.quorum_voters]
+        example = f"CONTROLLER://127.0.0.1:{CONTROLLER_PORT}"
+        if self.is_controller:
+            if ids and self.node_id not in ids:
+                raise self._refuse(
+                    "controller.quorum.voters",
+                    f"does not name this controller; add {self.node_id}@host:port, or set "
+                    "process.roles=broker",
+                )
+            if self.other_controllers and not self.controller_endpoints:
+                raise ConfigError(
+                    "listeners",
+                    f"has none that the other controllers could reach; add {example}, and "
+                    "controller.listener.names=CONTROLLER",
+                )
+            if not self.is_broker and not self.controller_endpoints:
+                raise ConfigError(
+                    "listeners",
+                    f"process.roles=controller needs one; set it to {example}, and "
+                    "controller.listener.names=CONTROLLER",
+                )
+            return
+        if self.node_id in ids:
+            raise self._refuse(
+                "controller.quorum.voters",
+                f"names this node ({self.node_id}), which is a broker only; drop it there, or set "
+                "process.roles=broker,controller",
+            )
+        if self.controller_endpoints:
+            raise self._refuse(
+                "listeners",
+                "has one for the controller, and this node is a broker only; drop it, or set "
+                "process.roles=broker,controller",
+            )
+        if not self.other_controllers:
+            raise ConfigError(
+                "controller.quorum.bootstrap.servers",
+                "a broker needs controllers; name some, as host:port",
+            )
 
     def _refuse(self, name: str, complaint: str) -> ConfigError:
         return ConfigError(name, complaint, self.table[name].render(self.value(name)))

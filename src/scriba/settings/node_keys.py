@@ -115,13 +115,14 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         Kind.LIST,
         default=(),
         importance=HIGH,
-        doc="The controllers, as `id@host:port`. A single node names itself or nobody.",
+        doc="The controllers, as `id@host:port`. A single node names itself or nobody. Where the "
+        "metadata log names the voters itself (kraft.version 1), these are only whom to ask first.",
     )
     controller_quorum_bootstrap_servers: tuple[str, ...] = setting(
         Kind.LIST,
         default=(),
         importance=HIGH,
-        doc="Where to find the controllers. A single node names itself or nobody.",
+        doc="Where to find controllers, as `host:port`. A single node names itself or nobody.",
     )
     scriba_allow_insecure_bind: bool = setting(
         Kind.BOOLEAN,
@@ -482,6 +483,36 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         at_least=0,
         importance=HIGH,
         doc="Time without word from the active controller after which another stands for election.",
+    )
+    controller_quorum_election_backoff_max_ms: int = setting(
+        Kind.INT,
+        default=1000,
+        at_least=0,
+        importance=HIGH,
+        doc="Longest pause of a controller after an election that it lost; chosen by chance, and "
+        "longer after each.",
+    )
+    controller_quorum_retry_backoff_ms: int = setting(
+        Kind.INT,
+        default=20,
+        at_least=0,
+        importance=LOW,
+        doc="Pause before another controller that could not be asked is asked again.",
+    )
+    controller_quorum_fetch_max_bytes: int = setting(
+        Kind.INT,
+        default=1 << 20,
+        at_least=1,
+        importance=LOW,
+        doc="Most bytes of the metadata log in one answer; a first batch that is larger comes "
+        "all the same.",
+    )
+    controller_quorum_fetch_snapshot_max_bytes: int = setting(
+        Kind.INT,
+        default=1 << 20,
+        at_least=1,
+        importance=LOW,
+        doc="Most bytes of a metadata snapshot in one answer.",
     )
     controller_quorum_request_timeout_ms: int = setting(
         Kind.INT, default=2000, at_least=0, doc="Time a controller gives another to answer."

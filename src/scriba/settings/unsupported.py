@@ -351,10 +351,6 @@ LATER: Final = _defaults(
         "clusters of several nodes": """
             auto.leader.rebalance.enable=true
             controller.quorum.auto.join.enable=false
-            controller.quorum.election.backoff.max.ms=1000
-            controller.quorum.fetch.max.bytes=1048576
-            controller.quorum.fetch.snapshot.max.bytes=1048576
-            controller.quorum.retry.backoff.ms=20
             cordoned.log.dirs=
             internal.metadata.delete.delay.millis=60000
             internal.metadata.log.segment.bytes=

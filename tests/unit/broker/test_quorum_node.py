@@ -80,6 +80,9 @@ class Rig:
             tasks=self.tasks,
             note=self.events.note,
             supported=supported,
+            endpoints=tuple(
+                (e.name, e.host, e.port) for e in settings.replace(**options).controller_endpoints
+            ),
         )
         self.node.subscribe(lambda delta, image: self.deltas.append(delta))
         self.epoch = -1

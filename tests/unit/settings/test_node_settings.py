@@ -134,11 +134,58 @@ def test_compaction_is_taken_and_every_cleaner_gets_memory() -> None:
     assert "above 0 and finite" in refusal(log_cleaner_io_max_bytes_per_second="nan")
 
 
-def test_clusters_are_refused_but_a_node_may_name_itself() -> None:
-    assert "use broker,controller" in refusal(process_roles="broker")
-    assert "name only this node (1)" in refusal(controller_quorum_voters="1@a:1,2@b:1")
-    assert "name only this node (4)" in refusal(node_id="4", controller_quorum_voters="1@a:1")
-    NodeSettings.parse({"node.id": "4", "controller.quorum.voters": "4@localhost:9093"})
+CONTROLLER = {
+    "listeners": "CONTROLLER://localhost:9093",
+    "controller.listener.names": "CONTROLLER",
+}
+BOTH = {**CONTROLLER, "listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093"}
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"process.roles": "broker"}, "a broker needs controllers; name some"),
+        (
+            {**BOTH, "process.roles": "broker", "controller.quorum.voters": "2@b:1"},
+            "this node is a broker only; drop it",
+        ),
+        (
+            {"process.roles": "broker", "controller.quorum.voters": "1@a:1,2@b:1"},
+            "names this node (1), which is a broker only",
+        ),
+        ({"process.roles": "controller"}, "process.roles=controller needs one; set it to"),
+        ({**BOTH, "process.roles": "controller"}, "process.roles=controller serves no clients"),
+        ({"controller.quorum.voters": "1@a:1,2@b:1"}, "none that the other controllers could"),
+        ({"controller.quorum.voters": "2@b:1,3@c:1"}, "does not name this controller; add 1@"),
+        ({**BOTH, "controller.quorum.voters": "1@a:1,1@b:1"}, "is given twice"),
+        ({**BOTH, "controller.quorum.voters": "1@a:1,2@a:1"}, "is given twice"),
+        ({**BOTH, "controller.quorum.bootstrap.servers": "nowhere"}, "must be host:port"),
+    ],
+)
+def test_roles_listeners_and_controllers_must_go_together(
+    given: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        NodeSettings.parse({"node.id": "1", **given})
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_node_that_names_itself_is_told_of_nobody_else() -> None:
+    for given in (
+        {"controller.quorum.voters": "4@localhost:9093"},
+        {"controller.quorum.bootstrap.servers": "127.0.0.1:9093"},
+    ):
+        assert NodeSettings.parse({"node.id": "4", **BOTH, **given}).other_controllers == ()
+    told = NodeSettings.parse(
+        {
+            "node.id": "4",
+            **BOTH,
+            "controller.quorum.voters": "4@localhost:9093,5@b:1",
+            "controller.quorum.bootstrap.servers": "b:1,localhost:9093,c:2",
+        }
+    )
+    assert told.other_controllers == (("b", 1), ("c", 2))
 
 
 def test_the_older_name_of_the_node_id_still_counts() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from scriba.broker.handlers import controllers, metadata
+from scriba.broker.handlers import controllers, metadata, quorum
 from scriba.broker.handlers.admin import acls, cluster, configs, replicas, topics
 from scriba.broker.handlers.groups import coordinators, producers, txn
 from scriba.broker.handlers.groups import members as groups
@@ -106,20 +106,33 @@ _HANDLERS: Final[dict[ApiKey, tuple[BrokerHandler, Refuse | None]]] = {
 }
 
 
-_ON_CONTROLLER: Final = frozenset(
-    key for key in _HANDLERS if API[key].on_controller and key is not ApiKey.FETCH
-)
-"""What a controller's listener offers: not Fetch, which there would read the metadata log."""
+_OF_CONTROLLERS: Final[dict[ApiKey, tuple[Callable[..., Any], Refuse | None]]] = {
+    ApiKey.FETCH: (quorum.fetch, quorum.refuse_fetch),
+    ApiKey.VOTE: (quorum.vote, _AT_TOP),
+    ApiKey.BEGIN_QUORUM_EPOCH: (quorum.begin_quorum_epoch, _AT_TOP),
+    ApiKey.END_QUORUM_EPOCH: (quorum.end_quorum_epoch, _AT_TOP),
+    ApiKey.FETCH_SNAPSHOT: (quorum.fetch_snapshot, _AT_TOP),
+    ApiKey.UPDATE_RAFT_VOTER: (quorum.update_raft_voter, _AT_TOP),
+}
+"""What only a controller's listener offers, where Fetch reads the metadata log."""
+
+_ON_CONTROLLER: Final = {
+    **{key: entry for key, entry in _HANDLERS.items() if API[key].on_controller},
+    **_OF_CONTROLLERS,
+}
 
 
 def api_table(on_controller: bool = False) -> dict[int, ApiEntry]:
     """A table of its own for each node and kind of listener: it also counts."""
     table: dict[int, ApiEntry] = {}
-    for key, (handler, refuse) in sorted(_HANDLERS.items()):
+    served = _ON_CONTROLLER if on_controller else _HANDLERS
+    for key, (handler, refuse) in sorted(served.items()):
         api = API[key]
-        if not (key in _ON_CONTROLLER if on_controller else api.on_broker):
+        if not on_controller and not api.on_broker:
             continue
-        extra: dict[str, Any] = {"finish": fetch.finish} if key is ApiKey.FETCH else {}
+        extra: dict[str, Any] = {}
+        if key is ApiKey.FETCH and not on_controller:
+            extra = {"finish": fetch.finish}
         table[int(key)] = ApiEntry(
             key=int(key),
             name=api.name,

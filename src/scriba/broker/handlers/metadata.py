@@ -467,7 +467,7 @@ def describe_cluster(
         raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, f"this is a {other}'s listener")
     response = DescribeClusterResponse(
         cluster_id=node.cluster_id,
-        controller_id=node.controller_id,
+        controller_id=node.active_controller_id if asks_controller else node.controller_id,
         endpoint_type=request.endpoint_type,
         brokers=[
             DescribeClusterBroker(
@@ -484,10 +484,8 @@ def describe_cluster(
     )
     if asks_controller:
         response.brokers = [
-            DescribeClusterBroker(broker_id=controller.id, host=end.host, port=end.port)
-            for _, controller in sorted(node.image.controllers.items())
-            for end in controller.listeners
-            if end.name == ctx.listener
+            DescribeClusterBroker(broker_id=controller_id, host=host, port=port)
+            for controller_id, host, port in node.controllers_on(ctx.listener)
         ]
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = allowed_operations(

@@ -125,6 +125,13 @@ class SelfDescription(Protocol):
 
     def is_controller_listener(self, name: str) -> bool: ...
 
+    @property
+    def active_controller_id(self) -> int:
+        """The active controller, -1 for none."""
+
+    def controllers_on(self, listener: str) -> list[tuple[int, str, int]]:
+        """The controllers by id, with their addresses: while there is no cluster, this one."""
+
 
 class LogDirectories(Protocol):
     @property

@@ -77,6 +77,8 @@ class Job:
     name: str
     run: Callable[[JobHost, Instant], Awaitable[None]]
     every_ms: Callable[[JobHost], int]
+    on_controllers: bool = False
+    """Whether a controller that is no broker has it, too."""
 
 
 async def heartbeat_pass(node: JobHost, now: Instant) -> None:
@@ -217,11 +219,16 @@ JOBS: Final = (
         lambda n: n.settings.producer_id_expiration_check_interval_ms,
     ),
     Job("cleaner", cleaning_pass, lambda n: n.settings.log_cleaner_backoff_ms),
-    Job("controller", controller_pass, lambda n: CONTROLLER_TICK_MS),
+    Job("controller", controller_pass, lambda n: CONTROLLER_TICK_MS, on_controllers=True),
     Job("in-sync sets", isr_pass, lambda n: n.settings.replica_lag_time_max_ms // 2),
     Job("removal", removal_pass, lambda n: REMOVAL_CHECK_MS),
-    Job("events", events_pass, lambda n: EVENTS_CHECK_MS),
-    Job("idle connections", idle_connections_pass, lambda n: CONNECTION_CHECK_MS),
+    Job("events", events_pass, lambda n: EVENTS_CHECK_MS, on_controllers=True),
+    Job(
+        "idle connections",
+        idle_connections_pass,
+        lambda n: CONNECTION_CHECK_MS,
+        on_controllers=True,
+    ),
 )
 
 

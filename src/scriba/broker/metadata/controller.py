@@ -7,32 +7,46 @@ them together: an epoch that is won makes an active controller, one that is lost
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
 
+from scriba.broker.channels import Address, NodeChannels
+from scriba.broker.metadata import snapshots
 from scriba.broker.metadata.active import ActiveController
 from scriba.broker.metadata.describe import describe_quorum
 from scriba.broker.metadata.follower import MetadataFollower, Subscriber
-from scriba.broker.metadata.quorum import Identity, MetadataQuorum
+from scriba.broker.metadata.founding import Found, Founding
+from scriba.broker.metadata.quorum import QUORUM_STATE, Membership, MetadataQuorum
+from scriba.broker.metadata.snapshots import QuorumFacts
+from scriba.broker.metadata.transport import WireTransport
+from scriba.broker.metadata.voters import KRAFT_LEVEL, Identity, voters_record
+from scriba.broker.metadata.wire import TOPIC, Endpoints, Sender
 from scriba.broker.observe.events import Note
 from scriba.config import StartError
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import ClusterImage, ImageError
 from scriba.controller.machine import Controller
 from scriba.errors import ErrorCode, KafkaError
+from scriba.events import EventKind
 from scriba.instant import Instant
-from scriba.raft.messages import Leadership, Voter
+from scriba.peers.errors import ClientError
+from scriba.raft.messages import Leadership, Position, Voter
 from scriba.runtime.loop.pace import Pace, in_slices
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings
+from scriba.storage.results import as_no_room
 from scriba.wire.messages.quorum import DescribeQuorumRequest
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
     from scriba.broker.request import Context
+
+ADDRESS_PAUSE_S: Final = 1
+"""Between two attempts of a voter to tell where it is."""
 
 FirstRecords = Callable[[ClusterImage, int], list[Message]]
 """Given the image and the newest time in the log, the records that go in with the first ones."""
@@ -54,20 +68,22 @@ class QuorumController:
         on_refused: Callable[[str], None] | None = None,
         has_room: Callable[[], bool] = lambda: True,
         broker_epoch: Callable[[], int] = lambda: -1,
+        channels: NodeChannels | None = None,
+        endpoints: Endpoints = (),
     ) -> None:
         """`log_dir` is the directory that holds the metadata log, `directory_id` its id.
 
         `on_refused` is told what the device did not take; `has_room` tells whether this broker can
         make another partition, `broker_epoch` under which epoch it is registered, -1 for none.
+        `endpoints` are where other controllers reach this one, by `channels`.
         """
-        self.quorum: MetadataQuorum
+        self.cluster_id = cluster_id
         self.follower = MetadataFollower(world, settings, tasks, on_refused)
         self.active: ActiveController | None = None
         """While this node leads the quorum, and has read all of its log."""
         self._world = world
         self._log_dir = log_dir
         self._node_id = node_id
-        self._cluster_id = cluster_id
         self._settings = settings
         self._tasks = tasks
         self._note = note
@@ -75,13 +91,22 @@ class QuorumController:
         self._on_refused = on_refused
         self._has_room = has_room
         self._broker_epoch = broker_epoch
-        endpoints = tuple(
-            (e.name, e.host, e.port)
-            for e in settings.endpoints
-            if e.name in settings.controller_names
-        )
+        self._channels = channels
         self._identity = Identity(Voter(node_id, directory_id), endpoints)
+        self._quorum: MetadataQuorum | None = None
+        self._founding: Founding | None = None
         self._started = False
+
+    @property
+    def quorum(self) -> MetadataQuorum:
+        if self._quorum is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "this controller is starting")
+        return self._quorum
+
+    @property
+    def leader_id(self) -> int | None:
+        """The active controller, as far as this node knows."""
+        return None if self._quorum is None else self._quorum.leadership.leader
 
     @property
     def image(self) -> ClusterImage:
@@ -93,6 +118,77 @@ class QuorumController:
 
     def subscribe(self, subscriber: Subscriber) -> None:
         self.follower.subscribe(subscriber)
+
+    # ---- a cluster to belong to ----
+
+    async def find_cluster(self, known: str | None, new_id: Callable[[], str]) -> str:
+        """The id of the cluster that this node belongs to, founded if it must be.
+
+        StartError where that cannot be told. `known` is the id in the node's directories.
+        """
+        others = self._settings.other_controllers
+        if known is None:
+            self._forget_unborn()
+        empty = self._is_empty()
+        if not others or (known is not None and not empty):
+            return known or new_id()
+        assert self._channels is not None
+        self._founding = Founding(
+            self._channels,
+            self._identity,
+            others,
+            self._settings.quorum_voters,
+            new_id,
+            self._note,
+            known=known,
+            may_found=self._settings.is_controller and empty,
+        )
+        try:
+            found = await self._founding.run()
+        finally:
+            self._founding = None
+        if found.voters is not None:
+            await self._found(found)
+        return found.cluster_id
+
+    def meet(self, identity: Identity) -> bool:
+        """A controller that has no cluster yet names itself; whether this node has none, too."""
+        if self._founding is None:
+            return False
+        self._founding.meet(identity)
+        return True
+
+    @property
+    def _directory(self) -> str:
+        return f"{self._log_dir}/{TOPIC}-0"
+
+    def _is_empty(self) -> bool:
+        """Whether this node never had metadata, nor promised anything to anybody."""
+        disk, directory = self._world.disk, self._directory
+        if not disk.exists(directory):
+            return True
+        names = disk.list(directory)
+        return QUORUM_STATE not in names and not any(
+            name.endswith((".log", snapshots.SUFFIX)) and disk.size(f"{directory}/{name}")
+            for name in names
+        )
+
+    def _forget_unborn(self) -> None:
+        """Removes the voters of a cluster that nobody heard of: a founding ended in a crash."""
+        path = f"{self._directory}/{snapshots.file_name(Position(0, 0))}"
+        if self._world.disk.exists(path):
+            self._world.disk.unlink(path)
+
+    async def _found(self, found: Found) -> None:
+        """Writes down who votes, before anybody hears of the cluster."""
+        assert found.voters is not None
+        disk = self._world.disk
+        position = Position(0, 0)
+        facts = QuorumFacts(KRAFT_LEVEL, voters_record(found.voters))
+        with as_no_room(f"{self._directory} cannot be written"):
+            disk.mkdir(self._directory)
+            batches = snapshots.encoded(position, facts, (), self._world.clock.wall_ms())
+            await snapshots.write(disk, self._directory, position, _each(batches))
 
     # ---- start and stop ----
 
@@ -109,18 +205,20 @@ class QuorumController:
         registers pays for one flush, not for two.
         """
         try:
-            self.quorum, snapshot, batches = await MetadataQuorum.open(
+            quorum, snapshot, batches = await MetadataQuorum.open(
                 self._world,
                 self._log_dir,
-                self._identity,
+                self._membership(),
                 self._settings,
                 self._tasks,
                 self._note,
                 clean=clean,
             )
-            self.quorum.log.on_refused = self._on_refused
-            self.quorum.on_leadership = self._on_leadership
-            self.follower.load(self.quorum, snapshot, batches)
+            quorum.log.on_refused = self._on_refused
+            quorum.on_leadership = self._on_leadership
+            quorum.transport = self._transport(quorum)
+            self._quorum = quorum
+            self.follower.load(quorum, snapshot, batches)
             newest_ms = self.follower.last_timestamp  # of an earlier life, not of this one
             await self.quorum.begin()
             if self.quorum.is_leader:
@@ -132,12 +230,51 @@ class QuorumController:
         self._started = True
         self.follower.start()
 
+    def _membership(self) -> Membership:
+        settings = self._settings
+        return Membership(
+            self._identity,
+            settings.quorum_voters,
+            tuple(-2 - number for number in range(len(settings.other_controllers))),
+            alone=not settings.other_controllers,
+        )
+
+    def _transport(self, quorum: MetadataQuorum) -> WireTransport | None:
+        settings = self._settings
+        if self._channels is None:
+            return None
+        configured = {v.node_id: (v.host, v.port) for v in settings.quorum_voters}
+
+        def addresses_of(peer: int) -> list[Address]:
+            if peer < 0:
+                return [settings.other_controllers[-2 - peer]]
+            named = quorum.history.address(peer, settings.controller_names)
+            return list(dict.fromkeys(a for a in (named, configured.get(peer)) if a is not None))
+
+        transport = WireTransport(
+            self._channels,
+            Sender(self.cluster_id, self._identity.voter, self._identity.endpoints),
+            self._tasks,
+            addresses_of,
+            settings.controller_quorum_request_timeout_ms,
+            settings.controller_quorum_fetch_max_bytes,
+            settings.controller_quorum_fetch_snapshot_max_bytes,
+        )
+        transport.client = quorum
+        return transport
+
+    async def resign(self) -> None:
+        """Leaves the lead to another controller, if there is one."""
+        if self._quorum is not None:
+            await self._quorum.resign()
+
     async def stop(self) -> None:
         """Closes the log when all that was appended is flushed."""
         self.follower.stop()
         if self.active is not None:
             self.active.end()
-        await self.quorum.close()
+        if self._quorum is not None:
+            await self._quorum.close()
 
     # ---- leading ----
 
@@ -145,8 +282,29 @@ class QuorumController:
         if self.active is not None:
             self.active.end()
             self.active = None
-        if self._started and leadership.leader == self._node_id:
+        if not self._started:
+            return
+        self._note(EventKind.QUORUM_LEADER, f"epoch {leadership.epoch}", _told(leadership))
+        if leadership.leader == self._node_id:
             self._tasks.spawn(self._activate(leadership.epoch), name="active controller")
+        elif leadership.leader is not None:
+            self._tasks.spawn(self._tell_address(leadership), name="address of this voter")
+
+    async def _tell_address(self, leadership: Leadership) -> None:
+        """A voter that listens elsewhere than the log has it tells the leader, until it knows."""
+        quorum = self.quorum
+        while quorum.transport is not None and quorum.leadership == leadership:
+            known = quorum.voter_endpoints().get(self._node_id)
+            if (
+                not quorum.raft.is_voter
+                or quorum.facts.voters is None
+                or known == self._identity.endpoints
+            ):
+                return
+            with suppress(ClientError):
+                assert leadership.leader is not None
+                await quorum.transport.update_voter(leadership.leader, leadership.epoch)
+            await asyncio.sleep(ADDRESS_PAUSE_S)
 
     async def _activate(
         self, epoch: int, also: Callable[[ClusterImage], list[Message]] = lambda image: []
@@ -156,7 +314,7 @@ class QuorumController:
         machine = Controller(
             image,
             node_id=self._node_id,
-            cluster_id=self._cluster_id,
+            cluster_id=self.cluster_id,
             settings=self._settings,
             uuid=self._world.rng.uuid,
             below=self._world.rng.below,
@@ -208,7 +366,8 @@ class QuorumController:
         if self.active is not None:
             with self.unless_refused():
                 await self.active.tick(now)
-        self.follower.tick(now)
+        if self._quorum is not None:
+            self.follower.tick(now)
 
     @contextmanager
     def unless_refused(self) -> Iterator[None]:
@@ -224,6 +383,17 @@ class QuorumController:
             refused = error.code is ErrorCode.KAFKA_STORAGE_ERROR
             if not refused or self.quorum.log.failure is not None:
                 raise
+
+
+def _told(leadership: Leadership) -> str:
+    if leadership.leader is None:
+        return "nobody leads the quorum"
+    return f"controller {leadership.leader} leads the quorum"
+
+
+async def _each(batches: Iterable[bytearray]) -> AsyncIterator[bytearray]:
+    for batch in batches:
+        yield batch
 
 
 class UnsupportedFeature(Exception):

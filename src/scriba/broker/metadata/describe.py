@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from scriba.broker.metadata.quorum import TOPIC, MetadataQuorum
+from scriba.broker.metadata.quorum import MetadataQuorum
+from scriba.broker.metadata.wire import TOPIC
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.raft.progress import Replica

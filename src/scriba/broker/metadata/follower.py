@@ -20,6 +20,7 @@ from scriba.broker.metadata import snapshots
 from scriba.broker.metadata.batches import Batch, read_batches
 from scriba.broker.metadata.quorum import MetadataQuorum
 from scriba.broker.metadata.snapshots import Snapshot
+from scriba.controller.difference import difference
 from scriba.controller.image import KRAFT_VERSION, ClusterImage, Delta
 from scriba.instant import Instant
 from scriba.raft.messages import Position
@@ -65,6 +66,8 @@ class MetadataFollower:
         self._subscribers: list[Subscriber] = []
         self._waiting: deque[Batch] = deque()
         """Read or written, but not yet in the image: what follows the image's end."""
+        self._fetched: Snapshot | None = None
+        """A snapshot of the leader that the image has yet to begin anew with."""
         self._ahead: ClusterImage | None = None
         """The image up to a point that is not yet committed; kept while nobody asks for changes."""
         self._reading = asyncio.Lock()
@@ -97,6 +100,7 @@ class MetadataFollower:
             self._snapshots[position] = now.wall_ms
         quorum.on_append = self._on_append
         quorum.on_truncate = self._on_truncate
+        quorum.on_snapshot = self._on_snapshot
 
     def start(self) -> None:
         self._tasks.spawn(self._follow_commits(), name="metadata image")
@@ -122,6 +126,8 @@ class MetadataFollower:
 
     @property
     def _known_end(self) -> int:
+        if self._fetched is not None and not self._waiting:
+            return self._fetched.position.offset
         return self._waiting[-1].end_offset if self._waiting else self.image.end_offset
 
     def _on_append(self, batch: Batch) -> None:
@@ -135,11 +141,18 @@ class MetadataFollower:
         while self._waiting and self._waiting[-1].end_offset > offset:
             self._waiting.pop()
 
+    def _on_snapshot(self, snapshot: Snapshot) -> None:
+        """The leader has dropped what this node lacks: the image begins anew with its snapshot."""
+        self._ahead = None
+        self._waiting.clear()
+        self._fetched = snapshot
+
     async def speculative(self) -> ClusterImage:
         """The image of all that the log holds, committed or not, for a controller that leads.
 
         ImageError when the log cannot be followed.
         """
+        await self.applied.reach(self._quorum.log.start_offset)
         await self._read_to(self._quorum.log.end_offset)
         # What is copied and what follows it are taken in one turn of the loop.
         image, rest = self.image.copy(), list(self._waiting)
@@ -160,9 +173,8 @@ class MetadataFollower:
             return
         async with self._reading:
             while (known := self._known_end) < end_offset:
-                for batch in await read_batches(
-                    self._quorum.log, known, self._quorum.facts, end_offset
-                ):
+                facts = self._quorum.history.at(known)
+                for batch in await read_batches(self._quorum.log, known, facts, end_offset):
                     if batch.base_offset != self._known_end:
                         break  # a truncation came between
                     self._waiting.append(batch)
@@ -174,12 +186,40 @@ class MetadataFollower:
         try:
             while True:
                 await self._quorum.high_watermark.reach(self.image.end_offset + 1)
+                while (snapshot := self._fetched) is not None:
+                    await self._begin_anew(snapshot)
                 await self._read_to(self._quorum.high_watermark.value)
                 await self._apply(self._committed())
         except Exception as error:
             # Nobody who waits for a commit may wait for ever.
             self.applied.fail(error)
             raise
+
+    async def _begin_anew(self, snapshot: Snapshot) -> None:
+        """Makes the image of a snapshot in slices, and tells what is different in it."""
+        image, position = ClusterImage(), snapshot.position
+        nothing = Delta()
+        for records in snapshot.batches:
+            for record in records:
+                image.replay((record,), position.offset - 1, position.epoch, nothing)
+            await asyncio.sleep(0)
+        image.advance(position.offset, position.epoch, nothing)
+        if snapshot.quorum.kraft_version:
+            image.set_feature(KRAFT_VERSION, snapshot.quorum.kraft_version, nothing)
+        if self._fetched is not snapshot:
+            return  # there is a newer one by now
+        delta = await difference(self.image, image, lambda: asyncio.sleep(0))
+        if self._fetched is not snapshot:
+            return
+        self._fetched = None
+        self.image = image
+        self.last_timestamp = max(self.last_timestamp, snapshot.last_timestamp)
+        self._bytes_since_snapshot = 0
+        self._snapshots[position] = self._world.clock.wall_ms()
+        if delta:
+            for subscriber in self._subscribers:
+                subscriber(delta, self.image)
+        self.applied.advance(self.image.end_offset)
 
     def _committed(self) -> list[Batch]:
         high_watermark = self._quorum.high_watermark.value
@@ -205,7 +245,7 @@ class MetadataFollower:
             for batch in batches:
                 await _fold_slowly(image, batch, delta)
             self.image = image
-        for _ in batches:
+        for _ in batches if self._fetched is None else ():
             self._waiting.popleft()
         if delta:
             for subscriber in self._subscribers:

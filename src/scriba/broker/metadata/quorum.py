@@ -14,39 +14,64 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from scriba.broker.channels import Address
 from scriba.broker.metadata import snapshots
 from scriba.broker.metadata.batches import Batch, BatchBuilder, read_batches
 from scriba.broker.metadata.snapshots import QuorumFacts, Snapshot
+from scriba.broker.metadata.transport import QuorumTransport
+from scriba.broker.metadata.voters import (
+    BEFORE_THE_LOG,
+    KRAFT_LEVEL,
+    Identity,
+    VoterHistory,
+    voters_record,
+    with_voter,
+)
+from scriba.broker.metadata.wire import TOPIC, TOPIC_ID, Endpoints, WireError
 from scriba.broker.observe.events import Note
 from scriba.config import StartError, StorageLost
 from scriba.controller.image import ClusterImage
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.events import EventKind
 from scriba.instant import Instant
+from scriba.peers.errors import ClientError
 from scriba.peers.ports import Signal
 from scriba.raft.epochs import EpochTable
 from scriba.raft.machine import Raft
-from scriba.raft.messages import HardState, Leadership, Position, Ready, Voter
+from scriba.raft.messages import (
+    FetchReply,
+    FetchRequest,
+    HardState,
+    Leadership,
+    Position,
+    Ready,
+    Reply,
+    Request,
+    Voter,
+)
 from scriba.raft.roles import Role, Timeouts
-from scriba.records.batch import ControlType, control_batch, read_header
+from scriba.records.batch import (
+    ControlType,
+    control_batch,
+    decode_records,
+    read_header,
+    walk,
+)
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings, TopicSettings
+from scriba.settings.listeners import Voter as ConfiguredVoter
 from scriba.storage.log import Log
-from scriba.storage.results import NoRoom, as_no_room
+from scriba.storage.results import NoRoom, as_no_room, storage_error
 from scriba.wire.messages.stored import (
-    Endpoint,
-    KRaftVersionFeature,
     KRaftVersionRecord,
     LeaderChangeMessage,
     LeaderChangeMessageVoter,
     QuorumStateData,
-    VotersRecord,
-    VotersRecordVoter,
     decode_quorum_state,
     encode_quorum_state,
 )
@@ -54,18 +79,22 @@ from scriba.wire.schema import Message
 
 log = logging.getLogger(__name__)
 
-TOPIC: Final = "__cluster_metadata"
-TOPIC_ID: Final = bytes(15) + b"\x01"
-KRAFT_LEVEL: Final = 1
 MAX_BATCH_BYTES: Final = 8 << 20
 QUORUM_STATE: Final = "quorum-state"
+ROOM_PAUSE_S: Final = 0.2
+"""Before a full device is tried again with what nothing may come before."""
 
 
-class Identity(NamedTuple):
-    """This node as a voter, and where its controller can be reached."""
+class Membership(NamedTuple):
+    """Who this node is in the quorum, and whom it was told to find there."""
 
-    voter: Voter
-    endpoints: tuple[tuple[str, str, int], ...]
+    identity: Identity
+    voters: tuple[ConfiguredVoter, ...] = ()
+    """`controller.quorum.voters`: they vote unless the log names others."""
+    bootstrap: tuple[int, ...] = ()
+    """Whom to ask while the voters are not known, by the transport's numbers."""
+    alone: bool = True
+    """Whether this node was told of no controller but itself."""
 
 
 class MetadataQuorum:
@@ -74,13 +103,15 @@ class MetadataQuorum:
         world: World,
         store: Log,
         raft: Raft,
-        facts: QuorumFacts,
-        identity: Identity,
+        history: VoterHistory,
+        membership: Membership,
         tasks: Tasks,
+        note: Note,
     ) -> None:
         self.log = store
         self.raft = raft
-        self.facts = facts
+        self.history = history
+        self.identity = membership.identity
         self.high_watermark = Watermark(raft.high_watermark)
         self.leadership = Leadership(raft.epoch, None)
         """Who leads which epoch, as far as this node may act upon it: its disk knows, too."""
@@ -92,9 +123,13 @@ class MetadataQuorum:
         self.fetched = Signal()
         """Woken on the leader when a fetch has told how far a replica is."""
         self.on_truncate: Callable[[int], None] = lambda offset: None
+        self.on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
+        """Told of a snapshot from the leader, which stands for the log up to its end."""
+        self.transport: QuorumTransport | None = None
         self._world = world
-        self._identity = identity
+        self._alone = membership.alone
         self._tasks = tasks
+        self._note = note
         self._flushing: asyncio.Task[None] | None = None
         self._writing = False
         """Whether something is on its way to the disk that must come before all else."""
@@ -113,20 +148,25 @@ class MetadataQuorum:
     def is_leader(self) -> bool:
         return self.raft.role is Role.LEADER
 
-    def leader_address(self, node_id: int) -> tuple[str, int] | None:
-        """Where a controller is reached; None while that is not known."""
-        for _, host, port in self.voter_endpoints().get(node_id, ()):
-            return host, port
-        return None
+    @property
+    def facts(self) -> QuorumFacts:
+        return self.history.latest
 
-    def voter_endpoints(self) -> dict[int, tuple[tuple[str, str, int], ...]]:
+    def voter_endpoints(self) -> Mapping[int, Endpoints]:
         """Where each voter can be reached: listener, host and port."""
-        if self.facts.voters is None:
-            return {}
-        return {
-            voter.voter_id: tuple((e.name, e.host, e.port) for e in voter.endpoints)
-            for voter in self.facts.voters.voters
-        }
+        return self.history.endpoints()
+
+    def address(self, node_id: int) -> Address | None:
+        """Where a controller listens, as far as this node knows."""
+        if node_id == self.identity.voter.id:
+            own = self.identity.endpoints
+            return (own[0][1], own[0][2]) if own else None
+        return None if self.transport is None else self.transport.address(node_id)
+
+    def learn_leader(self, leader: int, endpoints: Endpoints) -> None:
+        """A leader says where it is."""
+        if self.transport is not None and endpoints:
+            self.transport.learn({leader: (endpoints[0][1], endpoints[0][2])})
 
     # ---- start ----
 
@@ -135,7 +175,7 @@ class MetadataQuorum:
         cls,
         world: World,
         log_dir: str,
-        identity: Identity,
+        membership: Membership,
         settings: NodeSettings,
         tasks: Tasks,
         note: Note,
@@ -173,21 +213,13 @@ class MetadataQuorum:
             raise StartError(
                 f"the metadata of the cluster is damaged: {error}; restore {directory} from a copy"
             ) from error
+        since = BEFORE_THE_LOG if not first else first - 1
+        history = VoterHistory(facts, since, membership.voters)
         for batch in batches:
-            facts = batch.facts or facts
-        _check_voters(facts, identity, directory)
-        start = _start_position(store, found)
-        raft = Raft(
-            identity.voter,
-            [identity.voter],
-            _read_quorum_state(world, directory),
-            EpochTable(start, store.epochs.entries(), store.end_offset),
-            store.flushed_offset,
-            world.rng.below,
-            now,
-            _timeouts(settings),
-        )
-        return cls(world, store, raft, facts, identity, tasks), snapshot, batches
+            if batch.facts is not None:
+                history.add(batch.base_offset, batch.facts)
+        raft = _machine(world, directory, membership, settings, store, history, found)
+        return cls(world, store, raft, history, membership, tasks, note), snapshot, batches
 
     async def begin(self) -> None:
         """Carries out what the machine wants at first; NoRoom if the device does not take it.
@@ -200,6 +232,8 @@ class MetadataQuorum:
             self._writing = True
             await self._carry_out_slowly(ready)
             self._writing = False
+        if self.log.flushed_offset < self.log.end_offset:
+            self._flush_soon()  # what a crash left unflushed: nothing follows it before
         self._settle()
 
     # ---- what the machine wants ----
@@ -219,33 +253,110 @@ class MetadataQuorum:
 
     async def _after_writing(self, ready: Ready) -> None:
         try:
-            await self._carry_out_slowly(ready)
+            await self._carry_out_slowly(ready, patient=True)
         except KafkaError as error:
             self._fail(error)
             return
         self._writing = False
         self._settle()
 
-    async def _carry_out_slowly(self, ready: Ready) -> None:
-        if ready.hard_state is not None:
-            await self._save(ready.hard_state)
+    async def _carry_out_slowly(self, ready: Ready, *, patient: bool = False) -> None:
+        """Who is `patient` waits for room on a full device: nothing may leave before."""
+        while ready.hard_state is not None:
+            try:
+                await self._save(ready.hard_state)
+                break
+            except NoRoom as error:
+                if not patient:
+                    raise
+                if self.log.on_refused is not None:
+                    self.log.on_refused(error.message)
+                await asyncio.sleep(ROOM_PAUSE_S)
         if ready.truncate_to is not None:
             now = self._world.clock.now()
             self.log.truncation.truncate_to(ready.truncate_to, now)
             # Or a power cut could mix what was cut off with what comes in its place.
             await self.log.sync()
+            self.history.truncate(ready.truncate_to)
+            self._set_voters()
             self.on_truncate(ready.truncate_to)
         self._carry_out(ready)
 
     def _carry_out(self, ready: Ready) -> None:
+        if ready.append is not None:
+            self._append_fetched(ready.append)
         if ready.leadership is not None:
             self._tell(ready.leadership)
+        if ready.fetch_snapshot is not None:
+            self._tasks.spawn(
+                self._fetch_snapshot(ready.fetch_snapshot, self.raft.epoch), name="fetch snapshot"
+            )
         if ready.high_watermark is not None:
             self.high_watermark.advance(ready.high_watermark)
+        for fault in ready.faults:
+            self._note(EventKind.QUORUM_FAULT, TOPIC, fault)
+        if self.transport is not None:
+            for peer, request in ready.sends:
+                self.transport.send(peer, request, self.raft.voters)
+        for token, reply in ready.replies:
+            if isinstance(token, asyncio.Future) and not token.done():
+                token.set_result(reply)
+
+    # ---- the others ----
+
+    def ask(self, sender: int, request: Request) -> asyncio.Future[Reply]:
+        """What the machine answers to a request of another node, once it may be told."""
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.raft.step(sender, request, self._world.clock.now(), answer)
+        if isinstance(request, FetchRequest):
+            self.fetched.wake()
+        self._settle()
+        return answer
+
+    def receive(self, sender: int, reply: Reply) -> None:
+        if self._running:
+            self.raft.step(sender, reply, self._world.clock.now())
+            self._settle()
+
+    def send_failed(self, peer: int, request: Request, why: str, *, refused: bool) -> None:
+        if self._running:
+            log.debug("%s to controller %d failed: %s", type(request).__name__, peer, why)
+            self.raft.failed(peer, request, self._world.clock.now(), refused=refused)
+            self._settle()
+
+    def _append_fetched(self, reply: FetchReply) -> None:
+        """Appends what the leader sent. What a full device does not take is fetched again."""
+        data = reply.payload
+        assert isinstance(data, memoryview)
+        now = self._world.clock.now()
+        base = self.log.end_offset
+        try:
+            self.log.append_follower(data, now)
+        except NoRoom:
+            self.raft.append_refused(self.log.end_offset, now)
+        self._learn(data, base)
+        self._flush_soon()
+
+    def _learn(self, data: memoryview, base: int) -> None:
+        """Takes in what appended control records say of the quorum itself."""
+        for at, header in walk(data):
+            if header.is_control and base <= header.base_offset < self.log.end_offset:
+                facts = self.history.latest
+                for record in decode_records(data[at : at + header.size]):
+                    facts = snapshots.learn(facts, record)
+                if facts.voters is not None:
+                    self.history.add(header.base_offset, facts)
+        self._set_voters()
+
+    def _set_voters(self) -> None:
+        """Tells the machine who votes, if those are others now."""
+        voters = current_voters(self.history, self.raft.own, self.log.end_offset, self._alone)
+        if voters != list(self.raft.voters.values()):
+            self.raft.set_voters(voters, self._world.clock.now())
 
     def _tell(self, leadership: Leadership) -> None:
         if leadership.leader == self.raft.own.id and not self._leads(leadership.epoch):
-            leadership = leadership._replace(leader=None)
+            leadership = leadership._replace(leader=None)  # lost again, while it was written down
         self.leadership = leadership
         if self._leads(leadership.epoch):
             self.on_append(self._append_leader_change())
@@ -277,27 +388,70 @@ class MetadataQuorum:
             voted_directory_id=state.voted.directory if state.voted else bytes(16),
         )
         path = f"{self.directory}/{QUORUM_STATE}"
-        with as_no_room(f"{path} cannot be written"):
+        try:
             await self._world.disk.write_atomic(path, encode_quorum_state(data))
+        except OSError as error:
+            raise storage_error(f"{path} cannot be written: {error}", error) from error
 
     def _append_leader_change(self) -> Batch:
         """An epoch begins with who leads it, then the voters if they or their addresses are new."""
-        voter = self._identity.voter
-        named = [LeaderChangeMessageVoter(voter_id=voter.id)]
+        raft = self.raft
+        change = LeaderChangeMessage(
+            leader_id=raft.own.id,
+            voters=[LeaderChangeMessageVoter(voter_id=voter) for voter in sorted(raft.voters)],
+            granting_voters=[LeaderChangeMessageVoter(voter_id=i) for i in raft.granted_by],
+        )
         # Version 0, without directories: Kafka 4.3 reads no other.
-        change = LeaderChangeMessage(leader_id=voter.id, voters=named, granting_voters=named)
         entries = [(ControlType.LEADER_CHANGE, change.encode(0))]
-        voters = _voters_record(self._identity)
-        if self.facts.kraft_version < KRAFT_LEVEL:
+        facts, known = self.history.latest, self.history.in_log
+        alone = list(raft.voters) == [raft.own.id]
+        if facts.voters is not None:
+            wanted = QuorumFacts(KRAFT_LEVEL, with_voter(facts.voters, self.identity))
+        elif alone:
+            wanted = QuorumFacts(KRAFT_LEVEL, voters_record([self.identity]))
+        else:
+            wanted = facts  # kraft.version 0: the voters stand in the settings
+        if wanted.kraft_version and (not known or facts.kraft_version < KRAFT_LEVEL):
             version = KRaftVersionRecord(kraft_version=KRAFT_LEVEL)
             entries.append((ControlType.KRAFT_VERSION, version.encode(0)))
-        if self.facts.voters != voters:
-            entries.append((ControlType.KRAFT_VOTERS, voters.encode(0)))
-        self.facts = QuorumFacts(KRAFT_LEVEL, voters)
+        if wanted.voters is not None and (not known or wanted != facts):
+            entries.append((ControlType.KRAFT_VOTERS, wanted.voters.encode(0)))
+        return self._append_control(entries, wanted)
+
+    def _append_control(
+        self, entries: list[tuple[ControlType, bytes]], facts: QuorumFacts
+    ) -> Batch:
         timestamp = self._world.clock.wall_ms()
         data = control_batch(entries, timestamp)
         base = self._write(data, len(entries))
-        return Batch(base, base + len(entries), self.epoch, len(data), timestamp, (), self.facts)
+        if facts.voters is not None:
+            self.history.add(base, facts)
+            self._set_voters()
+        end = base + len(entries)
+        told = facts if facts.voters is not None else None
+        return Batch(base, end, self.epoch, len(data), timestamp, (), told)
+
+    def change_voter(self, changed: Identity) -> int:
+        """Writes a voter's new addresses; the offset that has to be committed for it to count.
+
+        KafkaError when there is no such voter, or this node does not lead.
+        """
+        if self.raft.role is not Role.LEADER:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        record = self.history.latest.voters
+        if record is None:
+            raise KafkaError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                "kraft.version 0: voters and their addresses stand in controller.quorum.voters",
+            )
+        if changed.voter not in self.raft.voters.values():
+            raise KafkaError(ErrorCode.VOTER_NOT_FOUND)
+        wanted = with_voter(record, changed)
+        if wanted != record:
+            entries = [(ControlType.KRAFT_VOTERS, wanted.encode(0))]
+            self.on_append(self._append_control(entries, QuorumFacts(KRAFT_LEVEL, wanted)))
+            self._settle()
+        return self.log.end_offset
 
     # ---- writing ----
 
@@ -358,7 +512,8 @@ class MetadataQuorum:
         """Writes a snapshot of a committed image that nobody changes, a batch per turn."""
         position = Position(image.epoch, image.end_offset)
         assert position.offset <= self.high_watermark.value
-        batches = snapshots.encoded(position, self.facts, image.records(), last_timestamp)
+        facts = self.history.at(position.offset)
+        batches = snapshots.encoded(position, facts, image.records(), last_timestamp)
         disk = self._world.disk
         try:
             with as_no_room("a snapshot of the metadata does not fit"):
@@ -393,8 +548,72 @@ class MetadataQuorum:
             if found[-1].offset > self.log.start_offset:
                 self.log.delete_records_to(found[-1].offset)
                 self.raft.snapshot_taken(found[-1])
+                self.history.forget_before(found[-1].offset)
             disk.unlink(f"{self.directory}/{snapshots.file_name(oldest)}")
         await self.log.truncation.retention(now, self.high_watermark.value, by_age=False)
+
+    # ---- snapshots of the leader ----
+
+    async def _fetch_snapshot(self, wanted: Position, epoch: int) -> None:
+        """Brings a snapshot of the leader here, slice by slice, and begins the log with it."""
+        try:
+            await self._download(wanted, epoch)
+            snapshot = await snapshots.read_slowly(self._world.disk, self.directory, wanted)
+        except (ClientError, WireError, ParseError, NoRoom) as error:
+            self._note(EventKind.SNAPSHOT_NOT_FETCHED, snapshots.file_name(wanted), str(error))
+            snapshots.remove_parts(self._world.disk, self.directory)
+            self.raft.snapshot_failed(self._world.clock.now())
+            self._settle()
+            return
+        if not self._still_follows(epoch) or wanted.offset < self.raft.high_watermark:
+            return
+        now = self._world.clock.now()
+        self._writing = True
+        self.log.truncation.truncate_fully(wanted.offset, now)
+        self.raft.snapshot_loaded(wanted, now)
+        self.history.reset(wanted.offset - 1, snapshot.quorum)
+        self._set_voters()
+        self.on_snapshot(snapshot)
+        try:
+            await self.log.sync()
+        except KafkaError as error:
+            self._fail(error)
+            return
+        self._writing = False
+        self._settle()
+
+    async def _download(self, wanted: Position, epoch: int) -> None:
+        assert self.transport is not None
+        transport = self.transport
+
+        async def slices() -> AsyncIterator[memoryview]:
+            position, size = 0, 1
+            while position < size:
+                leader = self.raft.leader
+                if leader is None or not self._still_follows(epoch):
+                    raise WireError("the leader that had it leads no longer")
+                size, data = await transport.snapshot_slice(leader, epoch, wanted, position)
+                self.raft.heard_leader(self._world.clock.now())
+                self._set_alarm()
+                position += len(data)
+                yield data
+
+        with as_no_room("a snapshot of the metadata does not fit"):
+            await snapshots.write(self._world.disk, self.directory, wanted, slices())
+
+    def _still_follows(self, epoch: int) -> bool:
+        return self._running and self.raft.role is Role.FOLLOWER and self.raft.epoch == epoch
+
+    async def resign(self) -> None:
+        """Leaves in good order: the others are told whom to elect. Others lead when it returns."""
+        if self.raft.role is not Role.LEADER or len(self.raft.voters) < 2:
+            return
+        while self._flushing is not None:
+            await asyncio.wait([self._flushing])
+        self.raft.resign(self._world.clock.now())
+        self._settle()
+        if self.transport is not None:
+            await self.transport.told()
 
     async def close(self) -> None:
         """Waits for the flush that is on its way, and closes the files."""
@@ -438,6 +657,8 @@ def _timeouts(settings: NodeSettings) -> Timeouts:
         settings.controller_quorum_election_timeout_ms,
         settings.controller_quorum_fetch_timeout_ms,
         settings.controller_quorum_request_timeout_ms,
+        settings.controller_quorum_retry_backoff_ms,
+        settings.controller_quorum_election_backoff_max_ms,
     )
 
 
@@ -474,31 +695,45 @@ def _read_quorum_state(world: World, directory: str) -> HardState:
     )
 
 
-def _check_voters(facts: QuorumFacts, identity: Identity, directory: str) -> None:
-    if facts.voters is None:
-        return
-    voters = [Voter(v.voter_id, v.voter_directory_id) for v in facts.voters.voters]
-    if voters != [identity.voter]:
+def current_voters(history: VoterHistory, own: Voter, end_offset: int, alone: bool) -> list[Voter]:
+    """Who votes, as far as this node can know."""
+    if history.latest.voters is not None:
+        return history.voters()
+    if alone:
+        return [own]  # a cluster that this node founds, or one whose version it raises
+    # Whether the settings count (kraft.version 0) is to be seen from a leader's log.
+    return history.voters() if end_offset else []
+
+
+def _machine(
+    world: World,
+    directory: str,
+    membership: Membership,
+    settings: NodeSettings,
+    store: Log,
+    history: VoterHistory,
+    found: Sequence[Position],
+) -> Raft:
+    own = membership.identity.voter
+    voters = current_voters(history, own, store.end_offset, membership.alone)
+    if membership.alone and own not in voters:
         names = ", ".join(str(voter.id) for voter in voters)
         raise StartError(
-            f"{directory} belongs to a quorum of the nodes {names} on other disks; this release "
-            f"serves one controller, which must be node {identity.voter.id} on its own disk"
+            f"{directory} belongs to a quorum of the nodes {names} on other disks, and this node "
+            "is told of no other controller: restore its own disk, or name the others in "
+            "controller.quorum.bootstrap.servers"
         )
-
-
-def _voters_record(identity: Identity) -> VotersRecord:
-    return VotersRecord(
-        voters=[
-            VotersRecordVoter(
-                voter_id=identity.voter.id,
-                voter_directory_id=identity.voter.directory,
-                endpoints=[
-                    Endpoint(name=name, host=host, port=port)
-                    for name, host, port in identity.endpoints
-                ],
-                kraft_version_feature=KRaftVersionFeature(
-                    min_supported_version=0, max_supported_version=KRAFT_LEVEL
-                ),
-            )
-        ]
+    hard_state = _read_quorum_state(world, directory)
+    empty = not store.end_offset and not found and hard_state == HardState(0)
+    return Raft(
+        own,
+        voters,
+        hard_state,
+        EpochTable(_start_position(store, found), store.epochs.entries(), store.end_offset),
+        store.flushed_offset,
+        world.rng.below,
+        world.clock.now(),
+        _timeouts(settings),
+        membership.bootstrap,
+        forgetful=empty and history.latest.voters is None and not membership.alone,
     )

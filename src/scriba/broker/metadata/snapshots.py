@@ -9,8 +9,9 @@ passed over, and the log before it, or an earlier snapshot, takes its place.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from scriba.broker.observe.events import Note
@@ -28,7 +29,7 @@ from scriba.records.batch import (
     encode_batch,
     walk,
 )
-from scriba.runtime.ports import Disk
+from scriba.runtime.ports import Buffer, Disk
 from scriba.wire.messages.stored import (
     KRaftVersionRecord,
     SnapshotFooterRecord,
@@ -110,7 +111,7 @@ def encoded(
 
 
 async def write(
-    disk: Disk, directory: str, position: Position, batches: AsyncIterator[bytearray]
+    disk: Disk, directory: str, position: Position, batches: AsyncIterator[Buffer]
 ) -> int:
     """Writes a snapshot and returns its size; nothing bears its name before it is safe."""
     path = f"{directory}/{file_name(position)}"
@@ -131,7 +132,26 @@ async def write(
 
 def read(disk: Disk, directory: str, position: Position) -> Snapshot:
     """Reads a snapshot whole. ParseError when it is not what was once written."""
-    data = disk.read(f"{directory}/{file_name(position)}")
+    reading = _read(disk.read(f"{directory}/{file_name(position)}"), position)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+
+async def read_slowly(disk: Disk, directory: str, position: Position) -> Snapshot:
+    """As `read`, a batch per turn of the loop, from a file that was just written."""
+    reading = _read(disk.read(f"{directory}/{file_name(position)}"), position)
+    while True:
+        try:
+            next(reading)
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+        await asyncio.sleep(0)
+
+
+def _read(data: bytes, position: Position) -> Generator[None, None, Snapshot]:
     quorum = QuorumFacts(0, None)
     batches: list[list[Message]] = []
     timestamp, complete, end = -1, False, 0
@@ -147,6 +167,7 @@ def read(disk: Disk, directory: str, position: Position) -> Snapshot:
             if not at:
                 raise ParseError("no header")
             batches.append([decode_metadata_record(_value(record)) for record in records])
+            yield
             continue
         for record in records:
             kind = control_type(record.key)

@@ -65,7 +65,7 @@ class QuorumView:
         epoch, leader = quorum.leadership
         if leader is None:
             return None
-        return Leader(leader, epoch, quorum.leader_address(leader))
+        return Leader(leader, epoch, quorum.address(leader))
 
     def changed(self) -> Awaitable[None]:
         return self._node.metadata.quorum.changed.wait()

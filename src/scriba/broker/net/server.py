@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -57,23 +57,26 @@ class Server:
         self._connections: dict[Connection, None] = {}
         self._per_host: dict[str, int] = {}
         self._early: list[tuple[Stream, str]] = []
-        self._open = False
+        self._open: set[str] = set()
+        self._listening: set[str] = set()
 
     def listen(self, name: str, host: str, port: int) -> Listener:
         """Takes the port. Clients may connect from now on, and are served after `open`."""
         listener = self._net.listen(host, port, self._acceptor(name))
+        self._listening.add(name)
         self._listeners.append(listener)
         return listener
 
-    def open(self) -> None:
-        self._open = True
+    def open(self, names: Iterable[str] | None = None) -> None:
+        """Serves clients of the listeners `names` from now on; of all without it."""
+        self._open |= self._listening if names is None else set(names)
         early, self._early = self._early, []
         for stream, name in early:
-            self._admit(stream, name)
+            self._acceptor(name)(stream)
 
     def _acceptor(self, name: str) -> Callable[[Stream], None]:
         def accept(stream: Stream) -> None:
-            if self._open:
+            if name in self._open:
                 self._admit(stream, name)
             else:
                 self._early.append((stream, name))

@@ -21,7 +21,6 @@ from scriba.events import EventKind
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import METADATA_TOPIC
-from scriba.wire import uuids
 
 if TYPE_CHECKING:
     from scriba.storage.log import Log
@@ -46,6 +45,7 @@ class LogDirHost(BackgroundTasks, Configuration, Counting, EventLog, WorldAccess
 class LogDirs:
     def __init__(self, node: LogDirHost) -> None:
         self._node = node
+        self._new_ids: dict[str, bytes] = {}
         self.data: list[LogDir] = []
         """Where replicas lie."""
         self.all: list[LogDir] = []
@@ -53,10 +53,10 @@ class LogDirs:
 
     # ---- start and end ----
 
-    async def take(self) -> str:
-        """Locks and adopts every directory; the id of the cluster that they belong to.
+    def take(self) -> str | None:
+        """Locks every directory; the id of the cluster that they belong to, None if they are new.
 
-        A node whose directories are all new founds a cluster.
+        Nothing is changed.
         """
         node = self._node
         settings, world = node.settings, node.world
@@ -67,14 +67,26 @@ class LogDirs:
         self.data = self.all[: len(settings.data_dirs)]
         self._check_metadata_home()
         known = [d.meta.cluster_id for d in self.all if d.meta is not None]
-        cluster_id = known[0] if known else uuids.to_text(world.rng.uuid())
+        for directory in self.all if known else ():
+            directory.check_owner(known[0], node.id)
+        self._new_ids = {d.path: world.rng.uuid() for d in self.all}
+        return known[0] if known else None
+
+    async def adopt(self, cluster_id: str) -> None:
+        """Makes every directory this node's in that cluster."""
         for directory in self.all:
-            directory.check_owner(cluster_id, node.id)
+            directory.check_owner(cluster_id, self._node.id)
         for directory in self.all:
-            await directory.adopt(cluster_id, node.id, world.rng.uuid())
+            await directory.adopt(cluster_id, self._node.id, self._new_ids[directory.path])
         for directory in self.all:
             await directory.start()
-        return cluster_id
+
+    @property
+    def metadata_id(self) -> bytes:
+        """The id that the directory of the metadata has, or will have once it is adopted."""
+        meta = self.metadata_home.meta
+        known = None if meta is None else meta.directory_id
+        return self._new_ids[self.metadata_home.path] if known is None else known
 
     @property
     def metadata_home(self) -> LogDir:

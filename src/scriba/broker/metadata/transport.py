@@ -1,0 +1,193 @@
+"""How the quorum's messages travel: by connections to the other controllers' listeners.
+
+A fetch may wait at the leader, so it has a connection of its own; all else shares another. What
+becomes of a request goes back to whoever sent it: an answer, or the news that there will be none,
+and whether the address refused, which proves that nobody lives there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+from scriba.broker.channels import Address, NodeChannels
+from scriba.broker.metadata.wire import (
+    Sender,
+    WireError,
+    decode_answer,
+    encode_request,
+    snapshot_request,
+    snapshot_slice,
+    update_voter_request,
+)
+from scriba.peers.errors import ClientError, NetworkError
+from scriba.raft.messages import (
+    NO_DIRECTORY,
+    EndEpoch,
+    FetchRequest,
+    Position,
+    Reply,
+    Request,
+    Voter,
+)
+from scriba.runtime.loop.tasks import Tasks
+from scriba.wire.messages.quorum import UpdateRaftVoterResponse
+from scriba.wire.schema import Message
+
+FETCHES: Final = "metadata fetch"
+REQUESTS: Final = "metadata quorum"
+MAX_UNDER_WAY: Final = 64
+"""Requests of the machine that may wait for answers; it asks again what is dropped."""
+
+
+class QuorumClient(Protocol):
+    """The one who sends, as the transport sees it."""
+
+    def receive(self, sender: int, reply: Reply) -> None: ...
+
+    def send_failed(self, peer: int, request: Request, why: str, *, refused: bool) -> None: ...
+
+
+class QuorumTransport(Protocol):
+    """What a quorum needs to reach the others; the simulator may bring another one."""
+
+    def address(self, peer: int) -> Address | None: ...
+
+    def learn(self, addresses: Mapping[int, Address]) -> None: ...
+
+    async def told(self) -> None: ...
+
+    async def update_voter(self, leader: int, epoch: int) -> UpdateRaftVoterResponse: ...
+
+    def send(self, peer: int, request: Request, voters: Mapping[int, Voter]) -> None: ...
+
+    async def snapshot_slice(
+        self, leader: int, epoch: int, snapshot: Position, position: int
+    ) -> tuple[int, memoryview]:
+        """The size of the leader's snapshot, and what follows `position` in it.
+
+        ClientError or WireError when it cannot be had.
+        """
+
+
+class WireTransport:
+    def __init__(
+        self,
+        channels: NodeChannels,
+        sender: Sender,
+        tasks: Tasks,
+        addresses_of: Callable[[int], Sequence[Address]],
+        timeout_ms: int,
+        max_bytes: int,
+        max_snapshot_bytes: int,
+    ) -> None:
+        """`addresses_of` knows where voters may be; bootstrap servers have negative ids."""
+        self.client: QuorumClient
+        self._channels = channels
+        self._sender = sender
+        self._tasks = tasks
+        self._addresses_of = addresses_of
+        self._timeout_ms = timeout_ms
+        self._max_bytes = max_bytes
+        self._max_snapshot_bytes = max_snapshot_bytes
+        self._learnt: dict[int, Address] = {}
+        self._turn: dict[int, int] = {}
+        self._under_way = 0
+        self._farewells: list[asyncio.Task[None]] = []
+
+    def address(self, peer: int) -> Address | None:
+        """Where a node is: as the leader or the node itself said last, else as the log or the
+        settings have it, which are tried in turn."""
+        if peer in self._learnt:
+            return self._learnt[peer]
+        known = self._addresses_of(peer)
+        return known[self._turn.get(peer, 0) % len(known)] if known else None
+
+    def learn(self, addresses: Mapping[int, Address]) -> None:
+        if len(self._learnt) + len(addresses) > MAX_UNDER_WAY:
+            self._learnt.clear()
+        self._learnt.update(addresses)
+
+    def send(self, peer: int, request: Request, voters: Mapping[int, Voter]) -> None:
+        if self._under_way >= MAX_UNDER_WAY:
+            return
+        self._under_way += 1
+        meant = voters.get(peer, Voter(peer, NO_DIRECTORY))
+        message = encode_request(self._sender, meant, request, self._max_bytes, voters)
+        task = self._tasks.spawn(
+            self._ask(peer, request, message), name=f"quorum request to {peer}"
+        )
+        if isinstance(request, EndEpoch):
+            self._farewells.append(task)
+
+    async def told(self) -> None:
+        """Returns when the others have heard that this node leads no longer, or cannot hear it."""
+        if self._farewells:
+            await asyncio.wait(self._farewells, timeout=self._timeout_ms / 1000)
+
+    async def snapshot_slice(
+        self, leader: int, epoch: int, snapshot: Position, position: int
+    ) -> tuple[int, memoryview]:
+        address = self.address(leader)
+        if address is None:
+            raise NetworkError(f"nobody knows the address of controller {leader}")
+        response = await self._channels.call_at(
+            leader,
+            address,
+            snapshot_request(self._sender, epoch, snapshot, position, self._max_snapshot_bytes),
+            purpose=FETCHES,
+            timeout_ms=self._timeout_ms,
+        )
+        return snapshot_slice(response, position)
+
+    async def update_voter(self, leader: int, epoch: int) -> UpdateRaftVoterResponse:
+        """Tells the leader where this voter is now."""
+        address = self.address(leader)
+        if address is None:
+            raise NetworkError(f"nobody knows the address of controller {leader}")
+        response = await self._channels.call_at(
+            leader,
+            address,
+            update_voter_request(self._sender, epoch),
+            purpose=REQUESTS,
+            timeout_ms=self._timeout_ms,
+        )
+        assert isinstance(response, UpdateRaftVoterResponse)
+        return response
+
+    async def _ask(self, peer: int, request: Request, message: Message) -> None:
+        try:
+            reply, sender = await self._answer(peer, request, message)
+        except (ClientError, WireError) as error:
+            refused = isinstance(error.__cause__, ConnectionRefusedError)
+            if isinstance(error, NetworkError):
+                self._missed(peer)
+            self.client.send_failed(peer, request, str(error), refused=refused)
+        else:
+            self.client.receive(sender, reply)
+        finally:
+            self._under_way -= 1
+
+    def _missed(self, peer: int) -> None:
+        """It may have moved: the next address that is known for it may be the right one."""
+        if self._learnt.pop(peer, None) is None and len(self._addresses_of(peer)) > 1:
+            self._turn[peer] = self._turn.get(peer, 0) + 1
+
+    async def _answer(self, peer: int, request: Request, message: Message) -> tuple[Reply, int]:
+        address = self.address(peer)
+        if address is None:
+            raise NetworkError(f"nobody knows the address of controller {peer}")
+        response = await self._channels.call_at(
+            peer,
+            address,
+            message,
+            purpose=FETCHES if isinstance(request, FetchRequest) else REQUESTS,
+            timeout_ms=self._timeout_ms,
+        )
+        answer = decode_answer(request, response)
+        self.learn(answer.addresses)
+        sender = peer if answer.leader is None else answer.leader
+        if peer < 0 and answer.leader is not None:
+            self.learn({answer.leader: address})
+        return answer.reply, sender
