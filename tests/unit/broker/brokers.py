@@ -42,6 +42,7 @@ from scriba.wire.messages.produce import (
     ProduceResponse,
     TopicProduceData,
 )
+from scriba.wire.messages.stored import PartitionChangeRecord
 from scriba.wire.schema import Message
 
 PORT = 9092
@@ -229,6 +230,9 @@ class Brokers:
     def partition(self, broker_id: int, topic: str, index: int = 0) -> Partition:
         return self.nodes[broker_id].replicas.find(topic, index)
 
+    def leads(self, broker_id: int, topic: str, index: int = 0) -> bool:
+        return self.partition(broker_id, topic, index).leader is not None
+
     async def until(self, true: Callable[[], Any], seconds: float = 60) -> None:
         """Waits until something holds; what does not come to hold fails."""
         async with asyncio.timeout(seconds):
@@ -281,6 +285,20 @@ class Brokers:
         )
         peer.close()
         return response.responses[0].partitions[0]
+
+    async def elect(self, topic: str, leader: int, index: int = 0) -> None:
+        """Has the controller make another member of the ISR the leader."""
+        first = self.nodes[1]
+        image = self.image(topic, index)
+        record = PartitionChangeRecord(
+            partition_id=index,
+            topic_id=first.image.topics_by_name[topic].id,
+            leader=leader,
+        )
+        assert first.metadata.active is not None
+        assert leader in image.isr
+        await first.metadata.active.step(lambda machine, now: [record])
+        await self.until(lambda: self.image(topic, index).leader == leader)
 
     async def heartbeat(self, broker_id: int) -> None:
         """Makes sure that the controller hears of a broker now."""

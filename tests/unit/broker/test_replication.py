@@ -1,6 +1,7 @@
 """Replication between brokers: each on a simulated host, with one controller for all."""
 
 import asyncio
+from functools import partial
 from typing import Any, cast
 
 from scriba.broker.handlers.records import replica_fetch
@@ -117,6 +118,49 @@ def test_a_deposed_leader_acknowledges_nothing_and_says_so_at_once() -> None:
         assert node.image is not None
 
     play(script)
+
+
+def test_leadership_goes_and_comes_back_between_brokers_that_live() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3), configs={"min.insync.replicas": "2"})
+        await brokers.produce(2, "t", b"first")
+        brokers.kill(2)
+        await brokers.until(lambda: brokers.image("t").leader == 3)
+        await brokers.boot(2)
+        await brokers.until(lambda: set(brokers.image("t").isr) == {2, 3})
+        for _ in range(3):
+            for leader, follower in ((2, 3), (3, 2)):
+                await brokers.elect("t", leader)
+                await brokers.until(partial(brokers.leads, leader, "t"))
+                assert await brokers.produce(leader, "t", b"more") is ErrorCode.NONE
+                assert brokers.partition(follower, "t").leader is None
+                assert brokers.partition(follower, "t").follower is not None
+                assert log_bytes(brokers, 2, "t") == log_bytes(brokers, 3, "t")
+
+    play(script)
+
+
+def test_a_quiet_replica_joins_as_soon_as_its_broker_is_known() -> None:
+    """It is named in no fetch after the first, which came before the metadata of its broker."""
+
+    async def script(brokers: Brokers) -> None:
+        follower = await three_records(brokers)
+        brokers.kill(3)
+        await brokers.until(lambda: brokers.image("t").isr == (2,))
+        await brokers.boot(3)
+        follower.epoch = brokers.nodes[3].broker_epoch
+        registered = brokers.nodes[1].image.brokers[3]
+        known = brokers.nodes[2].image.brokers
+        known[3] = registered._replace(epoch=registered.epoch - 1)
+        follower.session = (0, 0)
+        await follower.fetch(asks(3, last_epoch=0))
+        assert brokers.image("t").isr == (2,)
+        known[3] = registered
+        brokers.nodes[2].replicas._follow_brokers(brokers.nodes[2].image)
+        await follower.fetch()
+        await brokers.until(lambda: set(brokers.image("t").isr) == {2, 3}, seconds=1)
+
+    play(script, replica_lag_time_max_ms=600_000)
 
 
 def test_a_follower_with_records_of_a_dead_leader_truncates_and_is_whole_again() -> None:

@@ -96,6 +96,7 @@ class Followed:
 class FollowerSession:
     __slots__ = (
         "broker_epoch",
+        "counted",
         "epoch",
         "followed",
         "heard",
@@ -113,6 +114,8 @@ class FollowerSession:
         self.epoch = 1
         """Of the next request."""
         self.last_used_ms = 0
+        self.counted = False
+        """Whether its fetches count, as far as the metadata was known when it last fetched."""
         self.heard = Heard()
         self.followed: dict[Key, Followed] = {}
         self.news: dict[Followed, None] = {}
@@ -135,6 +138,10 @@ class FollowerSession:
         if followed is not None:
             self.news.pop(followed, None)
             followed.detach()
+
+    def look_again(self) -> None:
+        """Has the next fetch look at everything, as if all of it were named."""
+        self.news.update(dict.fromkeys(self.followed.values()))
 
     def wake(self) -> None:
         """Has a fetch that waits answered now."""
@@ -201,6 +208,11 @@ class FollowerSessions:
     def keep_brokers(self, registered: Container[int]) -> None:
         """Ends the sessions of brokers that have left the cluster."""
         self._end([each for each in self._sessions.values() if each.replica not in registered])
+
+    def look_again(self, replica: int) -> None:
+        """The broker may join in-sync sets again: what it has is looked at with its next fetch."""
+        for session in self.of(replica):
+            session.look_again()
 
     def close(self) -> None:
         self._end(list(self._sessions.values()))

@@ -141,7 +141,7 @@ class Partition:
         replicas, isr = tuple(image.replicas), tuple(image.isr)
         recovering = image.leader_recovery_state == RECOVERING
         if leader is not None and image.leader_epoch == self.leader_epoch:
-            return self.installed(isr, image.partition_epoch, replicas, recovering)
+            return self._installed(isr, image.partition_epoch, replicas, recovering, now)
         if leader is None:
             self._renew_watermarks(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self.follower = None
@@ -169,21 +169,21 @@ class Partition:
             self._ask_for_flush()
         return UNCHANGED
 
-    def installed(
+    def _installed(
         self,
         isr: tuple[int, ...],
         partition_epoch: int,
-        replicas: tuple[int, ...] | None = None,
-        recovering: bool = False,
+        replicas: tuple[int, ...],
+        recovering: bool,
+        now: Instant,
     ) -> Installed:
-        """The controller decided about the ISR of this leadership."""
+        """The controller decided about the ISR or the replicas of this leadership."""
         leader = self.leader
-        if leader is None:
-            return UNCHANGED
+        assert leader is not None
+        leader.now_ms = max(leader.now_ms, now.mono_ms)
         changed = leader.installed(isr, partition_epoch, replicas, recovering)
         self.partition_epoch = max(self.partition_epoch, leader.partition_epoch)
-        if replicas is not None:
-            self._tell_feeds()
+        self._tell_feeds()
         self._move(leader.high_watermark)
         self.move_low_watermark()
         if leader.under_min_isr:
@@ -199,7 +199,8 @@ class Partition:
         if self.leader is None or image.leader_epoch < self.leader_epoch:
             return
         self.leader = None
-        self.leader_epoch, self.partition_epoch = image.leader_epoch, image.partition_epoch
+        # Its next role is yet to be taken, so this epoch of the partition is not done with.
+        self.leader_epoch, self.partition_epoch = image.leader_epoch, -1
         self._renew_watermarks(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, _DEPOSED))
         self._tell_feeds()
 

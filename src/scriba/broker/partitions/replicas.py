@@ -207,8 +207,11 @@ class Replicas:
 
     def _follow_brokers(self, image: ClusterImage) -> None:
         """Takes note of who may join an ISR, in place: every leader looks there."""
+        before = dict(self.active)
         self.active.clear()
         self.active.update((b.id, b.epoch) for b in image.brokers.values() if b.active)
+        for broker_id in self.active.keys() - before.keys():
+            self.follower_sessions.look_again(broker_id)
         self.follower_sessions.keep_brokers(image.brokers)
         for partition in self._trimming:
             partition.move_low_watermark()  # nobody waits for a broker that is gone

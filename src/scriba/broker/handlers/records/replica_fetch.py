@@ -83,6 +83,9 @@ def fetch(
     counted = broker is not None and broker.epoch == epoch
     if counted:
         session.heard.ms = node.world.clock.mono_ms()
+        if not session.counted:
+            session.look_again()  # what it said before it was known counts now
+    session.counted = counted
     full = request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
     budget = min(request.max_bytes, node.settings.fetch_max_bytes)
     look = _Look(session, budget, full, counted)
