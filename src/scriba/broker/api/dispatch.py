@@ -86,6 +86,7 @@ class Dispatch:
         self._cached_at = -1
         self._large = [asyncio.Semaphore(LARGE_AT_A_TIME) for _ in range(SIZES)]
         self._unsent = Unsent(LARGE_UNSENT)
+        self._produces: ProduceFastPaths | None = None
         self._fast_paths: dict[int, ProduceFastPaths | FetchFastPath | CommitFastPath] = {}
         self._learners: dict[int, FetchFastPath | CommitFastPath] = {}
         """Fast paths that are shown what their handlers get."""
@@ -93,8 +94,13 @@ class Dispatch:
             ordinary = partial(self._answer, table[FETCH])
             self._learners[FETCH] = FetchFastPath(node, table[FETCH], ordinary)
             self._learners[OFFSET_COMMIT] = CommitFastPath(node, table[OFFSET_COMMIT])
-            produce = ProduceFastPaths(node, table[PRODUCE])
-            self._fast_paths = {PRODUCE: produce, **self._learners}
+            self._produces = ProduceFastPaths(node, table[PRODUCE])
+            self._fast_paths = {PRODUCE: self._produces, **self._learners}
+
+    def forget_partitions(self) -> None:
+        """A partition is gone: fast paths keep none that they would not look up again."""
+        if self._produces is not None:
+            self._produces.forget()
 
     def handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """Starts one request; raises CloseConnection where only closing the connection is right."""

@@ -280,6 +280,10 @@ class ProduceFastPath:
             self._topology = node.topology
         return node.fast_paths and node.access.open
 
+    def forget(self) -> None:
+        self._topics.clear()
+        self._gaps.clear()
+
     # ---- before anything has changed ----
 
     def _learn(self, frame: memoryview) -> bool:
@@ -443,3 +447,8 @@ class ProduceFastPaths:
             return None
         connection.fast_path = path
         return path.take(connection, frame)
+
+    def forget(self) -> None:
+        """Lets go of all partitions: one of them is gone, and a version may have no client left."""
+        for path in self._versions.values():
+            path.forget()
