@@ -63,9 +63,10 @@ class Scrape:
         self.node = node
         self.counters: Counters = node.counters
         self.network: NetworkCounters = node.server.counters
-        self.partitions = self.leaders = self.under_replicated = 0
+        self.partitions = len(node.replicas)
+        self.leaders = node.replicas.new_leaders()
+        self.under_replicated = 0
         for partition in node.replicas:
-            self.partitions += 1
             leader = partition.leader
             if leader is not None:
                 self.leaders += 1
