@@ -142,8 +142,8 @@ class Disk(Protocol):
 
     def is_dir(self, path: str) -> bool: ...
 
-    def mkdir(self, path: str) -> None:
-        """With parents; no error if it is there."""
+    def mkdir(self, path: str, parents: bool = False) -> None:
+        """No error if it is there; FileNotFoundError if the one above it is not."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...

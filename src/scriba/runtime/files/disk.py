@@ -264,8 +264,15 @@ class PosixDisk:
     def is_dir(self, path: str) -> bool:
         return os.path.isdir(path)
 
-    def mkdir(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+    def mkdir(self, path: str, parents: bool = False) -> None:
+        if parents:
+            os.makedirs(path, exist_ok=True)
+            return
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)
