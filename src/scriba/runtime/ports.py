@@ -209,6 +209,10 @@ class Listener(Protocol):
 
 
 class Net(Protocol):
+    most_connections: int
+    """How many a server may have at once: the process has a limit of open files, and logs have
+    their share of them."""
+
     def listen(
         self,
         host: str,
