@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -28,13 +28,15 @@ from scriba.broker.fastpath.ports import FastPathSwitch
 from scriba.broker.fastpath.produce import ProduceFastPaths
 from scriba.broker.handlers.ports import Broker
 from scriba.broker.net.answers import CloseConnection, KeptFrame, LargeAnswer, Parked, Parts, Unsent
-from scriba.broker.net.api_entry import ApiEntry, refusal
+from scriba.broker.net.api_entry import ApiEntry, finish_plain, refusal, set_length
 from scriba.broker.net.connection import Connection
 from scriba.broker.net.large_requests import (
+    MUCH_TO_FREE,
     QUESTIONS,
     TOLD_AT_ONCE,
     Cut,
     cut_of,
+    letting_go,
     merge,
     parts,
 )
@@ -59,6 +61,8 @@ LARGEST_KEPT: Final = 1 << 20
 LARGE_AT_A_TIME: Final = 2
 SIZES: Final = 16
 """Kinds of large requests by their bytes: each up to four times as large as the one before."""
+PIECE_BYTES: Final = 1 << 18
+"""Bytes of a large answer that lie in one piece of memory."""
 LARGE_UNSENT: Final = 1 << 29
 """Bytes of large answers that wait for their peers, before the next large request is begun."""
 
@@ -180,6 +184,7 @@ class Dispatch:
         """Decodes in slices what is too much for one, and handles it in parts where it can."""
         version = header.api_version
         ctx = _context(connection, header)
+        much = len(kept.view) > MUCH_TO_FREE
         async with self._large[len(kept.view).bit_length() // 2]:
             await self._unsent.room(self._node.server.shed)
             await next_turn()
@@ -193,6 +198,8 @@ class Dispatch:
             cut = cut_of(api.limits, request)
             if cut is not None:
                 response = await self._handle_parts(api, connection, ctx, request, cut, pace)
+                if much:
+                    await in_slices(letting_go(request, cut.asked), pace)
         if cut is None:
             # Not while others wait for it: a fetch may wait for records.
             response = await self._handled(api, ctx, request)
@@ -202,7 +209,10 @@ class Dispatch:
         if response is None:
             return None
         self._node.throttle(ctx, response)
-        return await self._encode_large(api, ctx, response, header.correlation_id)
+        answer = await self._encode_large(api, ctx, response, header.correlation_id)
+        if much and cut is not None and len(cut.told) > 1:
+            await in_slices(letting_go(response, cut.told), pace)
+        return answer
 
     async def _handled(self, api: ApiEntry, ctx: Context, request: Message) -> Message | None:
         answer: Any
@@ -244,7 +254,7 @@ class Dispatch:
         refused: KafkaError | None = None
         if api.limits.check is not None:
             try:
-                api.limits.check(self._node.settings, request)
+                await in_slices(api.limits.check(self._node.settings, request), pace)
             except KafkaError as error:
                 refused = error
         whole: Message | None = None
@@ -333,11 +343,20 @@ class Dispatch:
         await next_turn()
         out = LargeAnswer(_head(api, ctx.version, correlation_id))
         holes: list[tuple[int, Hole]] = []
-        pace = Pace(self._node.world.clock)
+        pieces: list[LargeAnswer] = []
+        work = answer.encode_in_slices(out, ctx.version, holes)
+        if api.finish is finish_plain:
+            work = _in_pieces(work, out, pieces)
         try:
-            await in_slices(answer.encode_in_slices(out, ctx.version, holes), pace)
+            await in_slices(work, Pace(self._node.world.clock))
         except ValueError as error:
             raise self._cannot_tell(api, ctx, error) from error
+        if pieces:
+            pieces.append(out)
+            for piece in pieces:
+                piece.wait_in(self._unsent)
+            set_length(pieces[0], sum(map(len, pieces)))
+            return pieces
         out.wait_in(self._unsent)
         return api.finish(self._node, out, holes)
 
@@ -391,6 +410,18 @@ class Dispatch:
         out = _head(api, 0, correlation_id)
         answer.encode_into(out, 0)
         return api.finish(self._node, out, [])
+
+
+def _in_pieces(
+    work: Generator[None, None, None], out: bytearray, pieces: list[LargeAnswer]
+) -> Generator[None, None, None]:
+    """Encodes into pieces of memory: one that grew to tens of megabytes would be copied at times,
+    and be given back, in one go."""
+    for _ in work:
+        if len(out) >= PIECE_BYTES:
+            pieces.append(LargeAnswer(out))
+            out.clear()
+        yield
 
 
 async def _settled(answer: Parts | Parked | None) -> Parts | None:
