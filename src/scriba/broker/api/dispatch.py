@@ -18,14 +18,15 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scriba.broker.fastpath.commit import CommitFastPath
 from scriba.broker.fastpath.fetch import FetchFastPath
 from scriba.broker.fastpath.ports import FastPathSwitch
-from scriba.broker.fastpath.produce import ProduceFastPaths
+from scriba.broker.fastpath.produce import ProduceFastPath
+from scriba.broker.fastpath.versions import FastPathVersions
 from scriba.broker.handlers.ports import Broker
 from scriba.broker.net.answers import CloseConnection, KeptFrame, LargeAnswer, Parked, Parts, Unsent
 from scriba.broker.net.api_entry import ApiEntry, finish_plain, refusal, set_length
@@ -90,21 +91,20 @@ class Dispatch:
         self._cached_at = -1
         self._large = [asyncio.Semaphore(LARGE_AT_A_TIME) for _ in range(SIZES)]
         self._unsent = Unsent(LARGE_UNSENT)
-        self._produces: ProduceFastPaths | None = None
-        self._fast_paths: dict[int, ProduceFastPaths | FetchFastPath | CommitFastPath] = {}
-        self._learners: dict[int, FetchFastPath | CommitFastPath] = {}
-        """Fast paths that are shown what their handlers get."""
+        self._fast_paths: dict[int, FastPathVersions | CommitFastPath] = {}
         if PRODUCE in table:
-            ordinary = partial(self._answer, table[FETCH])
-            self._learners[FETCH] = FetchFastPath(node, table[FETCH], ordinary)
-            self._learners[OFFSET_COMMIT] = CommitFastPath(node, table[OFFSET_COMMIT])
-            self._produces = ProduceFastPaths(node, table[PRODUCE])
-            self._fast_paths = {PRODUCE: self._produces, **self._learners}
+            resume = partial(self._resume, table[FETCH])
+            self._fast_paths = {
+                PRODUCE: FastPathVersions(partial(ProduceFastPath, node, table[PRODUCE])),
+                FETCH: FastPathVersions(partial(FetchFastPath, node, table[FETCH], resume)),
+                OFFSET_COMMIT: CommitFastPath(node, table[OFFSET_COMMIT]),
+            }
 
     def forget_partitions(self) -> None:
         """A partition is gone: fast paths keep none that they would not look up again."""
-        if self._produces is not None:
-            self._produces.forget()
+        for path in self._fast_paths.values():
+            if isinstance(path, FastPathVersions):
+                path.forget()
 
     def handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """Starts one request; raises CloseConnection where only closing the connection is right."""
@@ -146,8 +146,8 @@ class Dispatch:
             kept = connection.keep_frame(frame)
             return Parked(self._handle_large(api, connection, kept, start, header))
         api.count += 1
-        if path is not None and key in self._learners:
-            self._learners[key].learn(connection, frame, request)  # type: ignore[arg-type]
+        if type(path) is CommitFastPath:
+            path.learn(connection, frame, request)  # type: ignore[arg-type]
         if key == METADATA and self._node.access.open and self._node.fast_paths:
             return self._answer_from_cache(api, connection, frame[start:], request, header)
         return self._answer(api, connection, request, header)
@@ -170,6 +170,18 @@ class Dispatch:
         if answer is None:
             return None
         return self._encode(api, ctx, answer, header.correlation_id)
+
+    def _resume(
+        self,
+        api: ApiEntry,
+        connection: Connection,
+        header: RequestHeader,
+        request: Message,
+        work: Callable[[Context], Awaitable[Message]],
+    ) -> Awaitable[Parts | None]:
+        """Answers a request that a fast path has begun and its handler goes on with."""
+        ctx = _context(connection, header)
+        return self._finish(api, ctx, request, Deferred(work(ctx)), header.correlation_id)
 
     # ---- large requests ----
 

@@ -425,30 +425,3 @@ def _kept(table: dict[K, V], key: K, value: V) -> V:
         table.clear()
     table[key] = value
     return value
-
-
-class ProduceFastPaths:
-    """The fast path of each version, made when it is first asked for."""
-
-    def __init__(self, node: ProduceFastPathHost, api: ApiEntry) -> None:
-        self._node = node
-        self._api = api
-        self._versions: dict[int, ProduceFastPath] = {}
-
-    def enter(
-        self, connection: Connection, frame: memoryview, version: int
-    ) -> Parts | Parked | None:
-        """Asks the fast path, unless the connection has done so already."""
-        path = self._versions.get(version)
-        if path is None:
-            path = ProduceFastPath(self._node, self._api, version)
-            self._versions[version] = path
-        if path is connection.fast_path:
-            return None
-        connection.fast_path = path
-        return path.take(connection, frame)
-
-    def forget(self) -> None:
-        """Lets go of all partitions: one of them is gone, and a version may have no client left."""
-        for path in self._versions.values():
-            path.forget()

@@ -49,8 +49,6 @@ from scriba.runtime.loop.tasks import cancel_begun
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Stream
 
 if TYPE_CHECKING:
-    from struct import Struct
-
     from scriba.broker.net.buffers import BufferPool, Spoil
     from scriba.broker.observe.counters import NetworkCounters
     from scriba.broker.observe.events import Note
@@ -189,7 +187,6 @@ class Connection:
         "closed",
         "commits",
         "fast_path",
-        "fetches",
         "last_active",
         "listener",
         "now",
@@ -213,8 +210,6 @@ class Connection:
         """What is asked first about the next request: what was asked last."""
         self.commits: Any = None
         """What its next OffsetCommit may repeat: kept here for `fastpath.commit`."""
-        self.fetches: dict[int, Struct] = {}
-        """Where in a Fetch of so many bytes the offset stands: kept here for `fastpath.fetch`."""
         self.last_active = self.now.mono_ms
         self._backlog = bytearray()
         self._frame: ReceiveBuffer | None = None
