@@ -10,7 +10,7 @@
 #define HEAD 4 /* a plan begins with the key and the version of the API, as its frames do */
 #define MAX_STRING 0x7FFF
 
-enum { SKIP, NUMBER, PLACE, SPAN, STRING, BYTES, ARRAY, TAGS };
+enum { SKIP, NUMBER, PLACE, SPAN, STRING, BYTES, ARRAY, TAGS, CONSTANT };
 enum { COMPACT = 1, NULLABLE = 2, WANTED = 4 };
 
 typedef struct {
@@ -150,6 +150,8 @@ static Walked walk_steps(Walk *walk, Cursor plan)
         plan.at += 2;
         if (code == TAGS) {
             outcome = walk->frame.at < walk->frame.end && *walk->frame.at++ == 0 ? WALKED : GIVEN_UP;
+        } else if (code == CONSTANT) {
+            outcome = tell(walk, (int8_t)argument);
         } else if (code == STRING || code == BYTES) {
             outcome = walk_content(walk, code, argument);
         } else if (code == ARRAY) {

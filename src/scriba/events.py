@@ -353,6 +353,14 @@ class EventKind(enum.Enum):
         "Raise `max.connections` or `max.connections.per.ip`, or find who opens so many.",
         REPEATS,
     )
+    OPEN_FILES_REACHED = (
+        "open_files_reached",
+        WARNING,
+        "There are as many connections as the limit of open files has room for. For each new one "
+        "the one that is idle longest is closed, and where none is idle it is refused.",
+        "Raise the limit of open files (`ulimit -n`), or find who opens so many connections.",
+        REPEATS,
+    )
     CONNECTION_CLOSED = (
         "connection_closed",
         INFO,

@@ -12,12 +12,14 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
+from scriba.broker.fastpath.fetch import _FIELDS as FETCH_FIELDS
 from scriba.broker.fastpath.produce import _FIELDS
 from scriba.errors import ParseError
 from scriba.native import implementation
 from scriba.records.crc import crc32c
 from scriba.records.header import CRC_OFFSET, CRC_START, HEADER_SIZE, LOG_OVERHEAD
 from scriba.wire.locator import plan
+from scriba.wire.messages.fetch import FetchRequest
 from scriba.wire.messages.produce import ProduceRequest
 
 Target = Callable[[memoryview], None]
@@ -122,14 +124,21 @@ def _columns(data: memoryview, arguments: tuple[Any, ...]) -> None:
 
 
 _PLANS: Final = {version: plan(ProduceRequest, version, _FIELDS) for version in (3, 9, 13)}
+_FETCHES: Final = [plan(FetchRequest, version, FETCH_FIELDS) for version in (4, 12, 17)]
 _PARTITIONS: Final = {index: str(index) for index in range(3)}
 
 
 def frames(view: memoryview) -> None:
-    """A Produce as it came: where its fields lie, and its batches judged where they lie."""
+    """A Produce as it came: where its fields lie, and its batches judged where they lie.
+
+    Or a Fetch: where its fields lie.
+    """
     taken = Input(view)
     flags, now, most = taken.byte(), taken.number(), taken.number()
     frame = bytearray(taken.rest())
+    if flags & 128:
+        same("locate", _FETCHES[flags % 3], exact(frame), most)
+        return
     version = (3, 9, 13)[flags % 3]
     located = same("locate", _PLANS[version], exact(frame), most)
     if flags & 16 and isinstance(located, list):

@@ -18,7 +18,7 @@ from scriba.groups import machine
 from scriba.groups.classic.group import ClassicGroup
 from scriba.groups.consumer.group import ConsumerGroup
 from scriba.groups.offsets import commit as group_offsets
-from scriba.groups.store import Committed, Place, Store
+from scriba.groups.store import Committed, Store, TopicPartition
 from scriba.instant import Instant
 from scriba.outcome import Origin
 from scriba.records.header import BatchHeader
@@ -66,7 +66,9 @@ def replays_the_older_offset_over_the_newer(patch: Patch) -> None:
     async def backwards(topic: str, machine: Any, *rest: Any) -> None:
         put = Store.put_offset
 
-        def keep_first(self: Store, group: str, place: Place, committed: Committed) -> None:
+        def keep_first(
+            self: Store, group: str, place: TopicPartition, committed: Committed
+        ) -> None:
             if place not in self.offsets.get(group, {}):
                 put(self, group, place, committed)
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 
 from scriba.broker.node import Node
+from scriba.broker.partitions.fetch_sessions import FetchSessions, Session, Watched
 from scriba.broker.partitions.partition import Partition
 from scriba.groups.classic.group import ClassicGroup
 from scriba.groups.consumer.group import ConsumerGroup
@@ -96,6 +97,37 @@ def keeps_aborted_transactions_from_readers(patch: Patch) -> None:
     to_fast_paths(patch, Log, "aborted_transactions", lambda *_: [])
 
 
+def reads_on_when_no_bytes_are_left(patch: Patch) -> None:
+    read = Log.read
+
+    def greedy(self: Log, offset: int, max_bytes: int, *how: Any) -> Any:
+        return read(self, offset, 1 << 30, *how)
+
+    to_fast_paths(patch, Log, "read", greedy)
+
+
+def tells_sessions_what_they_have_heard(patch: Patch) -> None:
+    to_fast_paths(patch, Watched, "hears", lambda *_: True)
+
+
+def reads_the_partitions_of_a_session_in_one_order_for_ever(patch: Patch) -> None:
+    to_fast_paths(patch, Session, "answered", lambda *_: None)
+
+
+def goes_on_with_a_session_at_any_epoch(patch: Patch) -> None:
+    to_fast_paths(patch, FetchSessions, "at_epoch", lambda self, id, *_: self._sessions.get(id))
+
+
+def forgets_nothing_of_a_session(patch: Patch) -> None:
+    follow = FetchSessions.follow
+    to_fast_paths(
+        patch,
+        FetchSessions,
+        "follow",
+        lambda self, session, added, _, now_ms: follow(self, session, added, (), now_ms),
+    )
+
+
 def takes_commits_of_any_member(patch: Patch) -> None:
     for kind in (ClassicGroup, ConsumerGroup):
         to_fast_paths(patch, kind, "check_commit", lambda *_: None)
@@ -104,12 +136,17 @@ def takes_commits_of_any_member(patch: Patch) -> None:
 DIFFERS: Final = "by a fast path, else"
 
 MUTANTS: Final = (
-    Mutant(overlooks_that_topics_come_and_go, 4, DIFFERS),
+    Mutant(overlooks_that_topics_come_and_go, 8, DIFFERS),
     Mutant(tells_metadata_of_an_older_cluster, 0, DIFFERS, cheap=False),
     Mutant(overlooks_that_settings_change, 0, DIFFERS),
     Mutant(takes_any_sequence, 0, DIFFERS),
     Mutant(tells_the_offset_of_the_batch_before, 0, DIFFERS, cheap=False),
-    Mutant(shows_open_transactions, 2, DIFFERS),
+    Mutant(shows_open_transactions, 0, DIFFERS),
     Mutant(keeps_aborted_transactions_from_readers, 0, DIFFERS, cheap=False),
     Mutant(takes_commits_of_any_member, 0, DIFFERS),
+    Mutant(reads_on_when_no_bytes_are_left, 0, DIFFERS),
+    Mutant(tells_sessions_what_they_have_heard, 0, DIFFERS, cheap=False),
+    Mutant(reads_the_partitions_of_a_session_in_one_order_for_ever, 0, DIFFERS),
+    Mutant(goes_on_with_a_session_at_any_epoch, 0, DIFFERS, cheap=False),
+    Mutant(forgets_nothing_of_a_session, 0, DIFFERS, cheap=False),
 )

@@ -48,7 +48,9 @@ def outcomes(
 
 def test_what_was_synced_with_its_name_is_never_lost() -> None:
     async def before(disk: SimDisk) -> None:
-        disk.mkdir("/d/e")
+        with pytest.raises(FileNotFoundError):
+            disk.mkdir("/d/e")
+        disk.mkdir("/d/e", parents=True)
         await disk.sync_dir("/")
         await disk.sync_dir("/d")
         file = disk.open("/d/e/f", create=True)

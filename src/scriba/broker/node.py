@@ -409,6 +409,7 @@ class Node:
 
     def on_replica_removed(self, partition: Partition) -> None:
         """The partition is no longer here, or of no use any more."""
+        self.dispatch.forget_partitions()
         shards = self._shards_of(partition)
         if shards is not None:
             shards.unload(partition.index)

@@ -13,10 +13,10 @@ from scriba.groups.facts import NO_TOPIC_ID
 from scriba.outcome import Change
 from scriba.wire.messages.stored_groups import OffsetCommitKey, OffsetCommitValue
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic name and partition index."""
 
-CheckPlace = Callable[[str, bytes, int], None]
+CheckTopicPartition = Callable[[str, bytes, int], None]
 """Topic name, topic id, partition index: raises KafkaError where a member may not commit."""
 
 
@@ -63,7 +63,7 @@ class Group(Protocol):
 
     def check_commit(
         self, member_id: str, instance_id: str | None, epoch: int, version: int, in_txn: bool
-    ) -> CheckPlace | None:
+    ) -> CheckTopicPartition | None:
         """Whether this member may commit offsets at this generation or member epoch, and what is
         left to be checked place by place."""
         ...
@@ -96,8 +96,8 @@ class Group(Protocol):
 class Store:
     def __init__(self) -> None:
         self.groups: dict[str, Group] = {}
-        self.offsets: dict[str, dict[Place, Committed]] = {}
-        self.pending: dict[int, dict[str, dict[Place, Committed]]] = {}
+        self.offsets: dict[str, dict[TopicPartition, Committed]] = {}
+        self.pending: dict[int, dict[str, dict[TopicPartition, Committed]]] = {}
         """Producer id -> group id -> what its open transaction has committed so far."""
         self.open_txns: dict[str, set[int]] = {}
         """Group id -> producers with a pending commit in it; mirrors `pending`."""
@@ -105,14 +105,14 @@ class Store:
         """Topic -> group id -> number of its offsets there, committed and pending: which groups
         to look at when a topic goes."""
 
-    def put_offset(self, group_id: str, place: Place, committed: Committed) -> None:
+    def put_offset(self, group_id: str, place: TopicPartition, committed: Committed) -> None:
         offsets = self.offsets.setdefault(group_id, {})
         if place not in offsets:
             self._count(place[0], group_id, 1)
         offsets[place] = committed
 
     def put_pending(
-        self, producer_id: int, group_id: str, place: Place, committed: Committed
+        self, producer_id: int, group_id: str, place: TopicPartition, committed: Committed
     ) -> None:
         places = self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
         if place not in places:
@@ -120,7 +120,7 @@ class Store:
         places[place] = committed
         self.open_txns.setdefault(group_id, set()).add(producer_id)
 
-    def drop_offset(self, group_id: str, place: Place) -> None:
+    def drop_offset(self, group_id: str, place: TopicPartition) -> None:
         """A tombstone takes the pending commits of the place with it: their transaction must not
         bring back what was deleted."""
         offsets = self.offsets.get(group_id)
@@ -165,16 +165,16 @@ class Store:
             if not counts:
                 del self.by_topic[topic]
 
-    def has_offset(self, group_id: str, place: Place) -> bool:
+    def has_offset(self, group_id: str, place: TopicPartition) -> bool:
         return place in self.offsets.get(group_id, ()) or self.is_pending(group_id, place)
 
-    def is_pending(self, group_id: str, place: Place) -> bool:
+    def is_pending(self, group_id: str, place: TopicPartition) -> bool:
         producers = self.open_txns.get(group_id)
         return producers is not None and any(
             place in self.pending[producer_id][group_id] for producer_id in producers
         )
 
-    def places(self, group_id: str) -> Iterator[Place]:
+    def places(self, group_id: str) -> Iterator[TopicPartition]:
         """All places with an offset of the group, committed or pending, each once."""
         seen = dict.fromkeys(self.offsets.get(group_id, ()))
         for producer_id in sorted(self.open_txns.get(group_id, ())):
@@ -182,5 +182,5 @@ class Store:
         return iter(seen)
 
 
-def offset_tombstone(group_id: str, place: Place) -> Change:
+def offset_tombstone(group_id: str, place: TopicPartition) -> Change:
     return Change(OffsetCommitKey(group=group_id, topic=place[0], partition=place[1]), None)

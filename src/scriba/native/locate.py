@@ -13,6 +13,7 @@ API, as every frame of that kind does. Steps follow, each a code and an argument
 - ARRAY flags: the next two bytes are the size of the steps for one element, which come next. How
   many elements there are is told.
 - TAGS: a section of tagged fields, which must be empty.
+- CONSTANT n: the number n, a signed byte, is told; the frame has nothing here.
 
 A walk succeeds in the usual case alone. It gives up on whatever is special or broken: tagged
 fields, text outside of ASCII, a null where none may be, a length beyond the end, too many elements.
@@ -28,7 +29,7 @@ from typing import Final
 
 from scriba.records.header import Buffer
 
-SKIP, NUMBER, PLACE, SPAN, STRING, BYTES, ARRAY, TAGS = range(8)
+SKIP, NUMBER, PLACE, SPAN, STRING, BYTES, ARRAY, TAGS, CONSTANT = range(9)
 
 COMPACT: Final = 1
 """The length is a varint that counts from one."""
@@ -99,6 +100,8 @@ class _Source:
             elif code == TAGS:
                 self.line("if buf[pos]: give_up()")
                 self.line("pos += 1")
+            elif code == CONSTANT:
+                self.line(f"told.append({argument - 256 if argument > 127 else argument})")
             elif code in (STRING, BYTES):
                 self._content(code, argument)
             else:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from scriba.runtime.files.disk import PosixFile
+from scriba.runtime.files.limits import connections
 from scriba.runtime.ports import WOULD_BLOCK, Buffer, File, Stream
 
 log = logging.getLogger(__name__)
@@ -204,6 +205,9 @@ def _bind(
 
 
 class SocketNet:
+    def __init__(self) -> None:
+        self.most_connections = connections()
+
     def listen(
         self,
         host: str,

@@ -142,8 +142,8 @@ class Disk(Protocol):
 
     def is_dir(self, path: str) -> bool: ...
 
-    def mkdir(self, path: str) -> None:
-        """With parents; no error if it is there."""
+    def mkdir(self, path: str, parents: bool = False) -> None:
+        """No error if it is there; FileNotFoundError if the one above it is not."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...
@@ -209,6 +209,10 @@ class Listener(Protocol):
 
 
 class Net(Protocol):
+    most_connections: int
+    """How many a server may have at once: the process has a limit of open files, and logs have
+    their share of them."""
+
     def listen(
         self,
         host: str,

@@ -22,9 +22,9 @@ class ScreenedSettings(NamedTuple):
 
 
 def screen(
-    given: Mapping[str, str], served: Collection[str], *, at_start: bool = True
+    given: Mapping[str, str], supported: Collection[str], *, at_start: bool = True
 ) -> ScreenedSettings:
-    """Sorts what was given; ConfigError for a key that can be neither served nor left aside.
+    """Sorts what was given; ConfigError for a key that is neither supported nor may be left aside.
 
     At run time nothing is left aside: who alters a setting expects it to change something.
     """
@@ -32,16 +32,16 @@ def screen(
     ignored: list[str] = []
     waiting: list[str] = []
     for name, text in given.items():
-        if name in served:
+        if name in supported:
             kept[name] = text
         elif not at_start:
-            raise _no_such(name, served)
+            raise _no_such(name, supported)
         elif name in NOT_APPLICABLE or name in GONE or name.startswith("confluent."):
             ignored.append(name)
         elif ONE_NODE.get(name) == text.strip():
             waiting.append(name)
         elif not _same(LATER.get(name, ("", None))[1], text):
-            raise _no_such(name, served, text)
+            raise _no_such(name, supported, text)
     return ScreenedSettings(kept, tuple(ignored), tuple(waiting))
 
 
@@ -49,7 +49,7 @@ def _same(default: str | None, text: str) -> bool:
     return default is not None and default.lower() == text.strip().lower()
 
 
-def _no_such(name: str, served: Collection[str], text: str | None = None) -> ConfigError:
+def _no_such(name: str, supported: Collection[str], text: str | None = None) -> ConfigError:
     if name in NOT_APPLICABLE:
         return ConfigError(name, f"has no meaning here: {NOT_APPLICABLE[name]}")
     if name in ADVICE:
@@ -63,7 +63,7 @@ def _no_such(name: str, served: Collection[str], text: str | None = None) -> Con
     for prefix, feature in LATER_PREFIXES.items():
         if name.startswith(prefix):
             return ConfigError(name, f"needs {feature} (not served yet); remove it")
-    return ConfigError(name, f"no such setting{did_you_mean(name, [*served, *LATER])}")
+    return ConfigError(name, f"no such setting{did_you_mean(name, [*supported, *LATER])}")
 
 
 def _names(reasons: Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ is never split: not by a roll, not by a truncation, and a read begins at one.
 
 import logging
 from collections.abc import Awaitable, Callable
+from errno import ENOENT
 from functools import partial
 from typing import Final, Self
 
@@ -533,8 +534,11 @@ class Log:
     def refused(self, what: str, error: OSError) -> KafkaError:
         """Tells of a write that the device did not take; the error to raise.
 
-        The log is as it was before. NoRoom if the device is full.
+        The log is as it was before. NoRoom if the device is full. Where the directory is gone, so
+        is the log: whatever is still open of it has no name any more.
         """
+        if error.errno == ENOENT:
+            return self.fail(f"{what}: {error}", device=True)
         text = f"{self!r} {what}: {error}"
         if self.on_refused is not None:
             self.on_refused(text)

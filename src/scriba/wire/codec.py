@@ -432,7 +432,7 @@ class _EncoderSource(_Source):
         sliced = self.in_slices and not self.in_tags
         if sliced and element.struct is not None:
             with self.block(f"if type({v}) is Packed:"):
-                with self.block(f"for {item} in {v}.pieces:"):
+                with self.block(f"for {item} in {v}.steps():"):
                     self.line(f"out += {item}")
                     self.line("yield")
                 self.line(f"{v} = ()")

@@ -9,6 +9,7 @@ from scriba.native.locate import (
     ARRAY,
     BYTES,
     COMPACT,
+    CONSTANT,
     NULLABLE,
     NUMBER,
     PLACE,
@@ -35,7 +36,9 @@ def plan(
 
     Fields are named by their path, as in `topics.partitions.index`. Of numbers in `wanted` the
     value is told, of everything else where it begins and ends; of fields in `places` only where
-    they begin. The length of each array is told in any case.
+    they begin. The length of each array is told in any case. A number or an array in `wanted` that
+    the version does not have is told as well, as its default or as empty, so that what is told of
+    all versions has one shape. Tagged fields are never told: there must be none.
     """
     assert message.KEY is not None, f"{message.__name__} is not a request"
     flexible = version in message.FLEXIBLE
@@ -76,8 +79,12 @@ class _Steps:
 
     def struct(self, cls: type[Struct], path: str, out: bytearray) -> None:
         for field in cls.FIELDS:
-            if self._version in field.within and field.tag is None:
+            if field.tag is not None:
+                continue
+            if self._version in field.within:
                 self.field(field, path + field.name, out)
+            elif path + field.name in self._wanted:
+                out += _absent(field)
         if self._flexible:
             out += _TAGS
 
@@ -113,3 +120,12 @@ class _Steps:
         else:
             self._value(element, path, False, steps)
         out += bytes((ARRAY, COMPACT * self._flexible)) + len(steps).to_bytes(2, "big") + steps
+
+
+def _absent(field: Field) -> bytes:
+    if field.type.element is not None:
+        return bytes((CONSTANT, 0))
+    kind = field.type.kind
+    if kind is None or not kind.code or kind.name == "uuid":
+        return b""
+    return bytes((CONSTANT,)) + int(field.default()).to_bytes(1, "big", signed=True)

@@ -1,23 +1,52 @@
 """Packs structures of a fixed size, such as what is told of one partition where all went well."""
 
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 from scriba.wire.schema import Struct
 
 Packer = Callable[..., bytes]
 
+_NOTHING: Final[Mapping[str, Any]] = {}
 
-def packer(cls: type[Struct], version: int, flexible: bool, names: tuple[str, ...]) -> Packer:
+
+def packer(
+    cls: type[Struct],
+    version: int,
+    flexible: bool,
+    names: tuple[str, ...],
+    empty: Mapping[str, Any] = _NOTHING,
+    until: str = "",
+) -> Packer:
     """Encodes a structure with these numbers, and the default in every other field.
 
-    It takes all of them, in this order; one that the version does not have is left out.
+    It takes all of them, in this order; one that the version does not have is left out. `empty`
+    has None or something empty for fields where that is not the default. A structure may be
+    encoded `until` one of its fields.
     """
     codes: list[str] = []
     values: list[str] = []
-    _run(cls, version, flexible, names, codes, values)
+    _run(cls, version, flexible, names, codes, values, empty, until)
     return _compiled(codes, names, values, {})
+
+
+def beginning_packer(
+    before: bytes,
+    cls: type[Struct],
+    version: int,
+    flexible: bool,
+    names: tuple[str, ...],
+    empty: Mapping[str, Any],
+    until: str,
+) -> Packer:
+    """Packs the beginning of an answer: `before`, then such a structure up to a field.
+
+    It takes the answer's length, the correlation id, and the numbers.
+    """
+    codes, values = ["ii", f"{len(before)}s"], ["length", "correlation_id", "B"]
+    _run(cls, version, flexible, names, codes, values, empty, until)
+    return _compiled(codes, ("length", "correlation_id", *names), values, {"B": before})
 
 
 def answer_packer(answer: bytes, marks: Sequence[int]) -> Packer:
@@ -59,11 +88,15 @@ def _run(
     names: tuple[str, ...],
     codes: list[str],
     values: list[str],
+    empty: Mapping[str, Any] = _NOTHING,
+    until: str = "",
 ) -> None:
     for field in cls.FIELDS:
+        if field.name == until:
+            return
         if version not in field.within or field.tag is not None:
             continue
-        kind, default = field.type.kind, field.default()
+        kind, default = field.type.kind, empty.get(field.name, field.default())
         if kind is not None and kind.code:
             codes.append(kind.code)
             values.append(field.name if field.name in names else repr(default))

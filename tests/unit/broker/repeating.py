@@ -266,8 +266,7 @@ class Reader:
         return answer
 
     async def took_the_short_way(self, offset: int, version: int = 12, **how: Any) -> bool:
-        """Whether the last of three equal answers, after one to learn from, was a fast path's."""
-        await self.ask(offset, version, **how)
+        """Whether an answer that is equal to the handler's was the fast path's."""
         ordinary = await self.ordinarily(offset, version, **how)
         before = self.node.counters.fastpath_fetches
         assert await self.ask(offset, version, **how) == ordinary

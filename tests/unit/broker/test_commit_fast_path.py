@@ -1,5 +1,5 @@
-"""The short way of a repeated OffsetCommit: it leaves behind what the ordinary way does, or is
-not taken."""
+"""The fast path of a repeated OffsetCommit: it leaves behind what the handler does, or is not
+taken."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -74,7 +74,7 @@ def test_what_differs_goes_the_ordinary_way(in_a_node: InANode) -> None:
     in_a_node(script)
 
 
-def test_a_client_that_never_repeats_itself_finds_its_lane_when_it_does(
+def test_a_client_that_never_repeats_itself_finds_the_fast_path_when_it_does(
     in_a_node: InANode,
 ) -> None:
     async def script(node: Node, world: ProcessWorld) -> None:

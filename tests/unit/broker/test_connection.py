@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scriba.broker.net.connection import (
-    COLD_WINDOWS,
+    OFF_LOOP_WINDOWS,
     READ_WINDOW,
     SHARED_MS,
     SHARED_READ_WINDOW,
@@ -291,8 +291,8 @@ def test_after_a_cold_window_the_next_ones_are_read_off_the_loop_for_a_while(
         faults.cold = 1.0
         assert await read() == 1
         faults.cold = 0.0
-        after = [await read() for _ in range(COLD_WINDOWS + 3)]
-        assert after == [1] * COLD_WINDOWS + [0, 0, 0]
+        after = [await read() for _ in range(OFF_LOOP_WINDOWS + 3)]
+        assert after == [1] * OFF_LOOP_WINDOWS + [0, 0, 0]
 
     in_a_node(script)
 

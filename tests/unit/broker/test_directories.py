@@ -10,6 +10,7 @@ import pytest
 from scriba.broker.node import Node
 from scriba.config import StartError
 from scriba.controller.image import DIRECTORY_UNASSIGNED
+from scriba.events import EventKind
 from scriba.records.batch import decode_records
 from scriba.records.header import walk
 from scriba.runtime.loop.loop import run
@@ -134,6 +135,23 @@ def test_one_directory_needs_no_telling(tmp_path: Path) -> None:
     play(script, [tmp_path])
     changes = [r for r in metadata_records(tmp_path) if isinstance(r, PartitionChangeRecord)]
     assert not any(record.directories for record in changes)
+
+
+def test_a_directory_that_vanishes_is_offline_and_the_others_take_new_replicas(
+    dirs: list[Path],
+) -> None:
+    async def script(node: Node) -> None:
+        await create(node, "before", 2)
+        shutil.rmtree(dirs[1])
+        await create(node, "after", 4)
+        assert not dirs[1].exists()
+        assert [each.offline for each in node.replicas.dirs] == [False, True]
+        told = [event for event in node.events.since() if event.kind is EventKind.LOG_DIR_OFFLINE]
+        assert [event.about for event in told] == [str(dirs[1])]
+        await create(node, "later", 4)
+        assert set(lying(dirs[:1], "later")) == {0, 1, 2, 3}
+
+    play(script, dirs)
 
 
 # ---- a directory for the metadata ----

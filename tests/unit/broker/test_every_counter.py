@@ -279,6 +279,10 @@ async def connections_end(node: Node, world: ProcessWorld) -> None:
     await dial(world)
     await asyncio.sleep(1)
     node.server.limits = limits
+    room, world.net.most_connections = world.net.most_connections, 0
+    await dial(world)
+    await asyncio.sleep(1)
+    world.net.most_connections = room
 
 
 async def a_peer_takes_nothing(node: Node, world: ProcessWorld) -> None:

@@ -115,6 +115,26 @@ class Client:
         )
         return self.frame(request)
 
+    def wide_fetch(
+        self, offsets: dict[int, int], session_id: int = 0, epoch: int = -1, *forgotten: int
+    ) -> bytes:
+        named: Any = self.named(13, "topic")
+        parts = [
+            fetch.FetchPartition(partition=index, fetch_offset=offset, partition_max_bytes=300)
+            for index, offset in offsets.items()
+        ]
+        gone = [fetch.ForgottenTopic(partitions=list(forgotten), **named)] if forgotten else []
+        request = fetch.FetchRequest(
+            max_wait_ms=20,
+            min_bytes=1,
+            max_bytes=700,
+            session_id=session_id,
+            session_epoch=epoch,
+            topics=[fetch.FetchTopic(partitions=parts, **named)] if parts else [],
+            forgotten_topics_data=gone,
+        )
+        return self.frame(request)
+
     def commit(self, offset: int, partitions: int) -> bytes:
         parts = [
             groups.OffsetCommitRequestPartition(
@@ -162,6 +182,20 @@ async def fetch_in_a_session(client: Client) -> Frames:
     _, answer = decode_response(fetch.FetchResponse, opened, client.version)
     for epoch in (1, 2, 3):
         yield client.fetch(2 * epoch, answer.session_id, epoch)
+
+
+async def fetch_of_several(client: Client) -> Frames:
+    for offset in (0, 2, 4):
+        yield client.wide_fetch({1: offset, 0: 8})
+
+
+async def fetch_in_a_session_of_several(client: Client) -> Frames:
+    (opened,) = await client.line.ask(client.wide_fetch({0: 0, 1: 0}, epoch=0))
+    _, answer = decode_response(fetch.FetchResponse, opened, client.version)
+    id = answer.session_id
+    yield client.wide_fetch({0: 2}, id, 1)
+    yield client.wide_fetch({}, id, 2, 1)
+    yield client.wide_fetch({1: 4, 0: 8}, id, 3, 0)
 
 
 async def commit_of_one(client: Client) -> Frames:
@@ -257,6 +291,8 @@ CASES: Final = [
     *((plain_fetch, version) for version in (7, 11, 12, 13, 18)),
     (fetch_at_the_end, 12),
     *((fetch_in_a_session, version) for version in (8, 12, 17)),
+    *((fetch_of_several, version) for version in (4, 6, 10, 12, 15)),
+    *((fetch_in_a_session_of_several, version) for version in (7, 12, 18)),
     *((commit_of_one, version) for version in (2, 5, 6, 8, 10)),
     *((commit_of_several, version) for version in (7, 9)),
 ]

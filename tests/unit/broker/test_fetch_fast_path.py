@@ -1,4 +1,4 @@
-"""The short way of a repeated Fetch: it answers as the ordinary way does, or is not taken."""
+"""The fast path of a Fetch for one partition: it answers as the handler does, or is not taken."""
 
 import asyncio
 from collections.abc import Callable
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.fastpath import fetch as fetch_fast_path
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.testing.sim.world.disk import SimDisk
@@ -43,17 +42,16 @@ def test_answers_are_those_of_the_ordinary_way(
         reader = await Reader(node, world).open()
         for size in (10, 200, 70_000, 30):
             await reader.write(size)
-        short = version >= fetch_fast_path.SESSIONS_FROM
         how = {"isolation_level": isolation}
         await reader.ask(0, version, **how)
         for offset in range(9):  # also inside of batches, and at the end
-            assert await reader.took_the_short_way(offset, version, **how) == short
+            assert await reader.took_the_short_way(offset, version, **how)
         for offset in (-1, 9, 2**40):
             assert not await reader.took_the_short_way(offset, version, **how)
         for limit in ({"max_bytes": 1}, {"partition_max_bytes": 300}, {"max_bytes": 150_000}):
             await reader.ask(0, version, **how, **limit)
             for offset in range(9):
-                assert await reader.took_the_short_way(offset, version, **how, **limit) == short
+                assert await reader.took_the_short_way(offset, version, **how, **limit)
 
     in_a_node(script)
 
@@ -96,7 +94,7 @@ def test_a_record_that_was_waited_for_comes_as_it_would_without_waiting(in_a_nod
             await reader.parked()
             assert await reader.write() == offset
             assert await asked == await reader.ordinarily(offset)
-        assert node.counters.fastpath_fetches == 3
+        assert node.counters.fastpath_fetches == 4
         assert reader.waiting == 0
 
     in_a_node(script)
@@ -125,7 +123,7 @@ def test_who_waits_for_more_bytes_than_come_gets_what_there_is_when_time_is_up(
         begun = loop.time()
         assert await reader.ask(4, **how) == await reader.ordinarily(4)
         assert 5 <= loop.time() - begun < 6
-        assert node.counters.fastpath_fetches == 3
+        assert node.counters.fastpath_fetches == 4
 
     in_a_node(script)
 
@@ -227,30 +225,12 @@ def test_a_reader_of_what_is_committed_is_told_of_what_was_aborted(in_a_node: In
         )
         assert (await reader.writer.call(end, 5, EndTxnResponse)).error_code == 0
         await until(lambda: node.replicas.find("t", 0).stable_offset.value == 5)
-        assert not await reader.took_the_short_way(0, **how)
+        assert await reader.took_the_short_way(0, **how)
         aborted = (await reader.ask(0, **how)).responses[0].partitions[0].aborted_transactions
         assert aborted is not None
         assert [(each.producer_id, each.first_offset) for each in aborted] == [(id, 2)]
         await reader.ask(0)
         assert await reader.took_the_short_way(0), "who reads all has nothing to leave out"
-
-    in_a_node(script)
-
-
-def test_no_more_lanes_are_kept_than_there_is_room_for(
-    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetch_fast_path, "MOST_TEMPLATES", 3)
-
-    async def script(node: Node, world: ProcessWorld) -> None:
-        reader = await Reader(node, world).open()
-        await reader.write()
-        for limit in range(1000, 1010):
-            await reader.ask(0, max_bytes=limit)
-            assert await reader.took_the_short_way(0, max_bytes=limit)
-        lanes = node.dispatch._fast_paths[1]
-        assert isinstance(lanes, fetch_fast_path.FetchFastPath)
-        assert len(lanes._templates) <= 3
 
     in_a_node(script)
 

@@ -7,13 +7,18 @@ import gc
 import struct
 import warnings
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from sys import getrefcount
+from typing import Any, cast
 
 import pytest
 
+from scriba.broker.api.dispatch import PIECE_BYTES
 from scriba.broker.api.table import api_table
 from scriba.broker.net import connection as connections
-from scriba.broker.net.large_requests import DEFAULT, LIMITS, MAX_REPEATS
+from scriba.broker.net.answers import KeptFrame, LargeAnswer, Unsent
+from scriba.broker.net.buffers import LARGEST_KEPT, BufferPool
+from scriba.broker.net.large_requests import DEFAULT, LIMITS, MAX_REPEATS, letting_go
 from scriba.broker.node import Node
 from scriba.broker.request import Deferred
 from scriba.errors import ErrorCode
@@ -24,6 +29,7 @@ from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.frame import encode_request
 from scriba.wire.messages import admin, fetch, groups, metadata, txn
+from scriba.wire.packed import STEP_BYTES, Packed
 from scriba.wire.schema import Field, Message, Struct
 
 InANode = Callable[..., None]
@@ -589,3 +595,80 @@ def test_a_reset_in_the_midst_of_requests_leaves_nothing_unawaited(
         in_a_node(script)
         gc.collect()
     assert [str(each.message) for each in caught if "never awaited" in str(each.message)] == []
+
+
+# ---- much memory ----
+
+LONG = 32_000
+
+
+def long_names(count: int) -> list[str]:
+    return [f"{n:05}".ljust(LONG, "x") for n in range(count)]
+
+
+def test_no_step_of_an_answer_of_long_names_copies_much() -> None:
+    """Of a step that copied all of a part, thirty-two were done without a look at the clock."""
+    packed = Packed(groups.DescribeGroupsResponse, "groups", 5)
+    for _ in range(4):
+        packed.extend(
+            groups.DescribeGroupsResponseDescribedGroup(group_id=name) for name in long_names(50)
+        )
+    answer = groups.DescribeGroupsResponse(groups=cast(Any, packed))
+    out, before = bytearray(), 0
+    for _ in answer.encode_in_slices(out, 5):
+        assert len(out) - before <= STEP_BYTES + 16
+        before = len(out)
+    assert not packed.pieces, "what is copied is given back"
+    found = groups.DescribeGroupsResponse.decode(bytes(out), 5)
+    assert [group.group_id for group in found.groups] == 4 * long_names(50)
+
+
+def test_elements_of_a_request_are_let_go_one_by_one() -> None:
+    topics = [
+        groups.OffsetFetchRequestTopics(name=name, partition_indexes=[0, 1])
+        for name in long_names(3)
+    ]
+    request = groups.OffsetFetchRequest(
+        groups=[
+            groups.OffsetFetchRequestGroup(group_id="g", topics=topics),
+            groups.OffsetFetchRequestGroup(group_id="h", topics=None),
+        ]
+    )
+    steps = letting_go(request, ("groups", "topics", "partition_indexes"))
+    left = [len(topics) for _ in steps]
+    assert left == [3, 3, 3, 2, 2, 2, 1, 1, 1, 0, 0]
+    assert request.groups == []
+
+
+def test_a_frame_that_is_given_back_is_kept_by_nobody() -> None:
+    pool = BufferPool()
+    lent = pool.take(LARGEST_KEPT + 1)
+    kept = KeptFrame(memoryview(lent.memory)[:10], partial(pool.give, lent))
+    kept.give_back()
+    memory = lent.memory
+    del lent
+    assert getrefcount(memory) == 2, "this name, and the argument"
+
+
+def test_a_large_answer_lies_in_pieces_and_arrives_whole(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    wait_in = LargeAnswer.wait_in
+
+    def noting(answer: LargeAnswer, unsent: Unsent) -> None:
+        sizes.append(len(answer))
+        wait_in(answer, unsent)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await begin(world)
+        monkeypatch.setattr(LargeAnswer, "wait_in", noting)
+        names = long_names(150)
+        asked = groups.DescribeGroupsRequest(groups=names)
+        answer = await client.send(asked, 5, groups.DescribeGroupsResponse)
+        assert [group.group_id for group in answer.groups] == names
+        assert len(sizes) > 10
+        assert max(sizes) < 2 * PIECE_BYTES
+        assert node.dispatch._unsent.bytes == 0
+
+    in_a_node(script)

@@ -6,24 +6,31 @@ from typing import Any
 
 import pytest
 
+from scriba.broker.handlers.admin.cluster import describe_log_dirs
+from scriba.broker.metrics.exposition import render
 from scriba.broker.node import Node
 from scriba.broker.partitions import replicas
 from scriba.broker.partitions.partition import Partition
+from scriba.broker.request import ANONYMOUS, Context
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import NodeSettings
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.testing.sim.plays.compacting import append
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
+from scriba.wire.apis import ApiKey
 from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     DeleteTopicState,
+    DescribableLogDirTopic,
+    DescribeLogDirsRequest,
 )
 from scriba.wire.messages.brokers import AssignReplicasToDirsRequest
 from scriba.wire.schema import Message
+from tests.unit.broker.scraping import parsed
 
 InANode = Callable[..., None]
 AT_ONCE = 4
@@ -72,6 +79,28 @@ async def some_made(world: ProcessWorld, topic: str) -> None:
             return
         await asyncio.sleep(0.0005)
     raise AssertionError("no log got its files")
+
+
+def test_replicas_that_are_not_opened_yet_are_told_of_and_counted(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        await create(node, "wide", WIDE)
+        opened = len(tuple(node.replicas))
+        assert opened < WIDE
+        count = len(node.replicas)
+        found = parsed(render(node))
+        assert found["kafka_server_replicamanager_partitioncount"] == count >= WIDE
+        assert found["kafka_server_replicamanager_leadercount"] == count
+        context = Context(ANONYMOUS, "PLAINTEXT", None, "", ApiKey.DESCRIBE_LOG_DIRS, 4, 0)
+        told = describe_log_dirs(node, context, DescribeLogDirsRequest(topics=None))
+        (topic,) = [each for each in told.results[0].topics if each.name == "wide"]
+        assert {each.partition_index for each in topic.partitions} == set(range(WIDE))
+        asked = [DescribableLogDirTopic(topic="wide", partitions=[WIDE - 1])]
+        told = describe_log_dirs(node, context, DescribeLogDirsRequest(topics=asked))
+        (topic,) = told.results[0].topics
+        assert [each.partition_index for each in topic.partitions] == [WIDE - 1]
+        assert len(tuple(node.replicas)) == opened, "and nothing was opened for it"
+
+    in_a_node(script)
 
 
 def test_every_partition_has_a_leader_before_the_logs_have_their_files(in_a_node: InANode) -> None:

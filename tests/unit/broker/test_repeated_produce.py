@@ -1,11 +1,13 @@
 """The fast path of Produce: what it takes, what it leaves to the handler, and what it forgets."""
 
 import asyncio
+import gc
 from collections.abc import Callable
 
 import pytest
 
 from scriba.broker.node import Node
+from scriba.broker.partitions.partition import Partition
 from scriba.errors import ErrorCode
 from scriba.records.compression import Codec
 from scriba.testing.sim.world.world import ProcessWorld
@@ -16,6 +18,24 @@ from scriba.wire.messages.admin import (
 from tests.unit.broker.repeating import Nobody, Writer
 
 InANode = Callable[..., None]
+
+
+def test_a_version_that_nobody_uses_any_more_keeps_no_partition_that_is_deleted(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = await Writer(node, world).open()
+        for version in (7, 9, 13):
+            assert await one.took_the_short_way(one.batch(), version=version)
+        doomed = DeleteTopicsRequest(topic_names=["t"])
+        await one.peer.call(doomed, 5, DeleteTopicsResponse)
+        await node.replicas.settled()
+        await asyncio.sleep(120)  # its files are gone as well
+        gc.collect()
+        here = [each for each in gc.get_objects() if isinstance(each, Partition)]
+        assert "t" not in {each.topic for each in here if each.high_watermark.value}
+
+    in_a_node(script)
 
 
 @pytest.mark.parametrize("version", range(3, 14))

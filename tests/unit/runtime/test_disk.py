@@ -162,7 +162,9 @@ async def test_directories_are_made_listed_renamed_and_removed(
     disk: PosixDisk, tmp_path: Path
 ) -> None:
     base = str(tmp_path / "a" / "b")
-    disk.mkdir(base)
+    with pytest.raises(FileNotFoundError):
+        disk.mkdir(base)
+    disk.mkdir(base, parents=True)
     disk.mkdir(base)
     for name in ("z", "m", "a"):
         disk.open(f"{base}/{name}", create=True).close()

@@ -139,6 +139,10 @@ class Shelf:
         stamp = self.now.wall_ms if at is None else at
         return encode_batch([Record(timestamp=stamp, value=b"v" * size)] * count, **more)
 
+    def append_until_refused(self, log: Log) -> None:
+        for _ in range(1000):
+            self.append(log)
+
     def append(self, log: Log, count: int = 1, *, epoch: int = 0, **more: Any) -> Appended:
         data = self.batch(count, **more)
         return log.append(memoryview(data), read_header(data), epoch, self.now)

@@ -232,6 +232,7 @@ async def test_followers_append_what_the_leader_sent(shelf: Shelf) -> None:
             shelf.append(leader, 2, epoch=epoch)
     data = b"".join([await shelf.fetch(leader, base) for base in leader._segments._bases])
     shelf.root = shelf.root / "follower"
+    shelf.root.mkdir()
     follower = shelf.open()
     cut = len(data) * 2 // 3
     follower.append_follower(memoryview(bytearray(data[:cut])), shelf.now)

@@ -28,7 +28,9 @@ DIRECTORY = "/data/t-0"
 
 
 def opened(volume: Volume, **more: Any) -> Log:
-    return Log.open(SimDisk(volume), DIRECTORY, "t", 0, None, SETTINGS, NOW, **more)
+    disk = SimDisk(volume)
+    disk.mkdir("/data")
+    return Log.open(disk, DIRECTORY, "t", 0, None, SETTINGS, NOW, **more)
 
 
 async def written(rng: SeededRng) -> tuple[Volume, bytes]:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -269,6 +270,41 @@ async def test_a_first_append_may_come_at_any_step_of_the_making_of_files(
     found = await log_in(shelf, again, topic_id=b"i" * 16)
     assert len(await shelf.consume(found)) == 3
     await again.close()
+
+
+@pytest.mark.parametrize(
+    ("by", "replaced"),
+    [
+        ("its files", False),
+        ("its files", True),
+        ("its first append", False),
+        ("a roll", False),
+        ("a roll", True),
+    ],
+)
+async def test_a_directory_that_vanished_is_a_failed_one_and_is_not_made_anew(
+    shelf: Shelf, by: str, replaced: bool
+) -> None:
+    """A device that is gone leaves nothing behind, or its mount point."""
+    directory = await ready(shelf)
+    other = await log_in(shelf, directory)
+    shelf.append(other)
+    log = directory.new_log("u", 0, b"i" * 16, SETTINGS, shelf.now)
+    shutil.rmtree(shelf.root)
+    if replaced:
+        shelf.root.mkdir()
+    if by == "its files":
+        with pytest.raises(KafkaError, match="no longer there"):
+            await directory.make_files([log])
+    else:
+        with pytest.raises(KafkaError, match="No such file"):
+            shelf.append_until_refused(log if by == "its first append" else other)
+    assert directory.offline
+    assert log.failure is not None
+    assert other.failure is not None
+    assert shelf.root.exists() == replaced
+    assert not replaced or not names(shelf)
+    directory.release()
 
 
 async def test_a_log_without_files_is_deleted_without_a_trace(shelf: Shelf) -> None:

@@ -18,23 +18,26 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Generator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scriba.broker.fastpath.commit import CommitFastPath
 from scriba.broker.fastpath.fetch import FetchFastPath
 from scriba.broker.fastpath.ports import FastPathSwitch
-from scriba.broker.fastpath.produce import ProduceFastPaths
+from scriba.broker.fastpath.produce import ProduceFastPath
+from scriba.broker.fastpath.versions import FastPathVersions
 from scriba.broker.handlers.ports import Broker
 from scriba.broker.net.answers import CloseConnection, KeptFrame, LargeAnswer, Parked, Parts, Unsent
-from scriba.broker.net.api_entry import ApiEntry, refusal
+from scriba.broker.net.api_entry import ApiEntry, finish_plain, refusal, set_length
 from scriba.broker.net.connection import Connection, Promise
 from scriba.broker.net.large_requests import (
+    MUCH_TO_FREE,
     QUESTIONS,
     TOLD_AT_ONCE,
     Cut,
     cut_of,
+    letting_go,
     merge,
     parts,
 )
@@ -59,6 +62,8 @@ LARGEST_KEPT: Final = 1 << 20
 LARGE_AT_A_TIME: Final = 2
 SIZES: Final = 16
 """Kinds of large requests by their bytes: each up to four times as large as the one before."""
+PIECE_BYTES: Final = 1 << 18
+"""Bytes of a large answer that lie in one piece of memory."""
 LARGE_UNSENT: Final = 1 << 29
 """Bytes of large answers that wait for their peers, before the next large request is begun."""
 
@@ -86,15 +91,20 @@ class Dispatch:
         self._cached_at = -1
         self._large = [asyncio.Semaphore(LARGE_AT_A_TIME) for _ in range(SIZES)]
         self._unsent = Unsent(LARGE_UNSENT)
-        self._fast_paths: dict[int, ProduceFastPaths | FetchFastPath | CommitFastPath] = {}
-        self._learners: dict[int, FetchFastPath | CommitFastPath] = {}
-        """Fast paths that are shown what their handlers get."""
+        self._fast_paths: dict[int, FastPathVersions | CommitFastPath] = {}
         if PRODUCE in table:
-            ordinary = partial(self._answer, table[FETCH])
-            self._learners[FETCH] = FetchFastPath(node, table[FETCH], ordinary)
-            self._learners[OFFSET_COMMIT] = CommitFastPath(node, table[OFFSET_COMMIT])
-            produce = ProduceFastPaths(node, table[PRODUCE])
-            self._fast_paths = {PRODUCE: produce, **self._learners}
+            resume = partial(self._resume, table[FETCH])
+            self._fast_paths = {
+                PRODUCE: FastPathVersions(partial(ProduceFastPath, node, table[PRODUCE])),
+                FETCH: FastPathVersions(partial(FetchFastPath, node, table[FETCH], resume)),
+                OFFSET_COMMIT: CommitFastPath(node, table[OFFSET_COMMIT]),
+            }
+
+    def forget_partitions(self) -> None:
+        """A partition is gone: fast paths keep none that they would not look up again."""
+        for path in self._fast_paths.values():
+            if isinstance(path, FastPathVersions):
+                path.forget()
 
     def handle(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """Starts one request; raises CloseConnection where only closing the connection is right."""
@@ -136,8 +146,8 @@ class Dispatch:
             kept = connection.keep_frame(frame)
             return Parked(self._handle_large(api, connection, kept, start, header))
         api.count += 1
-        if path is not None and key in self._learners:
-            self._learners[key].learn(connection, frame, request)  # type: ignore[arg-type]
+        if type(path) is CommitFastPath:
+            path.learn(connection, frame, request)  # type: ignore[arg-type]
         if key == METADATA and self._node.access.open and self._node.fast_paths:
             return self._answer_from_cache(api, connection, frame[start:], request, header)
         return self._answer(api, connection, request, header)
@@ -163,6 +173,18 @@ class Dispatch:
             return None
         return self._encode(api, ctx, answer, header.correlation_id)
 
+    def _resume(
+        self,
+        api: ApiEntry,
+        connection: Connection,
+        header: RequestHeader,
+        request: Message,
+        work: Callable[[Context], Awaitable[Message]],
+    ) -> Awaitable[Parts | None]:
+        """Answers a request that a fast path has begun and its handler goes on with."""
+        ctx = _context(connection, header)
+        return self._finish(api, ctx, request, Deferred(work(ctx)), header.correlation_id)
+
     # ---- large requests ----
 
     async def _handle_large(
@@ -176,6 +198,7 @@ class Dispatch:
         """Decodes in slices what is too much for one, and handles it in parts where it can."""
         version = header.api_version
         ctx = _context(connection, header)
+        much = len(kept.view) > MUCH_TO_FREE
         async with self._large[len(kept.view).bit_length() // 2]:
             await self._unsent.room(self._node.server.shed)
             await next_turn()
@@ -189,6 +212,8 @@ class Dispatch:
             cut = cut_of(api.limits, request)
             if cut is not None:
                 response = await self._handle_parts(api, connection, ctx, request, cut, pace)
+                if much:
+                    await in_slices(letting_go(request, cut.asked), pace)
         if cut is None:
             # Not while others wait for it: a fetch may wait for records.
             response = await self._handled(api, ctx, request)
@@ -198,7 +223,10 @@ class Dispatch:
         if response is None:
             return None
         self._node.throttle(ctx, response)
-        return await self._encode_large(api, ctx, response, header.correlation_id)
+        answer = await self._encode_large(api, ctx, response, header.correlation_id)
+        if much and cut is not None and len(cut.told) > 1:
+            await in_slices(letting_go(response, cut.told), pace)
+        return answer
 
     async def _handled(self, api: ApiEntry, ctx: Context, request: Message) -> Message | None:
         answer: Any
@@ -240,7 +268,7 @@ class Dispatch:
         refused: KafkaError | None = None
         if api.limits.check is not None:
             try:
-                api.limits.check(self._node.settings, request)
+                await in_slices(api.limits.check(self._node.settings, request), pace)
             except KafkaError as error:
                 refused = error
         whole: Message | None = None
@@ -329,11 +357,20 @@ class Dispatch:
         await next_turn()
         out = LargeAnswer(_head(api, ctx.version, correlation_id))
         holes: list[tuple[int, Hole]] = []
-        pace = Pace(self._node.world.clock)
+        pieces: list[LargeAnswer] = []
+        work = answer.encode_in_slices(out, ctx.version, holes)
+        if api.finish is finish_plain:
+            work = _in_pieces(work, out, pieces)
         try:
-            await in_slices(answer.encode_in_slices(out, ctx.version, holes), pace)
+            await in_slices(work, Pace(self._node.world.clock))
         except ValueError as error:
             raise self._cannot_tell(api, ctx, error) from error
+        if pieces:
+            pieces.append(out)
+            for piece in pieces:
+                piece.wait_in(self._unsent)
+            set_length(pieces[0], sum(map(len, pieces)))
+            return pieces
         out.wait_in(self._unsent)
         return api.finish(self._node, out, holes)
 
@@ -433,6 +470,18 @@ class _Promised(Promise):
 
     def _complete(self, response: Message) -> None:
         self._dispatch.complete(self, self._api, self._ctx, response, self._correlation_id)
+
+
+def _in_pieces(
+    work: Generator[None, None, None], out: bytearray, pieces: list[LargeAnswer]
+) -> Generator[None, None, None]:
+    """Encodes into pieces of memory: one that grew to tens of megabytes would be copied at times,
+    and be given back, in one go."""
+    for _ in work:
+        if len(out) >= PIECE_BYTES:
+            pieces.append(LargeAnswer(out))
+            out.clear()
+        yield
 
 
 async def _settled(answer: Parts | Parked | None) -> Parts | None:

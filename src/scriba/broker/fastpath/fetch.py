@@ -1,36 +1,51 @@
-"""The fast path of a Fetch that repeats an earlier one, but for its offset.
+"""The fast path of Fetch: whole requests, from their bytes to the bytes of the answer.
 
-A consumer of one partition repeats itself: from one request to the next only the correlation id,
-the offset and, in a session, its epoch differ. What was found out for the bytes around them is kept
-as a template: the partition, the limits, the answer up to its records. A later request is taken
-apart by one call, recognised by one look into a table, read as always, and answered by a copy with
-its holes filled; small records are read straight to their place in it. One that has to wait is a
-callback on the watermark, without a task.
+It takes the usual good request of a consumer, be it for one partition or for hundreds, with an
+incremental session or without, in four steps:
 
-It takes only the plain good case: a consumer that asks for one partition and has no other in
-its session, an offset that exists, records in memory, none of an aborted transaction. Whatever else
-comes, also after waiting, goes to its handler, which then has what is left of the time.
-Templates are forgotten when the cluster's shape changes, and not used where access or quotas have a
-say.
+1. One walk over the frame finds each topic, partition and offset (`wire.locator`); nothing is
+   decoded.
+2. What is asked for is looked up: partitions in tables of their topics, those of a session in the
+   session, with what this request changes of it.
+3. The logs are read, one after the other, within the limits of the request. Of most there is
+   nothing new, which the high watermark tells.
+4. The session takes note, and the answer is packed from templates (`wire.template`); small records
+   are read straight to their place in it.
+
+A request that finds too little waits as a callback on the watermarks of its partitions, without a
+task, and is read again from step 3 on.
+
+Nothing has changed before the fourth step. Until then a request with anything unusual in any of its
+partitions is left to its handler: a leader elsewhere or in another epoch, an offset that does not
+exist, records that are not in memory, a partition that is named twice, a replica that fetches, a
+session that begins or ends. What becomes unusual while it waits goes on in the handler as well,
+with the session as it is and what is left of the time. The bytes that the handler answers and those
+of the fast path are the same.
+
+What is known of topics is forgotten when the cluster's shape changes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import struct
-from collections.abc import Callable
-from functools import cache
-from typing import TYPE_CHECKING, Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from scriba.broker.fastpath import records
+from scriba.broker.handlers.records import fetch
 from scriba.broker.handlers.records.isolation import READ_COMMITTED, READ_UNCOMMITTED
-from scriba.broker.net.answers import COPIED_BELOW, Parked, Parts, Region
+from scriba.broker.net.answers import Parked, Parts, Region
 from scriba.broker.net.connection import Promise
+from scriba.broker.partitions.fetch_sessions import NO_TOPIC_ID, Key, Plan, Watched
 from scriba.errors import KafkaError
 from scriba.native import implementation
-from scriba.storage.results import EMPTY, Slice
+from scriba.storage.results import EMPTY, Empty, Slice
 from scriba.wire.frame import RequestHeader, decode_request_header
 from scriba.wire.locator import plan
 from scriba.wire.messages.fetch import (
+    AbortedTransaction,
     FetchableTopicResponse,
     FetchPartition,
     FetchRequest,
@@ -39,302 +54,620 @@ from scriba.wire.messages.fetch import (
     PartitionData,
 )
 from scriba.wire.schema import first_version
+from scriba.wire.template import Packer, beginning_packer, packer
 from scriba.wire.varint import write_uvarint
 
 if TYPE_CHECKING:
     from scriba.broker.fastpath.ports import FetchFastPathHost
     from scriba.broker.net.api_entry import ApiEntry
     from scriba.broker.net.connection import Connection
-    from scriba.broker.partitions.fetch_sessions import Watched
+    from scriba.broker.partitions.fetch_sessions import Session
     from scriba.broker.partitions.partition import Partition
+    from scriba.broker.request import Context
+    from scriba.storage.producers.state import AbortedTxn
 
-Layout = struct.Struct
-Ordinary = Callable[["Connection", FetchRequest, RequestHeader], Parts | Parked | None]
-Key = tuple[int, bytes, bytes, bytes]
-
-MOST_TEMPLATES: Final = 4096
-MOST_BYTES: Final = 1024
-MOST_LAYOUTS: Final = 8
-FLEXIBLE_FROM: Final = FetchResponse.FLEXIBLE.low
-SESSIONS_FROM: Final = first_version(FetchRequest, "session_epoch")
-BY_ID_FROM: Final = first_version(FetchTopic, "topic_id")
 NO_SESSION: Final = -1
 """The epoch of a request that neither has a session nor wants one."""
-CONSUMER: Final = -1
 
-MOST_ELEMENTS: Final = 2
-"""A topic and a partition."""
-_VARYING: Final = frozenset({"session_epoch", "topics.partitions.fetch_offset"})
-_INT32: Final = struct.Struct(">i")
-_OFFSETS: Final = struct.Struct(">qqq")
-_MARK: Final = 0x5A17C0DE_5A17C0DE
-_MARKED: Final = _MARK.to_bytes(8, "big")
-_RECORDS: Final = b"\xfe\xdc\xba\x98"
-
-
-class FetchTemplate:
-    __slots__ = (
-        "committed_only",
-        "epoch",
-        "flexible",
-        "head",
-        "header",
-        "hole",
-        "least",
+_FIELDS: Final = frozenset(
+    {
+        "replica_id",
+        "max_wait_ms",
+        "min_bytes",
         "max_bytes",
-        "partition",
-        "quiet",
-        "request",
+        "isolation_level",
         "session_id",
-        "tail",
-        "wait_ms",
-        "watched",
-    )
+        "session_epoch",
+        "topics.topic",
+        "topics.topic_id",
+        "topics.partitions.partition",
+        "topics.partitions.current_leader_epoch",
+        "topics.partitions.fetch_offset",
+        "topics.partitions.last_fetched_epoch",
+        "topics.partitions.log_start_offset",
+        "topics.partitions.partition_max_bytes",
+        "forgotten_topics_data",
+        "forgotten_topics_data.topic",
+        "forgotten_topics_data.topic_id",
+        "forgotten_topics_data.partitions",
+    }
+)
+TOPICS_AT: Final = 9
+"""Where topics begin in what a plan tells: behind the correlation id, the first seven of the fields
+above, and the number of topics."""
+PARTITIONS_AT: Final = 3
+"""Where partitions begin in what is told of a topic: behind begin and end of its name or id, and
+their number."""
+COUNT_AT: Final = TOPICS_AT + PARTITIONS_AT - 1
+"""Where the number of the first topic's partitions is."""
+PER_PARTITION: Final = 6
+"""Numbers of each: its index, and the five behind it in the fields above. Of a partition that is
+forgotten there is its index alone."""
+ONE_PARTITION: Final = TOPICS_AT + PARTITIONS_AT + PER_PARTITION + 1
+"""Of how many numbers a plan tells where one partition is named, and none forgotten."""
 
-    def __init__(self, partition: Partition, request: FetchRequest, header: RequestHeader) -> None:
-        (topic,) = request.topics
-        (asked,) = topic.partitions
-        self.partition = partition
-        self.request = request
-        self.header = header
-        self.session_id = request.session_id
-        self.watched = (topic.topic_id, topic.topic, asked.partition)
-        """Its name in a session."""
-        self.committed_only = request.isolation_level == READ_COMMITTED
-        self.epoch = max(asked.current_leader_epoch, -1)
-        self.max_bytes = min(request.max_bytes, asked.partition_max_bytes)
-        self.wait_ms = request.max_wait_ms
-        self.least = request.min_bytes if request.max_wait_ms > 0 else 0
-        """Fewer bytes than this are waited for."""
-        version = header.api_version
-        self.flexible = version >= FLEXIBLE_FROM
-        data = PartitionData(
-            partition_index=asked.partition,
-            high_watermark=_MARK,
-            aborted_transactions=[] if self.committed_only else None,
-            records=_RECORDS,
-        )
-        answer = FetchResponse(
-            session_id=request.session_id,
-            responses=[
-                FetchableTopicResponse(
-                    topic=topic.topic, topic_id=topic.topic_id, partitions=[data]
-                )
-            ],
-        )
-        self.quiet = bytearray(8 + self.flexible)
-        """What a session hears that has nothing to hear."""
-        FetchResponse(session_id=request.session_id).encode_into(self.quiet, version)
-        _INT32.pack_into(self.quiet, 0, len(self.quiet) - 4)
-        out = bytearray(8 + self.flexible)
-        answer.encode_into(out, version)
-        at = out.rindex(_RECORDS)
-        self.head = out[: at - (1 if self.flexible else 4)]
-        """The answer up to the size of the records."""
-        self.tail = bytes(out[at + len(_RECORDS) :])
-        self.hole = self.head.index(_MARKED)
+_PACKED: Final = ("partition_index", "high_watermark", "last_stable_offset", "log_start_offset")
+_INT32: Final = struct.Struct(">i")
 
-    def asked(self, offset: int) -> FetchPartition:
-        (asked,) = self.request.topics[0].partitions
-        return FetchPartition(
-            partition=asked.partition,
-            current_leader_epoch=asked.current_leader_epoch,
-            fetch_offset=offset,
-            log_start_offset=asked.log_start_offset,
-            partition_max_bytes=asked.partition_max_bytes,
-        )
+Resume = Callable[
+    ["Connection", RequestHeader, FetchRequest, Callable[["Context"], Awaitable[FetchResponse]]],
+    Awaitable[Parts | None],
+]
+"""Has a request that has begun answered as its handler's are."""
 
-    def asks(self, offset: int, epoch: int, wait_ms: float) -> FetchRequest:
-        """The request itself, as the handler needs it. It is never encoded, so that what is
-        left of its time need not be whole milliseconds."""
-        told = self.request
-        (topic,) = told.topics
-        wanted = [self.asked(offset)]
-        return FetchRequest(
-            max_wait_ms=wait_ms,  # type: ignore[arg-type]
-            min_bytes=told.min_bytes,
-            max_bytes=told.max_bytes,
-            isolation_level=told.isolation_level,
-            session_id=told.session_id,
-            session_epoch=epoch,
-            topics=[FetchTopic(topic=topic.topic, topic_id=topic.topic_id, partitions=wanted)],
-        )
 
-    def read(self, offset: int, most_bytes: int, least: int) -> Slice | int | None:
-        """The records; the offset to wait for where there are too few; None: not plain."""
-        partition = self.partition
-        leader = partition.leader
-        if leader is None or (self.epoch >= 0 and self.epoch != leader.leader_epoch):
-            return None
-        store = partition.log
-        if not store.start_offset <= offset <= store.end_offset:
-            return None
-        bound = partition.readable(self.committed_only).value
-        limit = self.max_bytes
-        try:
-            found = store.read(offset, limit if limit < most_bytes else most_bytes, bound)
-        except KafkaError:
-            return None
-        if found is EMPTY:
-            return bound + 1
-        if type(found) is not Slice:
-            return None
-        if self.committed_only and store.aborted_transactions(offset, bound, found):
-            return None
-        return found if found.size >= least else bound + 1
+class Topic(NamedTuple):
+    """A topic and its partitions here."""
 
-    def answer(self, correlation_id: int, found: Slice | None) -> Parts:
-        size = 0 if found is None else found.size
-        length = write_uvarint(size + 1) if self.flexible else _INT32.pack(size)
-        partition = self.partition
-        head = self.head + length
-        tail = self.tail
-        start = len(head)
-        _INT32.pack_into(head, 0, start + size + len(tail) - 4)
-        _INT32.pack_into(head, 4, correlation_id)
-        _OFFSETS.pack_into(
-            head,
-            self.hole,
-            partition.high_watermark.value,
-            partition.stable_offset.value,
-            partition.log.start_offset,
-        )
-        if found is None:
-            return (head + tail,)
-        if size < COPIED_BELOW:
-            whole = bytearray(start + size + len(tail))
-            end = start + size
-            whole[:start] = head
-            whole[end:] = tail
-            if found.file.try_pread_into(memoryview(whole)[start:end], found.position) == size:
-                return (whole,)
-        return (head, Region(found.file, found.position, size), tail)
+    head: bytes
+    """Its name or its id, as it is in an answer."""
+    name: str
+    partitions: dict[int, Partition]
+    beginnings: dict[bool, tuple[Packer, int]]
+    """What packs an answer up to the records of a single partition, and the size of that, for
+    readers of what is committed and for others."""
+
+
+Name = bytes | str
+"""How a version names topics: by their ids, or by their names."""
+Wanted = tuple[Topic, "Partition", int, int, int, Watched | None]
+"""A partition that is asked for, the offset, the leader's epoch, the most bytes, and what is known
+of it in a session."""
+
+
+class Exhausted(enum.Enum):
+    NO_BYTES_LEFT = enum.auto()
+
+
+NO_BYTES_LEFT: Final = Exhausted.NO_BYTES_LEFT
+"""Partitions before it took all the bytes that a request may have: it was not read."""
+
+
+class PartlyAborted(NamedTuple):
+    """Records, and the transactions among them that a reader of what is committed leaves out."""
+
+    records: Slice
+    transactions: list[AbortedTxn]
+
+
+Found = Slice | Empty | Exhausted | PartlyAborted
+
+
+def size_of(found: Found) -> int:
+    if type(found) is Slice:
+        return found.size
+    return found.records.size if type(found) is PartlyAborted else 0
+
+
+class Changes:
+    """What a request changes in its session."""
+
+    __slots__ = ("added", "forgotten", "named")
+
+    def __init__(self) -> None:
+        self.named: dict[Watched, int] = {}
+        """Partitions whose offset or limits are told, and where."""
+        self.added: dict[Key, Watched] = {}
+        self.forgotten: set[Key] = set()
+
+
+_NONE: Final = Changes()
 
 
 class FetchFastPath:
-    def __init__(self, node: FetchFastPathHost, api: ApiEntry, ordinary: Ordinary) -> None:
-        self.node = node
-        self.ordinary = ordinary
+    """Fetch in one version, which decides how topics are named and what is told of a partition."""
+
+    __slots__ = (
+        "_aborted_at",
+        "_after",
+        "_api",
+        "_by_id",
+        "_end",
+        "_ends",
+        "_flexible",
+        "_header_tags",
+        "_most_bytes",
+        "_most_elements",
+        "_no_records",
+        "_no_session",
+        "_node",
+        "_pack",
+        "_pack_aborted",
+        "_pack_committed",
+        "_pack_head",
+        "_plan",
+        "_resume",
+        "_tags",
+        "_topics",
+        "_topology",
+        "_version",
+    )
+
+    def __init__(
+        self, node: FetchFastPathHost, api: ApiEntry, resume: Resume, version: int
+    ) -> None:
+        self._node = node
         self._api = api
-        self._templates: dict[Key, FetchTemplate] = {}
-        self._topology = -1
-
-    def learn(self, connection: Connection, frame: memoryview, request: FetchRequest) -> None:
-        """Remembers a request that went to its handler, if the next may take the fast path."""
-        node = self.node
-        if len(frame) > MOST_BYTES or not _plain(request) or not node.access.open:
-            return
-        if len(self._templates) >= MOST_TEMPLATES or self._topology != node.topology:
-            self._templates.clear()
-            self._topology = node.topology
-        known = connection.fetches.get(len(frame))
-        if known is not None and _key(known, frame) in self._templates:
-            return  # only this offset was not for it
-        header, _ = decode_request_header(frame)
-        version = header.api_version
-        (topic,) = request.topics
-        name = topic.topic if version < BY_ID_FROM else node.topic_name(topic.topic_id)
-        partition = node.replicas.get(name, topic.partitions[0].partition) if name else None
-        if version < SESSIONS_FROM or partition is None:
-            return
-        layout = _layout(frame, version)
-        if layout is None:
-            return
-        if len(connection.fetches) >= MOST_LAYOUTS:
-            connection.fetches.clear()
-        connection.fetches[len(frame)] = layout
-        self._templates[_key(layout, frame)] = FetchTemplate(partition, request, header)
-
-    def enter(
-        self, connection: Connection, frame: memoryview, version: int
-    ) -> Parts | Parked | None:
-        """As `take`, unless that was asked already; the connection's next one is asked first."""
-        if connection.fast_path is self:
-            return None
-        answer = self.take(connection, frame)
-        if answer is not None:
-            connection.fast_path = self
-        return answer
+        self._resume = resume
+        self._version = version
+        self._plan = plan(FetchRequest, version, _FIELDS)
+        self._most_bytes = api.limits.bytes_at_once
+        self._most_elements = api.limits.at_once
+        self._by_id = version >= first_version(FetchTopic, "topic_id")
+        self._topics: dict[Name, Topic] = {}
+        self._topology = node.topology
+        self._flexible = flexible = version in FetchResponse.FLEXIBLE
+        self._tags = bytes(flexible)
+        """The tagged fields of a structure that has none."""
+        self._header_tags = bytes(version >= api.tagged_from)
+        self._pack = packer(PartitionData, version, flexible, _PACKED, _records(None))
+        self._pack_committed = packer(PartitionData, version, flexible, _PACKED, _records([]))
+        self._pack_head = packer(FetchResponse, version, flexible, ("session_id",))
+        names = ("producer_id", "first_offset")
+        self._pack_aborted = packer(AbortedTransaction, version, flexible, names)
+        before_aborted = packer(PartitionData, version, flexible, (), until="aborted_transactions")
+        self._aborted_at = len(before_aborted())
+        self._ends = -len(self._count(0) + self._tags)
+        """Where a structure ends whose last field is empty, counted from its end: an answer without
+        topics, a partition without records."""
+        self._no_session = self._session_head(0)
+        self._after = self._tags + self._tags
+        """What ends the last topic, and the answer."""
+        self._end = self._tags + self._after
+        """What is behind the records of the last partition."""
+        self._no_records = self._count(0) + self._end
 
     def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
-        """The answer; None where the request has to go to its handler."""
-        layout = connection.fetches.get(len(frame))
-        node = self.node
-        if layout is None or self._topology != node.topology or not node.access.open:
+        """The answer; None where the request has to go to its handler: nothing has changed."""
+        node = self._node
+        if len(frame) > self._most_bytes or not (
+            (node.topology == self._topology and node.fast_paths and node.access.open)
+            or self._is_open()
+        ):
             return None
-        if not node.fast_paths:
+        located = implementation.chosen.locate(self._plan, frame, self._most_elements)
+        if located is None:
             return None
-        start, correlation_id, before, epoch, between, offset, after = layout.unpack(frame)
-        template = self._templates.get((start, before, between, after))
-        if template is None:
+        replica_id, wait_ms, min_bytes, max_bytes, isolation, id, epoch, topics = located[
+            1:TOPICS_AT
+        ]
+        # Replicas tell who they are in a tagged field from version 15 on: that is not located.
+        if (
+            replica_id != fetch.CONSUMER
+            or not READ_UNCOMMITTED <= isolation <= READ_COMMITTED
+            or max_bytes < 0
+        ):
             return None
-        found = template.read(offset, node.settings.fetch_max_bytes, template.least)
-        if found is None:
-            return None
-        item = None
-        if epoch != NO_SESSION or template.session_id:
-            session = node.fetch_sessions.alone(template.session_id, epoch, template.watched)
+        if len(located) == ONE_PARTITION and topics == 1 == located[COUNT_AT] and not id:
+            return self._take_one(frame, located) if epoch == NO_SESSION else None
+        session = changes = None
+        if id:
+            session = node.fetch_sessions.at_epoch(id, epoch, self._by_id)
             if session is None:
                 return None
-            item = node.fetch_sessions.follow(
-                session, template.asked(offset), connection.last_active
+            changes = self._changes(session, frame, located)
+            items = (*session.watched.values(), *changes.added.values())
+            if len(items) > self._most_elements:
+                return None
+            wanted = self._watched(items, changes, located)
+        else:
+            wanted = self._named(frame, located) if epoch == NO_SESSION else None
+        if not wanted:
+            return None
+        committed_only = isolation == READ_COMMITTED
+        found = self.read(wanted, max_bytes, committed_only)
+        if found is None:
+            return None
+        if session is not None and changes is not None:
+            for item, at in changes.named.items():
+                _follow(item.asked, located, at)
+            node.fetch_sessions.follow(
+                session, changes.added, changes.forgotten, connection.last_active
             )
         self._api.count += 1
         node.counters.fastpath_fetches += 1
-        if type(found) is int and template.least > 0:
-            return _Waiting(self, template, item, epoch, offset, correlation_id, found)
-        return self.answer(template, item, correlation_id, found)
+        if wait_ms > 0 and sum(map(size_of, found)) < min_bytes:
+            return DelayedFetch(self, frame.tobytes(), located, session, wanted)
+        return self.answer(located[0], session, wanted, found, committed_only)
 
-    def again(self, template: FetchTemplate, offset: int, least: int) -> Slice | int | None:
-        """What a request that waited finds."""
-        node = self.node
-        if self._topology != node.topology or not node.access.open or not node.fast_paths:
+    def _take_one(self, frame: memoryview, located: list[int]) -> Parts | Parked | None:
+        """As `take` for a single partition without a session."""
+        begin, end, _, index, epoch, offset, last_epoch, _, most, _ = located[TOPICS_AT:]
+        name = frame[begin:end]
+        topic = self._topic(bytes(name) if self._by_id else str(name, "ascii"))
+        if topic is None:
             return None
-        return template.read(offset, node.settings.fetch_max_bytes, least)
+        partition = topic.partitions.get(index) or self._partition(topic, index)
+        if partition is None or last_epoch >= 0 or most < 0:
+            return None
+        node = self._node
+        correlation_id, _, wait_ms, min_bytes, max_bytes, isolation = located[:6]
+        committed_only = isolation == READ_COMMITTED
+        most_bytes = node.settings.fetch_max_bytes
+        left = max_bytes if max_bytes < most_bytes else most_bytes
+        if not self._is_there(partition, offset, epoch):
+            return None
+        found = self._read(partition, offset, most, left, committed_only, True)
+        if found is None:
+            return None
+        self._api.count += 1
+        node.counters.fastpath_fetches += 1
+        wanted: Wanted = (topic, partition, offset, epoch, most, None)
+        if wait_ms > 0 and size_of(found) < min_bytes:
+            return DelayedFetch(self, frame.tobytes(), located, None, [wanted])
+        if type(found) is PartlyAborted:
+            return self.answer(correlation_id, None, [wanted], [found], committed_only)
+        return self._answer_one(correlation_id, topic, partition, found, committed_only)
+
+    def _is_open(self) -> bool:
+        """Whether requests may be taken at all; forgets what may have changed with the cluster."""
+        node = self._node
+        if node.topology != self._topology:
+            self.forget()
+            self._topology = node.topology
+        return node.fast_paths and node.access.open
+
+    def forget(self) -> None:
+        """Lets go of all partitions."""
+        self._topics.clear()
+
+    # ---- what is asked for ----
+
+    def _topic(self, named: Name) -> Topic | None:
+        topic = self._topics.get(named)
+        if topic is None:
+            name = self._node.topic_name(named) if isinstance(named, bytes) else named
+            if name is None or name not in self._node.image.topics_by_name:
+                return None
+            topic = self._topics[named] = Topic(self._topic_head(named), name, {}, {})
+        return topic
+
+    def _partition(self, topic: Topic, index: int) -> Partition | None:
+        partition = topic.partitions.get(index)
+        if partition is None:
+            partition = self._node.replicas.get(topic.name, index)
+            if partition is not None:
+                topic.partitions[index] = partition
+        return partition
+
+    def _named(self, frame: memoryview, located: list[int]) -> list[Wanted] | None:
+        """The partitions of a request without a session; None where one is named twice."""
+        wanted: list[Wanted] = []
+        begin = TOPICS_AT
+        for _ in range(located[TOPICS_AT - 1]):
+            name = frame[located[begin] : located[begin + 1]]
+            topic = self._topic(bytes(name) if self._by_id else str(name, "ascii"))
+            if topic is None:
+                return None
+            partitions = topic.partitions
+            end = begin + PARTITIONS_AT + PER_PARTITION * located[begin + 2]
+            for at in range(begin + PARTITIONS_AT, end, PER_PARTITION):
+                index, epoch, offset, last_epoch, _, most = located[at : at + PER_PARTITION]
+                partition = partitions.get(index) or self._partition(topic, index)
+                if partition is None or last_epoch >= 0 or most < 0:
+                    return None
+                wanted.append((topic, partition, offset, epoch, most, None))
+            begin = end
+        if len(wanted) > 1 and len({partition for _, partition, *_ in wanted}) < len(wanted):
+            return None
+        return wanted
+
+    def _changes(self, session: Session, frame: memoryview, located: list[int]) -> Changes:
+        changes = Changes()
+        at = TOPICS_AT
+        for _ in range(located[at - 1]):
+            names = self._names(self._name(frame, located, at))
+            count = located[at + 2]
+            at += PARTITIONS_AT
+            for _ in range(count):
+                key = (*names, located[at])
+                item = session.watched.get(key) or changes.added.get(key)
+                if item is None:
+                    item = Watched(*names, FetchPartition(partition=located[at]))
+                    changes.added[key] = item
+                changes.named[item] = at
+                at += PER_PARTITION
+        at += 1
+        for _ in range(located[at - 1]):
+            names = self._names(self._name(frame, located, at))
+            count = located[at + 2]
+            at += PARTITIONS_AT
+            for index in located[at : at + count]:
+                changes.forgotten.add((*names, index))
+            at += count
+        return changes
+
+    def _watched(
+        self, items: Iterable[Watched], changes: Changes, located: list[int]
+    ) -> list[Wanted] | None:
+        """Partitions of a session, as they are asked for when it has taken note of the changes."""
+        wanted: list[Wanted] = []
+        named, forgotten = changes.named, changes.forgotten
+        by_id = self._by_id
+        for item in items:
+            if forgotten and item.key in forgotten:
+                continue
+            asked = item.asked
+            at = named.get(item)
+            if at is None:
+                epoch, offset = asked.current_leader_epoch, asked.fetch_offset
+                last_epoch, most = asked.last_fetched_epoch, asked.partition_max_bytes
+            else:
+                _, epoch, offset, last_epoch, _, most = located[at : at + PER_PARTITION]
+            topic = self._topic(item.topic_id if by_id else item.topic)
+            if topic is None or last_epoch >= 0 or most < 0:
+                return None
+            index = asked.partition
+            partition = topic.partitions.get(index) or self._partition(topic, index)
+            if partition is None:
+                return None
+            wanted.append((topic, partition, offset, epoch, most, item))
+        return wanted
+
+    def _name(self, frame: memoryview, located: list[int], at: int) -> Name:
+        span = frame[located[at] : located[at + 1]]
+        return bytes(span) if self._by_id else str(span, "ascii")
+
+    def _names(self, name: Name) -> tuple[bytes, str]:
+        """A topic's id and name, of which a version has one."""
+        return (name, "") if isinstance(name, bytes) else (NO_TOPIC_ID, name)
+
+    # ---- reading ----
+
+    def read(
+        self, wanted: list[Wanted], max_bytes: int, committed_only: bool
+    ) -> list[Found] | None:
+        """What there is of each partition; None: not plain.
+
+        Nothing is read before all can be: what was read once is found faster, and ends elsewhere.
+        """
+        for _, partition, offset, epoch, _, _ in wanted:
+            if not self._is_there(partition, offset, epoch):
+                return None
+        left = min(max_bytes, self._node.settings.fetch_max_bytes)
+        found: list[Found] = []
+        first = True
+        for _, partition, offset, _, most, _ in wanted:
+            one = self._read(partition, offset, most, left, committed_only, first)
+            if one is None:
+                return None
+            if one is not EMPTY and one is not NO_BYTES_LEFT:
+                left -= size_of(one)
+                first = False
+            found.append(one)
+        return found
+
+    def _is_there(self, partition: Partition, offset: int, epoch: int) -> bool:
+        leader = partition.leader
+        if leader is None:
+            self.forget()  # another one may be in its place
+            return False
+        log = partition.log
+        return (epoch < 0 or epoch == leader.leader_epoch) and (
+            log.start_offset <= offset <= log.end_offset
+        )
+
+    def _read(
+        self,
+        partition: Partition,
+        offset: int,
+        most: int,
+        left: int,
+        committed_only: bool,
+        first: bool,
+    ) -> Found | None:
+        """What there is of a partition, within what is left of the bytes; None: not plain."""
+        if left <= 0 and not first:
+            return NO_BYTES_LEFT
+        bound = partition.readable(committed_only).value
+        if offset >= bound:
+            return EMPTY
+        log = partition.log
+        try:
+            one = log.read(offset, most if most < left else left, bound, first)
+            if type(one) is Slice:
+                if committed_only:
+                    aborted = log.aborted_transactions(offset, bound, one)
+                    if aborted:
+                        return PartlyAborted(one, aborted)
+                return one
+        except KafkaError:
+            return None
+        return EMPTY if one is EMPTY else None
+
+    # ---- answers ----
 
     def answer(
-        self, template: FetchTemplate, item: Watched | None, correlation_id: int, found: Slice | int
+        self,
+        correlation_id: int,
+        session: Session | None,
+        wanted: list[Wanted],
+        found: list[Found],
+        committed_only: bool,
     ) -> Parts:
-        records = found if type(found) is Slice else None
-        if item is not None and not _news(item, template.partition, records):
-            quiet = template.quiet[:]
-            _INT32.pack_into(quiet, 4, correlation_id)
-            return (quiet,)
-        if records is not None:
-            self.node.counters.topic_bytes_out += records.size
-        return template.answer(correlation_id, records)
+        """Tells of all partitions, or of those of which a session has to hear."""
+        pack_found = self._pack_committed if committed_only else self._pack
+        last: Topic | None = None
+        topics: list[tuple[Topic, int]] = []
+        counts: list[int] = []
+        pieces: list[records.Piece] = [b"", b""]
+        copied = total = 0
+        for (topic, partition, _, _, _, item), one in zip(wanted, found, strict=True):
+            high_watermark = partition.high_watermark.value
+            start_offset = partition.log.start_offset
+            size = 0 if one is EMPTY else size_of(one)
+            if session is not None and item is not None:
+                if not item.hears(high_watermark, start_offset, size > 0):
+                    continue
+                if size:
+                    session.answered(item)
+            if topic is not last:
+                last = topic
+                topics.append((topic, len(pieces)))
+                counts.append(0)
+                pieces.append(b"")
+            counts[-1] += 1
+            pack = self._pack if one is NO_BYTES_LEFT else pack_found
+            stable_offset = partition.stable_offset.value
+            data = pack(partition.index, high_watermark, stable_offset, start_offset)
+            if not size:
+                pieces.append(data)
+                continue
+            if type(one) is PartlyAborted:
+                data = self._with_aborted(data, one.transactions)
+                one = one.records
+            assert type(one) is Slice
+            total += size
+            batches = records.read_small(one, copied)
+            if type(batches) is memoryview:
+                copied += size
+            pieces += (data[: self._ends], self._count(size), batches, self._tags)
+        before = b""
+        for (topic, at), count in zip(topics, counts, strict=True):
+            pieces[at] = before + topic.head + self._count(count)
+            before = self._tags
+        pieces.append(self._after if topics else self._tags)
+        head = self._no_session if session is None else self._session_head(session.id)
+        pieces[1] = head + self._count(len(topics))
+        self._node.counters.topic_bytes_out += total
+        return records.parts(pieces, correlation_id)
+
+    def _answer_one(
+        self,
+        correlation_id: int,
+        topic: Topic,
+        partition: Partition,
+        found: Found,
+        committed_only: bool,
+    ) -> Parts:
+        """As `answer` for a single partition without a session."""
+        pack, size = topic.beginnings.get(committed_only) or self._beginning(topic, committed_only)
+        index, log = partition.index, partition.log
+        high_watermark, stable_offset = (
+            partition.high_watermark.value,
+            partition.stable_offset.value,
+        )
+        if type(found) is not Slice:
+            end = self._no_records
+            length = size + len(end)
+            told = pack(
+                length, correlation_id, index, high_watermark, stable_offset, log.start_offset
+            )
+            return (told + end,)
+        bytes_found = found.size
+        self._node.counters.topic_bytes_out += bytes_found
+        count = write_uvarint(bytes_found + 1) if self._flexible else _INT32.pack(bytes_found)
+        end = self._end
+        length = size + len(count) + bytes_found + len(end)
+        told = pack(length, correlation_id, index, high_watermark, stable_offset, log.start_offset)
+        batches = records.read_small(found, 0)
+        if isinstance(batches, Region):
+            return told + count, batches, end
+        return (b"".join((told, count, batches, end)),)
+
+    def _beginning(self, topic: Topic, committed_only: bool) -> tuple[Packer, int]:
+        before = self._no_session + self._count(1) + topic.head + self._count(1)
+        empty = _records([] if committed_only else None)
+        pack = beginning_packer(
+            before, PartitionData, self._version, self._flexible, _PACKED, empty, "records"
+        )
+        made = topic.beginnings[committed_only] = pack, len(pack(0, 0, 0, 0, 0, 0)) - _INT32.size
+        return made
+
+    def _with_aborted(self, data: bytes, transactions: list[AbortedTxn]) -> bytes:
+        """What is told of a partition, with these in place of none."""
+        at = self._aborted_at
+        told = [self._pack_aborted(each.producer_id, each.first_offset) for each in transactions]
+        none = len(self._count(0))
+        return data[:at] + self._count(len(told)) + b"".join(told) + data[at + none :]
+
+    def _count(self, count: int) -> bytes:
+        return write_uvarint(count + 1) if self._flexible else _INT32.pack(count)
+
+    def _session_head(self, session_id: int) -> bytes:
+        """An answer up to its topics."""
+        return self._header_tags + self._pack_head(session_id)[: self._ends]
+
+    def _topic_head(self, named: Name) -> bytes:
+        """A topic as it is in an answer, up to the number of its partitions."""
+        topic_id, name = self._names(named)
+        response = FetchResponse(responses=[FetchableTopicResponse(topic=name, topic_id=topic_id)])
+        out = bytearray()
+        response.encode_into(out, self._version)
+        before = len(self._pack_head(0)[: self._ends] + self._count(1))
+        return bytes(out[before : len(out) - len(self._count(0) + self._tags + self._tags)])
+
+    # ---- what has to wait ----
+
+    def again(self, delayed: DelayedFetch) -> list[Found] | None:
+        """What a request that waited finds; None: its handler goes on with it."""
+        node, session = self._node, delayed.session
+        if node.topology != self._topology or not node.access.open or not node.fast_paths:
+            return None
+        if session is not None:
+            # Another connection may have gone on with the session.
+            wanted = self._watched(delayed.items, _NONE, [])
+            if wanted is None:
+                return None
+            delayed.wanted = wanted
+        return self.read(delayed.wanted, delayed.max_bytes, delayed.committed_only)
+
+    def hand_over(
+        self, delayed: DelayedFetch, connection: Connection, wait_ms: float
+    ) -> Awaitable[Parts | None]:
+        """Has the handler go on with a request, with what is left of its time."""
+        node, session = self._node, delayed.session
+        header, start = decode_request_header(delayed.frame)
+        request, _ = FetchRequest.decode_from(delayed.frame, start, self._version)
+        # It is never encoded, so that this need not be whole milliseconds.
+        request.max_wait_ms = wait_ms  # type: ignore[assignment]
+        if session is not None:
+            plan = Plan(session, session.id, incremental=True, watched=delayed.items)
+        else:
+            plan = node.fetch_sessions.plan(request, self._by_id, connection.last_active)
+        return self._resume(
+            connection, header, request, lambda ctx: fetch.resume(node, ctx, request, plan)
+        )
 
 
-def _news(item: Watched, partition: Partition, records: Slice | None) -> bool:
-    """Whether a session has to hear of its partition; remembers what it hears."""
-    high_watermark, start_offset = partition.high_watermark.value, partition.log.start_offset
-    news = (
-        records is not None
-        or high_watermark != item.high_watermark
-        or start_offset != item.log_start_offset
-        or item.told_error
-    )
-    item.high_watermark = high_watermark
-    item.log_start_offset = start_offset
-    item.told_error = False
-    return news
-
-
-class _Waiting(Promise):
-    """A Fetch that found too little, until its watermark has moved or its time is up."""
+class DelayedFetch(Promise):
+    """A Fetch that found too little, until a watermark has moved or its time is up."""
 
     __slots__ = (
         "_correlation_id",
         "_deadline",
-        "_epoch",
-        "_item",
+        "_least",
         "_moved",
-        "_offset",
         "_over",
         "_path",
-        "_template",
         "_timer",
-        "_wanted",
+        "_wait_ms",
+        "committed_only",
+        "frame",
+        "items",
+        "max_bytes",
+        "session",
+        "wanted",
     )
 
     _deadline: float
@@ -344,120 +677,83 @@ class _Waiting(Promise):
     def __init__(
         self,
         path: FetchFastPath,
-        template: FetchTemplate,
-        item: Watched | None,
-        epoch: int,
-        offset: int,
-        correlation_id: int,
-        wanted: int,
+        frame: bytes,
+        located: list[int],
+        session: Session | None,
+        wanted: list[Wanted],
     ) -> None:
         super().__init__()
-        self._item = item
-        self._epoch = epoch
         self._path = path
-        self._template = template
-        self._offset = offset
-        self._correlation_id = correlation_id
-        self._wanted = wanted
+        self._correlation_id, _, self._wait_ms, self._least, self.max_bytes, isolation = located[:6]
+        self.committed_only = isolation == READ_COMMITTED
+        self.frame = frame
+        self.session = session
+        self.wanted = wanted
+        self.items = [item for *_, item in wanted if item is not None]
         self._over = False
 
     def begin(self) -> None:
         loop = asyncio.get_running_loop()
-        seconds = self._template.wait_ms / 1000
+        seconds = self._wait_ms / 1000
         self._deadline = loop.time() + seconds
         self._timer = loop.call_later(seconds, self._out_of_time)
-        self._watch(self._wanted)
+        self._watch()
 
     def abandon(self) -> None:
         self._over = True
         self._timer.cancel()
         self._moved.cancel()
 
-    def _watch(self, offset: int) -> None:
-        template = self._template
-        self._moved = asyncio.get_running_loop().create_future()
-        self._moved.add_done_callback(self._look)
-        template.partition.readable(template.committed_only).watch(offset, self._moved)
+    def _watch(self) -> None:
+        self._moved = moved = asyncio.get_running_loop().create_future()
+        moved.add_done_callback(self._look)
+        for _, partition, *_ in self.wanted:
+            readable = partition.readable(self.committed_only)
+            readable.watch(readable.value + 1, moved)
 
     def _look(self, moved: asyncio.Future[None]) -> None:
         if self._over:
             return
-        template = self._template
-        gone = moved.exception() is not None
-        found = None if gone else self._path.again(template, self._offset, template.least)
-        if type(found) is int:
-            self._watch(found)
+        found = None if moved.exception() is not None else self._path.again(self)
+        if found is not None and sum(map(size_of, found)) < self._least:
+            self._watch()
         else:
             self._timer.cancel()
             self._end(found)
 
     def _out_of_time(self) -> None:
         if not self._over:
-            found = self._path.again(self._template, self._offset, 0)
-            self._end(found)
+            self._end(self._path.again(self))
             self._moved.cancel()
 
-    def _end(self, found: Slice | int | None) -> None:
+    def _end(self, found: list[Found] | None) -> None:
         self._over = True
         connection = self.connection
         if found is None:
-            connection.keep(self, Parked(self._ordinary_way()))
+            left = self._deadline - asyncio.get_running_loop().time()
+            rest = self._path.hand_over(self, connection, max(left * 1000, 0))
+            connection.keep(self, Parked(rest))
             return
         try:
-            parts = self._path.answer(self._template, self._item, self._correlation_id, found)
+            parts = self._path.answer(
+                self._correlation_id, self.session, self.wanted, found, self.committed_only
+            )
         except OSError:
             connection.close()
         else:
             connection.keep(self, parts)
 
-    async def _ordinary_way(self) -> Parts | None:
-        template = self._template
-        left = self._deadline - asyncio.get_running_loop().time()
-        if self._item is not None:
-            # What the session was told is told once more, from the same epoch on.
-            self._path.node.fetch_sessions.rewind(template.session_id, self._epoch)
-        answer = self._path.ordinary(
-            self.connection,
-            template.asks(self._offset, self._epoch, max(left * 1000, 0)),
-            template.header._replace(correlation_id=self._correlation_id),
-        )
-        if isinstance(answer, Parked):
-            return await answer.awaitable
-        return answer
+
+def _records(aborted: list[int] | None) -> dict[str, object]:
+    return {"records": b"", "aborted_transactions": aborted}
 
 
-def _plain(request: FetchRequest) -> bool:
-    """Whether a consumer asks for one partition, in a session or without, and nothing else."""
-    if len(request.topics) != 1 or len(request.topics[0].partitions) != 1:
-        return False
-    asked = request.topics[0].partitions[0]
-    return (
-        request.replica_id == request.replica_state.replica_id == CONSUMER
-        and (
-            request.session_epoch > 0 if request.session_id else request.session_epoch == NO_SESSION
-        )
-        and not request.forgotten_topics_data
-        and request.isolation_level in (READ_UNCOMMITTED, READ_COMMITTED)
-        and asked.last_fetched_epoch < 0
-        and request.max_bytes >= 0
-        and asked.partition_max_bytes >= 0
-    )
-
-
-def _key(layout: Layout, frame: memoryview) -> Key:
-    start, _, before, _, between, _, after = layout.unpack(frame)
-    return start, before, between, after
-
-
-@cache
-def _plan(version: int) -> bytes:
-    return plan(FetchRequest, version, frozenset(), _VARYING)
-
-
-def _layout(frame: memoryview, version: int) -> Layout | None:
-    """How a request for one partition is taken apart at its session's epoch and its offset."""
-    located = implementation.chosen.locate(_plan(version), frame, MOST_ELEMENTS)
-    if located is None:
-        return None
-    _, epoch_at, _, _, at, *_ = located
-    return struct.Struct(f">ii{epoch_at - 8}si{at - epoch_at - 4}sq{len(frame) - at - 8}s")
+def _follow(asked: FetchPartition, located: list[int], at: int) -> None:
+    """Takes what a request tells of a partition behind its index."""
+    (
+        asked.current_leader_epoch,
+        asked.fetch_offset,
+        asked.last_fetched_epoch,
+        asked.log_start_offset,
+        asked.partition_max_bytes,
+    ) = located[at + 1 : at + PER_PARTITION]

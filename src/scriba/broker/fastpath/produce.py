@@ -285,6 +285,10 @@ class ProduceFastPath:
             self._topology = node.topology
         return node.fast_paths and node.access.open
 
+    def forget(self) -> None:
+        self._topics.clear()
+        self._gaps.clear()
+
     # ---- before anything has changed ----
 
     def _learn(self, frame: memoryview) -> bool:
@@ -520,25 +524,3 @@ def _kept(table: dict[K, V], key: K, value: V) -> V:
         table.clear()
     table[key] = value
     return value
-
-
-class ProduceFastPaths:
-    """The fast path of each version, made when it is first asked for."""
-
-    def __init__(self, node: ProduceFastPathHost, api: ApiEntry) -> None:
-        self.node = node
-        self._api = api
-        self._versions: dict[int, ProduceFastPath] = {}
-
-    def enter(
-        self, connection: Connection, frame: memoryview, version: int
-    ) -> Parts | Parked | None:
-        """Asks the fast path, unless the connection has done so already."""
-        path = self._versions.get(version)
-        if path is None:
-            path = ProduceFastPath(self.node, self._api, version)
-            self._versions[version] = path
-        if path is connection.fast_path:
-            return None
-        connection.fast_path = path
-        return path.take(connection, frame)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from scriba.errors import ErrorCode
     from scriba.runtime.ports import Disk
     from scriba.storage.directory.logdir import LogDir
+    from scriba.storage.directory.names import PartitionName
     from scriba.txn.messages import TopicPartition
     from scriba.wire.schema import Message
 
@@ -138,6 +139,8 @@ class LogDirectories(Protocol):
     def dirs(self) -> Sequence[LogDir]: ...
 
     def in_dir(self, directory: LogDir) -> Iterator[Partition]: ...
+
+    def unopened_in(self, directory: LogDir) -> Iterator[PartitionName]: ...
 
 
 class DiskSource(Protocol):

@@ -72,12 +72,12 @@ class Scrape:
         self.node = node
         self.counters: Counters = node.counters
         self.network: NetworkCounters = node.server.counters
-        self.partitions = self.leaders = self.under_replicated = 0
-        self.under_min_isr = self.at_min_isr = 0
+        self.partitions = len(node.replicas)
+        self.leaders = node.replicas.new_leaders()
+        self.under_replicated = self.under_min_isr = self.at_min_isr = 0
         self.follower_lag: dict[str, int] = {}
         """Of each follower of partitions led from here, the records it is behind, by its id."""
         for partition in node.replicas:
-            self.partitions += 1
             leader = partition.leader
             if leader is not None:
                 self.leaders += 1

@@ -40,6 +40,10 @@ class Parked:
         self.pipelined = pipelined
 
 
+def _nothing() -> None:
+    pass
+
+
 class KeptFrame:
     """A frame that stays readable after its handler has returned, until it is given back."""
 
@@ -51,7 +55,8 @@ class KeptFrame:
 
     def give_back(self) -> None:
         self.view.release()
-        self._give()
+        give, self._give = self._give, _nothing
+        give()
 
 
 PATIENCE_S: Final = 10

@@ -79,7 +79,7 @@ class ApiEntry:
 
 
 def refusal(
-    served: ApiEntry, request: Message, code: ErrorCode, text: str, version: int
+    api: ApiEntry, request: Message, code: ErrorCode, text: str, version: int
 ) -> Message | None:
     """The API's error response, in what the version has of it.
 
@@ -87,7 +87,7 @@ def refusal(
     """
     if refuses(request):
         return refused(request, code, version)
-    answer = served.refuse(request, code, text)
+    answer = api.refuse(request, code, text)
     if answer is not None:
         for field in answer.FIELDS:
             if version not in field.within and not field.ignorable:

@@ -49,8 +49,6 @@ from scriba.runtime.loop.tasks import cancel_begun
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Buffer, Stream
 
 if TYPE_CHECKING:
-    from struct import Struct
-
     from scriba.broker.net.buffers import BufferPool, Spoil
     from scriba.broker.observe.counters import NetworkCounters
     from scriba.broker.observe.events import Note
@@ -85,9 +83,10 @@ SENT_PER_TURN: Final = 1 << 23
 """Most bytes that are sent before others have their turn: a peer on the same machine may take them
 as fast as they are copied."""
 
-COLD_WINDOWS: Final = 16
-"""How many windows after a cold one are read off the loop, whether they are there or not: a send
-that comes to the end of what the kernel has read ahead would have the loop order the next part."""
+OFF_LOOP_WINDOWS: Final = 16
+"""How many windows after one that was not in the page cache are read off the loop, whether they are
+there or not: a send that comes to the end of what the kernel has read ahead would have the loop
+order the next part."""
 
 VIEWS_PER_SEND: Final = 64
 _LENGTH: Final = struct.Struct(">i")
@@ -165,13 +164,13 @@ class Connection:
         "_bulk",
         "_bulk_until",
         "_closing",
-        "_cold",
         "_expected",
         "_filled",
         "_frame",
         "_large",
         "_lent",
         "_loading",
+        "_off_loop",
         "_out",
         "_paused",
         "_promises",
@@ -188,7 +187,6 @@ class Connection:
         "closed",
         "commits",
         "fast_path",
-        "fetches",
         "last_active",
         "listener",
         "now",
@@ -215,8 +213,6 @@ class Connection:
         """What is asked first about the next request: what was asked last."""
         self.commits: Any = None
         """What its next OffsetCommit may repeat: kept here for `fastpath.commit`."""
-        self.fetches: dict[int, Struct] = {}
-        """Where in a Fetch of so many bytes the offset stands: kept here for `fastpath.fetch`."""
         self.last_active = self.now.mono_ms
         self._backlog = bytearray()
         self._frame: ReceiveBuffer | None = None
@@ -247,7 +243,7 @@ class Connection:
         self._unread = False
         """Whether the peer has sent more while nothing is read."""
         self._loading = False
-        self._cold = 0
+        self._off_loop = 0
         """Windows yet to come that are not sent before a thread has read them."""
         self._scheduled = False
         stream.want(self._on_readable, None)
@@ -620,9 +616,9 @@ class Connection:
                 if head.known <= head.position:
                     n = min(head.size, SEND_WINDOW)
                     if not head.file.resident(head.position, n):
-                        self._cold = COLD_WINDOWS + 1
-                    if self._cold:
-                        self._cold -= 1
+                        self._off_loop = OFF_LOOP_WINDOWS + 1
+                    if self._off_loop:
+                        self._off_loop -= 1
                         self._load(head, n)
                         return
                     head.known = head.position + n

@@ -18,7 +18,7 @@ small; where repeats have to be seen side by side, `MAX_REPEATS` of them are tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from operator import attrgetter
@@ -49,6 +49,9 @@ MAX_REPEATS: Final = 1_000
 PART: Final = 50
 """Elements that are handled in one go of a large request: few, for one may stand for much, a topic
 with all its settings for example. Between two parts the clock is looked at."""
+
+MUCH_TO_FREE: Final = 1 << 22
+"""Bytes of a request that are not given back in one go."""
 
 MAX_ANSWER: Final = 1 << 28
 """Bytes of one answer that is put together from parts."""
@@ -83,8 +86,8 @@ class RequestLimits:
     together: Callable[[Any, Any], Hashable] | None = None
     """What tells elements apart, with what they belong to, where repeats must be in one part."""
     part: int = PART
-    check: Callable[[NodeSettings, Any], None] | None = None
-    """Looks at the whole before it is cut; raises why all of it is refused."""
+    check: Callable[[NodeSettings, Any], Generator[None, None, None]] | None = None
+    """Looks at the whole before it is cut, in steps; raises why all of it is refused."""
 
 
 _FEW: Final = RequestLimits(elements=1_000, bytes=FEW_BYTES)
@@ -111,11 +114,17 @@ def _resource(element: Any, _: Any = None) -> Hashable:
     return element.resource_type, element.resource_name
 
 
-def _check_named_once(_: NodeSettings, request: Any) -> None:
+def _check_created(settings: NodeSettings, request: Any) -> Generator[None, None, None]:
+    check_created(settings, request)
+    yield
+
+
+def _check_named_once(_: NodeSettings, request: Any) -> Generator[None, None, None]:
     """KafkaError where a partition of which much is told is asked for again and again."""
     seen: set[tuple[str, int]] = set()
     for topic in request.topics:
         for index in topic.partition_indexes:
+            yield
             if (topic.name, index) in seen:
                 raise KafkaError(
                     ErrorCode.INVALID_REQUEST, f"{topic.name}-{index} is asked for more than once"
@@ -172,7 +181,7 @@ LIMITS: Final[dict[ApiKey, RequestLimits]] = {
         "transactional_ids", "transaction_states", elements=50_000, at_once=10, part=1
     ),
     ApiKey.CREATE_TOPICS: _flat(
-        "topics", "topics", elements=50_000, together=_name, check=check_created
+        "topics", "topics", elements=50_000, together=_name, check=_check_created
     ),
     ApiKey.CREATE_PARTITIONS: _flat("topics", "results", elements=50_000, together=_name),
     ApiKey.DELETE_TOPICS: RequestLimits(
@@ -388,6 +397,20 @@ def _bare(original: S, without: str) -> S:
     for f in original.FIELDS:
         setattr(copy, f.name, [] if f.name == without else getattr(original, f.name))
     return copy
+
+
+def letting_go(owner: Struct, path: Path) -> Generator[None, None, None]:
+    """Takes all elements along the path away, one in a step.
+
+    Strings of tens of megabytes that are freed all at once hold the loop. Nobody else has these
+    lists: parts of a request have their own, and so has an answer that was put together.
+    """
+    elements = getattr(owner, path[0]) or []
+    while elements:
+        if len(path) > 1:
+            yield from letting_go(elements[-1], path[1:])
+        elements.pop()
+        yield
 
 
 # ---- putting together ----

@@ -88,9 +88,12 @@ class Server:
         host = stream.peer
         held = self._per_host.get(host, 0)
         per_host = limits.max_connections_per_ip_overrides.get(host, limits.max_connections_per_ip)
-        if len(self._connections) >= limits.max_connections and not self._make_room():
-            text = f"max.connections={limits.max_connections} is reached"
-            self._refuse(stream, "max_connections", text)
+        if len(self._connections) >= self._most() and not self._make_room():
+            if self._most() < limits.max_connections:
+                self._refuse(stream, "open_files", self._crowded())
+            else:
+                text = f"max.connections={limits.max_connections} is reached"
+                self._refuse(stream, "max_connections", text)
             return
         if held >= per_host:
             text = f"max.connections.per.ip allows {per_host} from {host}"
@@ -100,8 +103,17 @@ class Server:
         self._per_host[host] = held + 1
         self._connections[Connection(self, stream, name, ANONYMOUS)] = None
 
+    def _most(self) -> int:
+        """How many connections there may be: never so many that logs could not open their files."""
+        return min(self.limits.max_connections, self._net.most_connections)
+
+    def _crowded(self) -> str:
+        return f"the limit of open files leaves room for {self._net.most_connections} connections"
+
     def _make_room(self) -> bool:
         """Closes the connection that has been idle longest, as Kafka does at its limit."""
+        if self._most() < self.limits.max_connections:
+            self.note(EventKind.OPEN_FILES_REACHED, "connections", self._crowded())
         idle = [c for c in self._connections if not c.busy]
         if not idle:
             return False
@@ -143,7 +155,7 @@ class Server:
 
         Also on those idle longest while there are too many: the limit may have been lowered.
         """
-        while len(self._connections) > self.limits.max_connections and self._make_room():
+        while len(self._connections) > self._most() and self._make_room():
             pass
         if self.limits.idle_ms < 0:
             return 0

@@ -36,18 +36,19 @@ CLOSE_REASONS: Final[dict[CloseReason, str]] = {
     "acks_0_failed": "a Produce with acks=0 failed, and there is no other way to tell",
     "failed": "a defect of the broker; see the log",
     "idle": "nothing was sent or taken for `connections.max.idle.ms`",
-    "displaced": "idle longest when `max.connections` was reached",
+    "displaced": "idle longest when `max.connections`, or the limit of open files, was reached",
     "slow": "the peer did not take its answers while others waited for the memory",
     "fault": "a test asked for it",
     "shutdown": "the broker stops",
 }
 """Why a connection ended."""
 
-RefusalReason = Literal["max_connections", "max_connections_per_ip"]
+RefusalReason = Literal["max_connections", "max_connections_per_ip", "open_files"]
 
 REFUSAL_REASONS: Final[dict[RefusalReason, str]] = {
     "max_connections": "`max.connections` is reached, and no connection is idle",
     "max_connections_per_ip": "`max.connections.per.ip`, or the address's override, is reached",
+    "open_files": "the limit of open files leaves room for no more, and no connection is idle",
 }
 """Which limit refused a connection."""
 

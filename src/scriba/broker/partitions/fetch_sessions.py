@@ -15,7 +15,7 @@ that is forgotten, and its client starts over.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -32,6 +32,9 @@ MAX_WATCHED: Final = 1_000_000
 FINAL_EPOCH: Final = -1
 INITIAL_EPOCH: Final = 0
 LAST_EPOCH: Final = 2**31 - 1
+NO_TOPIC_ID: Final = bytes(16)
+
+Key = tuple[bytes, str, int]
 
 
 @dataclass(slots=True, eq=False)
@@ -44,13 +47,26 @@ class Watched:
     high_watermark: int = -1
     log_start_offset: int = -1
     told_error: bool = False
+    key: Key = field(init=False)
 
-    @property
-    def key(self) -> Key:
-        return (self.topic_id, self.topic, self.asked.partition)
+    def __post_init__(self) -> None:
+        self.key = (self.topic_id, self.topic, self.asked.partition)
 
-
-Key = tuple[bytes, str, int]
+    def hears(
+        self, high_watermark: int, log_start_offset: int, records: bool, error: bool = False
+    ) -> bool:
+        """Whether a session's client has to hear of this partition; remembers what it hears."""
+        news = (
+            records
+            or high_watermark != self.high_watermark
+            or log_start_offset != self.log_start_offset
+            or error
+            or self.told_error
+        )
+        self.high_watermark = high_watermark
+        self.log_start_offset = log_start_offset
+        self.told_error = error
+        return news
 
 
 @dataclass(slots=True)
@@ -63,9 +79,10 @@ class Session:
     last_used_ms: int = 0
 
     def answered(self, item: Watched) -> None:
-        """Moves a partition behind the others."""
-        del self.watched[item.key]
-        self.watched[item.key] = item
+        """Moves a partition behind the others, unless it was forgotten meanwhile."""
+        if self.watched.get(item.key) is item:
+            del self.watched[item.key]
+            self.watched[item.key] = item
 
 
 @dataclass(slots=True)
@@ -130,25 +147,21 @@ class FetchSessions:
             return Plan(None, 0, incremental=True)
         return Plan(session, session.id, incremental=True, watched=list(session.watched.values()))
 
-    def alone(self, session_id: int, epoch: int, key: Key) -> Session | None:
-        """The session if this epoch is its next and this partition all it watches."""
+    def at_epoch(self, session_id: int, epoch: int, by_id: bool) -> Session | None:
+        """The session, if this epoch is its next and topics are named as they were."""
         session = self._sessions.get(session_id)
-        if session is None or session.epoch != epoch:
+        if session is None or session.epoch != epoch or session.by_id != by_id:
             return None
-        return session if len(session.watched) == 1 and key in session.watched else None
+        return session
 
-    def follow(self, session: Session, asked: FetchPartition, now_ms: int) -> Watched:
-        """Works a request into a session that watches one partition, as `plan` would."""
-        (item,) = session.watched.values()
-        item.asked = asked
+    def follow(
+        self, session: Session, added: dict[Key, Watched], forgotten: Iterable[Key], now_ms: int
+    ) -> None:
+        """Works a request into a session of less than `LARGE`, as `plan` would."""
         self._used(session, now_ms)
-        return item
-
-    def rewind(self, session_id: int, epoch: int) -> None:
-        """The request with this epoch begins anew."""
-        session = self._sessions.get(session_id)
-        if session is not None and session.epoch == _after(epoch):
-            session.epoch = epoch
+        session.watched.update(added)
+        for key in forgotten:
+            session.watched.pop(key, None)
 
     def _used(self, session: Session, now_ms: int) -> None:
         session.epoch = _after(session.epoch)

@@ -16,7 +16,7 @@ Nothing else creates or removes a partition's files.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -99,6 +99,8 @@ class Unopened(NamedTuple):
 
     topic_id: bytes
     image: PartitionImage
+    home: LogDir | None = None
+    """Where its files will be; None while no directory is online."""
 
 
 class Replicas:
@@ -174,6 +176,15 @@ class Replicas:
 
     def in_dir(self, directory: LogDir) -> Iterator[Partition]:
         return (self._partitions[name] for name, home in self._homes.items() if home is directory)
+
+    def unopened_in(self, directory: LogDir) -> Iterator[PartitionName]:
+        """New replicas, empty as they are, that nobody has asked for yet."""
+        return (name for name, new in self._unopened.items() if new.home is directory)
+
+    def new_leaders(self) -> int:
+        """How many new replicas lead that are not opened yet; each has all its replicas in sync."""
+        me = self._node.id
+        return sum(new.image.leader == me for new in self._unopened.values())
 
     # ---- following the image ----
 
@@ -411,10 +422,15 @@ class Replicas:
             return
         except KafkaError:
             pass  # the directory is offline now, has said so, and is given none of them
+        expected = Counter(each.home for each in unopened.values())
+        pace = Pace(self._node.world.clock)
         for name, each in new.items():
+            await pace()
             partition = self._partitions.get(name)
             if partition is None:
-                unopened[name] = each
+                home = self._choose_dir(each.image, expected)
+                expected[home] += 1
+                unopened[name] = each._replace(home=home)
             else:  # somebody asked for it meanwhile
                 self._follow(partition, each.image)
         for name in fresh:
@@ -430,7 +446,11 @@ class Replicas:
             return None
         topic, index = name
         try:
-            directory = self._choose_dir(new.image)
+            directory = new.home
+            if directory is None or directory.failure is not None:
+                directory = self._choose_dir(new.image, Counter())
+            if directory is None:
+                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
             now = self._node.world.clock.now()
             store = directory.new_log(topic, index, new.topic_id, self._settings_of(topic), now)
         except KafkaError as error:
@@ -530,16 +550,15 @@ class Replicas:
             return FOR_EVER_MS
         return self._node.settings.producer_id_expiration_ms
 
-    def _choose_dir(self, image: PartitionImage) -> LogDir:
-        """For a new replica: where the controller put it, else the directory with fewest logs."""
+    def _choose_dir(self, image: PartitionImage, expected: Counter[LogDir | None]) -> LogDir | None:
+        """For a new replica: where the controller put it, else the directory with fewest logs,
+        those that it is expected to get included. None where all are offline."""
         online = [directory for directory in self.dirs if directory.failure is None]
-        if not online:
-            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
         assigned = image.directory(self._node.id)
         for directory in online:
             if directory.id == assigned:
                 return directory
-        return min(online, key=lambda d: len(d.logs))
+        return min(online, key=lambda d: len(d.logs) + expected[d], default=None)
 
     async def _delete(self, gone: list[tuple[str, bytes, tuple[int, ...]]]) -> None:
         pace = Pace(self._node.world.clock)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, NoReturn
 
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.groups.classic.embedded import read_topics
-from scriba.groups.store import CheckPlace, Committed
+from scriba.groups.store import CheckTopicPartition, Committed
 from scriba.outcome import Change, Token
 from scriba.wire.messages.stored_groups import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 
@@ -275,7 +275,7 @@ class ClassicGroup:
 
     def check_commit(
         self, member_id: str, instance_id: str | None, epoch: int, version: int, in_txn: bool
-    ) -> CheckPlace | None:
+    ) -> CheckTopicPartition | None:
         """Without a generation it is a simple consumer or an administrator: allowed only while
         nobody is a member. A transaction may be older than that rule, and than member ids in it."""
         if epoch < 0 and self.empty():

@@ -21,7 +21,7 @@ from scriba.groups.assignors import Assignment
 from scriba.groups.consumer import records
 from scriba.groups.consumer.member import ConsumerMember
 from scriba.groups.facts import Topics
-from scriba.groups.store import CheckPlace, Committed
+from scriba.groups.store import CheckTopicPartition, Committed
 from scriba.outcome import Change, Sees
 from scriba.wire.messages.stored_groups import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -172,7 +172,7 @@ class ConsumerGroup:
 
     def check_commit(
         self, member_id: str, instance_id: str | None, epoch: int, version: int, in_txn: bool
-    ) -> CheckPlace | None:
+    ) -> CheckTopicPartition | None:
         """A member that has moved on under a commit under way (its epoch is newer than the
         request's) still owns what it held at that epoch: such a commit is judged by place."""
         if epoch < 0 and not self.members:

@@ -16,7 +16,7 @@ from scriba.groups.classic.group import ClassicGroup, Phase, refuse
 from scriba.groups.classic.rebalance import keep_session
 from scriba.groups.facts import NO_TOPIC_ID, TopicFacts
 from scriba.groups.state import State
-from scriba.groups.store import CheckPlace, Committed, Store
+from scriba.groups.store import CheckTopicPartition, Committed, Store
 from scriba.instant import Instant
 from scriba.outcome import Caller, Change, Origin, Outcome, Token, at_once, nothing
 from scriba.wire.messages.groups import (
@@ -155,7 +155,7 @@ def look_up(state: State, topic: OffsetCommitRequestTopic, version: int) -> Verd
 
 def check_commit(
     state: State, request: OffsetCommitRequest, caller: Caller, now: Instant
-) -> CheckPlace | None:
+) -> CheckTopicPartition | None:
     """KafkaError where this member may not commit now; else it is seen to live."""
     group = state.store.groups.get(request.group_id)
     epoch = request.generation_id_or_member_epoch
@@ -213,7 +213,7 @@ def commit_in_txn(
 
 def _check_txn_commit(
     state: State, request: TxnOffsetCommitRequest, caller: Caller
-) -> CheckPlace | None:
+) -> CheckTopicPartition | None:
     if not request.group_id:
         refuse(ErrorCode.INVALID_GROUP_ID)
     if request.producer_id != NO_PRODUCER and request.producer_epoch == NO_EPOCH:
@@ -237,7 +237,7 @@ def _records(
     state: State,
     group_id: str,
     verdicts: list[Verdicts],
-    check: CheckPlace | None,
+    check: CheckTopicPartition | None,
     commit_ms: int,
     expire_ms: int,
     *,

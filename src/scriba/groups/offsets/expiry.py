@@ -13,7 +13,7 @@ from typing import Final
 from scriba.events import Event, EventKind
 from scriba.groups.facts import NO_TOPIC_ID, TopicFacts
 from scriba.groups.state import State, Timer
-from scriba.groups.store import Committed, Group, Place, offset_tombstone
+from scriba.groups.store import Committed, Group, TopicPartition, offset_tombstone
 from scriba.instant import ClockWatch, Instant
 from scriba.outcome import Outcome, at_once
 
@@ -73,7 +73,9 @@ def _expire_group(state: State, group: Group, out: Outcome, now: Instant) -> Non
         out.records += group.tombstones()
 
 
-def _expired(state: State, group: Group, place: Place, committed: Committed, now: Instant) -> bool:
+def _expired(
+    state: State, group: Group, place: TopicPartition, committed: Committed, now: Instant
+) -> bool:
     since = group.idle_since(committed)
     if since is None or group.subscribed(place[0]):
         return False
@@ -98,7 +100,7 @@ def _offsets_gone(state: State, names: Iterable[str]) -> Generator[None, None, O
     for name in names:
         facts = state.topics.get(name)
         for group_id in list(store.by_topic.get(name, ())):
-            places: dict[Place, Committed] = dict(store.offsets.get(group_id, {}))
+            places: dict[TopicPartition, Committed] = dict(store.offsets.get(group_id, {}))
             for producer_id in store.open_txns.get(group_id, ()):
                 places.update(store.pending[producer_id][group_id])
             for count, (place, committed) in enumerate(places.items()):

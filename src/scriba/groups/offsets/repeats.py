@@ -21,7 +21,7 @@ from scriba.groups.offsets.commit import (
     metadata_fits,
 )
 from scriba.groups.state import State
-from scriba.groups.store import Committed, Place
+from scriba.groups.store import Committed, TopicPartition
 from scriba.instant import Instant
 from scriba.outcome import Caller, Change
 from scriba.wire.messages.groups import OffsetCommitRequest
@@ -33,7 +33,7 @@ _new = tuple.__new__  # makes a named tuple without a call of Python
 class Standing(NamedTuple):
     """What stays the same of one partition's commit."""
 
-    place: Place
+    topic_partition: TopicPartition
     topic_id: bytes
     leader_epoch: int
     metadata: str
@@ -51,7 +51,9 @@ class Repeat(NamedTuple):
         return [
             Change(
                 OffsetCommitKey(
-                    group=self.request.group_id, topic=part.place[0], partition=part.place[1]
+                    group=self.request.group_id,
+                    topic=part.topic_partition[0],
+                    partition=part.topic_partition[1],
                 ),
                 OffsetCommitValue(
                     offset=offset,
@@ -79,8 +81,8 @@ def repeat_of(state: State, request: OffsetCommitRequest, caller: Caller) -> Rep
             metadata = each.committed_metadata or ""
             if not metadata_fits(state, metadata):
                 return None
-            place = (facts.name, each.partition_index)
-            parts.append(Standing(place, facts.id, each.committed_leader_epoch, metadata))
+            topic_partition = (facts.name, each.partition_index)
+            parts.append(Standing(topic_partition, facts.id, each.committed_leader_epoch, metadata))
     return Repeat(request, caller, tuple(parts)) if parts else None
 
 
@@ -90,7 +92,7 @@ def check_and_touch(state: State, repeat: Repeat, now: Instant) -> bool:
         check = check_commit(state, repeat.request, repeat.caller, now)
         if check is not None:
             for part in repeat.parts:
-                check(part.place[0], part.topic_id, part.place[1])
+                check(part.topic_partition[0], part.topic_id, part.topic_partition[1])
     except KafkaError:
         return False
     return True
@@ -107,9 +109,9 @@ def replay_repeat(
     group_id = repeat.request.group_id
     if group_id not in store.groups:
         begin_simple_group(store, group_id, commit_ms)
-    for (place, topic_id, leader_epoch, metadata), offset in zip(
+    for (topic_partition, topic_id, leader_epoch, metadata), offset in zip(
         repeat.parts, offsets, strict=True
     ):
         fields = (offset, leader_epoch, metadata, commit_ms, -1, topic_id, position)
-        store.put_offset(group_id, place, _new(Committed, fields))
+        store.put_offset(group_id, topic_partition, _new(Committed, fields))
         position += 1

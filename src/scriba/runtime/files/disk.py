@@ -10,7 +10,6 @@ import asyncio
 import errno
 import fcntl
 import os
-import resource
 import struct
 import sys
 import threading
@@ -18,13 +17,13 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Concatenate, Final, ParamSpec
 
+from scriba.runtime.files.limits import files_of_logs
 from scriba.runtime.files.residency import RWF_NOWAIT, Residency
 from scriba.runtime.ports import WOULD_BLOCK, Buffer, Offload
 
 P = ParamSpec("P")
 
 _IOV_MAX: Final = 1024
-_MOST_FILES: Final = 1 << 14
 _LOAD_BYTES: Final = 1 << 18
 _scratch = threading.local()
 
@@ -225,7 +224,7 @@ class PosixDisk:
         self._replacing: dict[str, asyncio.Task[None]] = {}
         self._held: set[int] = set()
         self._tell: Callable[[], object] | None = None
-        self.most_files = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2, _MOST_FILES)
+        self.most_files = files_of_logs()
         """Half of what the process may have: connections need descriptors, too."""
 
     @property
@@ -264,8 +263,15 @@ class PosixDisk:
     def is_dir(self, path: str) -> bool:
         return os.path.isdir(path)
 
-    def mkdir(self, path: str) -> None:
-        os.makedirs(path, exist_ok=True)
+    def mkdir(self, path: str, parents: bool = False) -> None:
+        if parents:
+            os.makedirs(path, exist_ok=True)
+            return
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            if not os.path.isdir(path):
+                raise
 
     def rename(self, old: str, new: str) -> None:
         os.replace(old, new)

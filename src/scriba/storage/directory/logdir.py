@@ -17,6 +17,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from errno import ENOENT
 from typing import Final
 
 from scriba.config import StartError
@@ -115,7 +116,7 @@ class LogDir:
         `on_refused` the directory's path and what could not be written, each time.
         """
         try:
-            disk.mkdir(path)
+            disk.mkdir(path, parents=True)
             lock = disk.lock(path)
         except BlockingIOError:
             raise StartError(
@@ -272,8 +273,12 @@ class LogDir:
         Those that it came to have them (`has_files`), whatever is raised.
         """
         made: list[Log] = []
+        meta = f"{self.path}/{META_PROPERTIES}"
 
         def make() -> None:
+            if self.meta is not None and not self._disk.exists(meta):
+                # What is there now is another one, the mount point of a device that is gone say.
+                raise FileNotFoundError(ENOENT, "the log directory is no longer there", meta)
             for log in logs:
                 log.create_files()
                 made.append(log)

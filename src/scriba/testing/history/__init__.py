@@ -44,7 +44,7 @@ __all__ = [
     "check_copied",
 ]
 
-Place = tuple[int, int]
+PartitionOffset = tuple[int, int]
 """(partition, offset)"""
 
 
@@ -66,8 +66,8 @@ class History:
     synced_only: bool
     """Whether acknowledgements wait for the disk (`flush.messages=1`)."""
     sent: dict[bytes, Sent] = field(default_factory=dict)
-    promised: dict[Place, bytes] = field(default_factory=dict)
-    for_good: dict[Place, bytes] = field(default_factory=dict)
+    promised: dict[PartitionOffset, bytes] = field(default_factory=dict)
+    for_good: dict[PartitionOffset, bytes] = field(default_factory=dict)
     """Promises that no power cut takes back."""
     violations: list[str] = field(default_factory=list)
     power_cuts: int = 0
@@ -163,7 +163,7 @@ class History:
                 self.violation(f"partition {partition}: {_short(value)} is out of order")
             last[producer] = int(number)
 
-    def _promise(self, place: Place, value: bytes, how: str, cuts: int) -> None:
+    def _promise(self, place: PartitionOffset, value: bytes, how: str, cuts: int) -> None:
         if cuts != self.power_cuts and not self.synced_only:
             return
         before = self.promised.setdefault(place, value)
@@ -171,5 +171,5 @@ class History:
             self.violation(f"{_at(place)}: {how} {_short(value)}, before it was {_short(before)}")
 
 
-def _at(place: Place) -> str:
+def _at(place: PartitionOffset) -> str:
     return f"partition {place[0]} offset {place[1]}"

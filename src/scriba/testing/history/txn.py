@@ -18,7 +18,7 @@ from scriba.testing.history.findings import Findings, Where, place, short
 Log = Mapping[Where, Sequence[tuple[int, bytes]]]
 """(offset, value) of the committed records of each partition."""
 
-GroupPlace = tuple[str, Where]
+GroupPartition = tuple[str, Where]
 """(group, partition)"""
 
 
@@ -39,7 +39,7 @@ class Transaction:
     number: int
     fate: Fate = Fate.OPEN
     values: dict[bytes, Where] = field(default_factory=dict)
-    offsets: dict[GroupPlace, int] = field(default_factory=dict)
+    offsets: dict[GroupPartition, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ class Transactions(Findings):
 
     # ---- what is left ----
 
-    def check(self, log: Log, offsets: Mapping[GroupPlace, int | None] | None = None) -> None:
+    def check(self, log: Log, offsets: Mapping[GroupPartition, int | None] | None = None) -> None:
         """Holds all that is committed in the end against what was told.
 
         `offsets` are those of groups whose offsets only these transactions commit.
@@ -156,7 +156,7 @@ class Transactions(Findings):
                 )
 
     def _check_offset(
-        self, where_in_group: GroupPlace, offset: int | None, visible: list[Transaction]
+        self, where_in_group: GroupPartition, offset: int | None, visible: list[Transaction]
     ) -> None:
         group, where = where_in_group
         expected = max((t.offsets.get(where_in_group, -1) for t in visible), default=-1)

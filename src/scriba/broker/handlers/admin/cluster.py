@@ -54,18 +54,21 @@ def _log_dir(
         result.error_code = ErrorCode.KAFKA_STORAGE_ERROR
         return result
     topics: dict[str, DescribeLogDirsTopic] = {}
-    for partition in node.replicas.in_dir(hosted):
-        if wanted is not None and partition.index not in wanted.get(partition.topic, ()):
-            continue
-        topic = topics.get(partition.topic)
-        if topic is None:
-            topic = topics[partition.topic] = DescribeLogDirsTopic(name=partition.topic)
-        lag = max(partition.high_watermark.value - partition.log.end_offset, 0)
-        topic.partitions.append(
-            DescribeLogDirsPartition(
-                partition_index=partition.index, partition_size=partition.log.size, offset_lag=lag
+
+    def tell(name: str, index: int, size: int, lag: int) -> None:
+        if wanted is None or index in wanted.get(name, ()):
+            topic = topics.get(name)
+            if topic is None:
+                topic = topics[name] = DescribeLogDirsTopic(name=name)
+            topic.partitions.append(
+                DescribeLogDirsPartition(partition_index=index, partition_size=size, offset_lag=lag)
             )
-        )
+
+    for partition in node.replicas.in_dir(hosted):
+        lag = max(partition.high_watermark.value - partition.log.end_offset, 0)
+        tell(partition.topic, partition.index, partition.log.size, lag)
+    for name, index in node.replicas.unopened_in(hosted):
+        tell(name, index, 0, 0)
     result.topics = list(topics.values())
     result.total_bytes, result.usable_bytes = node.world.disk.space(hosted.path)
     return result

@@ -14,6 +14,7 @@ from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.offsets.fetch import check_asked_once
 from scriba.groups.refusals import refused
+from scriba.outcome import at_once
 from scriba.runtime.loop.pace import Pace
 from scriba.wire.messages import groups as wire
 from scriba.wire.messages.txn import (
@@ -265,7 +266,7 @@ def _denied_topic(topic: wire.OffsetFetchRequestTopics) -> wire.OffsetFetchRespo
 async def _fetch_several(
     node: GroupOffsets, ctx: Context, request: wire.OffsetFetchRequest
 ) -> wire.OffsetFetchResponse:
-    check_asked_once(request)
+    at_once(check_asked_once(request))
     response = wire.OffsetFetchResponse()
     pace = Pace(node.world.clock)
     for group in request.groups:

@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 FIRST_WITH_ERROR: Final = 7
 """Before, an error of the whole is told of each partition that was asked for (`refuse`)."""
 FIRST_BY_ID: Final = 13
+CONSUMER: Final = -1
+"""The replica id of everybody who is no replica."""
 DEBUGGING_REPLICA: Final = -2
 """Tools that read what consumers may not see yet, up to the end of the log."""
 
@@ -120,6 +122,11 @@ def _enough(result: _Round, request: FetchRequest) -> bool:
         or request.max_wait_ms <= 0
         or not result.watched
     )
+
+
+async def resume(node: Fetching, ctx: Context, request: FetchRequest, plan: Plan) -> FetchResponse:
+    """Goes on with a consumer's fetch that the fast path has planned and that waits."""
+    return await _wait(node, ctx, request, plan, CONSUMER, None)
 
 
 async def _wait(
@@ -307,7 +314,7 @@ def _respond(
         if data.error_code:
             node.counters.failed_fetch += 1
             moved = moved or data.error_code in MOVED
-        if session is not None and not _is_news(item, data) and plan.incremental:
+        if session is not None and not _hears(item, data) and plan.incremental:
             continue
         if topic is None or topic.topic != item.topic or topic.topic_id != item.topic_id:
             topic = FetchableTopicResponse(topic=item.topic, topic_id=item.topic_id)
@@ -320,20 +327,10 @@ def _respond(
     return response
 
 
-def _is_news(item: Watched, data: PartitionData) -> bool:
-    """Whether a session's client has to hear of this partition; remembers what it hears."""
-    news = (
-        data.records is not _NO_RECORDS
-        or data.high_watermark != item.high_watermark
-        or data.log_start_offset != item.log_start_offset
-        or data.error_code != 0
-        or item.told_error
-        or data.diverging_epoch.epoch >= 0
-    )
-    item.high_watermark = data.high_watermark
-    item.log_start_offset = data.log_start_offset
-    item.told_error = data.error_code != 0
-    return news
+def _hears(item: Watched, data: PartitionData) -> bool:
+    records, error = data.records is not _NO_RECORDS, data.error_code != 0
+    news = item.hears(data.high_watermark, data.log_start_offset, records, error)
+    return news or data.diverging_epoch.epoch >= 0
 
 
 def finish(node: Fetching, out: bytearray, holes: list[tuple[int, Hole]]) -> Parts:

@@ -52,6 +52,8 @@ WORK: Final = (
     "configure",
     "unconfigure",
     "remake",
+    "remake",
+    "remake",
     "extend",
     "delete records",
     "delete group",

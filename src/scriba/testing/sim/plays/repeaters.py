@@ -5,6 +5,7 @@
     Transactional  transactions, committed and aborted
     Reader         one partition, fetched again and again
     SessionReader  the same in a fetch session, which other partitions join and leave
+    WideReader     all partitions of all topics, in a fetch session or without
     Committer      offsets, committed without a member
     ClassicMember  the same by a member that joins, is thrown out and comes back
     ConsumerMember the same by a member of the consumer protocol
@@ -402,6 +403,103 @@ class SessionReader(Reader):
             self.session_id, self.epoch = answer.session_id, self.epoch + 1
 
 
+@dataclass(slots=True)
+class WideReader(Repeater):
+    """A consumer of many partitions. In a session it names those whose offset has changed, and has
+    some forgotten for a while, as Java's consumer does with what it has not handed out yet."""
+
+    versions = range(4, 19)
+    habit: dict[str, Any] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)
+    by_id: bool = False
+    positions: dict[tuple[str, int], int] = field(default_factory=dict)
+    told: dict[tuple[str, int], int] = field(default_factory=dict)
+    """What the session has been told last."""
+    session_id: int = 0
+    epoch: int = -1
+
+    async def begin(self, version: int) -> None:
+        self.by_id = version >= 13
+        places = [
+            (topic, p) for topic in self.topics.ids for p in range(self.topics.partitions[topic])
+        ]
+        self.positions = {place: 0 for place in places if self.rng.chance(0.9)}
+        self.habit = {
+            "max_wait_ms": self.pick((0, 0, 20, 300)),
+            "min_bytes": self.pick((0, 1, 1, 500)),
+            "max_bytes": self.pick((0, 400, 3_000, 1 << 20)),
+            "isolation_level": self.pick((0, 1)),
+        }
+        self.limits = {
+            "partition_max_bytes": self.pick((1, 300, 5_000, 1 << 20)),
+            "current_leader_epoch": self.pick((-1, -1, 0)) if version >= 9 else -1,
+        }
+        self.session_id, self.told = 0, {}
+        self.epoch = 0 if version >= 7 and self.rng.chance(0.6) else -1
+
+    async def repeat(self, version: int) -> None:
+        asked = {place: at for place, at in self.positions.items() if self.rng.chance(0.9)}
+        odd = self.odd()
+        if odd == 0:
+            asked = {(topic, index + 50): at for (topic, index), at in asked.items()}
+        elif odd == 1:
+            asked = dict.fromkeys(asked, self.pick((-1, 1 << 40)))
+        elif odd == 2:
+            asked = dict(reversed(asked.items()))
+        request = fetch.FetchRequest(topics=self.listed(asked), **self.habit)
+        if odd == 3:
+            request.topics += request.topics
+        if self.epoch >= 0:
+            request.session_id, request.session_epoch = self.session_id, self.epoch
+        if self.epoch > 0:
+            changed = {place: at for place, at in asked.items() if self.told.get(place) != at}
+            request.topics = self.listed(changed)
+            gone = [place for place in self.told if place not in asked]
+            request.forgotten_topics_data = [
+                fetch.ForgottenTopic(partitions=[index], **self.place(topic))
+                for topic, index in gone
+            ]
+        answer: fetch.FetchResponse = await self.call(request, version, fetch.FetchResponse)
+        self.follow(answer)
+        if self.epoch >= 0:
+            lost = answer.error_code != ErrorCode.NONE or not answer.session_id
+            self.told = {} if lost else asked
+            self.session_id = 0 if lost else answer.session_id
+            self.epoch = 0 if lost else self.epoch + 1
+
+    def place(self, topic: str) -> dict[str, Any]:
+        return {"topic_id": self.topics.ids[topic]} if self.by_id else {"topic": topic}
+
+    def listed(self, asked: dict[tuple[str, int], int]) -> list[fetch.FetchTopic]:
+        topics: list[fetch.FetchTopic] = []
+        last = ""
+        for (topic, index), at in asked.items():
+            if topic != last:
+                topics.append(fetch.FetchTopic(**self.place(topic)))
+                last = topic
+            part = fetch.FetchPartition(partition=index, fetch_offset=at, **self.limits)
+            topics[-1].partitions.append(part)
+        return topics
+
+    def follow(self, answer: fetch.FetchResponse) -> None:
+        names = {id: name for name, id in self.topics.ids.items()}
+        for topic in answer.responses:
+            name = names.get(topic.topic_id, "") if self.by_id else topic.topic
+            for part in topic.partitions:
+                place = (name, part.partition_index)
+                if place not in self.positions:
+                    continue
+                if part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+                    self.positions[place] = max(part.log_start_offset, 0)
+                try:
+                    for _, header in walk(memoryview(bytes(part.records or b""))):  # type: ignore[arg-type]
+                        self.positions[place] = header.base_offset + header.last_offset_delta + 1
+                except ParseError:
+                    pass  # the last batch is cut short by a limit of bytes
+        if self.rng.chance(0.1):
+            self.positions = dict.fromkeys(self.positions, 0)
+
+
 # ---- commits ----
 
 
@@ -555,6 +653,8 @@ CAST: Final[Mapping[str, type[Repeater]]] = {
     "reader": Reader,
     "follower": Reader,
     "session": SessionReader,
+    "wide": WideReader,
+    "broad": WideReader,
     "committer": Committer,
     "classic": ClassicMember,
     "consumer": ConsumerMember,

@@ -181,12 +181,15 @@ class SimDisk:
         self.check(path)
         return isinstance(self.volume.find(path), Dir)
 
-    def mkdir(self, path: str) -> None:
+    def mkdir(self, path: str, parents: bool = False) -> None:
         self.check(path)
         node = self.volume.root
-        for part in parts(path):
+        above = len(parts(path)) - 1
+        for depth, part in enumerate(parts(path)):
             below = node.entries.get(part)
             if below is None:
+                if depth < above and not parents:
+                    raise _fail(errno.ENOENT, path)
                 self._check_room(path)
                 below = Dir()
                 node.change(self.volume.next_turn(), {part: below})

@@ -418,6 +418,7 @@ class SimNet:
     def __init__(self, network: Network, host: str) -> None:
         self.network = network
         self.host = host
+        self.most_connections = 1 << 31
         self._alive = True
         self._streams: list[SimStream] = []
 
