@@ -305,12 +305,6 @@ class Node:
         return self.lifecycle.broker_epoch
 
     @property
-    def controller_id(self) -> int:
-        """Whom clients may take for the controller: it must be a broker that they can reach."""
-        leader = self.metadata.leader_id
-        return leader if leader in self.image.brokers else self.id
-
-    @property
     def active_controller_id(self) -> int:
         leader = self.metadata.leader_id
         return -1 if leader is None else leader

@@ -109,6 +109,7 @@ class Raft:
             # It may have lost, with the crash, what it had not yet written; another may lead.
             self.role = Role.RESIGNED
             self._deadline = now.mono_ms + self._election_timeout()
+            self._fetch_soon(now)
         elif self.leader is not None:
             self._follow(self.epoch, self.leader, now)
         else:
@@ -215,7 +216,7 @@ class Raft:
         if isinstance(request, FetchRequest):
             if not self._fetches or self._fetch_at is None:
                 return
-            self._fetch_at = min(self._fetch_at, soon)
+            self._fetch_at = min(self._fetch_at, now.mono_ms + self._fetch_pause)
             if refused and self.role is Role.FOLLOWER and peer == self.leader:
                 self._leader_gone(now)
         elif peer in self._resend_at and not refused:
@@ -299,15 +300,14 @@ class Raft:
         # A voter remembers that this epoch had its leader; an observer looks for one anew.
         self._enter(epoch, self.leader if epoch == self.epoch and self.is_voter else None)
         self._deadline = now.mono_ms + self._election_timeout() if self.is_voter else None
-        self._fetch_at = None if self.is_voter else now.mono_ms
+        self._fetch_soon(now)
 
     def _follow(self, epoch: int, leader: int, now: Instant) -> None:
         self._become(Role.FOLLOWER)
         self._enter(epoch, leader)
         self._deadline = now.mono_ms + self._timeouts.fetch_ms
         self._leader_high_watermark = -1
-        # Records of an earlier leader may still be on their way to the disk.
-        self._fetch_at = now.mono_ms if self.flushed == self.log.end_offset else None
+        self._fetch_soon(now)
 
     def _hear_of(
         self, epoch: int, leader: int | None, now: Instant, *, at_first_hand: bool = False
@@ -493,7 +493,20 @@ class Raft:
 
     @property
     def _fetches(self) -> bool:
-        return self.role is Role.FOLLOWER or (self.role is Role.UNATTACHED and not self.is_voter)
+        """A follower fetches; whoever knows of no leader asks, which is the same request."""
+        return self.role in (Role.FOLLOWER, Role.UNATTACHED, Role.RESIGNED)
+
+    def _fetch_soon(self, now: Instant) -> None:
+        """Unless records are still on their way to the disk: what is asked for next says that all
+        before it is there."""
+        self._fetch_at = now.mono_ms if self.flushed == self.log.end_offset else None
+
+    @property
+    def _fetch_pause(self) -> int:
+        """Before the next question who leads. A voter can wait: the leader looks for it, too."""
+        if self.is_voter and self.role is not Role.FOLLOWER:
+            return max(self._timeouts.backoff_ms, self._timeouts.election_ms // 8)
+        return self._timeouts.backoff_ms
 
     def _fetch(self, now: Instant) -> None:
         """Fetches from the leader; an observer without one asks the voters in turn."""
@@ -548,8 +561,7 @@ class Raft:
         served = sender == reply.leader and not reply.refused
         if self._hear_of(reply.epoch, reply.leader, now, at_first_hand=served) or not served:
             if self._fetches and self._fetch_at is not None:
-                soon = now.mono_ms + self._timeouts.backoff_ms
-                self._fetch_at = min(self._fetch_at, soon)
+                self._fetch_at = min(self._fetch_at, now.mono_ms + self._fetch_pause)
             return
         if self.role is not Role.FOLLOWER or reply.epoch != self.epoch or sender != self.leader:
             return

@@ -88,7 +88,8 @@ class Dispatch:
         self._node = node
         self.table = table
         self._cached: dict[Question, bytes] = {}
-        self._cached_at = -1
+        self._cached_at = (-1, -1)
+        """Of which shape of the cluster, and of which controller, the answers kept tell."""
         self._large = [asyncio.Semaphore(LARGE_AT_A_TIME) for _ in range(SIZES)]
         self._unsent = Unsent(LARGE_UNSENT)
         self._fast_paths: dict[int, FastPathVersions | CommitFastPath] = {}
@@ -297,15 +298,16 @@ class Dispatch:
         request: Any,
         header: RequestHeader,
     ) -> Parts | Parked | None:
-        """Metadata: equal questions have equal answers until the cluster's shape changes.
+        """Metadata: equal questions have equal answers until the cluster or its controller changes.
 
         Thousands of clients ask for the same few topics again and again, and an answer that
         lists ten thousand partitions takes longer to build than to send. What has to wait (for the
         creation of a topic, say) is another answer each time, unless all topics are asked for.
         """
-        if self._cached_at != self._node.topology:
+        told = (self._node.topology, self._node.active_controller_id)
+        if self._cached_at != told:
             self._cached.clear()
-            self._cached_at = self._node.topology
+            self._cached_at = told
         if len(body) > LARGEST_KEPT:
             return self._answer(api, connection, request, header)
         question = (connection.listener, header.api_version, bytes(body))
@@ -329,9 +331,10 @@ class Dispatch:
     async def _keep_later(
         self, question: Question, awaitable: Awaitable[Parts | None]
     ) -> Parts | None:
-        asked_at = self._node.topology
+        asked_at = (self._node.topology, self._node.active_controller_id)
         answer = await awaitable
-        if answer is not None and asked_at == self._node.topology == self._cached_at:
+        now = (self._node.topology, self._node.active_controller_id)
+        if answer is not None and asked_at == now == self._cached_at:
             self._keep(question, answer)
         return answer
 

@@ -39,7 +39,10 @@ from scriba.wire.uuids import ZERO
 
 if TYPE_CHECKING:
     from scriba.broker.handlers.ports import MetadataDescription
-    from scriba.controller.image import PartitionImage, TopicImage
+    from scriba.controller.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+
+    Living = dict[int, BrokerImage]
+    """Brokers that clients of a listener can be sent to, by id."""
 
 FIRST_BY_ID: Final = 12
 """Ids are in Metadata from version 10 on, but may be asked for only from this one on."""
@@ -51,6 +54,11 @@ PAGE: Final = 500
 """Partitions of one topic between two looks at the clock."""
 
 _ALL: Final = slice(None)
+
+FIRST_WITH_OFFLINE: Final = 1
+"""Version 0 has no other way to tell of replicas that are away than to leave them out."""
+FIRST_WITH_LISTENERS: Final = 6
+"""Older clients do not know LISTENER_NOT_FOUND."""
 
 BROKERS: Final = 1
 CONTROLLERS: Final = 2
@@ -155,20 +163,22 @@ async def _list_slowly(
     response.topics = listed  # type: ignore[assignment]
     if _wants_all(ctx, request):
         image = node.image.copy()
+        living = _living(image, ctx)
         for name in sorted(image.topics_by_name):
             if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
-                topic = await _topic_slowly(node, ctx, image.topics_by_name[name], pace)
+                topic = await _topic_slowly(node, ctx, image.topics_by_name[name], living, pace)
                 _add_operations(node, ctx, request, topic)
                 listed.extend((topic,))
             await pace()
         return response
     asked = await in_slices(_asked_once(ctx, request), pace)
     failed = await _create_slowly(node, ctx, request, asked, pace)
+    living = _living(node.image, ctx)
     for each in asked:
-        topic = _named(node, ctx, each, failed, slice(0, 0))
+        topic = _named(node, ctx, each, living, failed, slice(0, 0))
         if not topic.error_code and topic.name is not None:
             known = node.image.topics_by_name[topic.name]
-            topic = await _topic_slowly(node, ctx, known, pace)
+            topic = await _topic_slowly(node, ctx, known, living, pace)
         _add_operations(node, ctx, request, topic)
         listed.extend((topic,))
         await pace()
@@ -176,12 +186,12 @@ async def _list_slowly(
 
 
 async def _topic_slowly(
-    node: MetadataDescription, ctx: Context, topic: TopicImage, pace: Pace
+    node: MetadataDescription, ctx: Context, topic: TopicImage, living: Living, pace: Pace
 ) -> MetadataResponseTopic:
-    answer = _topic(node, ctx, topic, slice(0, PAGE))
+    answer = _topic(node, ctx, topic, living, slice(0, PAGE))
     for start in range(PAGE, len(topic.partitions), PAGE):
         await pace()
-        page = _topic(node, ctx, topic, slice(start, start + PAGE))
+        page = _topic(node, ctx, topic, living, slice(start, start + PAGE))
         answer.partitions += page.partitions
     return answer
 
@@ -240,13 +250,14 @@ def _metadata(
 ) -> MetadataResponse:
     image = node.image
     response = _frame(node, ctx, request)
+    living = _living(image, ctx)
     if _wants_all(ctx, request):
         for name in sorted(image.topics_by_name):
             if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
-                response.topics.append(_topic(node, ctx, image.topics_by_name[name]))
+                response.topics.append(_topic(node, ctx, image.topics_by_name[name], living))
     else:
         for each in asked:
-            response.topics.append(_named(node, ctx, each, failed))
+            response.topics.append(_named(node, ctx, each, living, failed))
     for topic in response.topics:
         _add_operations(node, ctx, request, topic)
     return response
@@ -260,13 +271,31 @@ def _frame(node: MetadataDescription, ctx: Context, request: MetadataRequest) ->
             for broker, host, port in node.image.brokers_on(ctx.listener)
         ],
         cluster_id=node.cluster_id,
-        controller_id=node.controller_id,
+        controller_id=_controller(node, ctx),
     )
     if 8 <= ctx.version <= 10 and request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = allowed_operations(
             node.access, ctx, Resource.CLUSTER, CLUSTER_NAME
         )
     return response
+
+
+def _living(image: ClusterImage, ctx: Context) -> Living:
+    return {broker.id: broker for broker, _, _ in image.brokers_on(ctx.listener)}
+
+
+def _controller(node: MetadataDescription, ctx: Context) -> int:
+    """Where clients send what a controller decides: to a broker, for they reach no other node.
+
+    Any broker passes such requests on. The active controller's own needs no further hop.
+    """
+    if node.is_controller_listener(ctx.listener):
+        return node.active_controller_id
+    living = _living(node.image, ctx)
+    for candidate in (node.active_controller_id, node.id):
+        if candidate in living:
+            return candidate
+    return min(living, default=-1)
 
 
 def _add_operations(
@@ -302,6 +331,7 @@ def _named(
     node: MetadataDescription,
     ctx: Context,
     asked: MetadataRequestTopic,
+    living: Living,
     failed: dict[str, ErrorCode],
     page: slice = _ALL,
 ) -> MetadataResponseTopic:
@@ -315,13 +345,13 @@ def _named(
         elif not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, topic.name):
             code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         else:
-            return _topic(node, ctx, topic, page)
+            return _topic(node, ctx, topic, living, page)
         name = None if ctx.version >= FIRST_BY_ID else ""
         return MetadataResponseTopic(error_code=code, name=name, topic_id=asked.topic_id)
     if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, asked.name):
         code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
     elif (topic := image.topics_by_name.get(asked.name)) is not None:
-        return _topic(node, ctx, topic, page)
+        return _topic(node, ctx, topic, living, page)
     elif not is_legal_name(asked.name):
         code = ErrorCode.INVALID_TOPIC_EXCEPTION
     else:
@@ -335,36 +365,56 @@ def _named(
 
 
 def _topic(
-    node: MetadataDescription, ctx: Context, topic: TopicImage, page: slice = _ALL
+    node: MetadataDescription,
+    ctx: Context,
+    topic: TopicImage,
+    living: Living,
+    page: slice = _ALL,
 ) -> MetadataResponseTopic:
     """A topic with those of its partitions, in order, that are on the page."""
-    alive = frozenset(broker.id for broker, _, _ in node.image.brokers_on(ctx.listener))
     answer = MetadataResponseTopic(
         name=topic.name, topic_id=topic.id, is_internal=topic.name in node.internal_topics
     )
     for index in sorted(topic.partitions)[page]:
         partition = topic.partitions[index]
-        leader, code = _leader(partition, alive)
+        replicas, isr = list(partition.replicas), list(partition.isr)
+        if ctx.version < FIRST_WITH_OFFLINE:
+            replicas = [broker for broker in replicas if broker in living]
+            isr = [broker for broker in isr if broker in living]
+        leader, code = _leader(node.image, partition, living, ctx.version)
+        if not code and (len(replicas), len(isr)) < (len(partition.replicas), len(partition.isr)):
+            code = ErrorCode.REPLICA_NOT_AVAILABLE
         answer.partitions.append(
             MetadataResponsePartition(
                 error_code=code,
                 partition_index=index,
                 leader_id=leader,
                 leader_epoch=partition.leader_epoch,
-                replica_nodes=list(partition.replicas),
-                isr_nodes=list(partition.isr),
-                offline_replicas=[r for r in partition.replicas if r not in alive],
+                replica_nodes=replicas,
+                isr_nodes=isr,
+                offline_replicas=_offline(partition, living),
             )
         )
     return answer
 
 
-def _leader(partition: PartitionImage, alive: frozenset[int]) -> tuple[int, ErrorCode]:
-    if partition.leader in alive:
+def _leader(
+    image: ClusterImage, partition: PartitionImage, living: Living, version: int
+) -> tuple[int, ErrorCode]:
+    if partition.leader in living:
         return partition.leader, ErrorCode.NONE
-    if partition.leader == -1:
-        return -1, ErrorCode.LEADER_NOT_AVAILABLE
-    return partition.leader, ErrorCode.LISTENER_NOT_FOUND
+    if partition.leader in image.brokers and version >= FIRST_WITH_LISTENERS:
+        return -1, ErrorCode.LISTENER_NOT_FOUND
+    return -1, ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def _offline(partition: PartitionImage, living: Living) -> list[int]:
+    """Replicas that are out of reach, or in a directory that failed (KIP-858)."""
+    return [
+        replica
+        for replica, directory in zip(partition.replicas, partition.directories, strict=True)
+        if (broker := living.get(replica)) is None or not broker.holds(directory)
+    ]
 
 
 # ---- DescribeTopicPartitions ----
@@ -398,12 +448,14 @@ def _describe_page(
     # Whatever the limit, a page holds one partition, or paging would never end.
     left = max(min(limit, node.settings.max_request_partition_size_limit), 1)
     response = DescribeTopicPartitionsResponse()
+    living = _living(image, ctx)
     for name in names:
         yield
         if left <= 0:
             response.next_cursor = Cursor(topic_name=name, partition_index=0)
             break
-        answer = _described(node, ctx, name, bool(request.topics), slice(first, first + left))
+        page = slice(first, first + left)
+        answer = _described(node, ctx, name, living, bool(request.topics), page)
         if answer is None:
             continue
         response.topics.append(answer)
@@ -417,7 +469,12 @@ def _describe_page(
 
 
 def _described(
-    node: MetadataDescription, ctx: Context, name: str, named: bool, page: slice
+    node: MetadataDescription,
+    ctx: Context,
+    name: str,
+    living: Living,
+    named: bool,
+    page: slice,
 ) -> DescribeTopicPartitionsResponseTopic | None:
     answer = DescribeTopicPartitionsResponseTopic(name=name)
     if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
@@ -434,18 +491,18 @@ def _described(
         )
         return answer
     answer.topic_id = topic.id
-    for plain in _topic(node, ctx, topic, page).partitions:
+    for index in sorted(topic.partitions)[page]:
+        partition = topic.partitions[index]
         answer.partitions.append(
             DescribeTopicPartitionsResponsePartition(
-                error_code=plain.error_code,
-                partition_index=plain.partition_index,
-                leader_id=plain.leader_id,
-                leader_epoch=plain.leader_epoch,
-                replica_nodes=plain.replica_nodes,
-                isr_nodes=plain.isr_nodes,
-                eligible_leader_replicas=[],
-                last_known_elr=[],
-                offline_replicas=plain.offline_replicas,
+                partition_index=index,
+                leader_id=partition.leader if partition.leader in living else -1,
+                leader_epoch=partition.leader_epoch,
+                replica_nodes=list(partition.replicas),
+                isr_nodes=list(partition.isr),
+                eligible_leader_replicas=list(partition.eligible_leader_replicas),
+                last_known_elr=list(partition.last_known_elr),
+                offline_replicas=_offline(partition, living),
             )
         )
     return answer
@@ -467,7 +524,7 @@ def describe_cluster(
         raise KafkaError(ErrorCode.MISMATCHED_ENDPOINT_TYPE, f"this is a {other}'s listener")
     response = DescribeClusterResponse(
         cluster_id=node.cluster_id,
-        controller_id=node.active_controller_id if asks_controller else node.controller_id,
+        controller_id=_controller(node, ctx),
         endpoint_type=request.endpoint_type,
         brokers=[
             DescribeClusterBroker(

@@ -116,10 +116,6 @@ class SelfDescription(Protocol):
     def cluster_id(self) -> str: ...
 
     @property
-    def controller_id(self) -> int:
-        """The active controller; a broker's id, for clients may send to no controller."""
-
-    @property
     def supported_features(self) -> Mapping[str, tuple[int, int]]: ...
 
     def api_table(self, listener: str) -> Mapping[int, ApiEntry]: ...
@@ -190,6 +186,9 @@ class ConfigAdministration(Authorization, Configuration, ControllerAccess, Metad
 
 class MetadataDescription(SelfDescription, TopicAdministration, Timekeeping, Protocol):
     """What the cluster looks like; topics that are asked for may be made on the spot."""
+
+    @property
+    def id(self) -> int: ...
 
 
 # ---- what reads and appends ----

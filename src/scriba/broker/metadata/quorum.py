@@ -324,6 +324,11 @@ class MetadataQuorum:
             self.raft.failed(peer, request, self._world.clock.now(), refused=refused)
             self._settle()
 
+    def mistaken(self, peer: int, why: str) -> None:
+        address = self.address(peer)
+        where = "" if address is None else f" at {address[0]}:{address[1]}"
+        self._note(EventKind.QUORUM_PEER_REFUSES, f"controller {peer}{where}", why)
+
     def _append_fetched(self, reply: FetchReply) -> None:
         """Appends what the leader sent. What a full device does not take is fetched again."""
         data = reply.payload
@@ -359,7 +364,14 @@ class MetadataQuorum:
             leadership = leadership._replace(leader=None)  # lost again, while it was written down
         self.leadership = leadership
         if self._leads(leadership.epoch):
-            self.on_append(self._append_leader_change())
+            try:
+                self.on_append(self._append_leader_change())
+            except NoRoom:
+                if len(self.raft.voters) == 1:
+                    raise
+                # Another one may have room, and if not, there will be some.
+                self.raft.resign(self._world.clock.now())
+                return
         self.on_leadership(leadership)
         self.changed.wake()
 

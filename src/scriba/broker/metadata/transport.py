@@ -21,6 +21,7 @@ from scriba.broker.metadata.wire import (
     snapshot_slice,
     update_voter_request,
 )
+from scriba.errors import ErrorCode
 from scriba.peers.errors import ClientError, NetworkError
 from scriba.raft.messages import (
     NO_DIRECTORY,
@@ -37,6 +38,7 @@ from scriba.wire.schema import Message
 
 FETCHES: Final = "metadata fetch"
 REQUESTS: Final = "metadata quorum"
+MISTAKEN: Final = (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_VOTER_KEY)
 MAX_UNDER_WAY: Final = 64
 """Requests of the machine that may wait for answers; it asks again what is dropped."""
 
@@ -47,6 +49,9 @@ class QuorumClient(Protocol):
     def receive(self, sender: int, reply: Reply) -> None: ...
 
     def send_failed(self, peer: int, request: Request, why: str, *, refused: bool) -> None: ...
+
+    def mistaken(self, peer: int, why: str) -> None:
+        """A peer is not who this node takes it for."""
 
 
 class QuorumTransport(Protocol):
@@ -163,6 +168,8 @@ class WireTransport:
             refused = isinstance(error.__cause__, ConnectionRefusedError)
             if isinstance(error, NetworkError):
                 self._missed(peer)
+            if isinstance(error, WireError) and error.code in MISTAKEN:
+                self.client.mistaken(peer, str(error))
             self.client.send_failed(peer, request, str(error), refused=refused)
         else:
             self.client.receive(sender, reply)
