@@ -1,14 +1,20 @@
 """A quorum of controllers on simulated hosts, to be started, killed, cut off and looked at."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 from scriba.broker.node import Node
+from scriba.errors import ErrorCode
 from scriba.settings import NodeSettings
 from scriba.testing.sim.node import SimNode
 from scriba.testing.sim.world.volume import Dir
 from scriba.testing.sim.world.world import SimHost, SimWorld
+from scriba.wire.messages.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsRequestAlterableConfig,
+    IncrementalAlterConfigsRequestAlterConfigsResource,
+)
 
 PORT = 9093
 T = TypeVar("T")
@@ -108,3 +114,43 @@ class SimQuorum:
 
 def _complain(text: str) -> None:
     raise AssertionError(text)
+
+
+BROKER = 4
+
+
+def play(
+    story: Callable[[SimQuorum], Awaitable[None]],
+    seed: int = 1,
+    **given: str,
+) -> None:
+    sim = SimWorld(seed)
+    quorum = SimQuorum(sim, 3, {k.replace("_", "."): v for k, v in given.items()})
+
+    async def main() -> None:
+        try:
+            await story(quorum)
+        finally:
+            for node in quorum.nodes.values():
+                if node.node is not None:
+                    node.process.kill()
+
+    sim.run(main())
+
+
+async def write(node: Node, value: int) -> None:
+    """Something that every image shows."""
+    config = IncrementalAlterConfigsRequestAlterableConfig(
+        name="log.retention.ms", config_operation=0, value=str(value)
+    )
+    resource = IncrementalAlterConfigsRequestAlterConfigsResource(
+        resource_type=BROKER, resource_name="", configs=[config]
+    )
+    active = node.metadata.active
+    assert active is not None
+    answer = await active.call(IncrementalAlterConfigsRequest(resources=[resource]))
+    assert answer.responses[0].error_code == ErrorCode.NONE
+
+
+def written(node: Node) -> int:
+    return int(node.image.config(BROKER, "").get("log.retention.ms", "0"))

@@ -1,59 +1,11 @@
 """Three controllers, whole nodes on simulated hosts: they found, elect, copy and fail over."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
-from scriba.broker.node import Node
 from scriba.errors import ErrorCode, KafkaError
-from scriba.testing.sim.world.world import SimWorld
-from scriba.wire.messages.configs import (
-    IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsRequestAlterableConfig,
-    IncrementalAlterConfigsRequestAlterConfigsResource,
-)
-from tests.sim.quorum_nodes import SimQuorum
-
-BROKER = 4
-
-
-def play(
-    story: Callable[[SimQuorum], Awaitable[None]],
-    seed: int = 1,
-    count: int = 3,
-    **given: str,
-) -> None:
-    sim = SimWorld(seed)
-    quorum = SimQuorum(sim, count, {k.replace("_", "."): v for k, v in given.items()})
-
-    async def main() -> None:
-        try:
-            await story(quorum)
-        finally:
-            for node in quorum.nodes.values():
-                if node.node is not None:
-                    node.process.kill()
-
-    sim.run(main())
-
-
-async def write(node: Node, value: int) -> None:
-    """Something that every image shows."""
-    config = IncrementalAlterConfigsRequestAlterableConfig(
-        name="log.retention.ms", config_operation=0, value=str(value)
-    )
-    resource = IncrementalAlterConfigsRequestAlterConfigsResource(
-        resource_type=BROKER, resource_name="", configs=[config]
-    )
-    active = node.metadata.active
-    assert active is not None
-    answer = await active.call(IncrementalAlterConfigsRequest(resources=[resource]))
-    assert answer.responses[0].error_code == ErrorCode.NONE
-
-
-def written(node: Node) -> int:
-    return int(node.image.config(BROKER, "").get("log.retention.ms", "0"))
+from tests.sim.quorum_nodes import SimQuorum, play, write, written
 
 
 @pytest.mark.parametrize("seed", range(4))

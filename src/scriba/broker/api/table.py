@@ -112,6 +112,7 @@ _OF_CONTROLLERS: Final[dict[ApiKey, tuple[Callable[..., Any], Refuse | None]]] =
     ApiKey.BEGIN_QUORUM_EPOCH: (quorum.begin_quorum_epoch, _AT_TOP),
     ApiKey.END_QUORUM_EPOCH: (quorum.end_quorum_epoch, _AT_TOP),
     ApiKey.FETCH_SNAPSHOT: (quorum.fetch_snapshot, _AT_TOP),
+    ApiKey.DESCRIBE_QUORUM: (quorum.describe_quorum, _AT_TOP),
     ApiKey.UPDATE_RAFT_VOTER: (quorum.update_raft_voter, _AT_TOP),
 }
 """What only a controller's listener offers, where Fetch reads the metadata log."""

@@ -12,7 +12,9 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
+from scriba.broker.handlers.admin.cluster import in_version
 from scriba.broker.metadata import snapshots
+from scriba.broker.metadata.describe import describe_quorum as describe
 from scriba.broker.metadata.voters import Identity
 from scriba.broker.metadata.wire import TOPIC, TOPIC_ID
 from scriba.broker.ports import Authorization, WorldAccess
@@ -368,6 +370,16 @@ async def _fill_snapshot(
 # ---- voters ----
 
 
+def describe_quorum(
+    node: QuorumService, ctx: Context, request: messages.DescribeQuorumRequest
+) -> messages.DescribeQuorumResponse:
+    """On this listener a controller answers for itself: whoever does not lead says who does."""
+    if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME):
+        raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+    now = node.world.clock.now()
+    return in_version(describe(node.metadata.quorum, request, now), ctx.version)
+
+
 def update_raft_voter(
     node: QuorumService, ctx: Context, request: messages.UpdateRaftVoterRequest
 ) -> messages.UpdateRaftVoterResponse | Deferred[messages.UpdateRaftVoterResponse]:
@@ -428,8 +440,12 @@ def _check_access(node: QuorumService, ctx: Context) -> None:
 
 
 def _check_cluster(node: QuorumService, cluster_id: str | None) -> None:
+    if not node.cluster_id:
+        raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "this controller has no cluster yet")
     if cluster_id is not None and cluster_id != node.cluster_id:
-        raise KafkaError(ErrorCode.INCONSISTENT_CLUSTER_ID)
+        raise KafkaError(
+            ErrorCode.INCONSISTENT_CLUSTER_ID, f"this is a controller of {node.cluster_id}"
+        )
 
 
 def _check_voter_key(quorum: MetadataQuorum, voter_id: int, directory: bytes) -> ErrorCode:

@@ -229,6 +229,8 @@ class QuorumController:
             raise StartError(f"{error}; start a release that supports it") from error
         self._started = True
         self.follower.start()
+        if self.quorum.leadership.leader not in (None, self._node_id):
+            self._tasks.spawn(self._tell_address(self.quorum.leadership), name="address")
 
     def _membership(self) -> Membership:
         settings = self._settings
@@ -292,18 +294,15 @@ class QuorumController:
 
     async def _tell_address(self, leadership: Leadership) -> None:
         """A voter that listens elsewhere than the log has it tells the leader, until it knows."""
-        quorum = self.quorum
-        while quorum.transport is not None and quorum.leadership == leadership:
-            known = quorum.voter_endpoints().get(self._node_id)
-            if (
-                not quorum.raft.is_voter
-                or quorum.facts.voters is None
-                or known == self._identity.endpoints
-            ):
-                return
-            with suppress(ClientError):
-                assert leadership.leader is not None
-                await quorum.transport.update_voter(leadership.leader, leadership.epoch)
+        quorum, own = self.quorum, self._identity.endpoints
+        while quorum.transport is not None and own and quorum.leadership == leadership:
+            # Who has yet to read its log does not know whether it is a voter there.
+            if quorum.raft.is_voter and quorum.facts.voters is not None:
+                if quorum.voter_endpoints().get(self._node_id) == own:
+                    return
+                with suppress(ClientError):
+                    assert leadership.leader is not None
+                    await quorum.transport.update_voter(leadership.leader, leadership.epoch)
             await asyncio.sleep(ADDRESS_PAUSE_S)
 
     async def _activate(

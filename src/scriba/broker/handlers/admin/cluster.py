@@ -91,7 +91,12 @@ async def _describe_quorum(
     node: ControllerForwarding, ctx: Context, request: DescribeQuorumRequest
 ) -> DescribeQuorumResponse:
     response: DescribeQuorumResponse = await node.controller.call(request, ctx.version, ctx)
-    if ctx.version < 2:
+    return in_version(response, ctx.version)
+
+
+def in_version(response: DescribeQuorumResponse, version: int) -> DescribeQuorumResponse:
+    """Without what older versions have no room for."""
+    if version < 2:
         response.nodes = []
         for topic in response.topics:
             for partition in topic.partitions:
