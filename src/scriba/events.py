@@ -112,6 +112,35 @@ class EventKind(enum.Enum):
         "Check the device.",
     )
     # ---- brokers and their controller ----
+    PARTITIONS_LEADERLESS = (
+        "partitions_leaderless",
+        ERROR,
+        "Partitions have had nobody to lead them for two seconds. They cannot be written or read "
+        "until one of the brokers that they wait for returns.",
+        "Start those brokers. If their data is gone: `scriba cluster elect --unclean`, which may "
+        "lose records.",
+    )
+    PARTITIONS_LED = (
+        "partitions_led",
+        INFO,
+        "Every partition has a leader again.",
+        "Nothing.",
+    )
+    UNCLEAN_ELECTION = (
+        "unclean_election",
+        WARNING,
+        "This broker leads partitions though it may lack acknowledged records: it was their last "
+        "leader and crashed, or no better replica was left and the topic or an administrator "
+        "allowed it.",
+        "Nothing after a crash of the process alone, for what it wrote is still there. After a "
+        "power cut compare with the producers what is missing.",
+    )
+    RULES_NOT_ENFORCED = (
+        "rules_not_enforced",
+        WARNING,
+        "Another controller has written ACLs or client quotas. This broker does not enforce them.",
+        "Remove them, or keep clients that they are meant for away from this broker.",
+    )
     BROKER_LOST = (
         "broker_lost",
         WARNING,

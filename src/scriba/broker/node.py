@@ -35,6 +35,7 @@ from scriba.broker.jobs.schedule import JOBS, run_forever
 from scriba.broker.metadata.channel import ControllerChannel
 from scriba.broker.metadata.controller import QuorumController
 from scriba.broker.metadata.deaths import DeathWatch
+from scriba.broker.metadata.elections import tell_changes
 from scriba.broker.metadata.lifecycle import BrokerLifecycle
 from scriba.broker.metadata.visibility import QuorumView
 from scriba.broker.metrics.http import MetricsServer
@@ -381,6 +382,7 @@ class Node:
     # ---- what the metadata changes ----
 
     def _on_change(self, delta: Delta, image: ClusterImage) -> None:
+        tell_changes(self, delta, image)
         if delta.configs:
             self._refresh_settings()
             self.clock_guard.on_configs()

@@ -80,6 +80,9 @@ class PartitionIndex:
     def leads(self, broker: int) -> bool:
         return bool(self._led.get(broker))
 
+    def count_leaderless(self) -> int:
+        return sum(map(len, self._led.get(NO_LEADER, {}).values()))
+
     def leaderless(self, image: ClusterImage) -> Iterator[Chosen]:
         return self._walk(image, [self._led.get(NO_LEADER, {})])
 

@@ -11,6 +11,7 @@ anything, write a record that the image cannot fold.
 """
 
 from collections.abc import Callable, Generator, Iterable, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from scriba.controller import brokers, configs, elections, features, isr, reassignments, topics
@@ -173,6 +174,20 @@ class Controller:
             and (session := self.state.sessions.get(broker.id)) is not None
             and not session.in_contact
         ]
+
+    @property
+    def offline_count(self) -> int:
+        """Partitions that nobody leads."""
+        return self.state.partitions.count_leaderless()
+
+    def offline(self, limit: int) -> list[str]:
+        """Some of them, with whom they wait for."""
+        told = []
+        for topic, index, partition in islice(self.state.partitions.leaderless(self.image), limit):
+            trusted = partition.isr or partition.eligible_leader_replicas
+            awaited = ", ".join(map(str, trusted or partition.last_known_elr)) or "nobody"
+            told.append(f"{topic.name}-{index} (waits for {awaited})")
+        return told
 
     def note_position(self, broker_id: int, end_offset: int) -> None:
         """A broker has applied the metadata log up to there, which a heartbeat would tell later."""

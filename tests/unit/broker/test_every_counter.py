@@ -380,6 +380,13 @@ ELSEWHERE = {
         ),
         "one node is its own controller and its only broker: sim/test_cluster_controller",
     ),
+    **dict.fromkeys(
+        (
+            "kafka_controller_kafkacontroller_offlinepartitionscount",
+            "kafka_controller_controllerstats_uncleanleaderelections_total",
+        ),
+        "a broker that runs leads what it has: sim/test_cluster_elections",
+    ),
 }
 
 

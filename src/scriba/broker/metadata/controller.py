@@ -16,6 +16,7 @@ from scriba.broker.channels import Address, NodeChannels
 from scriba.broker.metadata import snapshots
 from scriba.broker.metadata.active import ActiveController
 from scriba.broker.metadata.describe import describe_quorum
+from scriba.broker.metadata.elections import OfflineWatch
 from scriba.broker.metadata.follower import MetadataFollower, Subscriber
 from scriba.broker.metadata.founding import Found, Founding
 from scriba.broker.metadata.quorum import QUORUM_STATE, Membership, MetadataQuorum
@@ -87,6 +88,7 @@ class QuorumController:
         self._settings = settings
         self._tasks = tasks
         self._note = note
+        self._offline = OfflineWatch(note)
         self._supported = supported
         self._on_refused = on_refused
         self._has_room = has_room
@@ -365,6 +367,7 @@ class QuorumController:
         if self.active is not None:
             with self.unless_refused():
                 await self.active.tick(now)
+        self._offline.look(None if self.active is None else self.active.machine, now)
         if self._quorum is not None:
             self.follower.tick(now)
 

@@ -108,6 +108,10 @@ class Scrape:
     def fenced_brokers(self) -> int:
         return sum(broker.fenced for broker in self.node.image.brokers.values())
 
+    def offline_partitions(self) -> int:
+        active = self.node.metadata.active
+        return 0 if active is None else active.machine.offline_count
+
     def broker_states(self) -> dict[str, int]:
         """Of each broker, as the active controller has it; the others tell nothing."""
         if self.node.metadata.active is None:
@@ -427,6 +431,20 @@ def _controller() -> Iterator[Metric]:
     yield Metric(
         gauge(f"{_CONTROLLER}fencedbrokercount", "Brokers that are registered and fenced."),
         lambda s: s.fenced_brokers(),
+    )
+    yield Metric(
+        gauge(
+            f"{_CONTROLLER}offlinepartitionscount",
+            "On the active controller: partitions that nobody leads.",
+        ),
+        lambda s: s.offline_partitions(),
+    )
+    yield Metric(
+        counter(
+            "kafka_controller_controllerstats_uncleanleaderelections_total",
+            "Elections of this broker that may have lost acknowledged records.",
+        ),
+        lambda s: s.counters.unclean_elections,
     )
     yield Metric(
         gauge(

@@ -77,6 +77,8 @@ class Counters:
     replication_bytes_out: int = 0
     records_lost: int = 0
     """Committed records that replicas here took away, as their new leader did not have them."""
+    unclean_elections: int = 0
+    """Partitions that this broker was elected to lead though it may lack acknowledged records."""
     fastpath_produces: int = 0
     fastpath_fetches: int = 0
     fastpath_commits: int = 0
