@@ -61,6 +61,7 @@ def test_silent_leader_is_replaced_and_comes_back_as_a_follower() -> None:
     async def story(quorum: SimQuorum) -> None:
         await quorum.start()
         leader = await quorum.leader()
+        await quorum.same_image()  # who has not fetched the log yet does not know that it votes
         others = [i for i in quorum.ids if i != leader]
         deposed = quorum.node(leader)
         for other in others:

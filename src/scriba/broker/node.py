@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 from scriba.broker.access import Access, AllowAll
 from scriba.broker.api.dispatch import Dispatch
@@ -62,9 +62,6 @@ from scriba.runtime.ports import World
 from scriba.settings import NodeSettings
 from scriba.storage.results import NoRoom
 from scriba.wire import uuids
-
-REGISTRATION_PAUSE_S: Final = 1
-"""Between two attempts of a controller to make itself known."""
 
 
 class Node:
@@ -210,12 +207,6 @@ class Node:
         self.replicas = Replicas(self, self.log_dirs.data)
         self._refresh_settings()
         self.metadata.subscribe(self._on_change_of_settings)
-        self.tasks.spawn(self._register_controller(), name="controller registration")
-
-    async def _register_controller(self) -> None:
-        while self.id not in self.image.controllers:
-            await self.lifecycle.register_controller()
-            await asyncio.sleep(REGISTRATION_PAUSE_S)
 
     def _on_change_of_settings(self, delta: Delta, image: ClusterImage) -> None:
         if delta.configs:
@@ -223,6 +214,9 @@ class Node:
 
     async def _open_replicas(self) -> None:
         await self.lifecycle.register()
+        # Of replicas on disk that the metadata does not name, nobody knows whether they are strays
+        # before all is applied that was there when the broker came back.
+        await self.metadata.applied.reach(self.broker_epoch + 1)
         self.replicas = Replicas(self, self.log_dirs.data)
         self._refresh_settings()
         for shards in (self.group_coordinators, self.txn_coordinators):
@@ -235,11 +229,16 @@ class Node:
         await self.replicas.settled()
 
     async def _follow_leadership(self) -> None:
-        """Nobody waits for a controller that has been replaced, and a new one looks around."""
+        """Nobody waits for a controller that has been replaced; the new one looks around, and
+        hears of its brokers at once."""
+        known = self.quorum.leader()
         while True:
             await self.quorum.changed()
             self.controller.on_leader()
             self.deaths.look()
+            before, known = known, self.quorum.leader()
+            if self._started and self.settings.is_broker and known not in (None, before):
+                self.tasks.spawn(self.lifecycle.beat(), name="heartbeat to a new controller")
 
     async def _abandon(self) -> None:
         """Lets go of all that a start has taken, and leaves the files as they are."""
@@ -257,7 +256,7 @@ class Node:
             return
         self._started = False
         self.metrics.close()
-        self.server.stop_listening()
+        # Served meanwhile: clients of what is still led here, and the controllers' election.
         if self.settings.is_broker:
             await self.lifecycle.controlled_shutdown()
         await self.metadata.resign()

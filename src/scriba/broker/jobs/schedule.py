@@ -190,7 +190,12 @@ async def idle_connections_pass(node: JobHost, now: Instant) -> None:
 JOBS: Final = (
     Job("heartbeat", heartbeat_pass, lambda n: n.settings.broker_heartbeat_interval_ms),
     Job("directories", assignments_pass, lambda n: n.settings.broker_heartbeat_interval_ms),
-    Job("registration", registration_pass, lambda n: n.settings.broker_heartbeat_interval_ms),
+    Job(
+        "registration",
+        registration_pass,
+        lambda n: n.settings.broker_heartbeat_interval_ms,
+        on_controllers=True,
+    ),
     Job("clock", clock_pass, lambda n: CLOCK_CHECK_MS),
     Job("retention", retention_pass, lambda n: n.settings.log_retention_check_interval_ms),
     Job(

@@ -263,6 +263,7 @@ class QuorumController:
             settings.controller_quorum_request_timeout_ms,
             settings.controller_quorum_fetch_max_bytes,
             settings.controller_quorum_fetch_snapshot_max_bytes,
+            self.follower.applied,
         )
         transport.client = quorum
         return transport

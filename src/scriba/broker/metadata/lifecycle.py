@@ -45,6 +45,9 @@ UNFENCING_PAUSE_S: Final = 0.02
 RETRY_PAUSE_S: Final = 0.1
 ANSWER_MS: Final = 3_000
 """How long a broker that leaves waits for any controller to answer."""
+LAST_ANSWER_MS: Final = 250
+"""The same where no other broker is left that could lead in its place: most likely all of them
+stop, and a majority of the controllers is gone."""
 PROTOCOL_NUMBERS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 FINAL: Final[dict[ErrorCode, str]] = {
@@ -245,12 +248,21 @@ class BrokerLifecycle:
                 want_shut_down=stopping,
                 offline_log_dirs=node.log_dirs.offline_ids(),
             ),
-            timeout_ms=ANSWER_MS if stopping else self._heartbeat_timeout_ms,
+            timeout_ms=self._patience_ms(stopping),
         )
         self.heard_at = node.world.clock.mono_ms()
         if not stopping:
             self._tell_if_fenced(response.is_fenced)
         return response
+
+    def _patience_ms(self, stopping: bool) -> int:
+        if not stopping:
+            return self._heartbeat_timeout_ms
+        return ANSWER_MS if self._has_successors() else LAST_ANSWER_MS
+
+    def _has_successors(self) -> bool:
+        others = self._node.image.brokers.values()
+        return any(broker.active and broker.id != self._node.id for broker in others)
 
     async def beat(self) -> None:
         """Stays in contact; nothing that a controller says, or does not say, ends the broker."""
@@ -302,8 +314,9 @@ class BrokerLifecycle:
                         return
                     await asyncio.sleep(SHUTDOWN_PAUSE_S)
         except (TimeoutError, KafkaError) as error:
-            text = f"the controller did not confirm: {error}"
-            self._node.note(EventKind.SHUTDOWN_NOT_CLEAN, "controlled shutdown", text)
+            if self._has_successors():
+                text = f"the controller did not confirm: {error}"
+                self._node.note(EventKind.SHUTDOWN_NOT_CLEAN, "controlled shutdown", text)
 
     # ---- what else a broker asks ----
 

@@ -33,12 +33,17 @@ from scriba.raft.messages import (
     Voter,
 )
 from scriba.runtime.loop.tasks import Tasks
+from scriba.runtime.watermark import Watermark
 from scriba.wire.messages.quorum import UpdateRaftVoterResponse
 from scriba.wire.schema import Message
 
 FETCHES: Final = "metadata fetch"
 REQUESTS: Final = "metadata quorum"
 MISTAKEN: Final = (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_VOTER_KEY)
+VOTERS_PAUSE_S: Final = 0.01
+OBSERVERS_PAUSE_S: Final = 0.5
+"""How long a fetch may be held back until what is committed is applied here: a voter's fetch also
+says that it has what others wait for."""
 MAX_UNDER_WAY: Final = 64
 """Requests of the machine that may wait for answers; it asks again what is dropped."""
 
@@ -86,8 +91,10 @@ class WireTransport:
         timeout_ms: int,
         max_bytes: int,
         max_snapshot_bytes: int,
+        applied: Watermark,
     ) -> None:
-        """`addresses_of` knows where voters may be; bootstrap servers have negative ids."""
+        """`addresses_of` knows where voters may be; bootstrap servers have negative ids. `applied`
+        is how far this node has carried out what is committed."""
         self.client: QuorumClient
         self._channels = channels
         self._sender = sender
@@ -96,6 +103,7 @@ class WireTransport:
         self._timeout_ms = timeout_ms
         self._max_bytes = max_bytes
         self._max_snapshot_bytes = max_snapshot_bytes
+        self._applied = applied
         self._learnt: dict[int, Address] = {}
         self._turn: dict[int, int] = {}
         self._under_way = 0
@@ -118,10 +126,8 @@ class WireTransport:
         if self._under_way >= MAX_UNDER_WAY:
             return
         self._under_way += 1
-        meant = voters.get(peer, Voter(peer, NO_DIRECTORY))
-        message = encode_request(self._sender, meant, request, self._max_bytes, voters)
         task = self._tasks.spawn(
-            self._ask(peer, request, message), name=f"quorum request to {peer}"
+            self._ask(peer, request, dict(voters)), name=f"quorum request to {peer}"
         )
         if isinstance(request, EndEpoch):
             self._farewells.append(task)
@@ -161,8 +167,13 @@ class WireTransport:
         assert isinstance(response, UpdateRaftVoterResponse)
         return response
 
-    async def _ask(self, peer: int, request: Request, message: Message) -> None:
+    async def _ask(self, peer: int, request: Request, voters: Mapping[int, Voter]) -> None:
+        meant = voters.get(peer, Voter(peer, NO_DIRECTORY))
         try:
+            told = request
+            if isinstance(request, FetchRequest):
+                told = await self._when_applied(request, self._sender.own.id in voters)
+            message = encode_request(self._sender, meant, told, self._max_bytes, voters)
             reply, sender = await self._answer(peer, request, message)
         except (ClientError, WireError) as error:
             refused = isinstance(error.__cause__, ConnectionRefusedError)
@@ -175,6 +186,15 @@ class WireTransport:
             self.client.receive(sender, reply)
         finally:
             self._under_way -= 1
+
+    async def _when_applied(self, request: FetchRequest, votes: bool) -> FetchRequest:
+        """Has the leader learn from a fetch what is in effect here, not only what is known: then
+        it may tell an administrator that a change is in force."""
+        reached = self._applied.reach(request.high_watermark)
+        if not reached.done():
+            await asyncio.wait([reached], timeout=VOTERS_PAUSE_S if votes else OBSERVERS_PAUSE_S)
+        applied = min(request.high_watermark, self._applied.value)
+        return request._replace(high_watermark=applied)
 
     def _missed(self, peer: int) -> None:
         """It may have moved: the next address that is known for it may be the right one."""

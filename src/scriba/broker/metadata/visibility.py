@@ -79,24 +79,36 @@ class QuorumView:
         end_offset = metadata.follower.image.end_offset
         while metadata.active is not None:
             now = clock.mono_ms()
-            late = [r.last_contact for r in self._behind(end_offset, now)]
-            if not late or now >= deadline:
+            heard = list(self._behind(end_offset, now))
+            if not heard or now >= deadline:
                 return
-            until = min(deadline, min(late) + SILENT_MS)
+            until = min(deadline, min(heard) + SILENT_MS)
             with suppress(TimeoutError):
                 async with asyncio.timeout((until - now) / 1000):
                     await metadata.quorum.fetched.wait()
 
-    def _behind(self, end_offset: int, now: int) -> Iterator[Replica]:
-        """Live brokers that have not applied all up to `end_offset`."""
-        brokers = self._node.metadata.follower.image.brokers
+    def _behind(self, end_offset: int, now: int) -> Iterator[int]:
+        """When those live brokers were last heard that have not applied all up to `end_offset`.
+
+        A leader that is new has heard nobody yet: its brokers have a second to come.
+        """
+        metadata = self._node.metadata
+        progress = metadata.quorum.raft.progress
+        if progress is None:
+            return
+        heard = dict.fromkeys(
+            (broker.id for broker in metadata.image.brokers.values() if not broker.fenced),
+            progress.since,
+        )
+        heard.pop(self._node.id, None)
         for replica in self._replicas():
-            if (
-                replica.voter.id in brokers
-                and 0 <= replica.last_contact > now - SILENT_MS
-                and _applied(replica) < end_offset
-            ):
-                yield replica
+            at = replica.voter.id
+            if at in metadata.image.brokers:
+                if _applied(replica) >= end_offset:
+                    heard.pop(at, None)
+                else:
+                    heard[at] = max(heard.get(at, -1), replica.last_contact)
+        yield from (last for last in heard.values() if 0 <= last > now - SILENT_MS)
 
     def _replicas(self) -> Iterator[Replica]:
         """All others that fetch from this leader."""
