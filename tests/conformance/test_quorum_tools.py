@@ -1,0 +1,97 @@
+"""Kafka's own tools on a quorum of three controllers, and on what lies on their disks."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from scriba.client import NewTopic, SyncAdmin
+from tools.kafka.kafka_jars import Tools
+
+PATIENCE = 300
+
+
+class Cluster(NamedTuple):
+    bootstrap: str
+    nodes: dict[int, dict[str, Any]]
+    place: Path
+
+    def controllers(self) -> list[str]:
+        """Addresses of the controllers' listeners."""
+        text = (self.place / "scriba-data" / "node-1.properties").read_text()
+        voters = re.search(r"^controller.quorum.voters=(.*)$", text, re.MULTILINE)
+        assert voters is not None
+        return [voter.partition("@")[2] for voter in voters[1].split(",")]
+
+
+@pytest.fixture(scope="module")
+def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    place = tmp_path_factory.mktemp("quorum")
+    words = [sys.executable, "-m", "scriba", "up", "--nodes", "3", "--port", "0", "--json"]
+    process = subprocess.Popen(words, cwd=place, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        told = json.loads(process.stdout.readline())
+        nodes = {node["node_id"]: node for node in told["nodes"]}
+        yield Cluster(told["bootstrap_servers"], nodes, place)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE)
+
+
+def leader_of(status: str) -> int:
+    found = re.search(r"LeaderId:\s+(\d+)", status)
+    assert found is not None, status
+    return int(found[1])
+
+
+def test_the_tools_see_one_quorum_whomever_they_ask(quorum: Cluster, tools: Tools) -> None:
+    leaders = set()
+    asked = [("--bootstrap-server", each) for each in quorum.bootstrap.split(",")]
+    asked += [("--bootstrap-controller", each) for each in quorum.controllers()]
+    for option, address in asked:
+        status = tools.run("metadata-quorum", option, address, "describe", "--status").ok()
+        leaders.add(leader_of(status))
+        voters = re.search(r"CurrentVoters:\s+(\[.*\])", status)
+        assert voters is not None, status
+        assert sorted(voter["id"] for voter in json.loads(voters[1])) == [1, 2, 3]
+        assert re.search(r"HighWatermark:\s+[1-9]", status)
+    assert len(leaders) == 1
+    option, address = asked[0]
+    lines = tools.run("metadata-quorum", option, address, "describe", "--replication").ok()
+    roles = re.findall(r"(Leader|Follower|Observer)\s*$", lines, re.MULTILINE)
+    assert sorted(roles) == ["Follower", "Follower", "Leader"]
+
+
+def test_every_controllers_log_is_kafkas_and_the_same(quorum: Cluster, tools: Tools) -> None:
+    with SyncAdmin({"bootstrap.servers": quorum.bootstrap}) as admin:
+        admin.create_topics([NewTopic("copied", 3, 3)])
+    seen: list[list[str]] = []
+    for node_id in quorum.nodes:
+        folder = quorum.place / "scriba-data" / f"node-{node_id}" / "__cluster_metadata-0"
+        logs = ",".join(str(log) for log in sorted(folder.glob("*[0-9].log")))
+        dumped = tools.run("dump-log", "--cluster-metadata-decoder", "--files", logs).ok()
+        assert "isvalid: false" not in dumped
+        assert "Could not decode" not in dumped
+        assert "LeaderChange" in dumped
+        assert "KRaftVoters" in dumped
+        seen.append(re.findall(r"^\| offset: \d+ .*$", dumped, re.MULTILINE))
+        assert any('"name":"copied"' in line for line in seen[-1])
+    shortest = min(len(lines) for lines in seen)
+    assert seen[0][:shortest] == seen[1][:shortest] == seen[2][:shortest]
+
+
+def test_a_killed_leader_is_followed_by_another(quorum: Cluster, tools: Tools) -> None:
+    asked = ("metadata-quorum", "--bootstrap-server", quorum.bootstrap, "describe", "--status")
+    leader = leader_of(tools.run(*asked).ok())
+    words = [sys.executable, "-m", "scriba", "node", "kill", str(leader)]
+    subprocess.run(words, cwd=quorum.place, check=True, capture_output=True, timeout=PATIENCE)
+    assert leader_of(tools.run(*asked).ok()) != leader
+    words[-2] = "start"
+    subprocess.run(words, cwd=quorum.place, check=True, capture_output=True, timeout=PATIENCE)
