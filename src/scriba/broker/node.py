@@ -120,6 +120,8 @@ class Node:
         self._handlers_asked = False
         self.topology: int = 0
         """Counts changes of topics, partitions and brokers: what Metadata tells."""
+        self.shape: int = 0
+        """Counts changes of topics, their replicas and brokers' racks: what groups go by."""
         self.log_cleaner = LogCleaner(self)
         self.metrics = MetricsServer(self)
         self.replicas: Replicas
@@ -387,6 +389,9 @@ class Node:
             self.clock_guard.on_configs()
         if delta.created or delta.deleted or delta.partitions or delta.brokers:
             self.topology += 1
+        changed = list(_topics_of(delta, image))
+        if changed or _racks_differ(delta, image):
+            self.shape += 1
         if delta.brokers:
             self.channels.on_change(delta, image)
         self.replicas.apply(delta, image)
@@ -394,7 +399,7 @@ class Node:
             configure(self)
         if delta.partitions or delta.deleted:
             self.txn_markers.metadata_changed()
-        self.group_coordinators.topics_changed(_topics_of(delta, image))
+        self.group_coordinators.topics_changed(changed)
 
     def on_lead(self, partition: Partition) -> None:
         """This broker leads the partition in an epoch that may be new."""
@@ -445,6 +450,14 @@ def _topics_of(delta: Delta, image: ClusterImage) -> Iterator[str]:
             for index, partition in before.items()
         ):
             yield known.name
+
+
+def _racks_differ(delta: Delta, image: ClusterImage) -> bool:
+    for broker_id, before in delta.brokers.items():
+        after = image.brokers.get(broker_id)
+        if (before and before.rack) != (after and after.rack):
+            return True
+    return False
 
 
 def _limits(settings: NodeSettings) -> ConnectionLimits:

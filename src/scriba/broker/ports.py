@@ -93,6 +93,11 @@ class MetadataView(Protocol):
         """Counts changes of topics, partitions and brokers: what Metadata tells."""
 
     @property
+    def shape(self) -> int:
+        """Counts changes of topics, their replicas and brokers' racks, whoever leads or is in sync:
+        what groups go by."""
+
+    @property
     def internal_topics(self) -> frozenset[str]: ...
 
     def topic_name(self, topic_id: bytes) -> str | None: ...

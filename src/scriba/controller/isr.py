@@ -127,18 +127,23 @@ def _objection(
         or (recovering and partition.leader_recovery_state == RECOVERED)
     ):
         return ErrorCode.INVALID_REQUEST
-    if not _eligible(state, members):
+    if not _eligible(state, partition, members):
         return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE
 
 
-def _eligible(state: State, members: Iterable[BrokerState]) -> bool:
-    """A replica joins only as the incarnation that caught up: -1 skips that check (KIP-903)."""
+def _eligible(state: State, partition: PartitionImage, members: Iterable[BrokerState]) -> bool:
+    """A replica joins only as the incarnation that caught up: -1 skips that check (KIP-903).
+
+    One whose directory failed since does not: the leader does not know of that yet.
+    """
     for member in members:
         broker = state.image.brokers.get(member.broker_id)
         if broker is None or not broker.active:
             return False
         if member.broker_epoch not in (-1, broker.epoch):
+            return False
+        if not broker.holds(partition.directory(member.broker_id)):
             return False
     return True
 

@@ -64,6 +64,22 @@ def test_fenced_replica_cannot_join(led: Any) -> None:
     assert answer.error_code == ErrorCode.INELIGIBLE_REPLICA
 
 
+def test_replica_whose_directory_failed_cannot_join(led: Any) -> None:
+    first, second = b"first directory.", b"second directory"
+    led.controller.broker_disconnected(2, led.image.brokers[2].epoch)
+    known = led.image.brokers[2].directories[0]
+    led.register(2, incarnation_id=b"with more disks.", log_dirs=[first, second, known])
+    led.beat(2)
+    assert assign(led, 2, "t", first) == ErrorCode.NONE
+    before = led.partition().partition_epoch
+    assert alter(led, [1, 2, 3], partition_epoch=before).error_code == ErrorCode.NONE
+    led.beat(2, offline_log_dirs=[first])
+    partition = led.partition()
+    assert partition.isr == (1, 3)
+    answer = alter(led, [1, 2, 3], partition_epoch=partition.partition_epoch)
+    assert answer.error_code == ErrorCode.INELIGIBLE_REPLICA
+
+
 def test_request_of_a_dead_incarnation_has_no_effect(led: Any) -> None:
     request = AlterPartitionRequest(broker_id=1, broker_epoch=-5)
     with pytest.raises(KafkaError) as refused:

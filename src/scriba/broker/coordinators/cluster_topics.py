@@ -34,7 +34,7 @@ class TopicSearch:
 
     def __init__(self, node: MetadataView, expression: str, sees: Sees | None) -> None:
         self.key = (expression, sees)
-        self.topology = node.topology
+        self.shape = node.shape
         self.done = False
         self._search = Search(Expression(expression), tuple(node.image.topics_by_name))
         self._unseen: Iterator[str] | None = None
@@ -77,8 +77,9 @@ class TopicSearch:
 class ClusterTopics:
     """The topics of the image as the group coordinators see them: `groups.facts.Topics`.
 
-    What was told of a topic is kept until the cluster's shape changes: a commit asks for it each
-    time, and with racks it takes as long as the topic has partitions.
+    What was told of a topic is kept until the cluster's shape changes, whoever leads meanwhile or
+    is in sync: a commit asks for it each time, and with racks it takes as long as the topic has
+    partitions.
     """
 
     def __init__(self, node: TopicSource) -> None:
@@ -101,7 +102,7 @@ class ClusterTopics:
 
     def matching(self, expression: str, sees: Sees | None) -> frozenset[str] | None:
         search = self._searches.pop((expression, sees), None)
-        if search is None or search.topology != self._node.topology:
+        if search is None or search.shape != self._node.shape:
             search = TopicSearch(self._node, expression, sees)
         elif not search.done:
             self._searches[expression, sees] = search
@@ -122,9 +123,9 @@ class ClusterTopics:
             del self._searches[search.key]
 
     def _facts(self, topic: TopicImage) -> TopicFacts:
-        if self._known_at != self._node.topology:
+        if self._known_at != self._node.shape:
             self._known.clear()
-            self._known_at = self._node.topology
+            self._known_at = self._node.shape
         known = self._known.get(topic.id)
         if known is None:
             racks = self._racks(topic)
