@@ -61,10 +61,12 @@ class Raft:
         timeouts: Timeouts,
         bootstrap: Iterable[int] = (),
         forgetful: bool = False,
+        committed: int = 0,
     ) -> None:
         """`flushed` is how much of the log is on the device for certain; `below(n)` gives a
         number in [0, n): the jitter that keeps candidates apart. `bootstrap` names whom to ask
-        while the voters are not known.
+        while the voters are not known; up to `committed` the log is known to be, for there is a
+        snapshot of it.
 
         A `forgetful` voter found its directory empty and cannot tell what it promised before: it
         votes only when it has all that a leader had committed, and only after that one's epoch.
@@ -74,7 +76,7 @@ class Raft:
         self.log = log
         self.epoch = max(hard_state.epoch, log.last_epoch)
         self.leader = hard_state.leader if hard_state.epoch == self.epoch else None
-        self.high_watermark = log.start.offset
+        self.high_watermark = max(log.start.offset, committed)
         self.flushed = flushed
         self.role = Role.UNATTACHED
         self.progress: Progress | None = None

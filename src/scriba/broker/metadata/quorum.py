@@ -192,7 +192,7 @@ class MetadataQuorum:
             world.disk.mkdir(directory)
         snapshots.remove_parts(world.disk, directory)
         found = snapshots.find(world.disk, directory)
-        # What a snapshot holds was committed, hence flushed.
+        # What a snapshot holds was flushed before it was taken.
         recovery_point = None if clean else found[0].offset if found else 0
         with as_no_room(f"{directory} cannot be opened"):
             store = _open_log(world, directory, settings, recovery_point, clean, now)
@@ -218,7 +218,7 @@ class MetadataQuorum:
         for batch in batches:
             if batch.facts is not None:
                 history.add(batch.base_offset, batch.facts)
-        raft = _machine(world, directory, membership, settings, store, history, found)
+        raft = _machine(world, directory, membership, settings, store, history, found, first)
         return cls(world, store, raft, history, membership, tasks, note), snapshot, batches
 
     async def begin(self) -> None:
@@ -524,6 +524,9 @@ class MetadataQuorum:
         """Writes a snapshot of a committed image that nobody changes, a batch per turn."""
         position = Position(image.epoch, image.end_offset)
         assert position.offset <= self.high_watermark.value
+        # A majority has it on disk; this node may be the one that has not, and after a power cut
+        # it believes its log up to the snapshot.
+        await self.log.flush(position.offset)
         facts = self.history.at(position.offset)
         batches = snapshots.encoded(position, facts, image.records(), last_timestamp)
         disk = self._world.disk
@@ -725,6 +728,7 @@ def _machine(
     store: Log,
     history: VoterHistory,
     found: Sequence[Position],
+    committed: int,
 ) -> Raft:
     own = membership.identity.voter
     voters = current_voters(history, own, store.end_offset, membership.alone)
@@ -748,4 +752,5 @@ def _machine(
         _timeouts(settings),
         membership.bootstrap,
         forgetful=empty and history.latest.voters is None and not membership.alone,
+        committed=committed,
     )

@@ -29,7 +29,6 @@ PACE: Final = {
     "controller.quorum.request.timeout.ms": "500",
     "replica.lag.time.max.ms": "1500",
     "replica.fetch.wait.max.ms": "200",
-    "initial.broker.registration.timeout.ms": "5000",
 }
 """Seconds of production, in parts of one."""
 

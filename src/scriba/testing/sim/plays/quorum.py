@@ -3,7 +3,8 @@
 Everything happens to the controllers: they are killed, paused, cut off and out of power, together
 and one after the other, while topics come and go. Metadata is synced before it counts, so power may
 go anywhere and at any time. One that was cut off alone and comes back must not cost its majority
-an election.
+an election. Where there is only one controller, it is held up for longer than brokers may be
+silent, and must not take its own deafness for their silence.
 
 Then all heals. Within a bound there is a leader, all agree, and every topic is known that was made
 and not removed.
@@ -52,7 +53,7 @@ class Scene(ClusterStage):
             "log.flush.interval.messages": "1",
             "metadata.log.max.record.bytes.between.snapshots": str((500, 1 << 20)[draw.below(2)]),
         }
-        voters = (3, 3, 5)[draw.below(3)]
+        voters = (3, 3, 5, 1)[draw.below(4 if brokers else 3)]
         cluster = SimCluster(sim, voters, brokers, more, books.records.violation, dedicated=True)
         super().__init__(cluster, books, 1, draw, Witness(cluster))
         self.administrator = Administrator(
@@ -77,7 +78,7 @@ class Scene(ClusterStage):
                 self.heal()
                 await self.become_whole()
                 if self.draw.chance(0.5):
-                    await self.cast_out()
+                    await (self.deafen() if len(self.cluster.voters) == 1 else self.cast_out())
             await self.stop(Administrator)
             await self.become_whole()
         self.witness.finish()
@@ -109,6 +110,20 @@ class Scene(ClusterStage):
                 f"the quorum: {name} was cut off and came back, and its leader {leading} is now "
                 f"{now} (node, epoch)"
             )
+
+    async def deafen(self) -> None:
+        """The only controller stands still, and all brokers are there when it goes on."""
+        node = self.cluster.nodes[self.cluster.voters[0]]
+        before = self.witness.fenced()
+        self.tell("deaf controller")
+        with self.quiet():
+            node.process.pause()
+            await asyncio.sleep(self.draw.between(2, 5))
+            node.process.resume()
+            await asyncio.sleep(3)
+        self.tell("end of deaf controller")
+        if self.witness.fenced() != before:
+            self.books.records.violation("the controller was deaf, and fenced its brokers")
 
     def check_topics(self) -> None:
         """What was made and not removed is known to all; what was removed is not."""

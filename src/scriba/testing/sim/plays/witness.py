@@ -104,6 +104,14 @@ class Witness:
         epoch, at = max(leaders)
         return at, epoch
 
+    def fenced(self) -> int:
+        """How often brokers were fenced, as far as the nodes that run have told."""
+        return sum(
+            event.kind.label == "broker_fenced"
+            for _, node in self._cluster.running()
+            for event in node.events.since()
+        )
+
     def _hear(self, at: int, node: Node) -> None:
         life = self._cluster.nodes[at].lives
         last = self._heard.get((at, life), 0)
