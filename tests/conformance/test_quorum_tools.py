@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from scriba.client import NewTopic, SyncAdmin
+from tools.kafka import kafka_jars
+from tools.kafka.brokers import KAFKA_PROPERTIES, KafkaBroker, free_port, running
 from tools.kafka.kafka_jars import Tools
 
 PATIENCE = 300
@@ -19,6 +22,7 @@ PATIENCE = 300
 
 class Cluster(NamedTuple):
     bootstrap: str
+    cluster_id: str
     nodes: dict[int, dict[str, Any]]
     place: Path
 
@@ -39,7 +43,7 @@ def quorum(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         assert process.stdout is not None
         told = json.loads(process.stdout.readline())
         nodes = {node["node_id"]: node for node in told["nodes"]}
-        yield Cluster(told["bootstrap_servers"], nodes, place)
+        yield Cluster(told["bootstrap_servers"], told["cluster_id"], nodes, place)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(PATIENCE)
@@ -95,3 +99,49 @@ def test_a_killed_leader_is_followed_by_another(quorum: Cluster, tools: Tools) -
     assert leader_of(tools.run(*asked).ok()) != leader
     words[-2] = "start"
     subprocess.run(words, cwd=quorum.place, check=True, capture_output=True, timeout=PATIENCE)
+
+
+class KafkaObserver(KafkaBroker):
+    """An Apache Kafka broker that follows somebody else's controllers."""
+
+    def __init__(self, data: Path, cluster_id: str, controllers: list[str]) -> None:
+        super().__init__(data)
+        self._cluster_id = cluster_id
+        self._controllers = controllers
+
+    def prepare(self) -> None:
+        self.port = free_port()
+        properties = {
+            **KAFKA_PROPERTIES,
+            "process.roles": "broker",
+            "node.id": "9",
+            "controller.quorum.bootstrap.servers": ",".join(self._controllers),
+            "listeners": f"PLAINTEXT://{self.bootstrap}",
+            "advertised.listeners": f"PLAINTEXT://{self.bootstrap}",
+            "log.dirs": str(self.log_dir),
+        }
+        self._config.write_text("".join(f"{k}={v}\n" for k, v in properties.items()))
+        where = ["-t", self._cluster_id, "-c", str(self._config)]
+        kafka_jars.tool("storage", "format", "--no-initial-controllers", *where).ok()
+
+
+def test_an_apache_kafka_broker_follows_the_quorum_and_is_unfenced(
+    quorum: Cluster, tools: Tools, tmp_path: Path
+) -> None:
+    observer = KafkaObserver(tmp_path / "kafka", quorum.cluster_id, quorum.controllers())
+    with running(observer):
+        controllers = ",".join(quorum.controllers())
+        asked = ("metadata-quorum", "--bootstrap-controller", controllers, "describe")
+        deadline = time.monotonic() + PATIENCE
+        with SyncAdmin({"bootstrap.servers": quorum.bootstrap}) as admin:
+            while 9 not in {node.id for node in admin.describe_cluster().nodes}:
+                assert time.monotonic() < deadline, observer.tail()
+                time.sleep(0.5)
+            replication = tools.run(*asked, "--replication").ok()
+            assert re.search(r"^9\s.*Observer\s*$", replication, re.MULTILINE), replication
+            admin.create_topics([NewTopic("on-kafka", assignments={0: [9]})])
+        sent = "".join(f"{n}\n" for n in range(10))
+        words = ["--bootstrap-server", observer.bootstrap, "--topic", "on-kafka"]
+        tools.run("console-producer", *words, stdin=sent).ok()
+        limit = ["--from-beginning", "--max-messages", "10"]
+        assert tools.run("console-consumer", *words, *limit).ok().split() == sent.split()
