@@ -251,12 +251,13 @@ def _heartbeat(
                 yield from update_leaders(state, leaderless, including=broker.id)
     offline = set(request.offline_log_dirs).intersection(broker.directories)
     if offline and len(offline) < len(broker.directories):
+        # What a failed device had may be gone, or come back older than it was: nobody leads by it.
         lost = (
             p
-            for p in state.partitions.in_sync(state.image, (broker.id,))
+            for p in state.partitions.trusted(state.image, broker.id)
             if p[2].directory(broker.id) in offline
         )
-        yield from update_leaders(state, lost, without=(broker.id,))
+        yield from update_leaders(state, lost, untrusted=broker.id)
         yield _change(broker, log_dirs=[d for d in broker.directories if d not in offline])
     cordoned = request.cordoned_log_dirs
     if cordoned is not None and set(cordoned) != set(broker.cordoned_directories):

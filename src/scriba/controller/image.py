@@ -19,6 +19,7 @@ from typing import Any, Final
 
 from scriba.controller.parts import (
     BROKER,
+    DIRECTORY_LOST,
     DIRECTORY_MIGRATING,
     DIRECTORY_UNASSIGNED,
     ELIGIBLE_VERSION,
@@ -69,6 +70,7 @@ from scriba.wire.schema import Message
 
 __all__ = [
     "BROKER",
+    "DIRECTORY_LOST",
     "DIRECTORY_MIGRATING",
     "DIRECTORY_UNASSIGNED",
     "ELIGIBLE_VERSION",

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from scriba.controller.elections import Rules, acceptor, change, rules
-from scriba.controller.image import NO_CHANGE, RECOVERED, RECOVERING, PartitionImage, changed
+from scriba.controller.image import (
+    NO_CHANGE,
+    NO_LEADER,
+    RECOVERED,
+    RECOVERING,
+    PartitionImage,
+    changed,
+)
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
@@ -197,13 +204,13 @@ def _assigned(
     broker_id: int,
     directory: bytes,
 ) -> Message | None:
-    """A replica that lies in a directory which failed meanwhile is out of the in-sync set."""
+    """A replica in a directory that failed meanwhile, or in none (its files are damaged: the broker
+    says `DIRECTORY_LOST`), is out of the in-sync set and not eligible."""
     where = list(partition.directories)
     where[partition.replicas.index(broker_id)] = directory
     moved = partition._replace(directories=tuple(where))
-    isr = partition.isr
-    if not state.image.brokers[broker_id].holds(directory):
-        isr = tuple(broker for broker in isr if broker != broker_id)
+    held = state.image.brokers[broker_id].holds(directory)
+    isr = partition.isr if held else tuple(b for b in partition.isr if b != broker_id)
     return change(
         topic_id,
         index,
@@ -211,6 +218,7 @@ def _assigned(
         acceptor(state, moved),
         rules,
         isr=isr,
+        untrusted=NO_LEADER if held else broker_id,
         directories=moved.directories,
     )
 

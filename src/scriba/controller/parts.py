@@ -37,6 +37,8 @@ ELIGIBLE_VERSION: Final = "eligible.leader.replicas.version"
 DIRECTORY_MIGRATING: Final = bytes(16)
 DIRECTORY_UNASSIGNED: Final = bytes(15) + b"\x01"
 """Reserved directory ids: the broker has not said yet where it keeps the replica."""
+DIRECTORY_LOST: Final = bytes(15) + b"\x02"
+"""Reserved as well: the broker has no files of the replica that are of use."""
 
 _OPEN_DIRECTORIES: Final = frozenset((DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED))
 

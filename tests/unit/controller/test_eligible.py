@@ -4,7 +4,14 @@ from typing import Any
 
 import pytest
 
-from scriba.controller.image import BROKER, NO_LEADER, RECOVERING, TOPIC, PartitionImage
+from scriba.controller.image import (
+    BROKER,
+    DIRECTORY_LOST,
+    NO_LEADER,
+    RECOVERING,
+    TOPIC,
+    PartitionImage,
+)
 from scriba.errors import ErrorCode
 from scriba.wire.messages.brokers import UnregisterBrokerRequest
 from tests.unit.controller.rig import (
@@ -203,9 +210,12 @@ def test_replica_on_a_failed_disk_does_not_lead(led: Any) -> None:
     assert known.epoch < led.image.brokers[1].epoch
     assert not led.image.brokers[1].fenced
     partition = led.partition("u")
-    assert (partition.leader, partition.eligible_leader_replicas) == (NO_LEADER, (1,))
+    assert (*sets(partition), partition.last_known_elr) == (NO_LEADER, (), (), (1,))
     led.wait(500, 1, 2, 3)
     assert led.partition("u").leader == NO_LEADER
+    assert assign(led, 1, "u", directories[1]) == ErrorCode.NONE
+    partition = led.partition("u")
+    assert (partition.leader, partition.leader_recovery_state) == (1, RECOVERING), "it is empty"
 
 
 def test_broker_that_lost_every_disk_is_fenced_until_it_has_one(led: Any) -> None:
@@ -218,6 +228,27 @@ def test_broker_that_lost_every_disk_is_fenced_until_it_has_one(led: Any) -> Non
     led.beat(2)
     assert sets(led.partition()) == (2, (2,), (1,))
     assert not led.beat(1).is_fenced
+
+
+def test_replica_that_is_eligible_is_not_any_more_when_its_files_are_damaged(led: Any) -> None:
+    fence(led, 3, 2)
+    assert assign(led, 2, "t", DIRECTORY_LOST) == ErrorCode.NONE
+    assert sets(led.partition()) == (1, (1,), ())
+    known = list(led.image.brokers[2].directories)
+    assert assign(led, 2, "t", known[0]) == ErrorCode.NONE
+    led.beat(2)
+    assert sets(fence(led, 1)) == (NO_LEADER, (), (1,)), "it has nothing to lead with"
+
+
+def test_eligible_replica_on_a_disk_that_failed_is_not_eligible_any_more(led: Any) -> None:
+    fence(led, 3, 2)
+    epoch = led.image.brokers[2].incarnation_id
+    known = list(led.image.brokers[2].directories)
+    led.register(2, incarnation_id=epoch, log_dirs=[*known, b"second directory"])
+    led.beat(2)
+    assert sets(led.partition()) == (1, (1,), (2,))
+    led.beat(2, offline_log_dirs=known)
+    assert sets(led.partition()) == (1, (1,), ())
 
 
 def test_replica_put_into_a_directory_that_failed_meanwhile_leaves_the_isr(led: Any) -> None:
