@@ -74,8 +74,8 @@ chaos: setup ## drivers of Spark and services of the inventory killed at every s
 browser: setup ## the shop's page in headless Chromium
 	@$(PY) -m pytest tests/browser
 
-bench: setup ## side by side with Apache Kafka, into bench/RESULTS.md; ARGS=--quick
-	@$(PY) -m bench.run $(ARGS)
+bench: setup ## side by side with Apache Kafka, into bench/RESULTS.md; ROWS=cluster SCALE=0.1 ARGS=--keep
+	@$(PY) -m bench.run $(if $(ROWS),--rows $(ROWS)) $(if $(SCALE),--scale $(SCALE)) $(ARGS)
 
 clients: setup ## client libraries beside each other, into bench/CLIENTS.md; ARGS=--quick
 	@$(PY) -m bench.clients $(ARGS)

@@ -75,7 +75,9 @@ def produce(batch: Batch, topic: UUID, partition: int = 0, acks: int = 1) -> byt
     return rawkafka.encode(request, PRODUCE_VERSION)
 
 
-def sequence(batch: Batch, topic: UUID, producer: tuple[int, int], count: int) -> Iterator[bytes]:
+def sequence(
+    batch: Batch, topic: UUID, producer: tuple[int, int], count: int, partition: int = 0
+) -> Iterator[bytes]:
     """The frames of an idempotent producer, acks=all: each batch follows on the last."""
     for number in range(count):
         mine = batch.but(
@@ -83,7 +85,7 @@ def sequence(batch: Batch, topic: UUID, producer: tuple[int, int], count: int) -
             producer_epoch=producer[1],
             base_sequence=number * batch.count,
         )
-        yield produce(mine, topic, acks=-1)
+        yield produce(mine, topic, partition, acks=-1)
 
 
 def fetch(

@@ -3,11 +3,10 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
-
-from tools.kafka.brokers import Broker
+from typing import Protocol, Self
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent / ".cache" / "bench"
@@ -47,10 +46,25 @@ class Outcome:
         return self.cpu_seconds / self.requests * 1e6
 
 
+class Target(Protocol):
+    """What is under load: a broker, or a cluster whose nodes' processor time is added up."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def port(self) -> int: ...
+
+    @property
+    def bootstrap(self) -> str: ...
+
+    def cpu_seconds(self) -> float: ...
+
+
 class Load:
     """One generator process, connected and waiting for `go`."""
 
-    def __init__(self, broker: Broker, *arguments: object) -> None:
+    def __init__(self, broker: Target, *arguments: object) -> None:
         self.broker = broker
         self.process = subprocess.Popen(
             [str(compiled()), *map(str, arguments)],
@@ -66,7 +80,7 @@ class Load:
     @classmethod
     def replay(
         cls,
-        broker: Broker,
+        broker: Target,
         *files: Path,
         error_at: int,
         requests: int = 0,
@@ -75,10 +89,25 @@ class Load:
         least: int = 0,
         pause_us: int = 0,
         bytes_per_s: int = 0,
+        ports: Sequence[int] = (),
+        once: bool = False,
     ) -> Self:
-        """Goes round the files; without a number of requests until it is told to stop."""
-        how = (connections, window, requests, error_at, least, pause_us, bytes_per_s)
-        return cls(broker, "replay", broker.port, *how, *files)
+        """Goes round the files; without a number of requests until it is told to stop.
+
+        Of several `ports` and files a connection takes one each, in turn; `once` ends it when each
+        has sent its file.
+        """
+        how = (
+            connections,
+            window,
+            "once" if once else requests,
+            error_at,
+            least,
+            pause_us,
+            bytes_per_s,
+        )
+        where = ",".join(map(str, ports or [broker.port]))
+        return cls(broker, "replay", where, *how, *files)
 
     def go(self) -> None:
         self._cpu = self.broker.cpu_seconds()

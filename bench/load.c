@@ -5,11 +5,13 @@
  * answer is read for its length, correlation id and one error code at a given place; the rest is
  * thrown away inside the kernel (MSG_TRUNC), so that the generator costs little beside a broker.
  *
- *   load replay  PORT CONNECTIONS WINDOW REQUESTS ERROR_AT LEAST PAUSE_US BYTES_PER_S FILE...
+ *   load replay  PORT[,PORT...] CONNECTIONS WINDOW REQUESTS ERROR_AT LEAST PAUSE_US BYTES_PER_S FILE...
  *   load journey PORT ROUNDS PRODUCE_ERROR_AT FETCH_ERROR_AT LEAST GAP_US PRODUCE_FILE FETCH_FILE
  *
  * It says "ready" when connected, starts on a line from standard input, and ends after REQUESTS
- * (0: never) or when standard input closes. The result is one line of JSON; times in microseconds.
+ * (0: never, `once`: when each connection has sent its file once) or when standard input closes. The result is one line of JSON; times in microseconds.
+ * Of several ports or files the connections take one each in turn, so that a file can go to the
+ * node that leads its partition.
  * `journey` parks a fetch, produces the record that it waits for, and measures until it arrives.
  */
 
@@ -106,6 +108,12 @@ static Frames map_frames(const char *path) {
     return (Frames){data, info.st_size, 0};
 }
 
+static uint64_t count_frames(const Frames *frames) {
+    uint64_t count = 0;
+    for (size_t at = 0; at < frames->size; at += read_u32(frames->data + at) + 4) count++;
+    return count;
+}
+
 typedef struct {
     int fd;
     Frames frames;
@@ -197,8 +205,10 @@ static void await_go(void) {
 
 static void replay(int argc, char **argv) {
     if (argc < 11) fail("replay: too few arguments");
-    int port = atoi(argv[2]), connections = atoi(argv[3]), window = atoi(argv[4]);
+    int connections = atoi(argv[3]), window = atoi(argv[4]);
+    const char *port = argv[2];
     uint64_t requests = strtoull(argv[5], NULL, 10);
+    int once = !strcmp(argv[5], "once");
     int error_at = atoi(argv[6]);
     size_t least = strtoull(argv[7], NULL, 10);
     double pause_us = atof(argv[8]), rate = atof(argv[9]);
@@ -207,8 +217,10 @@ static void replay(int argc, char **argv) {
     uint64_t begun = 0, done = 0, sent = 0, received = 0;
     if (connections > MAX_CONNECTIONS || window > MAX_WINDOW) fail("too many at once");
     for (int i = 0; i < connections; i++) {
-        all[i] = (Connection){.fd = dial(port), .head_want = 4};
+        all[i] = (Connection){.fd = dial(atoi(port)), .head_want = 4};
+        port = strchr(port, ',') ? strchr(port, ',') + 1 : argv[2];
         all[i].frames = map_frames(argv[10 + i % (argc - 10)]);
+        if (once) requests += count_frames(&all[i].frames);
         ready[i] = (struct pollfd){.fd = all[i].fd};
     }
     ready[connections] = (struct pollfd){.fd = 0, .events = POLLIN};
@@ -225,6 +237,7 @@ static void replay(int argc, char **argv) {
                     double due = rate > 0 ? start + sent / rate * 1e6 : 0;
                     if (c->ready_at > due) due = c->ready_at;
                     int more = !stopping && (!requests || begun < requests);
+                    if (once && c->frames.at >= c->frames.size) more = 0;
                     if (!more || c->next_id - c->expected_id >= (uint32_t)window) break;
                     if (due > now) {
                         if (due < wake) wake = due;

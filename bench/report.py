@@ -27,13 +27,28 @@ class Line:
     kafka: Sequence[float]
 
     @property
-    def ratio(self) -> float:
-        theirs = statistics.median(self.kafka)
-        return statistics.median(self.scriba) / theirs if theirs else float("inf")
+    def ratio(self) -> float | None:
+        """None where Kafka does not tell, and of nothing to nothing."""
+        theirs = statistics.median(self.kafka) if self.kafka else 0
+        return statistics.median(self.scriba) / theirs if theirs else None
 
     @property
     def met(self) -> bool | None:
-        return None if self.metric.goal is None else self.ratio <= self.metric.goal
+        metric = self.metric
+        if metric.limit is not None:
+            return statistics.median(self.scriba) <= metric.limit
+        if metric.goal is None or self.ratio is None:
+            return None
+        return self.ratio >= metric.goal if metric.higher_is_better else self.ratio <= metric.goal
+
+    @property
+    def wanted(self) -> str:
+        metric = self.metric
+        if metric.limit is not None:
+            return f"<= {metric.limit:g} {metric.unit.split()[0]}"
+        if metric.goal is None:
+            return ""
+        return f"{'>=' if metric.higher_is_better else '<='} {metric.goal:g}"
 
     @property
     def verdict(self) -> str:
@@ -42,11 +57,11 @@ class Line:
 
 def judge(rows: Sequence[Row], samples: Mapping[str, Samples]) -> list[Line]:
     return [
-        Line(row, metric, found[SCRIBA], found[KAFKA])
+        Line(row, metric, found[SCRIBA], found.get(KAFKA, []))
         for row in rows
         if row.key in samples
         for metric in row.metrics
-        if (found := samples[row.key][metric.name])
+        if SCRIBA in (found := samples[row.key].get(metric.name, {}))
     ]
 
 
@@ -59,6 +74,8 @@ def number(value: float) -> str:
 
 
 def spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
     middle = number(statistics.median(values))
     if len(values) == 1:
         return middle
@@ -73,9 +90,9 @@ def table(lines: Sequence[Line]) -> str:
     for line in lines:
         title = line.row.title if line.row.key != shown else ""
         shown = line.row.key
-        goal = "" if line.metric.goal is None else f"<= {line.metric.goal:g}"
-        figures = f"{spread(line.scriba)} | {spread(line.kafka)} | {line.ratio:.2f}"
-        body += f"| {title} | {line.metric.unit} | {figures} | {goal} | {line.verdict} |\n"
+        ratio = "-" if line.ratio is None else f"{line.ratio:.2f}"
+        figures = f"{spread(line.scriba)} | {spread(line.kafka)} | {ratio}"
+        body += f"| {title} | {line.metric.unit} | {figures} | {line.wanted} | {line.verdict} |\n"
     return head + body
 
 

@@ -1,8 +1,7 @@
 """The rows of the comparison: what each one does to a broker, and what it measures.
 
 A row makes the topic it needs, has the load generator do a fixed amount of work, and deletes the
-topic. It is run on both brokers in turn by the same code. Goals are the largest acceptable ratio
-of Scriba's figure to Kafka's.
+topic. It is run on both brokers in turn by the same code.
 """
 
 import contextlib
@@ -21,6 +20,7 @@ from bench.frames import EMPTY_FETCH, FETCH_ERROR_AT, PRODUCE_ERROR_AT
 from bench.generator import Load
 from tools.kafka import rawkafka
 from tools.kafka.brokers import Broker
+from tools.kafka.clusters import Cluster
 from tools.kafka.rawkafka import Batch, Connection
 
 GB = 1_000_000_000
@@ -36,7 +36,10 @@ class Metric:
     name: str
     unit: str
     goal: float | None = None
+    """The largest ratio of Scriba's figure to Kafka's, or the smallest where higher is better."""
     higher_is_better: bool = False
+    limit: float | None = None
+    """The largest figure of Scriba's, whatever Kafka's is."""
 
 
 @dataclass
@@ -49,12 +52,21 @@ class Bench:
     kept: dict[str, UUID] = field(default_factory=dict)
     spare: Broker | None = None
     """A second node of the same kind, with a life of its own."""
+    cluster: Cluster | None = None
+    """Three nodes of the same kind, for the rows that need them."""
 
     def amount(self, full: int) -> int:
         return max(int(full * self.scale), 1)
 
     def file(self, name: str) -> Path:
         return self.folder / f"{name}.frames"
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A folder that vanishes."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            yield Path(folder)
 
     @contextlib.contextmanager
     def topic(self, partitions: int = 1) -> Iterator[UUID]:
@@ -97,6 +109,8 @@ class Row:
     """Whether it belongs to the warm-up."""
     prepare: Callable[[Bench], Callable[[], None]] | None = None
     """What each broker needs once, before the first run; what it returns waits until it is so."""
+    once: bool = False
+    """Whether one round is enough: it does a thing many times over by itself."""
 
 
 # ---- produce ----

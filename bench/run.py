@@ -1,12 +1,12 @@
 """`make bench`: Scriba and Apache Kafka under the same load, in turn, several times over.
 
-    python -m bench.run [--rows KEY,...] [--pairs N] [--quick] [--targets scriba,kafka]
+    python -m bench.run [--rows KEY,...] [--pairs N] [--scale X] [--quick] [--targets scriba,kafka]
 
 Writes `RESULTS.md` and the raw figures in `results.json` beside this file; why a goal is missed is
 told in `explained.md`, a line for each row. `--keep` joins new figures to those of earlier runs;
 `about.md` tells which are of which. `--quick` does an eighth of the work with a short warm-up: for
-trying out, not for publishing. `--targets kafka,kafka` holds a broker against itself, to see how
-much of a ratio is noise.
+trying out, not for publishing. `--rows cluster` is short for all rows of three nodes. `--targets
+kafka,kafka` holds a broker against itself, to see how much of a ratio is noise.
 """
 
 import argparse
@@ -17,16 +17,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from bench import report
+from bench.cluster import IDLE, WORKING
 from bench.coordination import COORDINATED
+from bench.failover import FAILING, WIDE_LEADER
 from bench.report import KAFKA, SCRIBA
 from bench.rows import ALONE, SERVED, Bench, Row
 from bench.scale import SCALE
 from bench.spark import SPARK
 from bench.wide import WIDE
+from tools.kafka import clusters
 from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.clusters import CLUSTERS
 
 HERE = Path(__file__).resolve().parent
 
@@ -35,6 +40,15 @@ BOTH_UP = (*SERVED, *WIDE, *COORDINATED, *SPARK)
 
 LATER = (*ALONE, *SCALE)
 """Rows that start nodes of their own."""
+
+CLUSTERED = (*WORKING, *FAILING)
+"""Rows on clusters of three nodes that stay up."""
+
+CLUSTERED_LATER = (*IDLE, *WIDE_LEADER)
+"""Rows that start clusters of their own."""
+
+ROWS = (*BOTH_UP, *LATER, *CLUSTERED, *CLUSTERED_LATER)
+GROUPS = {"cluster": [row.key for row in (*CLUSTERED, *CLUSTERED_LATER)]}
 
 NEEDED_BYTES = 30 << 30
 FREE_BYTES = 1 << 30
@@ -45,7 +59,7 @@ Samples = dict[str, dict[str, dict[str, list[float]]]]
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    keys = [row.key for row in (*BOTH_UP, *LATER)]
+    keys = [row.key for row in ROWS]
     parser.add_argument("--rows", default=",".join(keys), help="keys of rows, by comma")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--quick", action="store_true")
@@ -54,7 +68,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--targets", default="scriba,kafka", help="the two sides, by comma")
     parser.add_argument("--out", type=Path, default=HERE, help="folder for the results")
     wanted = parser.parse_args()
-    wanted.rows = wanted.rows.split(",")
+    wanted.rows = [key for name in wanted.rows.split(",") for key in GROUPS.get(name, [name])]
     wanted.targets = wanted.targets.split(",")
     unknown = set(wanted.rows) - set(keys)
     if unknown or set(wanted.targets) - set(KINDS) or len(wanted.targets) != 2:
@@ -67,8 +81,8 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def both(targets: Sequence[str], scale: float) -> Iterator[dict[str, Bench]]:
-    """The two sides, not started, in folders that vanish."""
+def both(targets: Sequence[str], scale: float, several: bool) -> Iterator[dict[str, Bench]]:
+    """The two sides, not started, in folders that vanish; with a cluster each if one is needed."""
     with tempfile.TemporaryDirectory(prefix="scriba-bench-") as folder:
         if shutil.disk_usage(folder).free < NEEDED_BYTES * scale:
             sys.exit(f"{folder} has less than {NEEDED_BYTES * scale / 2**30:.0f} GB free")
@@ -77,6 +91,8 @@ def both(targets: Sequence[str], scale: float) -> Iterator[dict[str, Bench]]:
             home = Path(folder) / side
             node: Broker = KINDS[kind](home / "node")
             benches[side] = Bench(node, scale, home)
+            if several:
+                benches[side].cluster = CLUSTERS[kind](home / "cluster")
         try:
             yield benches
         finally:
@@ -108,7 +124,7 @@ def warm_up(bench: Bench, rows: Sequence[Row], seconds: float) -> None:
     if not any(row.warms for row in rows):
         return
     say(f"warming up {bench.broker.name} for {seconds:.0f} s")
-    small = Bench(bench.broker, bench.scale / 5, bench.folder, bench.kept)
+    small = replace(bench, scale=bench.scale / 5)
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         for row in rows:
@@ -131,13 +147,16 @@ def rounds(
     for pair in range(pairs):
         order = list(benches) if pair % 2 == 0 else list(reversed(benches))
         for row in rows:
+            if pair and row.once:
+                continue
             for side in order:
                 fill_page_cache(benches[side].folder)
                 figures = row.run(benches[side])
-                for metric in row.metrics:
+                told = [metric for metric in row.metrics if metric.name in figures]
+                for metric in told:
                     series = samples.setdefault(row.key, {}).setdefault(metric.name, {})
                     series.setdefault(side, []).append(figures[metric.name])
-                shown = ", ".join(f"{report.number(figures[m.name])} {m.unit}" for m in row.metrics)
+                shown = ", ".join(f"{report.number(figures[m.name])} {m.unit}" for m in told)
                 say(f"round {pair + 1} {row.key:13} {benches[side].broker.name:13} {shown}")
         save()
 
@@ -157,27 +176,43 @@ def main() -> None:
         samples.pop(key, None)
     served = [row for row in BOTH_UP if row.key in wanted.rows]
     alone = [row for row in LATER if row.key in wanted.rows]
+    clustered = [row for row in CLUSTERED if row.key in wanted.rows]
+    later = [row for row in CLUSTERED_LATER if row.key in wanted.rows]
     began = time.monotonic()
 
     def save() -> None:
-        lines = report.judge([r for r in (*BOTH_UP, *LATER) if r.key in samples], samples)
+        lines = report.judge([row for row in ROWS if row.key in samples], samples)
         explained = report.read_explained(HERE / "explained.md")
         about = (HERE / "about.md").read_text() if wanted.keep else ""
         report.write(wanted.out / "RESULTS.md", lines, configurations, facts, explained, about)
         (wanted.out / "results.json").write_text(json.dumps(samples, indent=1) + "\n")
 
-    with both(wanted.targets, scale) as benches:
+    with both(wanted.targets, scale, bool(clustered or later)) as benches:
         configurations = {b.broker.name: b.broker.configuration() for b in benches.values()}
+        for bench in benches.values():
+            if (cluster := bench.cluster) is not None:
+                configurations[f"{cluster.name}, each of three nodes"] = cluster.configuration()
+
+        def warmed(rows: Sequence[Row]) -> None:
+            fill_page_cache(benches[KAFKA].folder)
+            warm_up(benches[KAFKA], rows, facts["warm"])
+            warm_up(benches[SCRIBA], rows, facts["warm_scriba"])
+            rounds(benches, rows, wanted.pairs, samples, save)
+
         if served:
             with contextlib.ExitStack() as stack:
                 for bench in benches.values():
                     stack.enter_context(running(bench.broker))
-                fill_page_cache(benches[KAFKA].folder)
-                warm_up(benches[KAFKA], served, facts["warm"])
-                warm_up(benches[SCRIBA], served, facts["warm_scriba"])
-                rounds(benches, served, wanted.pairs, samples, save)
+                warmed(served)
         rounds(benches, alone, wanted.pairs, samples, save)
-    say("\n" + report.table(report.judge([*served, *alone], samples)))
+        if clustered:
+            with contextlib.ExitStack() as stack:
+                for bench in benches.values():
+                    assert bench.cluster is not None
+                    stack.enter_context(clusters.running(bench.cluster))
+                warmed(clustered)
+        rounds(benches, later, wanted.pairs, samples, save)
+    say("\n" + report.table(report.judge([*served, *alone, *clustered, *later], samples)))
     say(f"{time.monotonic() - began:.0f} s; written to {wanted.out / 'RESULTS.md'}")
 
 

@@ -18,7 +18,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from bench import frames
 from bench.frames import FETCH_ERROR_AT, FETCH_VERSION, PRODUCE_ERROR_AT, PRODUCE_VERSION
-from bench.generator import Load
+from bench.generator import Load, Target
 from bench.rows import Bench, Figures, Metric, Row
 from tools.kafka import kafka_jars, rawkafka
 from tools.kafka.rawkafka import Batch, Connection
@@ -39,14 +39,27 @@ def client_id(number: int) -> str:
     return f"client-{'x' * (number % 7)}-{number}"
 
 
-def replayed(bench: Bench, name: str, requests: Iterable[bytes], count: int, **how: int) -> Figures:
+def replayed(
+    bench: Bench,
+    name: str,
+    requests: Iterable[bytes],
+    count: int,
+    *,
+    error_at: int,
+    least: int = 0,
+) -> Figures:
     """A connection for each of the frames, one request in flight on each."""
     paths = [
         frames.write(bench.file(f"{name}-{number}"), [frame])
         for number, frame in enumerate(requests)
     ]
     load = Load.replay(
-        bench.broker, *paths, connections=len(paths), requests=bench.amount(count), **how
+        bench.broker,
+        *paths,
+        connections=len(paths),
+        requests=bench.amount(count),
+        error_at=error_at,
+        least=least,
     )
     load.go()
     done = load.result()
@@ -196,19 +209,22 @@ def named_topic(bench: Bench, partitions: int) -> Iterator[str]:
 
 
 def java_producer(bench: Bench, partitions: int, records: int, rate: int) -> Figures:
-    """Java's perf producer with its defaults and records of 1,000 bytes, CPU of the broker."""
-    count = bench.amount(records)
     with named_topic(bench, partitions) as topic:
-        before, began = bench.broker.cpu_seconds(), time.monotonic()
-        done = kafka_jars.tool(
-            "producer-perf-test",
-            *("--topic", topic, "--num-records", str(count), "--record-size", "1000"),
-            *("--throughput", str(rate)),
-            *("--producer-props", f"bootstrap.servers={bench.broker.bootstrap}"),
-        )
-        done.ok()
-        seconds = time.monotonic() - began
-        used = bench.broker.cpu_seconds() - before
+        return java_produces(bench.broker, topic, bench.amount(records), rate)
+
+
+def java_produces(target: Target, topic: str, count: int, rate: int = -1) -> Figures:
+    """Java's perf producer with its defaults and records of 1,000 bytes, CPU of the broker."""
+    before, began = target.cpu_seconds(), time.monotonic()
+    done = kafka_jars.tool(
+        "producer-perf-test",
+        *("--topic", topic, "--num-records", str(count), "--record-size", "1000"),
+        *("--throughput", str(rate)),
+        *("--producer-props", f"bootstrap.servers={target.bootstrap}"),
+    )
+    done.ok()
+    seconds = time.monotonic() - began
+    used = target.cpu_seconds() - before
     return {"cpu": used * 1e9 / count, "rate": count / seconds}
 
 
@@ -241,17 +257,20 @@ else:
 
 
 def confluent(bench: Bench, partitions: int = 12) -> Figures:
-    """confluent-kafka at its defaults, records of 100 bytes: CPU of the broker for each way."""
-    count = bench.amount(1_000_000)
-    figures: dict[str, float] = {}
     with named_topic(bench, partitions) as topic:
-        for work in ("produce", "consume"):
-            before, began = bench.broker.cpu_seconds(), time.monotonic()
-            command = [sys.executable, "-c", CONFLUENT, work, bench.broker.bootstrap, topic]
-            subprocess.run([*command, str(count)], check=True, timeout=600)
-            used = bench.broker.cpu_seconds() - before
-            figures[work] = used * 1e9 / count
-            figures[f"{work} rate"] = count / (time.monotonic() - began)
+        return confluent_both_ways(bench.broker, topic, bench.amount(1_000_000))
+
+
+def confluent_both_ways(target: Target, topic: str, count: int) -> Figures:
+    """confluent-kafka at its defaults, records of 100 bytes: CPU of the broker for each way."""
+    figures: dict[str, float] = {}
+    for work in ("produce", "consume"):
+        before, began = target.cpu_seconds(), time.monotonic()
+        command = [sys.executable, "-c", CONFLUENT, work, target.bootstrap, topic]
+        subprocess.run([*command, str(count)], check=True, timeout=600)
+        used = target.cpu_seconds() - before
+        figures[work] = used * 1e9 / count
+        figures[f"{work} rate"] = count / (time.monotonic() - began)
     return figures
 
 
