@@ -19,10 +19,12 @@ from scriba.broker.metadata.describe import describe_quorum
 from scriba.broker.metadata.elections import OfflineWatch
 from scriba.broker.metadata.follower import MetadataFollower, Subscriber
 from scriba.broker.metadata.founding import Found, Founding
-from scriba.broker.metadata.quorum import QUORUM_STATE, Membership, MetadataQuorum
+from scriba.broker.metadata.opening import open_quorum
+from scriba.broker.metadata.quorum import MetadataQuorum
+from scriba.broker.metadata.quorum_state import QUORUM_STATE
 from scriba.broker.metadata.snapshots import QuorumFacts
 from scriba.broker.metadata.transport import WireTransport
-from scriba.broker.metadata.voters import KRAFT_LEVEL, Identity, voters_record
+from scriba.broker.metadata.voters import KRAFT_LEVEL, Identity, Membership, voters_record
 from scriba.broker.metadata.wire import TOPIC, Endpoints, Sender
 from scriba.broker.observe.events import Note
 from scriba.config import StartError
@@ -207,7 +209,7 @@ class QuorumController:
         registers pays for one flush, not for two.
         """
         try:
-            quorum, snapshot, batches = await MetadataQuorum.open(
+            quorum, snapshot, batches = await open_quorum(
                 self._world,
                 self._log_dir,
                 self._membership(),

@@ -15,44 +15,42 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from scriba.broker.channels import Address
-from scriba.broker.metadata import snapshots
-from scriba.broker.metadata.batches import Batch, BatchBuilder, read_batches
+from scriba.broker.metadata import quorum_state, snapshots
+from scriba.broker.metadata.batches import Batch, BatchBuilder
 from scriba.broker.metadata.snapshots import QuorumFacts, Snapshot
 from scriba.broker.metadata.transport import QuorumTransport
 from scriba.broker.metadata.voters import (
-    BEFORE_THE_LOG,
     KRAFT_LEVEL,
     Identity,
+    Membership,
     VoterHistory,
+    current_voters,
     voters_record,
     with_voter,
 )
-from scriba.broker.metadata.wire import TOPIC, TOPIC_ID, Endpoints, WireError
+from scriba.broker.metadata.wire import TOPIC, Endpoints, WireError
 from scriba.broker.observe.events import Note
-from scriba.config import StartError, StorageLost
+from scriba.config import StorageLost
 from scriba.controller.image import ClusterImage
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.peers.errors import ClientError
 from scriba.peers.ports import Signal
-from scriba.raft.epochs import EpochTable
 from scriba.raft.machine import Raft
 from scriba.raft.messages import (
     FetchReply,
     FetchRequest,
-    HardState,
     Leadership,
     Position,
     Ready,
     Reply,
     Request,
-    Voter,
 )
-from scriba.raft.roles import Role, Timeouts
+from scriba.raft.roles import Role
 from scriba.records.batch import (
     ControlType,
     control_batch,
@@ -63,17 +61,13 @@ from scriba.records.batch import (
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
 from scriba.runtime.watermark import Watermark
-from scriba.settings import NodeSettings, TopicSettings
-from scriba.settings.listeners import Voter as ConfiguredVoter
+from scriba.settings import NodeSettings
 from scriba.storage.log import Log
-from scriba.storage.results import NoRoom, as_no_room, storage_error
+from scriba.storage.results import NoRoom, as_no_room
 from scriba.wire.messages.stored import (
     KRaftVersionRecord,
     LeaderChangeMessage,
     LeaderChangeMessageVoter,
-    QuorumStateData,
-    decode_quorum_state,
-    encode_quorum_state,
 )
 from scriba.wire.schema import Message
 
@@ -83,18 +77,6 @@ MAX_BATCH_BYTES: Final = 8 << 20
 QUORUM_STATE: Final = "quorum-state"
 ROOM_PAUSE_S: Final = 0.2
 """Before a full device is tried again with what nothing may come before."""
-
-
-class Membership(NamedTuple):
-    """Who this node is in the quorum, and whom it was told to find there."""
-
-    identity: Identity
-    voters: tuple[ConfiguredVoter, ...] = ()
-    """`controller.quorum.voters`: they vote unless the log names others."""
-    bootstrap: tuple[int, ...] = ()
-    """Whom to ask while the voters are not known, by the transport's numbers."""
-    alone: bool = True
-    """Whether this node was told of no controller but itself."""
 
 
 class MetadataQuorum:
@@ -170,57 +152,6 @@ class MetadataQuorum:
 
     # ---- start ----
 
-    @classmethod
-    async def open(
-        cls,
-        world: World,
-        log_dir: str,
-        membership: Membership,
-        settings: NodeSettings,
-        tasks: Tasks,
-        note: Note,
-        *,
-        clean: bool = False,
-    ) -> tuple[MetadataQuorum, Snapshot | None, list[Batch]]:
-        """Opens the files and returns what they hold: the newest snapshot and what follows it.
-
-        StartError when they are damaged or belong to another quorum. May wait for the device.
-        """
-        directory = f"{log_dir}/{TOPIC}-0"
-        now = world.clock.now()
-        with as_no_room(f"{directory} cannot be opened"):
-            world.disk.mkdir(directory)
-        snapshots.remove_parts(world.disk, directory)
-        found = snapshots.find(world.disk, directory)
-        # What a snapshot holds was flushed before it was taken.
-        recovery_point = None if clean else found[0].offset if found else 0
-        with as_no_room(f"{directory} cannot be opened"):
-            store = _open_log(world, directory, settings, recovery_point, clean, now)
-        try:
-            if store.failure is not None:
-                raise ParseError(store.failure.error.message)
-            if store.lost_tail:
-                note(EventKind.LOG_TRUNCATED, repr(store), store.lost_tail)
-            if store.cut_tail:
-                await store.sync(hurried=True)
-            snapshot = snapshots.newest_valid(world.disk, directory, store.start_offset, note)
-            if snapshot is not None and snapshot.position.offset > store.end_offset:
-                store.truncation.truncate_fully(snapshot.position.offset, now)
-            first = snapshot.position.offset if snapshot else 0
-            facts = snapshot.quorum if snapshot else QuorumFacts(0, None)
-            batches = await read_batches(store, first, facts)
-        except ParseError as error:
-            raise StartError(
-                f"the metadata of the cluster is damaged: {error}; restore {directory} from a copy"
-            ) from error
-        since = BEFORE_THE_LOG if not first else first - 1
-        history = VoterHistory(facts, since, membership.voters)
-        for batch in batches:
-            if batch.facts is not None:
-                history.add(batch.base_offset, batch.facts)
-        raft = _machine(world, directory, membership, settings, store, history, found, first)
-        return cls(world, store, raft, history, membership, tasks, note), snapshot, batches
-
     async def begin(self) -> None:
         """Carries out what the machine wants at first; NoRoom if the device does not take it.
 
@@ -264,7 +195,7 @@ class MetadataQuorum:
         """Who is `patient` waits for room on a full device: nothing may leave before."""
         while ready.hard_state is not None:
             try:
-                await self._save(ready.hard_state)
+                await quorum_state.write(self._world.disk, self.directory, ready.hard_state)
                 break
             except NoRoom as error:
                 if not patient:
@@ -391,19 +322,6 @@ class MetadataQuorum:
         self._alarm = None
         self.raft.tick(self._world.clock.now())
         self._settle()
-
-    async def _save(self, state: HardState) -> None:
-        data = QuorumStateData(
-            leader_id=-1 if state.leader is None else state.leader,
-            leader_epoch=state.epoch,
-            voted_id=state.voted.id if state.voted else -1,
-            voted_directory_id=state.voted.directory if state.voted else bytes(16),
-        )
-        path = f"{self.directory}/{QUORUM_STATE}"
-        try:
-            await self._world.disk.write_atomic(path, encode_quorum_state(data))
-        except OSError as error:
-            raise storage_error(f"{path} cannot be written: {error}", error) from error
 
     def _append_leader_change(self) -> Batch:
         """An epoch begins with who leads it, then the voters if they or their addresses are new."""
@@ -643,114 +561,3 @@ async def _slowly(batches: Iterable[bytearray]) -> AsyncIterator[bytearray]:
     for batch in batches:
         yield batch
         await asyncio.sleep(0)
-
-
-def _open_log(
-    world: World,
-    directory: str,
-    settings: NodeSettings,
-    recovery_point: int | None,
-    clean: bool,
-    now: Instant,
-) -> Log:
-    return Log.open(
-        world.disk,
-        directory,
-        TOPIC,
-        0,
-        TOPIC_ID,
-        _log_settings(settings),
-        now,
-        recovery_point=recovery_point,
-        clean=clean,
-        offload=world.offload,
-    )
-
-
-def _timeouts(settings: NodeSettings) -> Timeouts:
-    return Timeouts(
-        settings.controller_quorum_election_timeout_ms,
-        settings.controller_quorum_fetch_timeout_ms,
-        settings.controller_quorum_request_timeout_ms,
-        settings.controller_quorum_retry_backoff_ms,
-        settings.controller_quorum_election_backoff_max_ms,
-    )
-
-
-def _log_settings(settings: NodeSettings) -> TopicSettings:
-    """Kafka keeps the metadata log by snapshots, never by the retention of topics."""
-    return TopicSettings(
-        segment_bytes=settings.metadata_log_segment_bytes,
-        segment_ms=settings.metadata_log_segment_ms,
-        retention_ms=-1,
-        retention_bytes=-1,
-        max_message_bytes=MAX_BATCH_BYTES,
-    )
-
-
-def _start_position(store: Log, found: Sequence[Position]) -> Position:
-    """Where the log begins for the quorum: at zero, or at the oldest snapshot."""
-    return found[-1] if store.start_offset and found else Position(0, 0)
-
-
-def _read_quorum_state(world: World, directory: str) -> HardState:
-    path = f"{directory}/{QUORUM_STATE}"
-    if not world.disk.exists(path):
-        return HardState(0)
-    try:
-        state = decode_quorum_state(world.disk.read(path))
-    except ParseError as error:
-        raise StartError(
-            f"{path} is damaged ({error}); restore it from a copy, or remove it if this node is "
-            "the only controller"
-        ) from error
-    voted = Voter(state.voted_id, state.voted_directory_id) if state.voted_id >= 0 else None
-    return HardState(
-        max(state.leader_epoch, 0), state.leader_id if state.leader_id >= 0 else None, voted
-    )
-
-
-def current_voters(history: VoterHistory, own: Voter, end_offset: int, alone: bool) -> list[Voter]:
-    """Who votes, as far as this node can know."""
-    if history.latest.voters is not None:
-        return history.voters()
-    if alone:
-        return [own]  # a cluster that this node founds, or one whose version it raises
-    # Whether the settings count (kraft.version 0) is to be seen from a leader's log.
-    return history.voters() if end_offset else []
-
-
-def _machine(
-    world: World,
-    directory: str,
-    membership: Membership,
-    settings: NodeSettings,
-    store: Log,
-    history: VoterHistory,
-    found: Sequence[Position],
-    committed: int,
-) -> Raft:
-    own = membership.identity.voter
-    voters = current_voters(history, own, store.end_offset, membership.alone)
-    if membership.alone and own not in voters:
-        names = ", ".join(str(voter.id) for voter in voters)
-        raise StartError(
-            f"{directory} belongs to a quorum of the nodes {names} on other disks, and this node "
-            "is told of no other controller: restore its own disk, or name the others in "
-            "controller.quorum.bootstrap.servers"
-        )
-    hard_state = _read_quorum_state(world, directory)
-    empty = not store.end_offset and not found and hard_state == HardState(0)
-    return Raft(
-        own,
-        voters,
-        hard_state,
-        EpochTable(_start_position(store, found), store.epochs.entries(), store.end_offset),
-        store.flushed_offset,
-        world.rng.below,
-        world.clock.now(),
-        _timeouts(settings),
-        membership.bootstrap,
-        forgetful=empty and history.latest.voters is None and not membership.alone,
-        committed=committed,
-    )

@@ -34,6 +34,18 @@ class Identity(NamedTuple):
     endpoints: Endpoints
 
 
+class Membership(NamedTuple):
+    """Who this node is in the quorum, and whom it was told to find there."""
+
+    identity: Identity
+    voters: tuple[ConfiguredVoter, ...] = ()
+    """`controller.quorum.voters`: they vote unless the log names others."""
+    bootstrap: tuple[int, ...] = ()
+    """Whom to ask while the voters are not known, by the transport's numbers."""
+    alone: bool = True
+    """Whether this node was told of no controller but itself."""
+
+
 class VoterHistory:
     """What is known of the quorum since which offset; the last entry is what counts."""
 
@@ -129,3 +141,13 @@ def _voter(identity: Identity) -> VotersRecordVoter:
             min_supported_version=0, max_supported_version=KRAFT_LEVEL
         ),
     )
+
+
+def current_voters(history: VoterHistory, own: Voter, end_offset: int, alone: bool) -> list[Voter]:
+    """Who votes, as far as this node can know."""
+    if history.latest.voters is not None:
+        return history.voters()
+    if alone:
+        return [own]  # a cluster that this node founds, or one whose version it raises
+    # Whether the settings count (kraft.version 0) is to be seen from a leader's log.
+    return history.voters() if end_offset else []

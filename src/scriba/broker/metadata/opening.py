@@ -1,0 +1,165 @@
+"""Opens the files of the metadata quorum: what they hold, and a machine that goes on from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scriba.broker.metadata import quorum_state, snapshots
+from scriba.broker.metadata.batches import Batch, read_batches
+from scriba.broker.metadata.quorum import MAX_BATCH_BYTES, MetadataQuorum
+from scriba.broker.metadata.snapshots import QuorumFacts, Snapshot
+from scriba.broker.metadata.voters import (
+    BEFORE_THE_LOG,
+    Membership,
+    VoterHistory,
+    current_voters,
+)
+from scriba.broker.metadata.wire import TOPIC, TOPIC_ID
+from scriba.broker.observe.events import Note
+from scriba.config import StartError
+from scriba.errors import ParseError
+from scriba.events import EventKind
+from scriba.instant import Instant
+from scriba.raft.epochs import EpochTable
+from scriba.raft.machine import Raft
+from scriba.raft.messages import HardState, Position
+from scriba.raft.roles import Timeouts
+from scriba.runtime.loop.tasks import Tasks
+from scriba.runtime.ports import World
+from scriba.settings import NodeSettings, TopicSettings
+from scriba.storage.log import Log
+from scriba.storage.results import as_no_room
+
+
+async def open_quorum(
+    world: World,
+    log_dir: str,
+    membership: Membership,
+    settings: NodeSettings,
+    tasks: Tasks,
+    note: Note,
+    *,
+    clean: bool = False,
+) -> tuple[MetadataQuorum, Snapshot | None, list[Batch]]:
+    """Opens the files and returns what they hold: the newest snapshot and what follows it.
+
+    StartError when they are damaged or belong to another quorum. May wait for the device.
+    """
+    directory = f"{log_dir}/{TOPIC}-0"
+    now = world.clock.now()
+    with as_no_room(f"{directory} cannot be opened"):
+        world.disk.mkdir(directory)
+    snapshots.remove_parts(world.disk, directory)
+    found = snapshots.find(world.disk, directory)
+    # What a snapshot holds was flushed before it was taken.
+    recovery_point = None if clean else found[0].offset if found else 0
+    with as_no_room(f"{directory} cannot be opened"):
+        store = _open_log(world, directory, settings, recovery_point, clean, now)
+    try:
+        if store.failure is not None:
+            raise ParseError(store.failure.error.message)
+        if store.lost_tail:
+            note(EventKind.LOG_TRUNCATED, repr(store), store.lost_tail)
+        if store.cut_tail:
+            await store.sync(hurried=True)
+        snapshot = snapshots.newest_valid(world.disk, directory, store.start_offset, note)
+        if snapshot is not None and snapshot.position.offset > store.end_offset:
+            store.truncation.truncate_fully(snapshot.position.offset, now)
+        first = snapshot.position.offset if snapshot else 0
+        facts = snapshot.quorum if snapshot else QuorumFacts(0, None)
+        batches = await read_batches(store, first, facts)
+    except ParseError as error:
+        raise StartError(
+            f"the metadata of the cluster is damaged: {error}; restore {directory} from a copy"
+        ) from error
+    since = BEFORE_THE_LOG if not first else first - 1
+    history = VoterHistory(facts, since, membership.voters)
+    for batch in batches:
+        if batch.facts is not None:
+            history.add(batch.base_offset, batch.facts)
+    raft = _machine(world, directory, membership, settings, store, history, found, first)
+    return MetadataQuorum(world, store, raft, history, membership, tasks, note), snapshot, batches
+
+
+def _open_log(
+    world: World,
+    directory: str,
+    settings: NodeSettings,
+    recovery_point: int | None,
+    clean: bool,
+    now: Instant,
+) -> Log:
+    return Log.open(
+        world.disk,
+        directory,
+        TOPIC,
+        0,
+        TOPIC_ID,
+        _log_settings(settings),
+        now,
+        recovery_point=recovery_point,
+        clean=clean,
+        offload=world.offload,
+    )
+
+
+def _timeouts(settings: NodeSettings) -> Timeouts:
+    return Timeouts(
+        settings.controller_quorum_election_timeout_ms,
+        settings.controller_quorum_fetch_timeout_ms,
+        settings.controller_quorum_request_timeout_ms,
+        settings.controller_quorum_retry_backoff_ms,
+        settings.controller_quorum_election_backoff_max_ms,
+    )
+
+
+def _log_settings(settings: NodeSettings) -> TopicSettings:
+    """Kafka keeps the metadata log by snapshots, never by the retention of topics."""
+    return TopicSettings(
+        segment_bytes=settings.metadata_log_segment_bytes,
+        segment_ms=settings.metadata_log_segment_ms,
+        retention_ms=-1,
+        retention_bytes=-1,
+        max_message_bytes=MAX_BATCH_BYTES,
+    )
+
+
+def _start_position(store: Log, found: Sequence[Position]) -> Position:
+    """Where the log begins for the quorum: at zero, or at the oldest snapshot."""
+    return found[-1] if store.start_offset and found else Position(0, 0)
+
+
+def _machine(
+    world: World,
+    directory: str,
+    membership: Membership,
+    settings: NodeSettings,
+    store: Log,
+    history: VoterHistory,
+    found: Sequence[Position],
+    committed: int,
+) -> Raft:
+    own = membership.identity.voter
+    voters = current_voters(history, own, store.end_offset, membership.alone)
+    if membership.alone and own not in voters:
+        names = ", ".join(str(voter.id) for voter in voters)
+        raise StartError(
+            f"{directory} belongs to a quorum of the nodes {names} on other disks, and this node "
+            "is told of no other controller: restore its own disk, or name the others in "
+            "controller.quorum.bootstrap.servers"
+        )
+    hard_state = quorum_state.read(world.disk, directory)
+    empty = not store.end_offset and not found and hard_state == HardState(0)
+    return Raft(
+        own,
+        voters,
+        hard_state,
+        EpochTable(_start_position(store, found), store.epochs.entries(), store.end_offset),
+        store.flushed_offset,
+        world.rng.below,
+        world.clock.now(),
+        _timeouts(settings),
+        membership.bootstrap,
+        forgetful=empty and history.latest.voters is None and not membership.alone,
+        committed=committed,
+    )
