@@ -118,6 +118,8 @@ class Node:
         self.fast_paths = settings.scriba_fast_paths
         """Whether a request that repeats an earlier one may be answered without its handler."""
         self._handlers_asked = False
+        self.departures: int = 0
+        """Counts what went away: topics of the cluster, and replicas here."""
         self.topology: int = 0
         """Counts changes of topics, partitions and brokers: what Metadata tells."""
         self.shape: int = 0
@@ -392,6 +394,8 @@ class Node:
         changed = list(_topics_of(delta, image))
         if changed or _racks_differ(delta, image):
             self.shape += 1
+        if delta.deleted:
+            self.departures += 1
         if delta.brokers:
             self.channels.on_change(delta, image)
         self.replicas.apply(delta, image)
@@ -406,6 +410,10 @@ class Node:
         shards = self._shards_of(partition)
         if shards is not None:
             shards.lead(partition)
+
+    def on_departure(self) -> None:
+        """A replica is no longer here, or of no use any more: nobody should keep it in mind."""
+        self.departures += 1
 
     def on_replica_removed(self, partition: Partition) -> None:
         """The partition is no longer here, or of no use any more."""

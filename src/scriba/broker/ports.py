@@ -89,6 +89,10 @@ class MetadataView(Protocol):
         """Changes or is replaced between two turns of the loop: read it afresh after an await."""
 
     @property
+    def departures(self) -> int:
+        """Counts what went away: topics of the cluster, and replicas here."""
+
+    @property
     def topology(self) -> int:
         """Counts changes of topics, partitions and brokers: what Metadata tells."""
 

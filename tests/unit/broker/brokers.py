@@ -101,8 +101,10 @@ class SharedBroker(Node):
         super().__init__(settings, world)
         self._cluster = cluster
 
-    async def _lead_metadata(self) -> None:
+    async def _join_quorum(self) -> None:
         first = self._cluster.nodes[1]
+        self.log_dirs.take()
+        await self.log_dirs.adopt(first.cluster_id)
         self.cluster_id = first.cluster_id
         shared = SharedController(first, self._cluster.questions)
         self.metadata = cast(QuorumController, shared)

@@ -4,11 +4,14 @@ import asyncio
 from functools import partial
 from typing import Any, cast
 
+from scriba.broker.fastpath.produce import ProduceFastPath
 from scriba.broker.handlers.records import replica_fetch
 from scriba.broker.metrics.exposition import render
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.replication.follower import State
+from scriba.storage.directory.checkpoints import RECOVERY_POINTS
+from scriba.storage.directory.logdir import LogDir
 from scriba.wire.messages.admin import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -579,5 +582,126 @@ def test_a_new_leader_that_knows_less_than_clients_saw_has_them_wait() -> None:
         )
         latest = await peer.call(request, 9, ListOffsetsResponse)
         assert latest.topics[0].partitions[0].error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+    play(script)
+
+
+def test_a_fast_path_outlives_what_happens_to_other_partitions(monkeypatch: Any) -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3), configs={"min.insync.replicas": "1"})
+        await brokers.create("other", (3, 1), configs={"min.insync.replicas": "1"})
+        node = brokers.nodes[2]
+        peer = await brokers.dial(2)
+
+        async def produced() -> int:
+            before = node.counters.fastpath_produces
+            answer = await peer.call(brokers.produced("t", b"x"), 12, ProduceResponse)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+            return node.counters.fastpath_produces - before
+
+        await produced()
+        assert await produced() == 1
+        learnt: list[Any] = []
+        plain = ProduceFastPath._learn
+
+        def learn(self: ProduceFastPath, frame: memoryview) -> bool:
+            learnt.append(self)
+            return plain(self, frame)
+
+        monkeypatch.setattr(ProduceFastPath, "_learn", learn)
+        await brokers.elect("other", 1)
+        await brokers.create("third", (3, 1))
+        assert await produced() == 1
+        assert not learnt
+        # Of a leadership that ended it knows all the same: nothing is taken here then.
+        await brokers.elect("t", 3)
+        await brokers.until(partial(brokers.leads, 3, "t"))
+        assert await brokers.produce(2, "t", b"x") is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    play(script)
+
+
+# ---- logs that lie apart ----
+
+
+def test_a_replica_behind_the_start_of_its_leaders_log_begins_anew_there() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3), configs={"min.insync.replicas": "1"})
+        await brokers.produce(2, "t", b"both have it")
+        brokers.kill(3)
+        for value in range(9):
+            await brokers.produce(2, "t", b"%d" % value)
+        partition = brokers.partition(2, "t")
+        await brokers.until(lambda: partition.high_watermark.value == 10)
+        partition.move_start(8)
+        await brokers.boot(3)
+        await brokers.until(lambda: set(brokers.image("t").isr) == {2, 3})
+        log = brokers.partition(3, "t").log
+        assert (log.start_offset, log.end_offset) == (8, 10)
+        assert brokers.nodes[3].counters.records_lost == 0
+
+    play(script)
+
+
+def test_committed_records_that_an_unclean_election_cost_are_told() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create(
+            "t",
+            (2, 3),
+            configs={"min.insync.replicas": "1", "unclean.leader.election.enable": "true"},
+        )
+        await brokers.produce(2, "t", b"a", b"b")
+        brokers.kill(3)
+        await brokers.until(lambda: brokers.image("t").isr == (2,))
+        await brokers.produce(2, "t", b"c", b"d", b"e")
+        await brokers.nodes[2].replicas.checkpoint_high_watermarks()
+        brokers.kill(2)
+        await brokers.until(lambda: brokers.image("t").leader < 0)
+        await brokers.boot(3)
+        await brokers.until(lambda: brokers.image("t").leader == 3)
+        await brokers.until(partial(brokers.leads, 3, "t"))
+        assert await brokers.produce(3, "t", b"another") is ErrorCode.NONE
+        await brokers.boot(2)
+        await brokers.until(lambda: set(brokers.image("t").isr) == {2, 3})
+        assert log_bytes(brokers, 2, "t") == log_bytes(brokers, 3, "t")
+        node = brokers.nodes[2]
+        assert node.counters.records_lost == 3
+        kind = EventKind.LOG_TRUNCATED_BELOW_HIGH_WATERMARK
+        (told,) = [event for event in node.events.since() if event.kind is kind]
+        assert told.about == "t-0"
+        assert "offsets 2 to 4" in told.text
+
+    play(script)
+
+
+def test_truncations_share_their_checkpoints() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", *[(2, 3, 1)] * 8, configs={"min.insync.replicas": "1"})
+        for at in range(8):
+            await brokers.produce(2, "t", b"committed", index=at)
+        for other in ("b1", "b3"):
+            brokers.sim.network.cut("b2", other)
+        for at in range(8):
+            await brokers.produce(2, "t", b"not", index=at, acks=1)
+        brokers.kill(2)
+        await brokers.until(lambda: all(brokers.image("t", at).leader != 2 for at in range(8)))
+        brokers.sim.network.heal()
+        written: list[str] = []
+        plain = LogDir._write
+
+        async def write(self: LogDir, file: str, offsets: Any) -> None:
+            written.append(file)
+            await plain(self, file, offsets)
+
+        LogDir._write = write  # type: ignore[method-assign]
+        try:
+            await brokers.boot(2)
+            written.clear()
+            truncated = EventKind.FOLLOWER_TRUNCATED
+            await brokers.until(lambda: brokers.nodes[2].events.counts[truncated] == 8)
+        finally:
+            LogDir._write = plain  # type: ignore[method-assign]
+        # A leader or two of eight partitions: an answer or two with all that is to be truncated.
+        assert written.count(RECOVERY_POINTS) <= 4
 
     play(script)

@@ -66,6 +66,7 @@ class CommitTemplate:
     __slots__ = (
         "_api",
         "_bytes",
+        "_departures",
         "_group_settings",
         "_machine",
         "_min_isr",
@@ -74,7 +75,6 @@ class CommitTemplate:
         "_reply",
         "_settings",
         "_shard",
-        "_topology",
         "_view",
         "used",
     )
@@ -93,7 +93,7 @@ class CommitTemplate:
         self.used = False
         self._node = node
         self._api = api
-        self._topology = node.topology
+        self._departures = node.departures
         self._shard = shard
         self._machine = machine
         self._repeat = repeat
@@ -123,7 +123,7 @@ class CommitTemplate:
         leader = partition.leader
         if (
             leader is None
-            or node.topology != self._topology
+            or node.departures != self._departures
             or not node.fast_paths
             or not node.access.open
             or shard.state is not State.ACTIVE

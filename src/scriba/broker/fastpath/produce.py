@@ -14,8 +14,9 @@ partitions is left to its handler: a codec, a transaction, a topic that stores s
 what it is sent or waits for the device, a leader elsewhere, a partition that is named twice, a
 batch with any fault. The bytes that the handler answers and those of the fast path are the same.
 
-What is known of topics is forgotten when the cluster's shape changes, and of a topic when its
-settings do.
+What is known of topics is forgotten when some topic or replica goes away, and of a topic when its
+settings change. Each partition is asked each time whether it leads, so that what happens to others,
+to their leaders and in-sync sets, leaves it alone.
 """
 
 from __future__ import annotations
@@ -144,6 +145,7 @@ class ProduceFastPath:
         "_api",
         "_by_id",
         "_configured",
+        "_departures",
         "_gaps",
         "_head",
         "_judge",
@@ -151,7 +153,6 @@ class ProduceFastPath:
         "_pack",
         "_plan",
         "_topics",
-        "_topology",
         "_version",
         "node",
     )
@@ -164,7 +165,7 @@ class ProduceFastPath:
         self._plan = plan(ProduceRequest, version, _FIELDS)
         self._most_elements = api.limits.at_once
         self._topics: dict[bytes, Topic] = {}
-        self._topology = node.topology
+        self._departures = node.departures
         self._configured = node.replicas.configured
         flexible = version in ProduceResponse.FLEXIBLE
         self._pack = packer(PartitionProduceResponse, version, flexible, _PACKED)
@@ -177,7 +178,7 @@ class ProduceFastPath:
         """The answer; None where the request has to go to its handler: nothing has changed."""
         node = self.node
         if len(frame) > MOST_BYTES or not (
-            (node.topology == self._topology and node.fast_paths and node.access.open)
+            (node.departures == self._departures and node.fast_paths and node.access.open)
             or self._is_open()
         ):
             return None
@@ -280,9 +281,9 @@ class ProduceFastPath:
     def _is_open(self) -> bool:
         """Whether requests may be taken at all; forgets what may have changed with the cluster."""
         node = self.node
-        if node.topology != self._topology:
+        if node.departures != self._departures:
             self._topics.clear()
-            self._topology = node.topology
+            self._departures = node.departures
         return node.fast_paths and node.access.open
 
     def forget(self) -> None:

@@ -90,6 +90,9 @@ class ReplicaHost(
     def on_lead(self, partition: Partition) -> None:
         """This broker leads the partition, in an epoch that may be new."""
 
+    def on_departure(self) -> None:
+        """A replica is no longer here, or of no use any more."""
+
     def on_replica_removed(self, partition: Partition) -> None:
         """The partition is no longer led here: it is led elsewhere, gone, or of no use."""
 
@@ -595,6 +598,7 @@ class Replicas:
         self.isr_updates.forget(partition)
         partition.retire(error)
         self._node.on_replica_removed(partition)
+        self._node.on_departure()
 
     async def _reconfigure(self, topics: set[str] | None) -> None:
         if topics is None:
