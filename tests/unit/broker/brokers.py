@@ -1,24 +1,17 @@
-"""Several brokers on simulated hosts that share one controller, without the network in between.
+"""Several brokers on simulated hosts, the first of them with the only controller.
 
-The first broker has the controller; the others reach it as an object, so that a test of replication
-does not depend on elections of controllers. Between the brokers everything is as it is: they fetch,
-append and truncate over the simulated network, each on a disk of its own.
+So a test of replication does not depend on elections of controllers, and may look into each node.
+Their hosts are b1, b2 and so on, each with a disk of its own.
 """
 
 import asyncio
-import contextvars
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
-from typing import Any, cast
+from typing import Any
 
-from scriba.broker.metadata.channel import ControllerChannel
-from scriba.broker.metadata.controller import QuorumController
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
-from scriba.broker.request import Context
-from scriba.controller.image import ClusterImage, Delta, PartitionImage
-from scriba.errors import ErrorCode, KafkaError
-from scriba.instant import Instant
+from scriba.controller.image import PartitionImage
+from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
 from scriba.settings import NodeSettings
 from scriba.testing.sim.world.peer import Peer
@@ -43,72 +36,8 @@ from scriba.wire.messages.produce import (
     TopicProduceData,
 )
 from scriba.wire.messages.stored import PartitionChangeRecord
-from scriba.wire.schema import Message
 
 PORT = 9092
-
-
-class SharedController:
-    """The controller of another process, as a node sees its own."""
-
-    def __init__(self, first: Node, questions: "asyncio.Queue[Any]") -> None:
-        self._first = first
-        self._questions = questions
-        self.reachable = True
-
-    @property
-    def image(self) -> ClusterImage:
-        return self._first.metadata.image
-
-    async def call(
-        self, request: Message, version: int | None = None, ctx: Context | None = None, **_: Any
-    ) -> Any:
-        if not self.reachable:
-            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._questions.put_nowait((request, version, answer))
-        return await answer
-
-    def subscribe(self, subscriber: Callable[[Delta, ClusterImage], None]) -> None:
-        context = contextvars.copy_context()
-
-        def tell(delta: Delta, image: ClusterImage) -> None:
-            if self.reachable:
-                context.copy().run(subscriber, delta, image)
-
-        self._first.metadata.subscribe(tell)
-
-    def unless_refused(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    active = None
-    """It is another's."""
-
-    async def tick(self, now: Instant) -> None:
-        """The other process does."""
-
-    def close(self) -> None:
-        self.reachable = False
-
-    async def stop(self) -> None:
-        self.reachable = False
-
-
-class SharedBroker(Node):
-    """A broker whose controller is that of the first."""
-
-    def __init__(self, settings: NodeSettings, world: ProcessWorld, cluster: "Brokers") -> None:
-        super().__init__(settings, world)
-        self._cluster = cluster
-
-    async def _join_quorum(self) -> None:
-        first = self._cluster.nodes[1]
-        self.log_dirs.take()
-        await self.log_dirs.adopt(first.cluster_id)
-        self.cluster_id = first.cluster_id
-        shared = SharedController(first, self._cluster.questions)
-        self.metadata = cast(QuorumController, shared)
-        self.controller = cast(ControllerChannel, shared)
 
 
 class Brokers:
@@ -118,7 +47,6 @@ class Brokers:
         self.sim = sim
         self.nodes: dict[int, Node] = {}
         self.processes: dict[int, SimProcess] = {}
-        self.questions: asyncio.Queue[Any] = asyncio.Queue()
         self._count = count
         self._settings = settings
         self._client: ProcessWorld
@@ -138,11 +66,17 @@ class Brokers:
         self._client = await ready
 
     async def boot(self, broker_id: int) -> None:
+        """Starts a broker, and returns when it serves."""
+        listeners = f"PLAINTEXT://b{broker_id}:{PORT}"
+        first = broker_id == 1
         settings = NodeSettings.parse(
             {
                 "node.id": str(broker_id),
+                "process.roles": "broker,controller" if first else "broker",
+                "listeners": f"{listeners},CONTROLLER://b1:{PORT + 1}" if first else listeners,
+                "controller.listener.names": "CONTROLLER",
+                "controller.quorum.voters": f"1@b1:{PORT + 1}",
                 "log.dirs": "/data",
-                "listeners": f"PLAINTEXT://b{broker_id}:{PORT}",
                 "scriba.allow.insecure.bind": "true",
                 "broker.session.timeout.ms": "3000",
                 "broker.heartbeat.interval.ms": "500",
@@ -152,15 +86,9 @@ class Brokers:
         up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         async def serve(world: ProcessWorld) -> None:
-            if broker_id == 1:
-                node = Node(settings, world)
-            else:
-                node = SharedBroker(settings, world, self)
-            self.nodes[broker_id] = node
+            node = self.nodes[broker_id] = Node(settings, world)
             try:
                 await node.start()
-                if broker_id == 1:
-                    node.tasks.spawn(self._serve_questions(node), name="shared controller")
             except BaseException as failure:
                 up.set_exception(failure)
                 raise
@@ -170,31 +98,11 @@ class Brokers:
         self.processes[broker_id] = self.sim.host(f"b{broker_id}").start(serve)
         await up
 
-    async def _serve_questions(self, first: Node) -> None:
-        while True:
-            request, version, answer = await self.questions.get()
-            first.tasks.spawn(self._answer(first, request, version, answer), name="a question")
-
-    async def _answer(
-        self, first: Node, request: Message, version: int | None, answer: "asyncio.Future[Any]"
-    ) -> None:
-        try:
-            result = await first.metadata.call(request, version)
-        except KafkaError as error:
-            if not answer.done():
-                answer.set_exception(error)
-                answer.exception()
-        else:
-            if not answer.done():
-                answer.set_result(result)
-
     def kill(self, broker_id: int) -> None:
-        cast(SharedController, self.nodes[broker_id].metadata).reachable = False
         self.processes[broker_id].kill()
 
     def power_cut(self, broker_id: int) -> None:
         """As `kill`, and what was not synced is gone."""
-        cast(SharedController, self.nodes[broker_id].metadata).reachable = False
         self.sim.host(f"b{broker_id}").power_cut()
 
     # ---- what a test asks for ----
