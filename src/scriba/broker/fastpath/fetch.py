@@ -22,7 +22,8 @@ session that begins or ends. What becomes unusual while it waits goes on in the 
 with the session as it is and what is left of the time. The bytes that the handler answers and those
 of the fast path are the same.
 
-What is known of topics is forgotten when the cluster's shape changes.
+What is known of topics is forgotten when some topic or replica goes away; whether a partition leads
+is asked each time.
 """
 
 from __future__ import annotations
@@ -182,6 +183,7 @@ class FetchFastPath:
         "_after",
         "_api",
         "_by_id",
+        "_departures",
         "_end",
         "_ends",
         "_flexible",
@@ -199,7 +201,6 @@ class FetchFastPath:
         "_resume",
         "_tags",
         "_topics",
-        "_topology",
         "_version",
     )
 
@@ -215,7 +216,7 @@ class FetchFastPath:
         self._most_elements = api.limits.at_once
         self._by_id = version >= first_version(FetchTopic, "topic_id")
         self._topics: dict[Name, Topic] = {}
-        self._topology = node.topology
+        self._departures = node.departures
         self._flexible = flexible = version in FetchResponse.FLEXIBLE
         self._tags = bytes(flexible)
         """The tagged fields of a structure that has none."""
@@ -241,7 +242,7 @@ class FetchFastPath:
         """The answer; None where the request has to go to its handler: nothing has changed."""
         node = self._node
         if len(frame) > self._most_bytes or not (
-            (node.topology == self._topology and node.fast_paths and node.access.open)
+            (node.departures == self._departures and node.fast_paths and node.access.open)
             or self._is_open()
         ):
             return None
@@ -322,9 +323,9 @@ class FetchFastPath:
     def _is_open(self) -> bool:
         """Whether requests may be taken at all; forgets what may have changed with the cluster."""
         node = self._node
-        if node.topology != self._topology:
+        if node.departures != self._departures:
             self.forget()
-            self._topology = node.topology
+            self._departures = node.departures
         return node.fast_paths and node.access.open
 
     def forget(self) -> None:
@@ -622,7 +623,7 @@ class FetchFastPath:
     def again(self, delayed: DelayedFetch) -> list[Found] | None:
         """What a request that waited finds; None: its handler goes on with it."""
         node, session = self._node, delayed.session
-        if node.topology != self._topology or not node.access.open or not node.fast_paths:
+        if node.departures != self._departures or not node.access.open or not node.fast_paths:
             return None
         if session is not None:
             # Another connection may have gone on with the session.
