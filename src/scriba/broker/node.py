@@ -192,10 +192,7 @@ class Node:
             note=self.note,
             broker_epoch=lambda: self.broker_epoch,
             channels=self.quorum_channels,
-            endpoints=tuple(
-                (bound.name, bound.host or self.settings.machine, bound.port)
-                for bound in self.controller_listeners
-            ),
+            endpoints=self.controller_addresses(),
         )
         self.server.open(bound.name for bound in self.controller_listeners)
         cluster_id = await self.metadata.find_cluster(
@@ -205,6 +202,14 @@ class Node:
         self.cluster_id = self.metadata.cluster_id = cluster_id
         await self.metadata.start(clean=home.clean, also=self.clock_guard.at_start)
         self.tasks.spawn(self._follow_leadership(), name="leadership of the quorum")
+
+    def controller_addresses(self) -> tuple[tuple[str, str, int], ...]:
+        """Name, host and port by which other nodes reach this one's controller."""
+        ports = {bound.name: bound.port for bound in self.controller_listeners}
+        return tuple(
+            (told.name, told.host, told.port or ports[told.name])
+            for told in self.settings.advertised_controllers
+        )
 
     def _only_control(self) -> None:
         """A controller that is no broker has no replicas, and follows only the settings."""

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, Self
 
 from scriba.config import ConfigError, Scope, Source
 from scriba.settings.listeners import (
+    WILDCARDS,
     Endpoint,
     Voter,
     check_listeners,
@@ -151,7 +152,7 @@ class NodeSettings(NodeKeys):
         return self.is_controller and any(
             port == own.port
             and (host in (own.host, self.machine) or (own.is_loopback and named.is_loopback))
-            for own in self.controller_endpoints
+            for own in (*self.controller_endpoints, *self.advertised_controllers)
         )
 
     @cached_property
@@ -164,13 +165,23 @@ class NodeSettings(NodeKeys):
         """What clients are told; port 0 stands for the port that was bound."""
         if not self.advertised_listeners:
             return tuple(e._replace(host=e.host or self.machine) for e in self.broker_endpoints)
+        return tuple(e for e in self._advertised if e.name not in self.controller_names)
+
+    @cached_property
+    def advertised_controllers(self) -> tuple[Endpoint, ...]:
+        """What other nodes are told of this one's controller; port 0 as above."""
+        told = {e.name: e for e in self._advertised}
+        found = (told.get(e.name, e) for e in self.controller_endpoints)
+        return tuple(e._replace(host=self.machine) if e.host in WILDCARDS else e for e in found)
+
+    @cached_property
+    def _advertised(self) -> tuple[Endpoint, ...]:
+        """All that `advertised.listeners` names."""
+        if not self.advertised_listeners:
+            return ()
         protocols = parse_protocol_map(self.listener_security_protocol_map)
         told = parse_endpoints("advertised.listeners", self.advertised_listeners, protocols)
-        return tuple(
-            e._replace(host=e.host or self.machine)
-            for e in told
-            if e.name not in self.controller_names
-        )
+        return tuple(e._replace(host=e.host or self.machine) for e in told)
 
     @cached_property
     def inter_broker_listener(self) -> str:

@@ -241,6 +241,25 @@ def test_what_clients_are_told_must_be_reachable_and_bound() -> None:
     assert [str(e) for e in node.advertised_endpoints] == ["PLAINTEXT://box:9092"]
 
 
+def test_other_nodes_are_told_the_advertised_address_of_a_controller() -> None:
+    behind = {
+        "process.roles": "broker,controller",
+        "listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://:9093",
+        "controller.listener.names": "CONTROLLER",
+        "scriba.allow.insecure.bind": "true",
+    }
+    node = NodeSettings.parse(behind, machine="box")
+    assert [str(e) for e in node.advertised_controllers] == ["CONTROLLER://box:9093"]
+    told = {
+        "advertised.listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://outside:19093",
+        "controller.quorum.bootstrap.servers": "outside:19093,other:19093",
+    }
+    node = NodeSettings.parse({**behind, **told}, machine="box")
+    assert [str(e) for e in node.advertised_controllers] == ["CONTROLLER://outside:19093"]
+    assert [str(e) for e in node.advertised_endpoints] == ["PLAINTEXT://127.0.0.1:9092"]
+    assert node.other_controllers == (("other", 19093),)
+
+
 def test_the_listener_between_brokers_must_be_advertised() -> None:
     assert "not among the advertised" in refusal(inter_broker_listener_name="INSIDE")
     assert "drop one" in refusal(

@@ -101,6 +101,7 @@ class LifecycleHost(Configuration, ControllerAccess, EventLog, MetadataView, Tim
 
     @property
     def controller_listeners(self) -> Sequence[BoundListener]: ...
+    def controller_addresses(self) -> Sequence[tuple[str, str, int]]: ...
 
     @property
     def supported_features(self) -> Mapping[str, tuple[int, int]]: ...
@@ -212,12 +213,12 @@ class BrokerLifecycle:
             incarnation_id=self.incarnation,
             listeners=[
                 ControllerRegistrationRequestListener(
-                    name=bound.name,
-                    host=bound.host or node.settings.machine,
-                    port=bound.port,
+                    name=name,
+                    host=host,
+                    port=port,
                     security_protocol=PROTOCOL_NUMBERS["PLAINTEXT"],
                 )
-                for bound in node.controller_listeners
+                for name, host, port in node.controller_addresses()
             ],
             features=[
                 ControllerRegistrationRequestFeature(
