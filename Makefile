@@ -68,8 +68,8 @@ fuzz: setup ## libFuzzer against the extension; SECONDS=60 for each target, ARGS
 spark: setup ## the data source and the sink, on a local Spark
 	@$(PY) -m pytest tests/spark
 
-chaos: setup ## drivers of Spark and services of the inventory killed at every step
-	@SCRIBA_CHAOS=1 $(PY) -m pytest tests/integration/test_inventory_crash.py tests/spark/test_crashes.py
+chaos: setup ## everything killed at every step: nodes (an hour, SCRIBA_CHAOS_S), Spark, inventory
+	@SCRIBA_CHAOS=1 $(PY) -m pytest -s tests/faults/test_cluster_processes.py tests/integration/test_inventory_crash.py tests/spark/test_crashes.py
 
 browser: setup ## the shop's page in headless Chromium
 	@$(PY) -m pytest tests/browser

@@ -9,64 +9,19 @@ with, and the histories are held against what is left.
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-from scriba.client import Admin, NewTopic
-from scriba.peers.ports import Ports, real_ports
-from scriba.runtime.rng import SeededRng
-from scriba.testing.history import History
-from scriba.testing.sim.plays.cast import (
-    AUDITORS,
-    COPIERS,
-    SINK,
-    SOURCE,
-    TABLE,
-    Actor,
-    Auditor,
-    Books,
-    Copier,
-    Feeder,
-    Keeper,
-    Member,
-    Reader,
-    SlowKeeper,
-)
-from scriba.testing.sim.plays.verdict import Verdict
+from scriba.testing.sim.plays.cast import SINK
+from tests.faults.cast_play import SETTINGS, Play
 from tools.kafka.brokers import ScribaBroker, TraceableBroker
 
 WRITES = "pwritev,pwritev2,pwrite64"
 RENAMES = "rename,renameat,renameat2"
-PARTITIONS = 2
-LONGEST_S = 300
 TRACER_S = 10
-
-SETTINGS = {
-    "offsets.topic.num.partitions": "1",
-    "transaction.state.log.num.partitions": "1",
-    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
-    "group.initial.rebalance.delay.ms": "50",
-    "group.min.session.timeout.ms": "500",
-    "group.consumer.min.session.timeout.ms": "500",
-    "group.consumer.session.timeout.ms": "3000",
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.heartbeat.interval.ms": "200",
-    "group.consumer.assignment.interval.ms": "50",
-    "log.cleaner.backoff.ms": "100",
-    "log.cleaner.dedupe.buffer.size": "2097152",
-    "log.cleaner.min.cleanable.ratio": "0.01",
-}
-PROTOCOLS: dict[str, dict[str, Any]] = {
-    COPIERS: {"group_protocol": "consumer"},
-    AUDITORS: {
-        "session_timeout_ms": 3_000,
-        "heartbeat_interval_ms": 200,
-        "partition_assignment_strategy": "cooperative-sticky",
-    },
-}
 
 
 class Point(NamedTuple):
@@ -115,65 +70,15 @@ async def fatal(broker: ScribaBroker, point: Point, seen: Path) -> AsyncIterator
             await tracer.wait()
 
 
-class Play:
+class DeadlyPlay(Play):
     def __init__(self, broker: ScribaBroker) -> None:
+        super().__init__(broker.bootstrap)
         self.broker = broker
-        self.ports: Ports = real_ports()
-        self.books = Books(History(synced_only=False))
-        self.verdict = Verdict(self.books, broker.bootstrap, PARTITIONS)
-        self.rng = SeededRng(7)
-        self.actors = [
-            kind(
-                name=name,
-                books=self.books,
-                rng=self.rng.fork(name),
-                partitions=PARTITIONS,
-                bootstrap=broker.bootstrap,
-                protocol=PROTOCOLS.get(group, {}),
-                transactional_id=name,
-            )
-            for kind, name, group in (
-                (Feeder, "feeder", ""),
-                (Copier, "copier0", COPIERS),
-                (Copier, "copier1", COPIERS),
-                (Auditor, "auditor0", AUDITORS),
-                (Auditor, "auditor1", AUDITORS),
-                (Keeper, "keeper", ""),
-                (SlowKeeper, "slow", ""),
-                (Reader, "reader", ""),
-            )
-        ]
-        self.tasks: dict[str, asyncio.Task[None]] = {}
         self.seen = ""
-
-    async def set_up(self) -> None:
-        small = {"internal.segment.bytes": "1000", "cleanup.policy": "compact"}
-        async with Admin({"bootstrap.servers": self.broker.bootstrap}) as admin:
-            await admin.create_topics(
-                [
-                    NewTopic(SOURCE, PARTITIONS, 1),
-                    NewTopic(SINK, PARTITIONS, 1),
-                    NewTopic(TABLE, 1, 1, small),
-                ]
-            )
-        for actor in self.actors:
-            self.enter(actor)
-        await self.until(lambda: bool(self.books.transactions.seen))
-
-    def enter(self, actor: Actor) -> None:
-        actor.stopping = False
-        self.tasks[actor.name] = asyncio.ensure_future(actor.main(self.ports))
-
-    async def until(self, told: Callable[[], bool]) -> None:
-        """Of things that happen elsewhere, and tell nobody."""
-        async with asyncio.timeout(LONGEST_S):
-            while not told():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
 
     async def die_at(self, point: Point) -> None:
         """One member leaves and comes back meanwhile, so that there is always a rebalance."""
-        members = [actor for actor in self.actors if isinstance(actor, Member)]
-        member = members[self.rng.below(len(members))]
+        member = self.any_member()
         seen = self.broker.data / "calls"
         async with fatal(self.broker, point, seen):
             member.stopping = True
@@ -188,22 +93,6 @@ class Play:
         """Renames of a swap among the calls before a death."""
         return [line for line in self.seen.splitlines() if ".swap" in line and "rename" in line]
 
-    async def leave(self, *actors: Actor) -> None:
-        for actor in actors:
-            actor.stopping = True
-        async with asyncio.timeout(LONGEST_S):
-            for actor in actors:
-                await self.tasks[actor.name]
-
-    async def come_to_rest(self) -> None:
-        writers = [each for each in self.actors if not isinstance(each, Member)]
-        await self.leave(*writers)
-        for group, kind in ((COPIERS, Copier), (AUDITORS, Auditor)):
-            async with asyncio.timeout(LONGEST_S):
-                await self.verdict.catch_up(group, self.ports)
-            await self.leave(*(each for each in self.actors if isinstance(each, kind)))
-        await self.verdict.check(self.ports)
-
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")
 async def test_whatever_call_the_broker_dies_in_every_promise_holds_after_it(
@@ -211,19 +100,17 @@ async def test_whatever_call_the_broker_dies_in_every_promise_holds_after_it(
 ) -> None:
     broker = TraceableBroker(tmp_path, SETTINGS)
     await asyncio.to_thread(broker.start)
-    play = Play(broker)
+    play = DeadlyPlay(broker)
     try:
-        await play.set_up()
-        for point in POINTS:
-            await play.die_at(point)
-        for when in MORE_RENAMES:
-            if not play.swaps():
-                await play.die_at(Point("", RENAMES, when))
-        await play.come_to_rest()
+        async with play.on_stage():
+            await play.set_up()
+            for point in POINTS:
+                await play.die_at(point)
+            for when in MORE_RENAMES:
+                if not play.swaps():
+                    await play.die_at(Point("", RENAMES, when))
+            await play.come_to_rest()
     finally:
-        for task in play.tasks.values():
-            task.cancel()
-        await asyncio.gather(*play.tasks.values(), return_exceptions=True)
         broker.kill()
     assert not play.books.violations, play.books.violations
     assert play.books.groups.accepted > len(POINTS)
