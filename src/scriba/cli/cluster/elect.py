@@ -1,13 +1,24 @@
 """`scriba cluster elect`: partitions get the leaders they should have."""
 
 import argparse
-from typing import Any
+import asyncio
+import time
+from typing import Any, Final
 
 from scriba.cli.output import counted, print_json, print_names, warn
 from scriba.cli.parsing.partitions import partitions_named
 from scriba.cli.problems import FAILED, Misuse
 from scriba.cli.session import with_admin
-from scriba.client import Admin, BrokerError, ElectionType, PartlyFailed, TopicPartition
+from scriba.client import (
+    Admin,
+    BrokerError,
+    ElectionType,
+    ErrorCode,
+    PartlyFailed,
+    TopicPartition,
+)
+
+PAUSE_S: Final = 0.2
 
 
 @with_admin
@@ -18,18 +29,36 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
     if options.partitions:
         named = await partitions_named(admin, options.partitions)
     kind = ElectionType.UNCLEAN if options.unclean else ElectionType.PREFERRED
-    results: dict[TopicPartition, bool] = {}
-    errors: dict[TopicPartition, BrokerError] = {}
-    try:
-        results = await admin.elect_leaders(named, type=kind)
-    except PartlyFailed as failed:
-        results, errors = dict(failed.results), dict(failed.errors)
+    results, errors = await _elect(admin, named, kind)
+    until = time.monotonic() + options.timeout
+    while options.wait and _may_return(errors) and time.monotonic() < until:
+        await asyncio.sleep(PAUSE_S)
+        more, still = await _elect(admin, list(errors), kind)
+        results, errors = results | more, still
     leaders = await _leaders(admin, [where for where, elected in results.items() if elected])
     if options.json:
         print_json(_document(results, errors, leaders))
     else:
         _tell(results, errors, leaders)
     return FAILED if errors else 0
+
+
+async def _elect(
+    admin: Admin, partitions: list[TopicPartition] | None, kind: ElectionType
+) -> tuple[dict[TopicPartition, bool], dict[TopicPartition, BrokerError]]:
+    """Where there was an election or no need for one, and where there could be none."""
+    try:
+        return await admin.elect_leaders(partitions, type=kind), {}
+    except PartlyFailed as failed:
+        return dict(failed.results), dict(failed.errors)
+    except BrokerError as refused:
+        if partitions is None or len(partitions) != 1:
+            raise
+        return {}, {partitions[0]: refused}
+
+
+def _may_return(errors: dict[TopicPartition, BrokerError]) -> bool:
+    return any(e.code is ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE for e in errors.values())
 
 
 async def _leaders(

@@ -148,6 +148,11 @@ def _cluster(commands: Commands) -> None:
         help="a replica that is not in sync may lead, where no other is left: records that only "
         "the others have are lost",
     )
+    elect.add_argument(
+        "--wait",
+        action="store_true",
+        help="while a preferred leader is not in sync yet, at most for --timeout",
+    )
     asks(elect)
 
 

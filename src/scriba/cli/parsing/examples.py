@@ -86,7 +86,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "scriba cluster describe": ("scriba cluster describe --json",),
     "scriba cluster quorum": ("scriba cluster quorum", "scriba cluster quorum --broker 2"),
     "scriba cluster elect": (
-        "scriba cluster elect",
+        "scriba cluster elect --wait --timeout 60",
         "scriba cluster elect orders:0,1 --unclean",
     ),
     "scriba node": ("scriba node list", "scriba node kill 2"),

@@ -1,0 +1,151 @@
+"""Three nodes as `scriba up --nodes 3` runs them: what clients see when one of them dies."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scriba.client import (
+    ClientError,
+    NewTopic,
+    SyncAdmin,
+    SyncConsumer,
+    SyncProducer,
+    TopicPartition,
+)
+from tests.integration.cluster_processes import PATIENCE, Cluster, scriba, up
+
+TOPIC = "orders"
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with up(tmp_path_factory.mktemp("cluster"), "--nodes", "3") as running:
+        yield running
+
+
+def until(true: Callable[[], Any]) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        try:
+            if true():
+                return
+        except ClientError:
+            pass
+        time.sleep(0.1)
+    raise AssertionError("it did not come to that")
+
+
+def asked(cluster: Cluster, *words: str) -> Any:
+    return json.loads(scriba(*words, "-b", cluster.bootstrap, "--json", cwd=cluster.cwd))
+
+
+def committed(cluster: Cluster, topic: str, count: int) -> list[bytes]:
+    """So many records that a reader of committed ones finds."""
+    found: list[bytes] = []
+    with (
+        SyncConsumer(
+            bootstrap_servers=cluster.bootstrap,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+        ) as consumer,
+        SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin,
+    ):
+        partitions = admin.describe_topics([topic])[topic].partitions
+        consumer.assign([TopicPartition(topic, p.partition) for p in partitions])
+        deadline = time.monotonic() + PATIENCE
+        while len(found) < count and time.monotonic() < deadline:
+            found += [r.value for r in consumer.poll(timeout_ms=500) if r.value is not None]
+        found += [r.value for r in consumer.poll(timeout_ms=500) if r.value is not None]
+    return found
+
+
+def test_a_topic_has_three_replicas_and_each_node_leads_some(cluster: Cluster) -> None:
+    with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("spread", partitions=6)])
+        topic = admin.describe_topics(["spread"])["spread"]
+    assert all(sorted(p.replicas) == [1, 2, 3] for p in topic.partitions)
+    assert {p.leader for p in topic.partitions} == {1, 2, 3}
+
+
+def test_what_was_acknowledged_outlives_a_node_and_it_catches_up(cluster: Cluster) -> None:
+    with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic(TOPIC, partitions=6)])
+    with SyncProducer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+        for number in range(500):
+            producer.send(TOPIC, b"%d" % number)
+        producer.flush()
+        assert cluster.node("kill", "2").rstrip().endswith("killed")
+        for number in range(500, 1000):
+            producer.send(TOPIC, b"%d" % number)
+        producer.flush()
+    found = committed(cluster, TOPIC, 1000)
+    assert sorted(map(int, found)) == list(range(1000))
+    unwell = asked(cluster, "topic", "describe", TOPIC, "--under-replicated")
+    assert [p["missing"] for p in unwell] == [[2]] * 6
+    assert asked(cluster, "topic", "describe", TOPIC, "--offline") == []
+    described = asked(cluster, "cluster", "describe")
+    assert [b["fenced"] for b in described["brokers"]] == [False, True, False]
+
+    assert cluster.node("start", "2").rstrip().endswith("up")
+    until(lambda: asked(cluster, "topic", "describe", TOPIC, "--under-replicated") == [])
+    elected = asked(cluster, "cluster", "elect")
+    assert {each["leader"] for each in elected} == {2}
+    with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+        topic = admin.describe_topics([TOPIC])[TOPIC]
+    assert all(p.leader == p.replicas[0] for p in topic.partitions)
+
+
+def test_every_broker_tells_of_the_same_quorum(cluster: Cluster) -> None:
+    said = [asked(cluster, "cluster", "quorum", "--broker", str(node)) for node in (1, 2, 3)]
+    assert len({(each["leader"], each["leader_epoch"]) for each in said}) == 1
+    assert sorted(v["id"] for v in said[0]["voters"]) == [1, 2, 3]
+
+
+def test_a_transaction_over_three_brokers_outlives_its_coordinator(cluster: Cluster) -> None:
+    with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+        placed = {0: [1, 2, 3], 1: [2, 3, 1], 2: [3, 1, 2]}
+        admin.create_topics([NewTopic("ledger", assignments=placed)])
+        with SyncProducer(
+            bootstrap_servers=cluster.bootstrap, transactional_id="books"
+        ) as producer:
+            for number in range(30):
+                with producer.transaction():
+                    for partition in placed:
+                        producer.send("ledger", b"%d" % number, partition=partition)
+                if number == 10:
+                    (found,) = admin.describe_transactions(["books"]).values()
+                    assert cluster.node("kill", str(found.coordinator)).endswith("killed\n")
+                if number == 20:
+                    assert cluster.node("start", str(found.coordinator)).endswith("up\n")
+    records = committed(cluster, "ledger", 90)
+    assert sorted(map(int, records)) == sorted(3 * list(range(30)))
+
+
+def test_all_stop_in_good_order_and_come_back(tmp_path: Path) -> None:
+    with up(tmp_path, "--nodes", "3", "--demo") as cluster:
+        assert cluster.end(signal.SIGTERM) == 0
+    for node in (1, 2, 3):
+        assert (tmp_path / "scriba-data" / f"node-{node}" / ".kafka_cleanshutdown").exists()
+    told = scriba("up", "--nodes", "2", cwd=tmp_path, code=1)
+    assert "has 3 nodes" in told
+    with up(tmp_path, "--nodes", "auto") as again:
+        assert again.told["cluster_id"] == cluster.told["cluster_id"]
+        assert "demo" in asked(again, "topic", "list", "--names")
+
+
+def test_controllers_may_be_nothing_else(tmp_path: Path) -> None:
+    with up(tmp_path, "--nodes", "2", "--controllers", "3") as cluster:
+        assert [n["roles"] for n in cluster.told["nodes"]] == [["broker"]] * 2 + [
+            ["controller"]
+        ] * 3
+        quorum = asked(cluster, "cluster", "quorum")
+        assert sorted(v["id"] for v in quorum["voters"]) == [101, 102, 103]
+        assert sorted(o["id"] for o in quorum["observers"]) == [1, 2]
+        assert cluster.node("kill", str(quorum["leader"]))
+        assert "made" in asked(cluster, "topic", "create", "made")["topic"]
+        assert cluster.end(signal.SIGTERM) == 0
