@@ -11,6 +11,7 @@ from scriba.broker.node import Node
 from scriba.controller.image import BROKER
 from scriba.records.batch import Record, encode_batch, read_header
 from scriba.settings import NodeSettings
+from scriba.testing.sim.cluster import SimCluster
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from scriba.wire.messages.configs import (
@@ -225,3 +226,25 @@ def test_records_vouch_for_the_clock_where_the_metadata_log_is_silent() -> None:
         assert not node.clock_guard.paused
 
     Machine(metadata_max_idle_interval_ms="0").run(goes_on_for_days, believes)
+
+
+def test_three_nodes_that_all_start_ten_years_ahead_delete_nothing() -> None:
+    """None of them leads at its start, and whoever comes to lead writes the wrong time."""
+    sim = SimWorld(1)
+    complaints: list[str] = []
+    cluster = SimCluster(sim, 3, 0, {}, complaints.append)
+
+    async def main() -> None:
+        await cluster.start()
+        for node in cluster.nodes.values():
+            node.process.kill()
+        for host in cluster.hosts.values():
+            host.clock.jump(10 * 365 * DAY_MS)
+        await cluster.start()
+        for at, running in cluster.running():
+            assert running.clock_guard.paused
+            stored = running.image.config(BROKER, str(at))
+            assert PAUSED_AT in stored, "the next start knows of it"
+
+    sim.run(main())
+    assert complaints == []

@@ -233,6 +233,8 @@ class Node:
         self.replicas.load(self.image)
         self.metadata.subscribe(self._on_change)
         await self.replicas.settled()
+        if not self.metadata.led_at_start:
+            await self.clock_guard.join(self.image, self.metadata.newest_ms)
         await self.clock_guard.ask_records()
         await self.lifecycle.unfence()
         await self.replicas.settled()

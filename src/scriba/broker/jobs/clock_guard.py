@@ -15,6 +15,7 @@ is right. The day may be made of many short runs: how long they were is kept bes
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -26,6 +27,7 @@ from scriba.broker.ports import (
     Timekeeping,
 )
 from scriba.controller.image import BROKER, ClusterImage
+from scriba.errors import KafkaError
 from scriba.events import EventKind
 from scriba.instant import OFF_MS, PAUSE_MS, ClockWatch, Instant
 from scriba.runtime.loop.pace import Pace
@@ -129,6 +131,16 @@ class ClockGuard:
             )
             for name, value in changed.items()
         ]
+
+    async def join(self, image: ClusterImage, newest_ms: int) -> None:
+        """As `at_start`, for a node that has to ask another to store it.
+
+        Where that fails, the next pass stores it."""
+        records = self.at_start(image, newest_ms)
+        changed = {r.name: r.value for r in records if isinstance(r, ConfigRecord)}
+        if changed:
+            with suppress(KafkaError):
+                await self._store(changed)
 
     async def ask_records(self) -> None:
         """A record of the last day vouches for the clock as well, if all it vouches for is true.

@@ -100,6 +100,10 @@ class QuorumController:
         self._quorum: MetadataQuorum | None = None
         self._founding: Founding | None = None
         self._started = False
+        self.newest_ms = -1
+        """The newest time in the log when it was opened: of an earlier life, not of this one."""
+        self.led_at_start = False
+        """Whether this node is the only voter, so that what it wrote at first is its own."""
 
     @property
     def quorum(self) -> MetadataQuorum:
@@ -223,10 +227,11 @@ class QuorumController:
             quorum.transport = self._transport(quorum)
             self._quorum = quorum
             self.follower.load(quorum, snapshot, batches)
-            newest_ms = self.follower.last_timestamp  # of an earlier life, not of this one
+            newest_ms = self.newest_ms = self.follower.last_timestamp
             await self.quorum.begin()
             if self.quorum.is_leader:
                 await self._activate(self.quorum.epoch, lambda image: also(image, newest_ms))
+                self.led_at_start = True
         except ImageError as error:
             raise StartError(f"the metadata of the cluster cannot be followed: {error}") from error
         except UnsupportedFeature as error:
