@@ -14,6 +14,7 @@ import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -254,14 +255,18 @@ class Cluster(ABC):
             return described(connection, topic)
 
     def await_in_sync(self, topic: str, replicas: int = 3) -> None:
-        def whole() -> bool:
+        """Until every node that runs knows the topic, with so many replicas in sync."""
+
+        def whole(number: int) -> bool:
             try:
-                found = self.partitions(topic).values()
+                found = self.partitions(topic, number).values()
             except (OSError, Closed):
                 return False
-            return all(len(each.isr_nodes) >= replicas and each.leader_id > 0 for each in found)
+            in_sync = [len(each.isr_nodes) for each in found if each.leader_id > 0]
+            return len(found) == len(in_sync) > 0 and min(in_sync) >= replicas
 
-        self.until(whole, f"{topic} never had {replicas} replicas in sync")
+        for number in self.running:
+            self.until(partial(whole, number), f"{topic} never had {replicas} replicas in sync")
 
     def create(self, topic: str, assignments: Sequence[Sequence[int]], **settings: str) -> None:
         """A topic whose replicas are told, the preferred leader first; returns when they lead."""

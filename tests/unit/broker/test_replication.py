@@ -7,11 +7,14 @@ from typing import Any
 from scriba.broker.fastpath.produce import ProduceFastPath
 from scriba.broker.handlers.records import replica_fetch
 from scriba.broker.metrics.exposition import render
+from scriba.broker.request import Deferred, broker_context
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
+from scriba.records.batch import read_header
 from scriba.replication.follower import State
 from scriba.storage.directory.checkpoints import RECOVERY_POINTS
 from scriba.storage.directory.logdir import LogDir
+from scriba.wire.apis import ApiKey
 from scriba.wire.messages.admin import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
@@ -333,6 +336,34 @@ def test_a_fetch_that_waited_is_not_counted_again() -> None:
         assert response.responses[0].partitions[0].records
         assert leader.followers[3].leader_end_at_last_fetch == 3
         assert leader._caught_up_ms(leader.followers[3]) == caught_up
+
+    play(script, replica_lag_time_max_ms=600_000)
+
+
+def test_an_append_just_before_a_fetch_begins_to_wait_is_not_missed() -> None:
+    """A fetch that finds nothing waits from a later turn of the loop on: it looks once more."""
+
+    async def script(brokers: Brokers) -> None:
+        follower = await three_records(brokers)
+        await follower.fetch(asks(3, last_epoch=0))
+        node, partition = brokers.nodes[2], brokers.partition(2, "t")
+        now = node.world.clock.now()
+        session_id, epoch = follower.session
+        request = FetchRequest(
+            replica_state=ReplicaState(replica_id=3, replica_epoch=follower.epoch),
+            max_wait_ms=60_000,
+            min_bytes=1,
+            session_id=session_id,
+            session_epoch=epoch,
+        )
+        waiting = replica_fetch.fetch(node, broker_context(ApiKey.FETCH, 17, now.mono_ms), request)
+        assert isinstance(waiting, Deferred)
+        batch = memoryview(bytearray(log_bytes(brokers, 2, "t")[: partition.log.size // 3]))
+        partition.append(batch, read_header(batch), now)
+        async with asyncio.timeout(1):
+            answer = await waiting.awaitable
+        assert isinstance(answer, FetchResponse)
+        assert answer.responses[0].partitions[0].records
 
     play(script, replica_lag_time_max_ms=600_000)
 

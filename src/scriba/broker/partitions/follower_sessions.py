@@ -68,8 +68,9 @@ class Followed:
     def news(self, wake: bool) -> None:
         session = self.session
         session.news[self] = None
-        if wake and (waiter := session.waiter) is not None and not waiter.done():
-            waiter.set_result(None)
+        if wake:
+            session.missed = True
+            session.wake()
 
     def attach(self, partition: Partition) -> None:
         """Hears of this partition from now on."""
@@ -102,6 +103,7 @@ class FollowerSession:
         "heard",
         "id",
         "last_used_ms",
+        "missed",
         "news",
         "replica",
         "waiter",
@@ -122,6 +124,9 @@ class FollowerSession:
         """What the next fetch has to look at, in the order in which it happened."""
         self.waiter: asyncio.Future[None] | None = None
         """Of a fetch that waits."""
+        self.missed = False
+        """Whether something that ends a wait has come since a fetch last looked: one that is about
+        to wait then looks again."""
 
     def name(self, topic_id: bytes, asked: FetchPartition) -> Followed:
         """The request names a partition, which may be new here."""

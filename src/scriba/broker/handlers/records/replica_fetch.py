@@ -151,7 +151,7 @@ async def _wait(node: Fetching, request: FetchRequest, look: _Look) -> FetchResp
             look.cold.clear()
         elif _enough(look, request) or loop.time() >= deadline or session.epoch != epoch:
             return _respond(node, look)
-        else:
+        elif not session.missed:
             await _news(session, deadline)
         if session.epoch == epoch:  # else the next request looks at what is new
             await in_slices(_look_at(node, look, request), pace)
@@ -180,6 +180,7 @@ def _give_up(waiter: asyncio.Future[None]) -> None:
 def _look_at(node: Fetching, look: _Look, request: FetchRequest) -> Generator[None, None, None]:
     """Looks at all that has news; what is yet to be told then stays among them."""
     session = look.session
+    session.missed = False
     now = node.world.clock.now()
     for followed in tuple(session.news):
         # Taken out first: what happens from now on is news again.
