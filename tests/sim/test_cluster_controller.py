@@ -5,7 +5,7 @@ Every answer to an administrator is held against all nodes at the very moment it
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
@@ -49,6 +49,14 @@ METRIC: Final = "kafka_controller_kafkacontroller_"
 SETTINGS: Final = {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "1000"}
 
 
+class Shape(NamedTuple):
+    """Nodes that vote, which are brokers as well unless they are dedicated, and further brokers."""
+
+    controllers: int
+    brokers: int
+    dedicated: bool = False
+
+
 class Scene:
     """A cluster, and a client that asks it node by node."""
 
@@ -80,8 +88,14 @@ class Scene:
             await asyncio.sleep(0.01)
         raise AssertionError(f"not so after {within_s} s")
 
+    @property
+    def brokers(self) -> list[int]:
+        """Those that clients may ask, and that must know what they are told of."""
+        dedicated = len(self.cluster.brokers) < len(self.cluster.ids)
+        return [at for at in self.cluster.ids if not dedicated or at not in self.cluster.voters]
+
     def unfenced(self) -> bool:
-        brokers = self.cluster.ids
+        brokers = self.brokers
         return all(
             at in node.image.brokers and not node.image.brokers[at].fenced
             for node in self.alive()
@@ -99,15 +113,17 @@ class Scene:
         return ErrorCode(answer.topics[0].error_code)
 
     def known(self, name: str) -> list[int]:
-        return [node.id for node in self.alive() if name in node.image.topics_by_name]
+        brokers = self.brokers
+        alive = (node for node in self.alive() if node.id in brokers)
+        return [node.id for node in alive if name in node.image.topics_by_name]
 
 
-def play(
-    script: Callable[[Scene], Awaitable[None]], controllers: int, brokers: int, seed: int = 1
-) -> None:
+def play(script: Callable[[Scene], Awaitable[None]], shape: Shape, seed: int = 1) -> None:
     sim = SimWorld(seed)
     complaints: list[str] = []
-    cluster = SimCluster(sim, controllers, brokers, SETTINGS, complaints.append)
+    cluster = SimCluster(
+        sim, shape.controllers, shape.brokers, SETTINGS, complaints.append, shape.dedicated
+    )
 
     async def main() -> None:
         await cluster.start()
@@ -123,17 +139,19 @@ def play(
     assert not complaints
 
 
-SHAPES: Final = [(1, 2), (3, 0), (3, 2)]
-IDS: Final = ["one controller, two brokers", "three of both kinds", "three and two brokers"]
-shapes = pytest.mark.parametrize(("controllers", "brokers"), SHAPES, ids=IDS)
+shapes = pytest.mark.parametrize(
+    "shape",
+    [Shape(1, 2), Shape(3, 0), Shape(3, 2), Shape(3, 2, dedicated=True)],
+    ids=["one controller", "three of both roles", "three and two brokers", "three dedicated"],
+)
 
 
 @shapes
 def test_what_was_changed_through_any_broker_is_known_on_all_when_the_answer_comes(
-    controllers: int, brokers: int
+    shape: Shape,
 ) -> None:
     async def script(scene: Scene) -> None:
-        everybody = list(scene.cluster.ids)
+        everybody = scene.brokers
         for through in everybody:
             name = f"through-{through}"
             assert await scene.create(through, name) is ErrorCode.NONE
@@ -160,15 +178,15 @@ def test_what_was_changed_through_any_broker_is_known_on_all_when_the_answer_com
             assert deleted.responses[0].error_code == 0
             assert scene.known(name) == []
 
-    play(script, controllers, brokers)
+    play(script, shape)
 
 
 @shapes
-def test_a_broker_that_applies_slowly_is_waited_for(controllers: int, brokers: int) -> None:
+def test_a_broker_that_applies_slowly_is_waited_for(shape: Shape) -> None:
     """A long change is folded in slices: that it was fetched does not mean that it is there."""
 
     async def script(scene: Scene) -> None:
-        everybody = list(scene.cluster.ids)
+        everybody = scene.brokers
         for at in everybody:
             follower = scene.node(at).metadata.follower
             follower._apply = slowly(follower._apply)  # type: ignore[method-assign, assignment]
@@ -177,7 +195,7 @@ def test_a_broker_that_applies_slowly_is_waited_for(controllers: int, brokers: i
             assert await scene.create(through, name) is ErrorCode.NONE
             assert scene.known(name) == everybody
 
-    play(script, controllers, brokers)
+    play(script, shape)
 
 
 def slowly(apply: Callable[[list[Batch]], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
@@ -189,20 +207,20 @@ def slowly(apply: Callable[[list[Batch]], Awaitable[None]]) -> Callable[..., Awa
 
 
 @shapes
-def test_a_topic_that_metadata_makes_is_known_on_all(controllers: int, brokers: int) -> None:
+def test_a_topic_that_metadata_makes_is_known_on_all(shape: Shape) -> None:
     async def script(scene: Scene) -> None:
-        last = scene.cluster.ids[-1]
+        last = scene.brokers[-1]
         peer = await scene.ask(last)
         topics = [MetadataRequestTopic(name="asked-for")]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=True)
         await peer.send(request, 12, MetadataResponse)
-        assert scene.known("asked-for") == list(scene.cluster.ids)
+        assert scene.known("asked-for") == scene.brokers
 
-    play(script, controllers, brokers)
+    play(script, shape)
 
 
 @shapes
-def test_every_node_describes_the_quorum(controllers: int, brokers: int) -> None:
+def test_every_node_describes_the_quorum(shape: Shape) -> None:
     async def script(scene: Scene) -> None:
         asked = DescribeQuorumRequest(
             topics=[
@@ -212,7 +230,7 @@ def test_every_node_describes_the_quorum(controllers: int, brokers: int) -> None
                 )
             ]
         )
-        for at in scene.cluster.ids:
+        for at in scene.brokers:
             peer = await scene.ask(at)
             answer = await peer.send(asked, 2, DescribeQuorumResponse)
             told = answer.topics[0].partitions[0]
@@ -222,7 +240,7 @@ def test_every_node_describes_the_quorum(controllers: int, brokers: int) -> None
             observers = set(scene.cluster.ids) - set(scene.cluster.voters)
             assert {o.replica_id for o in told.observers} == observers
 
-    play(script, controllers, brokers)
+    play(script, shape)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -231,7 +249,7 @@ def test_the_cluster_goes_on_when_the_active_controller_is_killed(seed: int) -> 
         first = scene.active()
         assert await scene.create(first, "before") is ErrorCode.NONE
         scene.cluster.nodes[first].process.kill()
-        others = [at for at in scene.cluster.ids if at != first]
+        others = [at for at in scene.brokers if at != first]
         began = scene.sim.loop.time()
         assert await scene.create(others[0], "after") is ErrorCode.NONE
         assert scene.sim.loop.time() - began < 5
@@ -247,15 +265,15 @@ def test_the_cluster_goes_on_when_the_active_controller_is_killed(seed: int) -> 
         await scene.cluster.nodes[first].start()
         await scene.until(scene.unfenced, 10)
         assert await scene.create(first, "again") is ErrorCode.NONE
-        assert scene.known("again") == list(scene.cluster.ids)
+        assert scene.known("again") == scene.brokers
 
-    play(script, 3, 0, seed)
+    play(script, Shape(3, 0), seed)
 
 
 @shapes
-def test_a_killed_broker_is_fenced_at_once_and_comes_back(controllers: int, brokers: int) -> None:
+def test_a_killed_broker_is_fenced_at_once_and_comes_back(shape: Shape) -> None:
     async def script(scene: Scene) -> None:
-        for at in scene.cluster.ids:
+        for at in scene.brokers:
             if at == scene.active():
                 continue
             scene.cluster.nodes[at].process.kill()
@@ -267,7 +285,7 @@ def test_a_killed_broker_is_fenced_at_once_and_comes_back(controllers: int, brok
                 found = parsed(render(node))
                 assert found[f"{METRIC}activecontrollercount"] == (node is controller)
                 assert found[f"{METRIC}fencedbrokercount"] == 1
-                assert found[f"{METRIC}activebrokercount"] == len(scene.cluster.ids) - 1
+                assert found[f"{METRIC}activebrokercount"] == len(scene.brokers) - 1
             states = parsed(render(controller))
             assert states[f'{METRIC}brokerregistrationstate{{broker="{at}"}}'] == 10
             began = scene.sim.loop.time()
@@ -276,17 +294,17 @@ def test_a_killed_broker_is_fenced_at_once_and_comes_back(controllers: int, brok
             assert scene.sim.loop.time() - began < 5
             assert scene.node(scene.active()).image.brokers[at].epoch > before
 
-    play(script, controllers, brokers)
+    play(script, shape)
 
 
 @shapes
-def test_a_broker_that_comes_back_finds_its_partitions(controllers: int, brokers: int) -> None:
+def test_a_broker_that_comes_back_finds_its_partitions(shape: Shape) -> None:
     """Its own copy of the metadata is older than its logs, for it is committed by others."""
 
     async def script(scene: Scene) -> None:
         for number in range(10):
-            assert await scene.create(1, f"t-{number}") is ErrorCode.NONE
-        for at in scene.cluster.ids:
+            assert await scene.create(scene.brokers[0], f"t-{number}") is ErrorCode.NONE
+        for at in scene.brokers:
             if at == scene.active():
                 continue
             held = {repr(partition) for partition in scene.node(at).replicas}
@@ -295,14 +313,14 @@ def test_a_broker_that_comes_back_finds_its_partitions(controllers: int, brokers
             assert not scene.node(at).events.counts[EventKind.PARTITION_STRAY]
             assert {repr(partition) for partition in scene.node(at).replicas} == held
 
-    play(script, controllers, brokers)
+    play(script, shape)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_deposed_controller_has_no_effect(seed: int) -> None:
     async def script(scene: Scene) -> None:
         old = scene.active()
-        others = [at for at in scene.cluster.ids if at != old]
+        others = [at for at in scene.brokers if at != old]
         for at in others:
             scene.sim.network.cut(scene.cluster.name(old), scene.cluster.name(at))
         lost = asyncio.ensure_future(scene.create(old, "speculative", timeout_ms=8_000))
@@ -312,14 +330,14 @@ def test_a_deposed_controller_has_no_effect(seed: int) -> None:
         assert await lost is not ErrorCode.NONE
         assert scene.known("speculative") == []
         scene.sim.network.heal()
-        await scene.until(lambda: scene.known("agreed") == list(scene.cluster.ids), 20)
+        await scene.until(lambda: scene.known("agreed") == scene.brokers, 20)
         await scene.until(scene.unfenced, 20)
         assert scene.node(old).metadata.active is None or scene.active() == old
         assert scene.known("speculative") == []
         assert await scene.create(old, "healed") is ErrorCode.NONE
-        assert scene.known("healed") == list(scene.cluster.ids)
+        assert scene.known("healed") == scene.brokers
 
-    play(script, 3, 0, seed)
+    play(script, Shape(3, 0), seed)
 
 
 def test_nobody_waits_for_a_broker_that_is_stopped() -> None:
@@ -336,16 +354,16 @@ def test_nobody_waits_for_a_broker_that_is_stopped() -> None:
         await scene.until(lambda: scene.known("later") == [1, 2, 3], 10)
         await scene.until(scene.unfenced, 10)
 
-    play(script, 1, 2)
+    play(script, Shape(1, 2))
 
 
 @shapes
 def test_a_broker_leaves_in_good_order_while_the_others_are_idle(
-    controllers: int, brokers: int
+    shape: Shape,
 ) -> None:
     async def script(scene: Scene) -> None:
-        assert await scene.create(1, "t") is ErrorCode.NONE
-        leaving = next(at for at in scene.cluster.ids if at != scene.active())
+        assert await scene.create(scene.brokers[0], "t") is ErrorCode.NONE
+        leaving = next(at for at in scene.brokers if at != scene.active())
         node = scene.node(leaving)
         began = scene.sim.loop.time()
         await scene.cluster.nodes[leaving].stop()
@@ -354,14 +372,14 @@ def test_a_broker_leaves_in_good_order_while_the_others_are_idle(
         await scene.cluster.nodes[leaving].start()
         await scene.until(scene.unfenced, 10)
 
-    play(script, controllers, brokers)
+    play(script, shape)
 
 
 @shapes
 @pytest.mark.parametrize("seed", range(3))
-def test_all_nodes_stop_at_once_in_good_order(controllers: int, brokers: int, seed: int) -> None:
+def test_all_nodes_stop_at_once_in_good_order(shape: Shape, seed: int) -> None:
     async def script(scene: Scene) -> None:
-        assert await scene.create(1, "t") is ErrorCode.NONE
+        assert await scene.create(scene.brokers[0], "t") is ErrorCode.NONE
         nodes = scene.alive()
         began = scene.sim.loop.time()
         await asyncio.gather(*(node.stop() for node in scene.cluster.nodes.values()))
@@ -370,9 +388,9 @@ def test_all_nodes_stop_at_once_in_good_order(controllers: int, brokers: int, se
             assert not node.events.counts[EventKind.SHUTDOWN_NOT_CLEAN]
         await scene.cluster.start()
         await scene.until(scene.unfenced, 10)
-        assert scene.known("t") == list(scene.cluster.ids)
+        assert scene.known("t") == scene.brokers
 
-    play(script, controllers, brokers, seed)
+    play(script, shape, seed)
 
 
 def test_brokers_serve_on_while_the_quorum_is_away() -> None:
@@ -393,4 +411,4 @@ def test_brokers_serve_on_while_the_quorum_is_away() -> None:
         assert await scene.create(3, "made") is ErrorCode.NONE
         assert scene.known("made") == [1, 2, 3]
 
-    play(script, 1, 2)
+    play(script, Shape(1, 2))

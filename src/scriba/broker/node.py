@@ -270,6 +270,7 @@ class Node:
         # Served meanwhile: clients of what is still led here, and the controllers' election.
         if self.settings.is_broker:
             await self.lifecycle.controlled_shutdown()
+        await self.lifecycle.let_others_leave()
         await self.metadata.resign()
         for shards in (self.group_coordinators, self.txn_coordinators):
             shards.stop()

@@ -48,6 +48,11 @@ ANSWER_MS: Final = 3_000
 LAST_ANSWER_MS: Final = 250
 """The same where no other broker is left that could lead in its place: most likely all of them
 stop, and a majority of the controllers is gone."""
+OTHERS_BEGIN_MS: Final = 300
+OTHERS_LEAVE_MS: Final = 3_000
+STILL_MS: Final = 1_000
+"""How long a controller that stops looks out for brokers that do so, too, and stays for them; and
+how long nothing may happen meanwhile: an active controller writes twice a second."""
 PROTOCOL_NUMBERS: Final = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 FINAL: Final[dict[ErrorCode, str]] = {
@@ -318,6 +323,29 @@ class BrokerLifecycle:
             if self._has_successors():
                 text = f"the controller did not confirm: {error}"
                 self._node.note(EventKind.SHUTDOWN_NOT_CLEAN, "controlled shutdown", text)
+
+    async def let_others_leave(self) -> None:
+        """Has a controller stay while brokers hand their leaderships over, for a while.
+
+        Where all nodes are stopped at once, the first controllers to go would take the quorum with
+        them, and the brokers would have nobody to tell.
+        """
+        node, clock = self._node, self._node.world.clock
+        if not node.controller_listeners:
+            return
+        began = moved = clock.mono_ms()
+        end_offset = node.image.end_offset
+        while (now := clock.mono_ms()) - began < OTHERS_LEAVE_MS:
+            if node.image.end_offset != end_offset:
+                end_offset, moved = node.image.end_offset, now
+            others = [b for b in node.image.brokers.values() if b.id != node.id and not b.fenced]
+            leaving = any(broker.in_controlled_shutdown for broker in others)
+            # Without news of the metadata nobody leads any more, and nobody hears them.
+            if not others or now - moved >= STILL_MS:
+                return
+            if not leaving and now - began >= OTHERS_BEGIN_MS:
+                return
+            await asyncio.sleep(SHUTDOWN_PAUSE_S)
 
     # ---- what else a broker asks ----
 
