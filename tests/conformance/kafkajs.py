@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tools.kafka.brokers import Broker
+from tools.kafka.brokers import Cluster
 
 HERE = Path(__file__).resolve().parent
 PACKAGES = HERE.parents[1] / ".cache" / "node" / "node_modules"
@@ -20,7 +20,7 @@ Step: TypeAlias = list[Any]
 Header: TypeAlias = tuple[str, bytes | None]
 
 
-def kafkajs(cluster: Broker, *steps: Step) -> list[Any]:
+def kafkajs(cluster: Cluster, *steps: Step) -> list[Any]:
     """What each step gave; any that fails fails the whole."""
     assert PACKAGES.is_dir(), "kafkajs is missing: run make setup"
     done = subprocess.run(

@@ -19,7 +19,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from tools.kafka import kafka_jars
 
@@ -66,6 +66,13 @@ PATIENCE = 300.0
 
 FIRST_PORT = 10_000
 """Ports are taken from here up to those that the system gives to connections."""
+
+
+class Cluster(Protocol):
+    """What a client needs to know of one node, or of several."""
+
+    @property
+    def bootstrap(self) -> str: ...
 
 
 class Broker(ABC):

@@ -124,7 +124,7 @@ async function step(kafka, admin, [kind, ...rest]) {
 async function main() {
   const kafka = new Kafka({
     clientId: "kafkajs",
-    brokers: [process.argv[2]],
+    brokers: process.argv[2].split(","),
     logLevel: logLevel.NOTHING,
     retry: { retries: 8, initialRetryTime: 20 },
   });
