@@ -75,6 +75,16 @@ def test_a_later_leader_without_something_committed_is_found(log: Log, complaint
         assert [complaint in text for text in book.violations] == [True] * (not flagged)
 
 
+def test_a_leader_that_does_not_know_of_its_successor_is_not_complained_of() -> None:
+    book = Replication()
+    later = leading(broker=2, epoch=2, high_watermark=8)
+    book.leads(later)
+    book.leader_log(later, LOG)
+    book.leads(leading(high_watermark=2))
+    book.leader_log(leading(high_watermark=2), Log(0, LOG.batches[:2]))
+    assert not book.violations
+
+
 def test_an_in_sync_replica_that_differs_is_found_and_one_compacted_otherwise_is_not() -> None:
     other = Log(0, [batch(0), batch(1, crc=9), *LOG.batches[2:]])
     for log, found in (

@@ -93,9 +93,12 @@ class Replication(Findings):
     flags: dict[Where, int] = field(default_factory=dict)
     """How many elections each partition had that may have lost records, and said so."""
     _last: dict[tuple[Where, int], Leading] = field(default_factory=dict)
+    _newest: dict[Where, int] = field(default_factory=dict)
+    """The newest epoch in which somebody led."""
 
     def leads(self, seen: Leading) -> None:
         where, epoch = seen.where, seen.epoch
+        self._newest[where] = max(epoch, self._newest.get(where, -1))
         first = self.leaders.setdefault((where, epoch), seen.broker)
         if first != seen.broker:
             self.violation(
@@ -120,7 +123,9 @@ class Replication(Findings):
             )
 
     def leader_log(self, seen: Leading, log: Log) -> None:
-        """The log of the leader of a partition's newest epoch."""
+        """The log of a partition's leader, which counts if it leads the newest epoch there was."""
+        if seen.epoch < self._newest.get(seen.where, -1):
+            return
         complaint = self.committed.setdefault(seen.where, Committed()).learn(
             log, seen.high_watermark
         )

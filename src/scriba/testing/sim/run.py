@@ -4,13 +4,15 @@ python -m scriba.testing.sim.run 17             one seed, with the end of its tr
 python -m scriba.testing.sim.run 0-999          a range of seeds, one line for each that fails
 python -m scriba.testing.sim.run -p cluster 17  the play: records, coordinated (the default),
                                                 differential (with fast paths and without),
-                                                cluster, or quorum (of controllers)
+                                                cluster, replicas (the same without groups
+                                                and transactions), or quorum (of controllers)
 """
 
 import argparse
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, Protocol
 
 from scriba.testing.sim.plays import cluster, coordinated, differential, quorum, single_node
@@ -38,6 +40,7 @@ PLAYS: Final[dict[str, Callable[[int], Report]]] = {
     "coordinated": coordinated.run,
     "differential": differential.run,
     "cluster": cluster.run,
+    "replicas": partial(cluster.run, plain=True),
     "quorum": quorum.run,
 }
 

@@ -76,11 +76,15 @@ class ClusterStage(Stage):
                 watching.result()
             watching.cancel()
 
-    async def overlap(self, misfortunes: list[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    async def overlap(
+        self,
+        misfortunes: list[Callable[[], Coroutine[Any, Any, None]]],
+        longest_pause: float = 2.0,
+    ) -> None:
         """One after the other, each while some of the earlier ones go on."""
         under_way: set[asyncio.Task[None]] = set()
         for misfortune in misfortunes:
-            await asyncio.sleep(self.draw.between(0.1, 2.0))
+            await asyncio.sleep(self.draw.between(0.1, longest_pause))
             under_way.add(asyncio.ensure_future(misfortune()))
             await asyncio.sleep(0)
             under_way = await self._ended(under_way, wait=len(under_way) >= AT_ONCE)

@@ -3,6 +3,11 @@
 Acknowledged with acks=all means: on `min.insync.replicas` replicas, in their page caches. So fewer
 than that may lose their power between two moments at which all replicas are in sync; each that did
 has come back as a new incarnation by then, and has fetched what it had lost.
+
+A process that was killed has lost nothing, but the cluster cannot tell: whoever did not shut down
+in good order is no longer trusted to have all (KIP-966). Where every replica that has all is among
+those, the one that is elected may be one that lost something. So beside a power cut killed ones
+count, too; among themselves they do not.
 """
 
 from dataclasses import dataclass, field
@@ -20,11 +25,13 @@ class Losses:
     min_isr: int
     synced: bool
     """Whether nothing counts that is not synced; then a power cut costs nothing."""
-    lost: dict[Replicated, dict[int, int]] = field(default_factory=dict)
-    """Replicas that lost what was not synced, with the broker epoch in which they did."""
+    untrusted: dict[Replicated, dict[int, int]] = field(default_factory=dict)
+    """Replicas that ended without a word, with the broker epoch in which they did."""
+    lost: dict[Replicated, set[int]] = field(default_factory=dict)
+    """Those of them that lost what was not synced."""
 
-    def allow(self, broker: int) -> bool:
-        """Whether this broker's host may lose its power now."""
+    def allow(self, broker: int, power: bool) -> bool:
+        """Whether this broker may be killed now, or its host lose its power."""
         image = self.witness.newest_image()
         if image is None:
             return False
@@ -32,13 +39,13 @@ class Losses:
             return True
         self._forgive(image)
         return all(
-            len({*self.lost.get(key, ()), broker}) < self.min_isr
+            len({*self.untrusted.get(key, ()), broker}) < self.min_isr
             for key, replicas in _replicas(image)
-            if broker in replicas
+            if broker in replicas and (power or self.lost.get(key, set()) - {broker})
         )
 
-    def note(self, broker: int) -> None:
-        """It did lose it."""
+    def note(self, broker: int, power: bool) -> None:
+        """It was killed, or did lose its power."""
         image = self.witness.newest_image()
         if image is None:
             return
@@ -46,18 +53,21 @@ class Losses:
         for key, replicas in _replicas(image):
             if broker in replicas:
                 epoch = -1 if known is None else known.epoch
-                self.lost.setdefault(key, {})[broker] = epoch
+                self.untrusted.setdefault(key, {})[broker] = epoch
+                if power:
+                    self.lost.setdefault(key, set()).add(broker)
 
     def _forgive(self, image: ClusterImage) -> None:
         """Partitions of which all replicas are in sync again begin anew."""
-        for (topic_id, index), lost in list(self.lost.items()):
+        for (topic_id, index), untrusted in list(self.untrusted.items()):
             topic = image.topics_by_id.get(topic_id)
             partition = None if topic is None else topic.partitions.get(index)
             if partition is None or (
                 set(partition.isr) == set(partition.replicas)
-                and all(image.brokers[at].epoch > epoch for at, epoch in lost.items())
+                and all(image.brokers[at].epoch > epoch for at, epoch in untrusted.items())
             ):
-                del self.lost[topic_id, index]
+                del self.untrusted[topic_id, index]
+                self.lost.pop((topic_id, index), None)
 
 
 def _replicas(image: ClusterImage) -> list[tuple[Replicated, tuple[int, ...]]]:

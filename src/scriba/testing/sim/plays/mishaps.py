@@ -32,6 +32,7 @@ NODES: Final = (
     ),
 )
 NETWORK: Final = ("pair", "pair", "one way", "one way", "alone", "split", "slow", "lossy", "reset")
+POWER: Final = ("power", "sick", "directory")
 CLOCKS: Final = ("clock", "rate")
 
 
@@ -91,10 +92,10 @@ class Mishaps:
         at = self._pick()
         if at in self._busy:
             return
-        if kind in ("power", "sick", "directory") and not (
-            self._reckless or self._losses.allow(at)
-        ):
+        if kind in POWER and not self._may(at, power=True):
             kind = "kill"
+        if kind == "kill" and not self._may(at, power=False):
+            kind = "hold"
         if kind == "directory" and MORE not in self._cluster.directories:
             kind = "sick"
         self._busy[at] = kind
@@ -105,11 +106,17 @@ class Mishaps:
             del self._busy[at]
         self._tell("end of", kind, self._cluster.name(at))
 
+    def _may(self, at: int, power: bool) -> bool:
+        return self._reckless or self._losses.allow(at, power)
+
     async def _kill(self, at: int) -> None:
-        node = self._cluster.nodes[at]
-        node.note_failure()
-        node.process.kill()
+        self._cluster.nodes[at].note_failure()
+        self._end_process(at)
         await self._come_back(at)
+
+    def _end_process(self, at: int) -> None:
+        self._losses.note(at, power=False)
+        self._cluster.nodes[at].process.kill()
 
     async def _power(self, at: int) -> None:
         self._cluster.nodes[at].note_failure()
@@ -117,13 +124,13 @@ class Mishaps:
         await self._come_back(at)
 
     def _cut_power(self, at: int) -> None:
-        self._losses.note(at)
+        self._losses.note(at, power=True)
         self._cluster.hosts[at].power_cut()
 
-    async def _come_back(self, at: int) -> None:
+    async def _come_back(self, at: int, again: float = 0.25) -> None:
         node = self._cluster.nodes[at]
         await self._pause(0, 3)
-        while self._draw.chance(0.25):
+        while self._draw.chance(again):
             node.boot()
             await self._pause(0, 0.3)
             node.note_failure()
@@ -152,11 +159,10 @@ class Mishaps:
 
     async def _stop(self, at: int) -> None:
         node = self._cluster.nodes[at]
-        if node.is_up:
-            await node.stop()
-        else:
-            node.process.kill()
-        await self._come_back(at)
+        if not node.is_up:
+            return
+        await node.stop()
+        await self._come_back(at, again=0.0)
 
     async def _full(self, at: int) -> None:
         host = self._cluster.hosts[at]

@@ -32,9 +32,13 @@ from scriba.testing.sim.world.volume import Dir, Inode
 LOOK_S: Final = 0.01
 READ_EVERY: Final = 40
 """Looks from one reading of all logs to the next."""
+SILENT_MS: Final = 900
+"""A little less than the time for which a broker may be silent and is waited for."""
 METADATA: Final = f"{DATA}/__cluster_metadata-0"
-FLAGS: Final = ("unclean_election", "log_truncated_below_high_watermark")
-"""Labels of events that tell of a possible loss; each is about a partition, by its name."""
+UNCLEAN: Final = "unclean_election"
+"""The label of an event that names the partitions which may have lost records by it."""
+TRUNCATED: Final = "log_truncated_below_high_watermark"
+"""The same of one partition, which it is about."""
 
 
 class Witness:
@@ -47,6 +51,10 @@ class Witness:
         self._cluster = cluster
         self.tell: Callable[..., None] = lambda *event: None
         """Told of leaders and in-sync replicas as they change."""
+        self._silent: dict[int, float] = {}
+        """When each node was last silent towards the leader of the quorum."""
+        self._called: dict[bytes, str] = {}
+        """What topics are called: one that was made again under its name is another."""
         self._told: dict[Where, tuple[int, int, tuple[int, ...]]] = {}
         self._parsed: dict[tuple[int, str], tuple[int, int, list[Batch]]] = {}
         self._heard: dict[tuple[int, int], int] = {}
@@ -75,9 +83,30 @@ class Witness:
                     self.tell(f"quorum: {at} leads epoch {raft.epoch}")
                 self.quorum.at(position)
             self._hear(at, node)
-            for seen, _ in leadings(at, node):
+            for seen, _ in self.leadings(at, node):
                 self.replication.leads(seen)
                 self._tell_of(seen)
+
+        self._listen()
+
+    def _listen(self) -> None:
+        leading = self.quorum_leader()
+        heard: set[int] = set()
+        if leading is not None:
+            node = self._cluster.nodes[leading[0]].node
+            progress = None if node is None or (raft := raft_of(node)) is None else raft.progress
+            if node is not None and progress is not None:
+                since = node.world.clock.mono_ms() - SILENT_MS
+                replicas = (*progress.voters.values(), *progress.observers.values())
+                heard = {each.voter.id for each in replicas if each.last_contact >= since}
+                heard.add(leading[0])
+        for at in self._cluster.ids:
+            if at not in heard:
+                self._silent[at] = self._cluster.sim.loop.true_time()
+
+    def heard_for(self, node_id: int) -> float:
+        """Seconds in which a node was never silent towards the quorum's leader."""
+        return self._cluster.sim.loop.true_time() - self._silent.get(node_id, 0.0)
 
     def _tell_of(self, seen: Leading) -> None:
         told = (seen.epoch, seen.partition_epoch, seen.isr)
@@ -117,14 +146,51 @@ class Witness:
         last = self._heard.get((at, life), 0)
         for event in node.events.since(last):
             self._heard[at, life] = event.number
-            if event.kind.label in FLAGS:
-                topic, _, index = event.about.rpartition("-")
-                self.replication.flagged((topic, int(index)), self._excused)
+            if event.kind.label == TRUNCATED:
+                self._flag(event.about)
+            elif event.kind.label == UNCLEAN:
+                listed, _, more = event.text.partition(": ")[2].partition(" and ")
+                for name in listed.split(", "):
+                    self._flag(name)
+                if more:  # not all are named, so it may be any
+                    for where in self._told:
+                        self._flag(place(where))
+
+    def _flag(self, partition: str) -> None:
+        topic, _, index = partition.rpartition("-")
+        self.replication.flagged((topic, int(index)), self._excused)
 
     def newest_image(self) -> ClusterImage | None:
         images = [image_of(node) for _, node in self._cluster.running()]
         known = [image for image in images if image is not None]
         return max(known, key=lambda image: image.end_offset, default=None)
+
+    def leadings(self, node_id: int, node: Node) -> Iterator[tuple[Leading, Partition]]:
+        """All partitions that a node takes itself for the leader of."""
+        for partition in getattr(node, "replicas", ()):
+            leader = partition.leader
+            if leader is not None:
+                needed = min(partition.settings.min_insync_replicas, len(leader.replicas))
+                yield (
+                    Leading(
+                        (self._name_of(partition), partition.index),
+                        node_id,
+                        leader.leader_epoch,
+                        leader.partition_epoch,
+                        partition.high_watermark.value,
+                        tuple(leader.isr),
+                        needed,
+                    ),
+                    partition,
+                )
+
+    def _name_of(self, partition: Partition) -> str:
+        name = self._called.get(partition.topic_id)
+        if name is None:
+            known = sum(each.partition("~")[0] == partition.topic for each in self._called.values())
+            name = f"{partition.topic}~{known + 1}" if known else partition.topic
+            self._called[partition.topic_id] = name
+        return name
 
     # ---- what the logs hold ----
 
@@ -133,7 +199,7 @@ class Witness:
         self._read_quorum()
         newest: dict[Where, tuple[Leading, Partition]] = {}
         for at, node in self._cluster.running():
-            for seen, partition in leadings(at, node):
+            for seen, partition in self.leadings(at, node):
                 known = newest.get(seen.where)
                 if known is None or known[0].epoch < seen.epoch:
                     newest[seen.where] = (seen, partition)
@@ -250,7 +316,7 @@ class Witness:
         if image is None:
             return
         for at, node in self._cluster.running():
-            for seen, partition in leadings(at, node):
+            for seen, partition in self.leadings(at, node):
                 log = self.log_of(at, partition)
                 if seen.high_watermark != log.end_offset:
                     self.replication.violation(
@@ -279,27 +345,6 @@ def image_of(node: Node) -> ClusterImage | None:
         return node.image
     except (AttributeError, KafkaError):
         return None
-
-
-def leadings(node_id: int, node: Node) -> Iterator[tuple[Leading, Partition]]:
-    """All partitions that a node takes itself for the leader of."""
-    for partition in getattr(node, "replicas", ()):
-        leader = partition.leader
-        if leader is not None:
-            needed = min(partition.settings.min_insync_replicas, len(leader.replicas))
-            where = (partition.topic, partition.index)
-            yield (
-                Leading(
-                    where,
-                    node_id,
-                    leader.leader_epoch,
-                    leader.partition_epoch,
-                    partition.high_watermark.value,
-                    tuple(leader.isr),
-                    needed,
-                ),
-                partition,
-            )
 
 
 def _in_image(image: ClusterImage, partition: Partition) -> PartitionImage | None:
