@@ -181,5 +181,12 @@ class KafkaError(Exception):
         return f"{self.code.name}: {self.message}"
 
 
+def bare(error: KafkaError) -> KafkaError:
+    """The error without its traceback, for one that is kept: the frames that it passed, and those
+    that had called them, would be kept with it, and the bytes of a request that they have."""
+    error.__traceback__ = error.__context__ = error.__cause__ = None
+    return error
+
+
 class ParseError(Exception):
     """Bytes from outside do not follow the protocol: the one error that decoding may raise."""

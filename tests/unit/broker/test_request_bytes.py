@@ -389,6 +389,40 @@ def test_errors_that_are_raised_anew_keep_no_buffer_until_the_collector_comes(
     in_a_node(script)
 
 
+def test_a_fenced_producer_whose_batch_would_open_a_transaction_keeps_no_buffer(
+    in_a_node: InANode,
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        peer = await connected(
+            world, CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+        )
+        await found_coordinator(peer)
+
+        def written(epoch: int, tid: str | None) -> ProduceRequest:
+            batch = encode_batch(
+                [Record(0, world.clock.wall_ms(), None, b"x", ())],
+                producer_id=1000,
+                producer_epoch=epoch,
+                base_sequence=0,
+                transactional=tid is not None,
+            )
+            return produce("t", (0, batch), tid=tid)
+
+        await peer.call(written(5, None), 9, ProduceResponse)
+        gc.disable()
+        try:
+            answer = await peer.call(written(4, "x0"), 9, ProduceResponse)
+            await peer.call(written(5, None), 9, ProduceResponse)
+        finally:
+            gc.enable()
+        (told,) = answer.responses[0].partition_responses
+        assert told.error_code == ErrorCode.INVALID_PRODUCER_EPOCH
+        assert node.server.pool.kept_views == 0
+        assert not node.events.counts[EventKind.VIEW_OUTLIVED_REQUEST]
+
+    in_a_node(script)
+
+
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.SNAPPY, Codec.ZSTD])
 def test_a_batch_checked_off_the_loop_is_judged_by_its_own_bytes(
     in_a_node: InANode, codec: Codec

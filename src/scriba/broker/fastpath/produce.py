@@ -31,7 +31,7 @@ from scriba.broker.handlers.records.acks import AckWaits, Wait
 from scriba.broker.handlers.records.leader_hints import MOVED, hint_produce
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.connection import Connection, Promise
-from scriba.errors import ErrorCode, KafkaError
+from scriba.errors import ErrorCode, KafkaError, bare
 from scriba.events import EventKind
 from scriba.native import implementation
 from scriba.native.judge import BATCHES_AT, TOPICS_AT, Found
@@ -327,7 +327,7 @@ class ProduceFastPath:
     def _failure(self, error: Exception) -> KafkaError:
         """Why a batch was not appended; what nobody expected is told of, as by the handler."""
         if isinstance(error, KafkaError):
-            return produce.bare(error)
+            return bare(error)
         self._api.errors += 1
         text = f"an append failed: {error!r}"
         self.node.note(EventKind.REQUEST_FAILED, "Produce", text, error)

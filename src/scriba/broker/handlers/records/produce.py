@@ -30,7 +30,7 @@ from scriba.broker.handlers.records.produce_txn import (
 )
 from scriba.broker.net.answers import CloseConnection
 from scriba.broker.request import Context, Deferred
-from scriba.errors import ErrorCode, KafkaError, error_code
+from scriba.errors import ErrorCode, KafkaError, bare, error_code
 from scriba.records.compression import Codec
 from scriba.records.header import CODEC_MASK, TRANSACTIONAL, BatchHeader, Buffer
 from scriba.records.validate import (
@@ -226,12 +226,6 @@ def _view(records: Buffer) -> memoryview:
 def _kept(records: Buffer) -> memoryview:
     """The records for after an await: a copy, unless they are one already."""
     return memoryview(records if isinstance(records, bytearray) else bytearray(records))
-
-
-def bare(error: KafkaError) -> KafkaError:
-    """The error without its traceback, whose frames would keep the records in memory."""
-    error.__traceback__ = error.__context__ = error.__cause__ = None
-    return error
 
 
 def _prepare_all(

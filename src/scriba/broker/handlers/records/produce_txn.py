@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.broker.request import Context
-from scriba.errors import ErrorCode, KafkaError
+from scriba.errors import ErrorCode, KafkaError, bare
 from scriba.records.header import HEADER_SIZE, BatchHeader, read_header
 from scriba.storage.producers.state import Verification
 from scriba.wire.messages.produce import ProduceRequest
@@ -83,7 +83,7 @@ def unverified(node: Producing, ctx: Context, request: ProduceRequest) -> Open |
                     *producer, header.base_sequence, adds, now_ms
                 )
             except KafkaError as error:
-                verified[id(data)] = error
+                verified[id(data)] = bare(error)
                 continue
             if pending is not None:
                 verified[id(data)] = pending
