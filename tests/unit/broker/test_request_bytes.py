@@ -22,6 +22,7 @@ from scriba.records.compression import Codec
 from scriba.records.validate import prepare
 from scriba.runtime.ports import Clock, Offload
 from scriba.storage.log import Slice
+from scriba.testing.sim.world.net import SimStream
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages import groups
@@ -657,6 +658,40 @@ def test_who_hangs_up_in_the_middle_of_a_frame_keeps_no_view_of_it(
         stream.close()
         await asyncio.sleep(1)
         assert node.server.connections == 0
+        assert node.server.pool.kept_views == 0
+
+    in_a_node(script)
+
+
+def test_an_error_that_somebody_keeps_does_not_keep_the_buffer(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A peer that is gone when it is to be answered: the error has the frame that read from it."""
+    kept: list[OSError] = []
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        peer = await connected(
+            world, CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+        )
+        gone = await Peer.connect(world.net, "127.0.0.1", 9092)
+        await gone.call(FindCoordinatorRequest(key="g"), 2, FindCoordinatorResponse)
+        plain = SimStream.send
+        served = list(node.server._connections)[-1].stream
+
+        def send(self: SimStream, *views: Any) -> int:
+            if self is served and not kept:
+                error = ConnectionResetError("gone")
+                kept.append(error)
+                raise error
+            return plain(self, *views)
+
+        monkeypatch.setattr(SimStream, "send", send)
+        gone.send(FindCoordinatorRequest(key="g"), 2, FindCoordinatorResponse)
+        await asyncio.sleep(0.1)
+        batch = encode_batch([Record(0, world.clock.wall_ms(), None, b"value", ())])
+        await peer.call(produce("t", (0, batch)), 9, ProduceResponse)
+        await peer.call(produce("t", (0, batch)), 9, ProduceResponse)
+        assert kept
         assert node.server.pool.kept_views == 0
 
     in_a_node(script)

@@ -90,6 +90,7 @@ order the next part."""
 
 VIEWS_PER_SEND: Final = 64
 _LENGTH: Final = struct.Struct(">i")
+_NO_VIEW: Final = memoryview(b"")
 
 
 def _nothing() -> None:
@@ -309,9 +310,12 @@ class Connection:
             if self._out and not self._writing:
                 self._flush()
         except CloseConnection as reason:
+            view = _NO_VIEW
             server.hung_up(self, reason)
             self._flush_then_close(reason.reason)
         except OSError:
+            # Whoever keeps the error keeps this frame, and must not keep the buffer with it.
+            view = _NO_VIEW
             self.close()
 
     def _look_for_others(self, n: int) -> None:
