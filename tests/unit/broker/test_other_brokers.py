@@ -187,7 +187,7 @@ def test_a_partition_without_a_leader_holds_up_no_other_and_is_told_by_its_next_
         rig.set_leader(1, NOBODY, 2)
         rig.end("t", [0, 1])
         await rig.until(lambda: rig.written(0) == 1)
-        await asyncio.sleep(5)
+        await asyncio.sleep(5.5)
         assert rig.coordinators.complete == []
         assert [rig.written(0), rig.written(1)] == [1, 0]
         rig.set_leader(1, OTHER, 3)
