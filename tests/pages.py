@@ -322,9 +322,7 @@ class Reader:
             os.killpg(terminal.pid, signal.SIGINT)
         code, _ = self.call(f"wait {terminal.pid}")
         printed = terminal.printed()
-        # A process of Spark's that reads a source complains, now and then, that Java has gone.
-        failed = "Traceback" in printed and SPARKS_OWN not in printed
-        if code not in (0, 128 + signal.SIGINT) or failed:
+        if code not in (0, 128 + signal.SIGINT) or tracebacks(printed):
             raise self.wrong(terminal.command, f"after Ctrl-C: {code}", printed)
 
     def leaves_all(self) -> None:
@@ -410,7 +408,14 @@ def environment(place: Path) -> dict[str, str]:
     }
 
 
-SPARKS_OWN = "pyspark/sql/streaming/python_streaming_source_runner.py"
+SPARKS_OWN = ("pyspark/sql/streaming/python_streaming_source_runner.py", "pyspark/daemon.py")
+"""Processes of Spark's that complain, now and then, that Java has gone before them."""
+
+
+def tracebacks(printed: str) -> list[str]:
+    """Those of what was printed that are not Spark's own."""
+    all_of_them = printed.split("Traceback (most recent call last):")[1:]
+    return [each for each in all_of_them if not any(own in each for own in SPARKS_OWN)]
 
 
 def quick_java() -> str:
