@@ -22,7 +22,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / ".cache" / "search"
 
-PLAYS = {"records": 200, "coordinated": 40, "differential": 20, "cluster": 20, "quorum": 40}
+PLAYS = {
+    "records": 200,
+    "coordinated": 40,
+    "differential": 20,
+    "cluster": 20,
+    "replicas": 60,
+    "quorum": 40,
+}
 """Plays of the simulator, and how many new seeds of each a round takes."""
 
 FUZZ_SECONDS = 600
