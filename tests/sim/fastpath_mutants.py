@@ -60,7 +60,7 @@ def frozen(patch: Patch, owner: type, name: str, seen_by: str) -> None:
 
 
 def overlooks_that_topics_come_and_go(patch: Patch) -> None:
-    frozen(patch, Node, "topology", FAST_PATHS)
+    frozen(patch, Node, "departures", FAST_PATHS)
 
 
 def tells_metadata_of_an_older_cluster(patch: Patch) -> None:
