@@ -18,6 +18,7 @@ from scriba.client.consuming.completed_fetch import CompletedFetch, DecodeSettin
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.model import TopicPartition
 from scriba.client.producing.partitioner import by_key
+from scriba.controller.elections import MIN_ISR
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.batch import Record as Plain
 from scriba.records.batch import encode_batch
@@ -34,6 +35,7 @@ from scriba.wire.schema import Message
 
 READ_BYTES: Final = 1 << 20
 LOADING_PAUSE_S: Final = 0.002
+SET: Final = 0
 DELETE: Final = 1
 """The operation of IncrementalAlterConfigs that goes back to the default."""
 TOPIC: Final = 2
@@ -230,12 +232,7 @@ class Inside:
             configs.IncrementalAlterConfigsRequestAlterConfigsResource(
                 resource_type=kind,
                 resource_name=name,
-                configs=[
-                    configs.IncrementalAlterConfigsRequestAlterableConfig(
-                        name=key, config_operation=DELETE, value=None
-                    )
-                    for key in values
-                ],
+                configs=[self._reset(name, key) for key in values],
             )
             for (kind, name), values in self._node.image.configs.items()
             if kind != TOPIC and values
@@ -244,6 +241,17 @@ class Inside:
             answer = await self._ask(configs.IncrementalAlterConfigsRequest(resources=resources))
             for result in answer.responses:
                 _check(result.error_code, result.error_message)
+
+    def _reset(
+        self, resource: str, key: str
+    ) -> configs.IncrementalAlterConfigsRequestAlterableConfig:
+        """Takes a setting back: that of the cluster which must have a value gets its first one."""
+        kept = not resource and key == MIN_ISR
+        return configs.IncrementalAlterConfigsRequestAlterableConfig(
+            name=key,
+            config_operation=SET if kept else DELETE,
+            value=str(self._node.static_settings.min_insync_replicas) if kept else None,
+        )
 
     # ---- asking the node ----
 

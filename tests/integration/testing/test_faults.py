@@ -148,7 +148,13 @@ def test_a_request_that_is_lost_is_sent_again(broker: Broker) -> None:
 
 def test_dropped_connections_come_back(broker: Broker) -> None:
     broker.create_topic("t")
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "reconnect.backoff.ms": 1})
+    producer = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "reconnect.backoff.ms": 1,
+            "enable.idempotence": True,  # what was under way may be sent again
+        }
+    )
     assert delivered(producer, "t", b"one") is None
     assert broker.drop_connections() >= 1
     assert delivered(producer, "t", b"two") is None

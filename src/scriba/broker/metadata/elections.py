@@ -63,6 +63,7 @@ def tell_changes(node: ElectionHost, delta: Delta, image: ClusterImage) -> None:
                 after.leader == node.id
                 and after.leader_recovery_state == RECOVERING
                 and (before is None or before.leader_epoch < after.leader_epoch)
+                and len(after.replicas) > 1  # else nobody else could have had more
             ):
                 elected.append(f"{topic.name}-{index}")
     if elected:
