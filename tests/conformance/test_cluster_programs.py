@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
 from tests.conformance.counting_program import WORDS, Counts, counting, write_lines
 from tests.conformance.kafkajs import kafkajs, message, send
@@ -180,7 +180,7 @@ def everything(nodes: ScribaNodes, topic: str) -> dict[tuple[int, int], str]:
         if taken.error() is None:
             found[taken.partition(), taken.offset()] = taken.value().decode()
         else:
-            ends += 1
+            ends += taken.error().code() == KafkaError._PARTITION_EOF
     consumer.close()
     return found
 
@@ -247,17 +247,20 @@ def test_javas_verifiable_programs_go_on_through_a_kill_and_a_rolling_restart(
             node.start()
             in_sync(whole, tools)
         producer.end()
-        eventually(lambda: read() >= RECORDS)
+        # It tries nothing again: what was under way to a leader that goes is told as an error.
+        (told,) = producer.all("tool_data")
+        eventually(lambda: read() >= told["acked"])
         consumer.process.terminate()
         consumer.end()
-    (told,) = producer.all("tool_data")
     acked = {
         (event["partition"], event["offset"]): event["value"]
         for event in producer.all("producer_send_success")
     }
-    assert not producer.all("producer_send_error")
-    assert (told["sent"], told["acked"], len(acked)) == (RECORDS, RECORDS, RECORDS)
-    assert everything(whole, topic) == acked, "each once, where it was said to be"
+    stored = everything(whole, topic)
+    assert (told["sent"], told["acked"]) == (RECORDS, len(acked))
+    assert acked.items() <= stored.items(), "each where it was said to be"
+    assert len(acked) > RECORDS // 2
+    assert len(set(stored.values())) == len(stored), "and none of them twice"
 
 
 def test_confluents_client_goes_on_through_a_kill_and_a_rolling_restart(
