@@ -189,19 +189,19 @@ class ClusterPlay(Play):
 
     IN_SHORT = (
         kill_leader,
-        cut_leader_off,
-        deafen,
         pause_leader,
         kill_controller,
         silence,
         restart_all,
-        flap,
         member_leaves,
         kill_at_start,
         kill_all,
     )
     MISFORTUNES = (
         *IN_SHORT,
+        cut_leader_off,
+        deafen,
+        flap,
         kill_coordinator,
         pause_controller,
         cut_controller_off,
