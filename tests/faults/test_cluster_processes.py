@@ -191,7 +191,6 @@ class ClusterPlay(Play):
         kill_leader,
         pause_leader,
         kill_controller,
-        silence,
         restart_all,
         member_leaves,
         kill_at_start,
@@ -199,6 +198,7 @@ class ClusterPlay(Play):
     )
     MISFORTUNES = (
         *IN_SHORT,
+        silence,
         cut_leader_off,
         deafen,
         flap,
