@@ -5,13 +5,12 @@ SEEDS=n plays more of them. A seed that fails is replayed with
 """
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from scriba.testing.sim.plays.coordinated import run
 from scriba.testing.sim.run import describe
+from tests.sim.hash_seeds import digests_by_hash_seed
 
 SEEDS = int(os.environ.get("SEEDS", "12"))
 
@@ -28,15 +27,5 @@ def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:
 
 
 def test_the_trace_does_not_depend_on_the_hash_seed() -> None:
-    program = "from scriba.testing.sim.plays.coordinated import run; print(run(5).digest)"
-    digests = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for hash_seed in ("1", "2")
-    ]
-    assert digests[0] == digests[1]
+    first, second = digests_by_hash_seed("scriba.testing.sim.plays.coordinated", 5)
+    assert first == second
