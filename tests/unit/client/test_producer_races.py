@@ -12,7 +12,7 @@ from scriba.peers.errors import Closed, TimedOut
 from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from tests.unit.client.clients import producer, values
-from tests.unit.client.fake_cluster import SILENCE, FakeCluster
+from tests.unit.client.fake_cluster import HANG_UP, SILENCE, FakeCluster
 
 LITTLE: dict[str, Any] = {"buffer_memory": 2000, "batch_size": 500, "linger_ms": 0}
 
@@ -208,3 +208,22 @@ def test_nothing_is_begun_anew_once_the_producer_is_closed() -> None:
 
     cluster.run(main)
     assert values(log) == [b"first"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_record_that_comes_as_its_broker_is_lost_waits_for_a_producer_id(seed: int) -> None:
+    """The request for one fails while more is to be sent; the broker is found again any time."""
+    cluster = FakeCluster(seed=seed)
+    cluster.topic("t")
+    cluster.next(ApiKey.INIT_PRODUCER_ID, *[lambda broker, request: HANG_UP] * 20)
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, linger_ms=0, retry_backoff_ms=1) as p:
+            await p.partitions("t")
+            first = p.send_nowait("t", b"first")
+            while not first.done():
+                p._sender.ready_all()
+                await asyncio.sleep(world.rng.below(4000) * 1e-6)
+            assert (await first).offset == 0
+
+    cluster.run(main)

@@ -137,18 +137,18 @@ class Sender:
     # -- destinations ----------------------------------------------------------------------------
 
     async def _run(self, destination: _Destination) -> None:
+        idempotent = self._settings.enable_idempotence and self._transactions is None
         while True:
             await destination.wake.wait()
             destination.wake.clear()
             try:
-                idempotent = self._settings.enable_idempotence and self._transactions is None
-                if destination.queues and idempotent:
-                    await self._identity.get()
                 connection = await self._cluster.connect(destination.node)
-                while destination.in_flight < self._window and (
-                    batches := self._collect(destination)
-                ):
-                    await self._post(destination, connection, batches)
+                while destination.in_flight < self._window and destination.queues:
+                    # Here and not before: the wait for a connection may bring the first queue.
+                    if idempotent:
+                        await self._identity.get()
+                    if batches := self._collect(destination):
+                        await self._post(destination, connection, batches)
             except ClientError as failure:
                 log.debug("destination to broker %d: %s", destination.node, failure)
                 self._failure = failure
@@ -203,7 +203,9 @@ class Sender:
         sequences = queue.sequences
         if sequences is None:
             identity = self._identity.current if transactions is None else transactions.identity
-            assert identity is not None
+            if identity is None:  # another partition has used it up since it was asked for
+                asyncio.get_running_loop().call_soon(self._ready_again, queue)
+                return None
             sequences = queue.sequences = SequenceNumbers(*identity)
         may = sequences.may_send(batch, len(queue.in_flight))
         if sequences.broken and not queue.in_flight and transactions is None:
