@@ -419,6 +419,11 @@ class Node:
         if shards is not None:
             shards.lead(partition)
 
+    def on_log_dir_failed(self) -> None:
+        """A log directory failed, and its replicas with it: the controller hears of it at once."""
+        if self._started:
+            self.tasks.spawn(self.lifecycle.beat(), name="heartbeat of a failed directory")
+
     def on_departure(self) -> None:
         """A replica is no longer here, or of no use any more: nobody should keep it in mind."""
         self.departures += 1

@@ -8,6 +8,7 @@ from scriba.broker.fastpath.produce import ProduceFastPath
 from scriba.broker.handlers.records import replica_fetch
 from scriba.broker.metrics.exposition import render
 from scriba.broker.request import Deferred, broker_context
+from scriba.controller.image import NO_LEADER
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.records.batch import read_header
@@ -516,9 +517,9 @@ def test_a_damaged_replica_is_set_aside_and_filled_again() -> None:
         await brokers.create("t", (2, 3), configs={"min.insync.replicas": "1"})
         for value in range(10):
             await brokers.produce(2, "t", b"%d" % value)
+        # Nothing lags, and nobody is silent: it leaves the in-sync set by its own word.
         brokers.partition(3, "t").log.fail("a batch is damaged", device=False)
-        await brokers.produce(2, "t", b"later", acks=1)
-        await brokers.until(lambda: brokers.image("t").isr == (2,))
+        await brokers.until(lambda: brokers.image("t").isr == (2,), seconds=1)
         await brokers.until(lambda: set(brokers.image("t").isr) == {2, 3})
         assert log_bytes(brokers, 3, "t") == log_bytes(brokers, 2, "t")
         counts = brokers.nodes[3].events.counts
@@ -526,7 +527,76 @@ def test_a_damaged_replica_is_set_aside_and_filled_again() -> None:
         kept = brokers.nodes[3].world.disk.list("/data")
         assert any(name.endswith("-stray") for name in kept)
 
-    play(script, replica_lag_time_max_ms=1500)
+    play(script, replica_lag_time_max_ms=600_000)
+
+
+def test_a_leader_whose_files_are_damaged_is_followed_by_another_at_once() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", *[(2, 3, 1)] * 2, configs={"min.insync.replicas": "2"})
+        for value in range(10):
+            assert await brokers.produce(2, "t", b"%d" % value) is ErrorCode.NONE
+        brokers.partition(2, "t").log.fail("a batch is damaged", device=False)
+        await brokers.until(lambda: brokers.image("t").leader == 3, seconds=1)
+        assert set(brokers.image("t").isr) == {1, 3}
+        await brokers.until(partial(brokers.leads, 3, "t"))
+        assert await brokers.produce(3, "t", b"later") is ErrorCode.NONE
+        # It is filled anew, while all else that it leads goes on.
+        await brokers.until(lambda: set(brokers.image("t").isr) == {1, 2, 3})
+        assert log_bytes(brokers, 2, "t") == log_bytes(brokers, 3, "t")
+        assert (brokers.image("t", 1).leader, brokers.image("t", 1).leader_epoch) == (2, 0)
+
+    play(script, replica_lag_time_max_ms=600_000)
+
+
+def test_the_only_replica_that_is_damaged_leads_nothing_and_is_not_begun_anew() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2,))
+        assert await brokers.produce(2, "t", b"a") is ErrorCode.NONE
+        brokers.partition(2, "t").log.fail("a batch is damaged", device=False)
+        await brokers.until(lambda: brokers.image("t").leader == NO_LEADER, seconds=1)
+        assert brokers.image("t").last_known_elr == (2,)
+        assert await brokers.produce(2, "t", b"b") is ErrorCode.KAFKA_STORAGE_ERROR
+        await asyncio.sleep(5)
+        assert not brokers.nodes[2].events.counts[EventKind.REPLICA_REFILLED]
+        # An operator mends it with the node stopped.
+        brokers.kill(2)
+        await brokers.boot(2)
+        await brokers.until(lambda: brokers.image("t").leader == 2)
+        await brokers.until(partial(brokers.leads, 2, "t"))
+        assert await brokers.produce(2, "t", b"b") is ErrorCode.NONE
+
+    play(script)
+
+
+def test_one_failed_disk_of_several_gives_its_partitions_away_and_the_rest_serves_on() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", *[(2, 3, 1)] * 6, configs={"min.insync.replicas": "2"})
+        for at in range(6):
+            assert await brokers.produce(2, "t", b"first", index=at) is ErrorCode.NONE
+        replicas = brokers.nodes[2].replicas
+        homes = {at: replicas.home(brokers.partition(2, "t", at)) for at in range(6)}
+        one, two = replicas.dirs
+        lost = [at for at, home in homes.items() if home is two]
+        kept = [at for at, home in homes.items() if home is one]
+        assert lost
+        assert kept
+        # Its directories are told of with a heartbeat, which is not waited for.
+        log = brokers.partition(2, "t", lost[0]).log
+        log.fail("the device does not answer", device=True)
+        await brokers.until(
+            lambda: all(brokers.image("t", at).leader in (1, 3) for at in lost), seconds=0.4
+        )
+        assert all(2 not in brokers.image("t", at).isr for at in lost)
+        assert all(brokers.image("t", at).leader_epoch == 0 for at in kept)
+        for at in kept:
+            assert await brokers.produce(2, "t", b"second", index=at) is ErrorCode.NONE
+        for at in lost:
+            leader = brokers.image("t", at).leader
+            await brokers.until(partial(brokers.leads, leader, "t", at))
+            assert await brokers.produce(leader, "t", b"second", index=at) is ErrorCode.NONE
+            assert await brokers.produce(2, "t", b"x", index=at) is ErrorCode.KAFKA_STORAGE_ERROR
+
+    play(script, log_dirs="/one,/two", broker_heartbeat_interval_ms=2000)
 
 
 # ---- clients ----

@@ -3,16 +3,18 @@
 A broker with several directories chooses itself where a new replica goes, and finds a replica
 where an operator has put it. Whatever the metadata does not say yet is told to the controller in
 one request, again with each heartbeat until there is an answer; then the metadata tells of every
-replica which directory takes it along when its device fails.
+replica which directory takes it along when its device fails. Of a replica whose files are damaged
+the broker says that it is in none (`DIRECTORY_LOST`).
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from scriba.broker.ports import BrokerIdentity, ControllerAccess
+from scriba.broker.ports import BackgroundTasks, BrokerIdentity, ControllerAccess
 from scriba.errors import KafkaError
 from scriba.storage.directory.names import PartitionName
 from scriba.wire.messages.brokers import (
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 MOST_AT_ONCE: Final = 2_000
 
 
-class AssignmentHost(BrokerIdentity, ControllerAccess, Protocol):
+class AssignmentHost(BackgroundTasks, BrokerIdentity, ControllerAccess, Protocol):
     """What telling the controller takes."""
 
 
@@ -40,6 +42,7 @@ class Assignments:
     def __init__(self, node: AssignmentHost) -> None:
         self._node = node
         self._untold: dict[PartitionName, DirectoryAssignment] = {}
+        self._teller: asyncio.Task[None] | None = None
 
     def note(self, name: PartitionName, topic_id: bytes, directory: bytes, known: bytes) -> None:
         """A replica is in `directory`, and the metadata says it is in `known`."""
@@ -51,9 +54,20 @@ class Assignments:
     def forget(self, name: PartitionName) -> None:
         self._untold.pop(name, None)
 
+    def begin_to_tell(self) -> asyncio.Task[None] | None:
+        """Has the controller told what it does not know, by one task for all who ask."""
+        if self._untold and (self._teller is None or self._teller.done()):
+            self._teller = self._node.tasks.spawn(self._tell(), name="places of replicas")
+        return self._teller
+
     async def tell(self) -> None:
-        """Tells the controller what it does not know; what it does not take is told again later."""
-        for _ in range(-(-len(self._untold) // MOST_AT_ONCE)):
+        """Returns when the controller was told; what it does not take is told again later."""
+        teller = self.begin_to_tell()
+        if teller is not None and not teller.done():
+            await asyncio.wait((teller,))
+
+    async def _tell(self) -> None:
+        while self._untold:
             told = dict(islice(self._untold.items(), MOST_AT_ONCE))
             try:
                 await self._node.controller.call(self._request(told))

@@ -41,6 +41,9 @@ class LogDirHost(BackgroundTasks, Configuration, Counting, EventLog, WorldAccess
     @property
     def replicas(self) -> FailableReplicas: ...
 
+    def on_log_dir_failed(self) -> None:
+        """One of several directories is of no use any more."""
+
 
 class LogDirs:
     def __init__(self, node: LogDirHost) -> None:
@@ -155,3 +158,5 @@ class LogDirs:
                     "check the disks and start again"
                 )
             )
+        else:
+            node.on_log_dir_failed()

@@ -35,7 +35,14 @@ from scriba.broker.ports import (
     MetadataView,
     WorldAccess,
 )
-from scriba.controller.image import BROKER, TOPIC, ClusterImage, Delta, PartitionImage
+from scriba.controller.image import (
+    BROKER,
+    DIRECTORY_LOST,
+    TOPIC,
+    ClusterImage,
+    Delta,
+    PartitionImage,
+)
 from scriba.controller.parts import NO_LEADER
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
@@ -395,7 +402,11 @@ class Replicas:
             self.fetchers.drop(partition)
             now = self._node.world.clock.now()
             leading = Leading(me, self._node.settings.replica_lag_time_max_ms, self.active)
+            before = partition.leader
             self.isr_updates.tell(partition, partition.lead(image, leading, now))
+            if partition.leader is before:
+                # A replica that was refused may be eligible now: its directory is another.
+                self.isr_updates.look(partition, now)
             self._node.on_lead(partition)
             return
         led = partition.leader is not None
@@ -650,12 +661,24 @@ class Replicas:
         if partition is not None:
             self._end(partition, error)
             home, failure = self._homes.pop(name, None), partition.log.failure
+            self.assignments.forget(name)
             if home is not None and failure is not None and not failure.device:
                 self._damaged[name] = (home, partition.log)
-            self.assignments.forget(name)
+                self._tell_lost(name, partition.topic_id)
         self._node.note(
             EventKind.PARTITION_OFFLINE, f"{name.topic}-{name.partition}", error.message
         )
+
+    def _tell_lost(self, name: PartitionName, topic_id: bytes) -> None:
+        """Has the controller know of a damaged replica: another leads, and nobody trusts this one.
+
+        With a failed device the next heartbeat says so of all that was on it.
+        """
+        image = self._now(topic_id, name.partition)
+        if image is not None:
+            known = image.directory(self._node.id)
+            self.assignments.note(name, topic_id, DIRECTORY_LOST, known)
+            self.assignments.begin_to_tell()
 
     def _wait_for_room(self, name: PartitionName, error: KafkaError) -> None:
         """A full device is no failed one: the replica is opened as soon as it fits.
