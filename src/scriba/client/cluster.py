@@ -5,6 +5,11 @@ old or someone found it wrong (`stale`). It covers only the topics somebody `wan
 leader never goes back to an older leader epoch: a broker that lags behind would send the client to
 a leader that has been replaced (KIP-320).
 
+A broker that is cut off from the others does not know what it missed, and answers as if nothing had
+happened. So a broker whose word did not help is in `doubt`, and others are asked first, until all
+of them are. A picture that has grown old is fetched from another broker than the last one, too:
+nobody notices by a failure that a leader without followers has nothing new to tell.
+
 One task keeps the picture; everyone else reads it without waiting, or awaits `next_update`.
 """
 
@@ -17,8 +22,9 @@ from typing import Final, NamedTuple, TypeVar
 from scriba.client.model import TopicPartition
 from scriba.client.settings import ClientSettings
 from scriba.errors import ErrorCode, error_code
+from scriba.peers.addresses import format_address
 from scriba.peers.connection import Connection
-from scriba.peers.connection_pool import ConnectionPool
+from scriba.peers.connection_pool import BrokerAddress, ConnectionPool
 from scriba.peers.errors import (
     FIXES,
     BrokerError,
@@ -46,6 +52,12 @@ NO_NODE: Final = -1
 
 _WORTH_TELLING_MS: Final = 1_000
 """How long something is wrong with a topic before it is told."""
+
+_ANOTHER_MS: Final = 1_000
+"""How long a connection to another broker may take while there is one to a broker in doubt."""
+
+_ANSWER_MS: Final = 3_000
+"""How long a broker may take to tell of the cluster before another is asked; it doubles."""
 
 HOPELESS: Final = frozenset(
     {
@@ -105,6 +117,14 @@ class Cluster:
         self._auto_create = auto_create
         self._topic_idle_ms = topic_idle_ms
         self._connections = ConnectionPool(ports, settings)
+        self._doubted: set[str] = set()
+        """Addresses of brokers whose word did not help; never those of all known brokers."""
+        self._asked = ""
+        """The broker that was asked last of those that may be asked anything."""
+        self._source = ""
+        """The broker from which the picture is."""
+        self._unanswered = 0
+        """How many requests for the picture in a row had no answer in time."""
         self._wanted: dict[str, int] = {}
         self._match: Callable[[str, bool], bool] | None = None
         self._stale = asyncio.Event()
@@ -163,8 +183,14 @@ class Cluster:
             self._troubled.pop(topic, None)
 
     def stale(self) -> None:
-        """The picture was found wrong: it is fetched again soon."""
+        """The picture was found wrong: it is fetched again soon, from another broker."""
+        self.doubt(self._source)
         self._stale.set()
+
+    def doubt(self, address: str) -> None:
+        """What the broker said did not help: others are asked first from now on."""
+        if address:
+            self._doubted.add(address)
 
     def next_update(self) -> Awaitable[None]:
         """Done when the picture has been fetched the next time."""
@@ -201,14 +227,16 @@ class Cluster:
         self.want(name)
 
         async def look() -> Topic:
+            refresh = self._stale.set
             while (found := self.topics.get(name)) is None:
                 self._check_hope()
                 error = self.errors.get(name)
                 if error in HOPELESS:
                     assert error is not None
                     raise BrokerError(error, about=f"topic {name}")
-                self.stale()
+                refresh()
                 await self.next_update()
+                refresh = self.stale  # another broker may know of it
             return found
 
         return await self.within(look(), timeout_ms, f"the metadata of topic {name}", name)
@@ -220,7 +248,7 @@ class Cluster:
         async def look() -> None:
             while not self.nodes:
                 self._check_hope()
-                self.stale()
+                self._stale.set()
                 await self.next_update()
 
         await self.within(look(), timeout_ms, "the cluster's brokers")
@@ -267,13 +295,43 @@ class Cluster:
         return self._connections.living(node_id)
 
     async def any_connection(self) -> Connection:
-        """The least busy connection; a new one, first to known brokers, when there is none."""
-        if found := self._connections.least_busy():
-            return found
-        failures: list[NetworkError] = []
+        """The least busy connection; a new one, first to known brokers, when there is none.
+
+        Connections to brokers in doubt count for nothing while another broker can be reached.
+        """
+        connection = await self._any_connection()
+        self._asked = connection.address
+        return connection
+
+    async def _any_connection(self) -> Connection:
         known = [(node.id, node.host, node.port) for node in self.nodes.values()]
+        others = [at for at in known if format_address(*at[1:]) not in self._doubted]
+        if not others:
+            self._doubted.clear()  # the round begins again
+        if found := self._connections.least_busy(but=self._doubted):
+            return found
+        if fallback := self._connections.least_busy():
+            return await self._another(others) or fallback
+        return await self._new_connection(known)
+
+    async def _another(self, others: Sequence[BrokerAddress]) -> Connection | None:
+        """A new connection to one of these brokers, if that takes no long time."""
+        try:
+            async with asyncio.timeout(_ANOTHER_MS / 1000):
+                for at in self._connections.least_failed_first(others):
+                    try:
+                        return await self._connections.connect(*at)
+                    except NetworkError as refused:
+                        log.debug("another broker is looked for: %s", refused)
+        except TimeoutError:
+            pass
+        self._doubted.clear()
+        return None
+
+    async def _new_connection(self, known: Sequence[BrokerAddress]) -> Connection:
+        failures: list[NetworkError] = []
         rebootstrap = self.settings.metadata_recovery_strategy == "rebootstrap"
-        first = self._connections.least_failed_first(known)
+        first = self._connections.least_failed_first(known, later=self._doubted)
         then = self._connections.bootstrap() if rebootstrap or not known else []
         for node_id, host, port in [*first, *then]:
             try:
@@ -302,6 +360,7 @@ class Cluster:
                     if not failure.retriable:
                         raise
                     mine = self._failure = failure
+                    self.doubt(self._asked)
                     log.debug("%s: trying again after %s", what, failure)
                 else:
                     if self._failure is mine:
@@ -325,7 +384,7 @@ class Cluster:
                 async with asyncio.timeout(max(0, left) / 1000):
                     await self._stale.wait()
             except TimeoutError:
-                pass
+                self.doubt(self._source)
             pause = self._last_update + settings.retry_backoff_ms - clock.mono_ms()
             if pause > 0 and self._last_update and not self._hurry:
                 await asyncio.sleep(pause / 1000)
@@ -338,12 +397,27 @@ class Cluster:
                     log.warning("no metadata yet: %s", failure)
                 self._failure = failure
                 self._stale.set()
+                self._recover()
                 if not failure.retriable and not self.nodes:
                     self.hopeless = failure
                     self._wake()
                 await asyncio.sleep(backoff.next_ms() / 1000)
             else:
                 backoff.reset()
+
+    def _recover(self) -> None:
+        """Forgets all brokers when none of them has told of the cluster for too long (KIP-1102)."""
+        settings, now = self.settings, self.ports.clock.mono_ms()
+        if settings.metadata_recovery_strategy != "rebootstrap" or not self.nodes:
+            return
+        if now - self._last_update >= settings.metadata_recovery_rebootstrap_trigger_ms:
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """The bootstrap servers are asked next."""
+        self.nodes.clear()
+        self._doubted.clear()
+        self._connections.drop_all()
 
     def _wake(self) -> None:
         """Has all who wait for an update look again."""
@@ -361,16 +435,34 @@ class Cluster:
             topics=None if everything else [MetadataRequestTopic(name=name) for name in asked],
             allow_auto_topic_creation=self._auto_create or version < 4,
         )
-        answer = await connection.request(request, MetadataResponse, version=version)
+        answer = await self._answer(connection, request, version)
         if answer.error_code:
             if answer.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
-                self.nodes.clear()
-                self._connections.drop_all()
+                self._begin_anew()
             raise BrokerError(error_code(answer.error_code), about="metadata")
+        self._source = connection.address
         self._apply(answer, everything)
         self._failure = self.hopeless = None
         self._last_update = self.ports.clock.mono_ms()
         self._wake()
+
+    async def _answer(
+        self, connection: Connection, request: MetadataRequest, version: int
+    ) -> MetadataResponse:
+        """The answer, unless the broker takes so long that another should be asked."""
+        limit_ms = min(_ANSWER_MS << min(self._unanswered, 10), self.settings.request_timeout_ms)
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                answer = await connection.request(request, MetadataResponse, version=version)
+        except (TimeoutError, ClientError) as failure:
+            self.doubt(connection.address)
+            if isinstance(failure, ClientError):
+                raise
+            self._unanswered += 1
+            told = f"{connection.address} did not tell of the cluster within {limit_ms} ms"
+            raise TimedOut(told) from failure
+        self._unanswered = 0
+        return answer
 
     def _apply(self, answer: MetadataResponse, everything: bool) -> None:
         self.id = answer.cluster_id

@@ -31,7 +31,12 @@ async def find_coordinators(
     cluster: Cluster, kind: CoordinatorKind, keys: Iterable[str]
 ) -> dict[str, int | BrokerError]:
     """One try: the broker's id for each key, or why it has none now."""
-    connection = await cluster.any_connection()
+    return await _ask(await cluster.any_connection(), kind, keys)
+
+
+async def _ask(
+    connection: Connection, kind: CoordinatorKind, keys: Iterable[str]
+) -> dict[str, int | BrokerError]:
     wanted = list(dict.fromkeys(keys))
     version = connection.version(FindCoordinatorRequest)
     found: dict[str, int | BrokerError] = {}
@@ -71,12 +76,15 @@ class Coordinator:
         self._cluster = cluster
         self._kind = kind
         self._purpose = purpose
+        self._named_by = ""
+        """Who said that it is this broker."""
 
     async def connect(self) -> Connection:
         """One try; the errors that may be tried again are retriable."""
         if self.node is None:
-            found = await find_coordinators(self._cluster, self._kind, [self.key])
-            node = found.get(self.key)
+            connection = await self._cluster.any_connection()
+            self._named_by = connection.address
+            node = (await _ask(connection, self._kind, [self.key])).get(self.key)
             if node is None:
                 raise BrokerError(ErrorCode.COORDINATOR_NOT_AVAILABLE, about=self.key)
             if isinstance(node, BrokerError):
@@ -89,6 +97,11 @@ class Coordinator:
             raise
 
     def failed(self, failure: ClientError) -> None:
-        """A request to it failed: whether it has to be looked for again."""
+        """A request to it failed; it is looked for again where that tells that it has moved.
+
+        Another broker is asked then: one that is cut off from the others would name the same one
+        again, often itself.
+        """
         if not isinstance(failure, BrokerError) or failure.code in MOVED:
             self.node = None
+            self._cluster.doubt(self._named_by)

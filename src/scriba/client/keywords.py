@@ -22,6 +22,7 @@ class ClientKeywords(TypedDict, total=False):
     connections_max_idle_ms: int
     metadata_max_age_ms: int
     metadata_recovery_strategy: Literal["none", "rebootstrap"]
+    metadata_recovery_rebootstrap_trigger_ms: int
     security_protocol: Literal["PLAINTEXT"]
 
 

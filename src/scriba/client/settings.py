@@ -150,6 +150,14 @@ class ClientSettings(Settings):
         importance=LOW,
         doc="Whether the bootstrap servers are asked again when no known broker answers.",
     )
+    metadata_recovery_rebootstrap_trigger_ms: int = setting(
+        Kind.LONG,
+        default=300_000,
+        at_least=0,
+        importance=LOW,
+        doc="With rebootstrap: all brokers are forgotten when none has told of the cluster for "
+        "this time, and the bootstrap servers are asked.",
+    )
     security_protocol: str = setting(
         Kind.STRING,
         default="PLAINTEXT",

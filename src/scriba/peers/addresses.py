@@ -11,3 +11,8 @@ def parse_address(text: str) -> tuple[str, int] | None:
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         return None
     return host, int(port)
+
+
+def format_address(host: str, port: int) -> str:
+    """`host:port`, or `[v6]:port`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -19,6 +19,7 @@ from struct import Struct as Layout
 from typing import Any, Final, Protocol, TypeVar
 
 from scriba.errors import ErrorCode, ParseError
+from scriba.peers.addresses import format_address
 from scriba.peers.errors import BrokerError, ClientError, Closed, NetworkError, NotKafka, TimedOut
 from scriba.peers.other_protocols import protocol_of
 from scriba.peers.ports import Ports
@@ -159,7 +160,7 @@ class Connection:
         cls, ports: Ports, host: str, port: int, limits: Limits, setup_timeout_ms: int
     ) -> "Connection":
         """Connects and learns which versions the broker speaks; NetworkError when it cannot."""
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = format_address(host, port)
         connection: Connection | None = None
         try:
             async with asyncio.timeout(setup_timeout_ms / 1000):

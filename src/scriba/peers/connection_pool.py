@@ -1,10 +1,10 @@
 """The connections of one client, by broker and purpose, with the pause after each failure."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from scriba.peers.addresses import parse_address
+from scriba.peers.addresses import format_address, parse_address
 from scriba.peers.connection import Connection, Limits
 from scriba.peers.errors import Closed, NetworkError
 from scriba.peers.ports import Backoff, Ports
@@ -66,18 +66,25 @@ class ConnectionPool:
         """The bootstrap servers, so that many clients do not all ask the first one."""
         return self.least_failed_first(self._addresses)
 
-    def least_failed_first(self, addresses: Sequence[BrokerAddress]) -> list[BrokerAddress]:
-        """In an order by chance, but those last that could not be reached lately."""
+    def least_failed_first(
+        self, addresses: Sequence[BrokerAddress], later: Collection[str] = ()
+    ) -> list[BrokerAddress]:
+        """In an order by chance, but those last that could not be reached lately; of the others
+        those with an address in `later` are the last."""
         below = self._ports.rng.below
         shuffled = sorted(addresses, key=lambda address: below(1 << 30))
+        shuffled.sort(key=lambda address: format_address(*address[1:]) in later)
         return sorted(shuffled, key=lambda address: self._retry_at(address[0]))
 
-    def least_busy(self) -> Connection | None:
-        """Of the connections without a purpose the one with the fewest requests under way."""
+    def least_busy(self, but: Collection[str] = ()) -> Connection | None:
+        """Of the connections without a purpose the one with the fewest requests under way, and
+        none to one of the addresses in `but`."""
         found = [
             connection
             for (_, purpose), pooled in self._connections.items()
-            if not purpose and (connection := pooled.alive) is not None
+            if not purpose
+            and (connection := pooled.alive) is not None
+            and connection.address not in but
         ]
         return min(found, key=lambda c: c.in_flight) if found else None
 
@@ -117,24 +124,29 @@ class ConnectionPool:
                 return
 
     def drop(self, node_id: int) -> None:
-        """The broker is gone, or has moved to another address."""
+        """The broker is gone, or has moved to another address: whoever waits for it tries again."""
+        gone = f"broker {node_id} is no longer at this address, or not in the cluster"
         for key in [key for key in self._connections if key[0] == node_id]:
-            self._end(self._connections.pop(key))
+            self._end(self._connections.pop(key), NetworkError(gone))
 
     def drop_all(self) -> None:
-        ended, self._connections = self._connections, {}
-        for pooled in ended.values():
-            self._end(pooled)
+        """All that is known of brokers may be wrong: whoever waits for one tries again."""
+        self._end_all(NetworkError("the brokers are looked for anew"))
 
     def close(self) -> None:
         self._closed = True
-        self.drop_all()
+        self._end_all(None)
 
-    def _end(self, pooled: _PooledConnection) -> None:
+    def _end_all(self, why: NetworkError | None) -> None:
+        ended, self._connections = self._connections, {}
+        for pooled in ended.values():
+            self._end(pooled, why)
+
+    def _end(self, pooled: _PooledConnection, why: NetworkError | None) -> None:
         if pooled.opening is not None:
             pooled.opening.cancel()
         if pooled.connection is not None:
-            pooled.connection.close()
+            pooled.connection.close(why)
 
     def _pooled(self, node_id: int, purpose: str) -> _PooledConnection:
         pooled = self._connections.get((node_id, purpose))

@@ -51,6 +51,15 @@ WRONG_PICTURE: Final = frozenset(
 )
 """Answers that tell that somebody else leads the partition by now."""
 
+IN_VAIN: Final = frozenset(
+    {
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    }
+)
+"""Answers of a leader without followers; they may have another leader, which it has not heard."""
+
 
 def produce_request(
     connection: Connection,

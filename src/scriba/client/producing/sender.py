@@ -23,6 +23,7 @@ from scriba.client.producing.accumulator import Accumulator, Queue
 from scriba.client.producing.batches import Batch
 from scriba.client.producing.producer_id import ProducerIdentity
 from scriba.client.producing.request import (
+    IN_VAIN,
     OUT_OF_STEP,
     WRITTEN_PERHAPS,
     WRONG_PICTURE,
@@ -350,6 +351,8 @@ class Sender:
                 told = self._cluster.learn_leader(
                     queue.where, new.leader_id, new.leader_epoch, nodes
                 )
+                self._cluster.stale()
+            elif code in IN_VAIN:
                 self._cluster.stale()
             refused = {e.batch_index: e.batch_index_error_message for e in said.record_errors}
             maybe = code in WRITTEN_PERHAPS
