@@ -1,4 +1,5 @@
-/* judge_produce: a Produce, from its bytes to batches that have been judged, in one call.
+/* judge_produce: a Produce, from its bytes to batches that have been judged, in one call; and
+ * checked_batches, which walks over those that a leader sent.
  *
  * The batches are found by a plan (`locate`), their topics and partitions in tables of the caller;
  * then header, checksum and every record of each are looked at, by the limits of its topic. It knows
@@ -331,4 +332,66 @@ PyObject *judge_produce(PyObject *module, PyObject *const *args, Py_ssize_t narg
     free_numbers(&told);
     PyBuffer_Release(&frame);
     return result;
+}
+
+/* ---- what a leader sent ---- */
+
+/* Whether a whole batch lies at the cursor, which ends with it, and goes on from `next_offset`. */
+static bool following_batch(Cursor *batch, int64_t next_offset)
+{
+    const uint8_t *at = batch->at;
+    if (batch->end - at < HEADER_SIZE)
+        return false;
+    int64_t size = (int64_t)int32_at(at + LENGTH_AT) + LOG_OVERHEAD;
+    int64_t base_offset = int64_at(at + BASE_OFFSET_AT), delta = int32_at(at + LAST_DELTA_AT);
+    if (size < HEADER_SIZE || size > batch->end - at || at[MAGIC_AT] != BATCH_MAGIC || delta < 0 ||
+        base_offset < 0 || base_offset < next_offset || base_offset >= INT64_MAX - delta)
+        return false;
+    batch->end = at + size;
+    return true;
+}
+
+/* A new tuple of a position and the header there. */
+static PyObject *placed_header(State *state, Py_ssize_t position, const uint8_t *at)
+{
+    PyObject *placed = PyTuple_New(2);
+    if (placed != NULL && !(put_item(placed, 0, PyLong_FromSsize_t(position)) &&
+                            put_item(placed, 1, header_tuple(state, at))))
+        Py_CLEAR(placed);
+    return placed;
+}
+
+/* The list grows up to the first batch that is not whole and right; false with an exception set. */
+static bool walk_batches(State *state, Cursor data, int64_t next_offset, PyObject *found)
+{
+    Cursor batch = data;
+    while (following_batch(&batch, next_offset)) {
+        int right = checksum_is_right(state, batch);
+        if (right <= 0)
+            return right == 0;
+        PyObject *placed = placed_header(state, batch.at - data.at, batch.at);
+        int appended = placed == NULL ? -1 : PyList_Append(found, placed);
+        Py_XDECREF(placed);
+        if (appended < 0)
+            return false;
+        next_offset = int64_at(batch.at + BASE_OFFSET_AT) + int32_at(batch.at + LAST_DELTA_AT) + 1;
+        batch = (Cursor){batch.end, data.end};
+    }
+    return true;
+}
+
+/* checked_batches(data, next_offset) */
+PyObject *checked_batches(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
+{
+    int64_t next_offset;
+    Py_buffer data;
+    if (!argument_count("checked_batches", nargs, 2) || !int64_argument(args[1], &next_offset) ||
+        PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
+        return NULL;
+    PyObject *found = PyList_New(0);
+    if (found != NULL &&
+        !walk_batches(PyModule_GetState(module), cursor_over(&data), next_offset, found))
+        Py_CLEAR(found);
+    PyBuffer_Release(&data);
+    return found;
 }

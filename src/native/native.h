@@ -310,6 +310,7 @@ void free_numbers(Numbers *numbers);
 
 PyObject *locate(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *judge_produce(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
+PyObject *checked_batches(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 
 extern PyType_Spec commit_bytes_spec;
 extern PyType_Spec record_fields_spec;

@@ -193,7 +193,10 @@ def lz4(view: memoryview) -> None:
 
 
 def compaction(view: memoryview) -> None:
-    """Batches on the disk: their keys go into a map, and what it knows decides what stays."""
+    """Batches on the disk: their keys go into a map, and what it knows decides what stays.
+
+    Those that a leader sent are walked over in the same way.
+    """
     taken = Input(view)
     flags, count = taken.byte(), taken.number()
     base, latest, horizon, timestamp = (taken.number() for _ in range(4))
@@ -227,6 +230,7 @@ def _mended(data: memoryview, flags: int) -> memoryview:
 
 def _walk(log: memoryview, flags: int, numbers: tuple[int, int, int, int]) -> None:
     base, latest, now, horizon = numbers
+    same("checked_batches", log, base)
     offsets = NATIVE.OffsetMap(3000, SEED)
     at, _ = offsets.put_plain(log, 0, base, latest)
     assert 0 <= at <= len(log)

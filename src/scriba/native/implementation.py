@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 from scriba.native import columns, commit_bytes, consumer_records, fallback, intake, judge, locate
 from scriba.native.arrow import Given
 from scriba.native.consumer_records import Make
-from scriba.records.header import Buffer
+from scriba.records.header import BatchHeader, Buffer
 from scriba.records.record import Record
 
 
@@ -46,6 +46,7 @@ class Implementation(NamedTuple):
         [bytes, memoryview, int, dict[bytes, Any], int],
         judge.Found | Literal[False] | None,
     ]
+    checked_batches: Callable[[Buffer, int], list[tuple[int, BatchHeader]]]
     CommitBytes: type[commit_bytes.CommitBytes]
 
 
@@ -69,6 +70,7 @@ FALLBACK = Implementation(
     intake.Intake,
     locate.locate,
     judge.judge_produce,
+    judge.checked_batches,
     commit_bytes.CommitBytes,
 )
 

@@ -1,4 +1,5 @@
-"""Judges the batches of a Produce, all in one call: the twin of `judge_produce` in C.
+"""Judges the batches of a Produce, all in one call: the twin of `judge_produce` in C. And those
+that a leader sent: `checked_batches`.
 
 It knows the plain good case alone, and answers None for everything else: what is special, or what
 is wrong, is found out by `scriba.records.validate`. The extension looks at every record as well;
@@ -18,6 +19,9 @@ from scriba.records.header import (
     MAGIC,
     NO_TIMESTAMP,
     BatchHeader,
+    Buffer,
+    check_crc,
+    sane_header,
 )
 
 TOPICS_AT: Final = 6
@@ -26,6 +30,8 @@ transactional id, acks, time-out and the number of topics."""
 BATCHES_AT: Final = 3
 """Where batches begin in what is told of a topic: behind begin and end of its name or id, and their
 number. Of each there are three numbers: its partition, its begin and its end."""
+
+_MAX_INT64: Final = 2**63 - 1
 
 Found = tuple[Any, ...]
 """Correlation id, acks and time-out of a request. Then of each batch, one after the other: its
@@ -112,3 +118,27 @@ def _timely(header: BatchHeader, earliest: int, latest: int) -> bool:
     if largest == NO_TIMESTAMP:
         return True
     return earliest <= largest <= latest and (base == NO_TIMESTAMP or base >= earliest)
+
+
+def checked_batches(data: Buffer, next_offset: int, /) -> list[tuple[int, BatchHeader]]:
+    """The batches in `data`, each with its position, as far as they are whole and right.
+
+    Each has to go on from where the one before ends, the first from `next_offset`; there may be
+    gaps. What ends the walk before the end of the data is for the caller to find out.
+    """
+    found: list[tuple[int, BatchHeader]] = []
+    position = 0
+    while len(data) - position >= HEADER_SIZE:
+        header = BatchHeader._make(HEADER.unpack_from(data, position))
+        last_offset = header.base_offset + header.last_offset_delta
+        if (
+            not sane_header(header)
+            or not next_offset <= header.base_offset
+            or last_offset >= _MAX_INT64
+            or not check_crc(data, position, header)
+        ):
+            break
+        found.append((position, header))
+        position += header.length + LOG_OVERHEAD
+        next_offset = last_offset + 1
+    return found
