@@ -7,6 +7,7 @@ in one step, and what is left of it is a log as any other.
 """
 
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,9 @@ from scriba.storage.producers.state import Producers
 from scriba.storage.recovery.load import producers_at
 from scriba.storage.results import FULL, Failure, storage_error
 from scriba.storage.retention import Reason, SegmentFacts, before_start, over_size
-from scriba.storage.segments.segment import Segment
+from scriba.storage.segments.cut import Cut, cut_files
+from scriba.storage.segments.not_resident import settled
+from scriba.storage.segments.segment import Damaged, Segment
 from scriba.storage.segments.segments import Segments
 from scriba.storage.writer import Writer
 
@@ -133,46 +136,65 @@ class Truncation:
         """The producers as a truncation to `offset` leaves them, found off the loop.
 
         That may take reading a good part of a segment. None where there is nothing to be read, or
-        what was to be read went away meanwhile: then the truncation finds them itself.
+        what was to be read went away meanwhile: then the truncation finds them itself. What else
+        the truncation reads is in the page cache after this.
         """
         if not self._segments.first_offset <= offset < self._log.end_offset:
             return None
-        kept = [each for each in self._segments.from_offset(0) if each.base_offset <= offset]
         try:
+            end = self._log.end_offset
+            await settled(lambda: self._segments.read(offset, 0, end, end, True))
+            kept = [each for each in self._segments.from_offset(0) if each.base_offset <= offset]
             _, end = kept[-1].seek(offset)
             known = [each for each in self._snapshots.offsets if each <= end]
             snapshots = Snapshots(self._disk, self._snapshots.directory, known)
             return await self._offload.run(
                 producers_at, self._disk, kept, snapshots, end, now.wall_ms
             )
-        except OSError:
+        except (OSError, Damaged):
             return None
 
     def truncate_to(self, offset: int, now: Instant, producers: Producers | None = None) -> bool:
-        """Removes everything from `offset` on; False if there was nothing. Waits for the device.
+        """As `shorten`, and cuts the files at once: waits for the device."""
+        before = self._log.end_offset
+        cuts = self.shorten(offset, now, producers)
+        try:
+            cut_files(self._disk, cuts)
+        except OSError as error:
+            raise self.not_cut(error) from error
+        return offset < before
+
+    def shorten(
+        self, offset: int, now: Instant, producers: Producers | None = None
+    ) -> Sequence[Cut]:
+        """Takes everything from `offset` on out of the log; the files that are to be cut.
 
         `producers` are those of `producers_at`, if the log has not changed since.
 
         Only whole batches go or stay: a batch that `offset` lies in goes. The recovery point on
-        disk must be below the new end before, and `sync` must come between this and the next
-        append, or a power cut could mix old and new: `LogDir.truncate` sees to both.
+        disk must be below the new end before; the cuts and then `sync` must come between this and
+        the next append, or a power cut could mix old and new: `LogDir.truncate` sees to all that.
         """
         if offset >= self._log.end_offset:
             # A leader may have begun an epoch here without writing a record of it.
             self._log.epochs.truncate_end(self._log.end_offset)
-            return False
+            return ()
         if offset < self._segments.first_offset:
             self.truncate_fully(offset, now)
-            return True
+            return ()
         try:
             self._schedule_deletion(self._segments.drop_after(offset), now)
             segment = self._segments.active
             position, end = segment.seek(offset)
-            segment.truncate(position, end)
+            cuts = segment.truncate(position, end)
             self._end_at(end, now, producers)
         except OSError as error:
-            raise self._log.fail(f"cannot be truncated: {error}", device=True) from error
-        return True
+            raise self.not_cut(error) from error
+        return cuts
+
+    def not_cut(self, error: OSError) -> KafkaError:
+        """Nobody knows how long the files are: the log is of no use any more."""
+        return self._log.fail(f"cannot be truncated: {error}", device=True)
 
     def truncate_fully(self, offset: int, now: Instant) -> None:
         """Removes everything; the log goes on at `offset`, empty."""
@@ -183,7 +205,7 @@ class Truncation:
             self._log.epochs.clear()
             self._end_at(offset, now)
         except OSError as error:
-            raise self._log.fail(f"cannot be truncated: {error}", device=True) from error
+            raise self.not_cut(error) from error
 
     def _end_at(self, end_offset: int, now: Instant, producers: Producers | None = None) -> None:
         log = self._log

@@ -1,9 +1,11 @@
 """A log directory: whose it is, how it was left, and what it survives."""
 
 import asyncio
+import errno
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +18,7 @@ from scriba.storage.directory.checkpoints import parse_offsets
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Log
-from tests.unit.storage.shelf import Shelf
+from tests.unit.storage.shelf import FaultyFile, Shelf
 
 SETTINGS = TopicSettings(segment_bytes=4000)
 
@@ -171,6 +173,59 @@ async def test_a_truncation_lowers_the_recovery_point_first(shelf: Shelf) -> Non
     directory = await ready(shelf)
     log = await log_in(shelf, directory)
     assert (log.end_offset, log.failure) == (6, None)
+    directory.release()
+
+
+async def test_truncations_cut_their_files_together_and_off_the_loop(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = await ready(shelf)
+    logs = [await log_in(shelf, directory, partition) for partition in range(5)]
+    for log in logs:
+        for _ in range(30):
+            shelf.append(log, 2, size=100)
+        await log.flush()
+    threads: list[int] = []
+    cut = FaultyFile.truncate
+
+    def watched(file: FaultyFile, size: int) -> None:
+        threads.append(threading.get_ident())
+        cut(file, size)
+
+    monkeypatch.setattr(FaultyFile, "truncate", watched)
+    await directory.truncate_all({log: 7 + log.partition for log in logs}, shelf.now)
+    assert len(threads) >= len(logs)
+    assert threading.get_ident() not in threads
+    assert len(set(threads)) == 1, "one call for all"
+    for log in logs:
+        end = (7 + log.partition) // 2 * 2
+        assert log.end_offset == log.flushed_offset == end
+        shelf.append(log, 2)
+        assert len(await shelf.headers(log, 0)) == end // 2 + 1
+    directory.release()
+    # After a crash nothing of what was cut off comes back.
+    directory = await ready(shelf)
+    for partition, log in enumerate(logs):
+        found = await log_in(shelf, directory, partition)
+        assert (found.end_offset, found.failure) == (log.end_offset, None)
+    directory.release()
+
+
+async def test_a_device_that_does_not_cut_files_is_offline(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = await ready(shelf)
+    log = await log_in(shelf, directory)
+    for _ in range(10):
+        shelf.append(log, 2)
+
+    def refused(file: FaultyFile, size: int) -> None:
+        raise OSError(errno.EIO, "the device does not answer")
+
+    monkeypatch.setattr(FaultyFile, "truncate", refused)
+    with pytest.raises(KafkaError, match="cannot be truncated"):
+        await directory.truncate(log, 6, shelf.now)
+    assert directory.offline
     directory.release()
 
 

@@ -50,6 +50,7 @@ from scriba.storage.directory.removal import remove_tree
 from scriba.storage.group_commit import GroupCommit
 from scriba.storage.log import DAY_MS, METADATA_TOPIC, Failure, Log
 from scriba.storage.results import FULL, NoRoom, storage_error
+from scriba.storage.segments.cut import Cut, cut_files
 
 logger = logging.getLogger(__name__)
 
@@ -379,7 +380,7 @@ class LogDir:
     async def truncate_all(
         self, offsets: Mapping[Log, int], now: Instant, wholly: Collection[Log] = ()
     ) -> None:
-        """As `truncate`, for many: checkpoints are written once for all of them.
+        """As `truncate`, for many: their checkpoints are written, and their files cut, in one go.
 
         The logs in `wholly` lose everything, and go on at their offset. Nobody may append to any of
         them until this returns. KafkaError where it cannot be done; the logs say how far they are.
@@ -396,12 +397,18 @@ class LogDir:
             }
             if compacted:
                 await self.checkpoint_compacted(self.compacted | compacted)
+        cuts: list[Cut] = []
         for log, at in offsets.items():
             if log in wholly:
                 log.truncation.truncate_fully(at, now)
             else:
                 producers = await log.truncation.producers_at(at, now)
-                log.truncation.truncate_to(at, now, producers)
+                cuts += log.truncation.shorten(at, now, producers)
+        if cuts:
+            try:
+                await self._offload.run(cut_files, self._disk, cuts)
+            except OSError as error:
+                raise next(iter(cut)).truncation.not_cut(error) from error
         waiting = iter(cut)
 
         async def sync_in_turn() -> None:

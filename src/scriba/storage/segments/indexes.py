@@ -10,6 +10,7 @@ from typing import Final
 
 from scriba.runtime.ports import WOULD_BLOCK, Disk
 from scriba.storage.directory.names import INDEX, TIME_INDEX
+from scriba.storage.segments.cut import Cut
 from scriba.storage.segments.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 from scriba.storage.segments.not_resident import NotResident, Window
 
@@ -93,6 +94,22 @@ class Indexes:
             file.pwritev((data,), position)
         finally:
             file.close()
+
+    def cuts(self) -> list[Cut]:
+        """The files that are longer than what is left of them. They count as cut from now on."""
+        found: list[Cut] = []
+        offsets, times = self.offsets, self.times
+        if offsets.shrunk:
+            offsets.shrunk = False
+            found.append(self._cut(INDEX, offsets.written * OFFSET_ENTRY))
+        if times.shrunk:
+            times.shrunk = False
+            found.append(self._cut(TIME_INDEX, times.written * TIME_ENTRY))
+        return found
+
+    def _cut(self, suffix: str, size: int) -> Cut:
+        self._unsynced.add(suffix)
+        return Cut(self.stem + suffix, size)
 
     async def sync(self, complete: bool, with_room: WithRoom) -> None:
         """Makes durable what has to be: all if `complete`, else what must not fall behind."""

@@ -28,6 +28,7 @@ from scriba.storage.producers.state import AbortedTxn
 from scriba.storage.recovery.rebuild import rebuild_indexes
 from scriba.storage.segments.aborted import AbortedTxns
 from scriba.storage.segments.ascent import Ascent
+from scriba.storage.segments.cut import Cut
 from scriba.storage.segments.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
 from scriba.storage.segments.indexes import Indexes, WithRoom
 from scriba.storage.segments.not_resident import NotResident, Window, settled
@@ -492,19 +493,21 @@ class Segment:
                 return position, min(header.base_offset, offset)
         return self.size, offset
 
-    def truncate(self, position: int, end_offset: int) -> None:
-        """Cuts the file before the batch at `position`. Waits for the device."""
+    def truncate(self, position: int, end_offset: int) -> list[Cut]:
+        """Forgets what comes from the batch at `position` on; the files that are to be cut.
+
+        Reads a little of what is kept, and may wait for the device for that.
+        """
         self.load_indexes()
         file = self.open_file()
-        file.truncate(position)
-        self.padded = False
         self.aborted_dirty = self.aborted.truncate(end_offset) or self.aborted_dirty
         start = self.rewind(end_offset)
         for at, header in scan(file, start, position, self.base_offset, check_from=None):
             self.note(at, header.size, header.base_offset, header.last_offset, header.max_timestamp)
         assert self.size == position, "what is kept of a segment must be whole batches"
         self.next_offset = end_offset
-        self.indexes.write()
+        self.padded = False
+        return [Cut(self.path(LOG), position), *self.indexes.cuts()]
 
     def load_indexes(self) -> None:
         """Brings both indexes into memory, built anew if need be. Waits for the device."""
