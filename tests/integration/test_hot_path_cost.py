@@ -24,7 +24,7 @@ it is released, and before the buffer is used again its references are counted. 
 in Python move watermarks: what may be read, what readers of committed records may read, and what
 acks=all waits for."""
 
-FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 32, 35
+FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 32, 34
 """Wait, receive, read a batch's header and then the records, send. The way of any number of
 partitions takes three calls in Python more than one for a single partition did, and no more time.
 """

@@ -6,7 +6,7 @@ request changes what the next one finds, in sessions of their own.
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.records.batch import Record, encode_batch
 from scriba.runtime.ports import Stream
+from scriba.runtime.watermark import Watermark
 from scriba.testing.sim.world.disk import SimDisk
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
@@ -213,6 +214,46 @@ def test_all_partitions_of_several_topics_are_told_as_by_the_handler(
         mixed = {("a", 0): 0, ("b", 0): 0, ("a", 1): 2}
         assert len((await both.ask(mixed, **how)).responses) == 3
         assert both.fast.hits == 7 + 8 + 2
+
+    in_a_node(script)
+
+
+@pytest.mark.parametrize("isolation", [0, 1])
+def test_a_partition_without_news_is_told_anew_after_each_change(
+    in_a_node: InANode, isolation: int
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        log = await Log(node, world).filled()
+        both = await Both.open(log)
+        ends = {("a", 0): 6, ("a", 1): 6, ("a", 3): 0}
+        how: dict[str, Any] = {"isolation_level": isolation, "current_leader_epoch": 0}
+
+        async def ask() -> list[fetch.PartitionData]:
+            for _ in range(2):  # the second one finds all as it was
+                answer = await both.ask(ends, **how)
+            return answer.responses[0].partitions
+
+        await ask()
+        await log.write("a", 3)
+        ends["a", 3] = 2
+        assert (await ask())[2].high_watermark == 2
+        node.replicas.find("a", 0).move_start(4)
+        assert (await ask())[0].log_start_offset == 4
+        partition = node.replicas.find("a", 1)
+        partition.stable_offset = Watermark(5)
+        assert (await ask())[1].last_stable_offset == 5
+        partition.high_watermark = Watermark(5)
+        assert (await ask())[1].high_watermark == 5
+        assert both.fast.hits == 10
+        leader = partition.leader
+        assert leader is not None
+        partition.leader = replace(leader, leader_epoch=1)
+        assert (await ask())[1].error_code == ErrorCode.FENCED_LEADER_EPOCH
+        partition.leader = None
+        assert (await ask())[1].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        partition.leader = leader
+        assert both.fast.hits == 10
+        assert (await ask())[1].error_code == 0
 
     in_a_node(script)
 

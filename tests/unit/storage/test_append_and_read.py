@@ -1,5 +1,7 @@
 """Appending at the end, reading anywhere."""
 
+from itertools import accumulate, product
+
 import pytest
 
 from scriba.errors import ErrorCode, KafkaError
@@ -21,6 +23,30 @@ async def test_batches_get_their_place_and_come_back_byte_for_byte(shelf: Shelf)
         sent += data
     assert log.end_offset == 6
     assert await shelf.fetch(log, 0) == sent
+
+
+async def test_of_the_last_batches_whole_ones_are_read_within_the_limits(shelf: Shelf) -> None:
+    log = shelf.open()
+    batches: list[tuple[int, int, int]] = []
+    position = 0
+    for count in (1, 3, 2, 5, 1, 1, 2):
+        base, end, size = log.end_offset, log.end_offset + count, len(shelf.batch(count))
+        shelf.append(log, count)
+        batches.append((base, end, size))
+        position += size
+    assert log.segment_count == 1
+    for offset, bound, min_one in product(range(log.end_offset), (15, 13, 6), (False, True)):
+        if offset >= bound:
+            continue
+        for max_bytes in range(0, position + 200, 90):
+            sizes = [size for _, end, size in batches if offset < end <= bound]
+            whole = [total for total in accumulate(sizes) if total <= max_bytes]
+            most = max(whole, default=sizes[0] if min_one and sizes else 0)
+            read = log.read(offset, max_bytes, bound, min_one)
+            assert not isinstance(read, NotResident)
+            assert most == (0 if read is EMPTY else read.size)
+            if read is not EMPTY:
+                assert read.position == sum(size for _, end, size in batches if end <= offset)
 
 
 async def test_segments_roll_by_size_and_a_reader_crosses_them(shelf: Shelf) -> None:

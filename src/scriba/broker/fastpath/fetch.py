@@ -5,12 +5,12 @@ incremental session or without, in four steps:
 
 1. One walk over the frame finds each topic, partition and offset (`wire.locator`); nothing is
    decoded.
-2. What is asked for is looked up: partitions in tables of their topics, those of a session in the
-   session, with what this request changes of it.
-3. The logs are read, one after the other, within the limits of the request. Of most there is
-   nothing new, which the high watermark tells.
-4. The session takes note, and the answer is packed from templates (`wire.template`); small records
-   are read straight to their place in it.
+2. What is asked for is looked up: partitions by the order in which a request names them, those of a
+   session in the session, with what this request changes of it.
+3. Each partition is compared with how it was last found. Most are as they were, with nothing to
+   read: what is told of these are the same bytes again. The others are read, one after the other,
+   within the limits of the request.
+4. The session takes note, and the answer is put together (`fastpath.records`).
 
 A request that finds too little waits as a callback on the watermarks of its partitions, without a
 task, and is read again from step 3 on.
@@ -29,15 +29,15 @@ is asked each time.
 from __future__ import annotations
 
 import asyncio
-import enum
 import struct
 from collections.abc import Awaitable, Callable, Iterable
+from itertools import repeat
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.broker.fastpath import records
 from scriba.broker.handlers.records import fetch
 from scriba.broker.handlers.records.isolation import READ_COMMITTED, READ_UNCOMMITTED
-from scriba.broker.net.answers import Parked, Parts, Region
+from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.connection import Promise
 from scriba.broker.partitions.fetch_sessions import NO_TOPIC_ID, Key, Plan, Watched
 from scriba.errors import KafkaError
@@ -65,6 +65,8 @@ if TYPE_CHECKING:
     from scriba.broker.partitions.fetch_sessions import Session
     from scriba.broker.partitions.partition import Partition
     from scriba.broker.request import Context
+    from scriba.replication.leader import LeaderState
+    from scriba.storage.log import Log
     from scriba.storage.producers.state import AbortedTxn
 
 NO_SESSION: Final = -1
@@ -108,6 +110,14 @@ ONE_PARTITION: Final = TOPICS_AT + PARTITIONS_AT + PER_PARTITION + 1
 """Of how many numbers a plan tells where one partition is named, and none forgotten."""
 
 _PACKED: Final = ("partition_index", "high_watermark", "last_stable_offset", "log_start_offset")
+MOST_ORDERS: Final = 256
+"""So many are kept. A client names its partitions in the same order, or begins with another one of
+them each time."""
+_EMPTY: Final[tuple[dict[str, object], ...]] = (
+    {"aborted_transactions": None},
+    {"aborted_transactions": []},
+)
+"""What is told of transactions where none was aborted, by isolation level."""
 _INT32: Final = struct.Struct(">i")
 
 Resume = Callable[
@@ -117,31 +127,92 @@ Resume = Callable[
 """Has a request that has begun answered as its handler's are."""
 
 
-class Topic(NamedTuple):
-    """A topic and its partitions here."""
+class Target:
+    """A partition as it was last found by readers of what is committed, or by others."""
 
+    __slots__ = (
+        "begin",
+        "bound",
+        "epoch",
+        "high_watermark",
+        "leader",
+        "log",
+        "partition",
+        "stable_offset",
+        "start_offset",
+        "told",
+        "topic",
+    )
+
+    def __init__(self, topic: Topic, partition: Partition) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.log = partition.log
+        self.leader: LeaderState | None = None
+        self.epoch = self.high_watermark = self.stable_offset = self.start_offset = -1
+        self.bound = -1
+        """Up to where it may be read."""
+        self.begin = b""
+        """What is told of it up to its records."""
+        self.told = b""
+        """The same with no records. Both are packed when they are first needed."""
+
+    def look(self) -> bool:
+        """Takes note of a partition that has changed; whether it leads."""
+        partition = self.partition
+        self.log = log = partition.log
+        self.leader = leader = partition.leader
+        self.high_watermark = partition.high_watermark.value
+        self.stable_offset = partition.stable_offset.value
+        self.start_offset = log.start_offset
+        self.bound = partition.readable(self.topic.isolation == READ_COMMITTED).value
+        self.begin = self.told = b""
+        if leader is None:
+            self.high_watermark = -1  # so that it is looked at again
+            return False
+        self.epoch = leader.leader_epoch
+        return True
+
+
+class Topic(NamedTuple):
+    """A topic and its partitions here, for readers of what is committed or for others."""
+
+    name: str
+    isolation: int
     head: bytes
     """Its name or its id, as it is in an answer."""
-    name: str
-    partitions: dict[int, Partition]
-    beginnings: dict[bool, tuple[Packer, int]]
-    """What packs an answer up to the records of a single partition, and the size of that, for
-    readers of what is committed and for others."""
+    targets: dict[int, Target]
+    pack: Packer
+    """Packs an answer up to the records of a single partition."""
+    size: int
+    """What that has behind the length."""
+
+
+class Order(NamedTuple):
+    """Different partitions of a topic, in the order in which a request names them."""
+
+    targets: list[Target]
+    head: bytes
+    """An answer that tells of no others, up to the first of them."""
 
 
 Name = bytes | str
 """How a version names topics: by their ids, or by their names."""
-Wanted = tuple[Topic, "Partition", int, int, int, Watched | None]
-"""A partition that is asked for, the offset, the leader's epoch, the most bytes, and what is known
-of it in a session."""
 
 
-class Exhausted(enum.Enum):
-    NO_BYTES_LEFT = enum.auto()
+class Wanted(NamedTuple):
+    """The partitions that are asked for: a column for each thing that is asked."""
 
-
-NO_BYTES_LEFT: Final = Exhausted.NO_BYTES_LEFT
-"""Partitions before it took all the bytes that a request may have: it was not read."""
+    targets: list[Target]
+    epochs: list[int]
+    """Of their leaders, as the client knows them."""
+    offsets: list[int]
+    most: list[int]
+    """Bytes that each may have."""
+    head: bytes
+    """As in `Order`; empty where there are several topics."""
+    items: list[Watched]
+    """What is known of them in a session."""
 
 
 class PartlyAborted(NamedTuple):
@@ -149,15 +220,22 @@ class PartlyAborted(NamedTuple):
 
     records: Slice
     transactions: list[AbortedTxn]
+    size: int
+    """Of the records."""
 
 
-Found = Slice | Empty | Exhausted | PartlyAborted
+Found = bytes | Slice | PartlyAborted
+"""What is told of a partition without records, or the records."""
 
 
-def size_of(found: Found) -> int:
-    if type(found) is Slice:
-        return found.size
-    return found.records.size if type(found) is PartlyAborted else 0
+class Reading(NamedTuple):
+    """What there is of the partitions of a request."""
+
+    found: list[Found]
+    news: list[int]
+    """Which of them have records."""
+    size: int
+    """Of all records together."""
 
 
 class Changes:
@@ -173,6 +251,8 @@ class Changes:
 
 
 _NONE: Final = Changes()
+_NO_ITEMS: Final[list[Watched]] = []
+_new = tuple.__new__  # makes a named tuple without a call of Python
 
 
 class FetchFastPath:
@@ -193,9 +273,9 @@ class FetchFastPath:
         "_no_records",
         "_no_session",
         "_node",
+        "_orders",
         "_pack",
         "_pack_aborted",
-        "_pack_committed",
         "_pack_head",
         "_plan",
         "_resume",
@@ -215,28 +295,34 @@ class FetchFastPath:
         self._most_bytes = api.limits.bytes_at_once
         self._most_elements = api.limits.at_once
         self._by_id = version >= first_version(FetchTopic, "topic_id")
-        self._topics: dict[Name, Topic] = {}
+        self._topics: dict[tuple[Name, int], Topic] = {}
+        """By name and isolation level."""
+        self._orders: dict[tuple[Name | int, ...], Order] = {}
+        """By topic, isolation level, and indexes of partitions."""
         self._departures = node.departures
         self._flexible = flexible = version in FetchResponse.FLEXIBLE
         self._tags = bytes(flexible)
         """The tagged fields of a structure that has none."""
         self._header_tags = bytes(version >= api.tagged_from)
-        self._pack = packer(PartitionData, version, flexible, _PACKED, _records(None))
-        self._pack_committed = packer(PartitionData, version, flexible, _PACKED, _records([]))
+        self._pack = [
+            packer(PartitionData, version, flexible, _PACKED, empty, until="records")
+            for empty in _EMPTY
+        ]
+        """What is told of a partition up to its records, by isolation level."""
         self._pack_head = packer(FetchResponse, version, flexible, ("session_id",))
         names = ("producer_id", "first_offset")
         self._pack_aborted = packer(AbortedTransaction, version, flexible, names)
         before_aborted = packer(PartitionData, version, flexible, (), until="aborted_transactions")
         self._aborted_at = len(before_aborted())
-        self._ends = -len(self._count(0) + self._tags)
-        """Where a structure ends whose last field is empty, counted from its end: an answer without
-        topics, a partition without records."""
+        self._no_records = self._count(0) + self._tags
+        """What ends a partition without records."""
+        self._ends = -len(self._no_records)
+        """Where an answer without topics ends, counted from its end, up to their number."""
         self._no_session = self._session_head(0)
         self._after = self._tags + self._tags
         """What ends the last topic, and the answer."""
         self._end = self._tags + self._after
         """What is behind the records of the last partition."""
-        self._no_records = self._count(0) + self._end
 
     def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """The answer; None where the request has to go to its handler: nothing has changed."""
@@ -270,14 +356,15 @@ class FetchFastPath:
             items = (*session.watched.values(), *changes.added.values())
             if len(items) > self._most_elements:
                 return None
-            wanted = self._watched(items, changes, located)
-        else:
-            wanted = self._named(frame, located) if epoch == NO_SESSION else None
-        if not wanted:
+            wanted = self._watched(items, changes, located, isolation)
+        elif epoch != NO_SESSION:
             return None
-        committed_only = isolation == READ_COMMITTED
-        found = self.read(wanted, max_bytes, committed_only)
-        if found is None:
+        elif topics == 1:
+            wanted = self._named(frame, located, TOPICS_AT)
+        else:
+            wanted = self._named_topics(frame, located)
+        reading = self.read(wanted, max_bytes) if wanted else None
+        if wanted is None or reading is None:
             return None
         if session is not None and changes is not None:
             for item, at in changes.named.items():
@@ -287,38 +374,52 @@ class FetchFastPath:
             )
         self._api.count += 1
         node.counters.fastpath_fetches += 1
-        if wait_ms > 0 and sum(map(size_of, found)) < min_bytes:
+        if reading.size < min_bytes and wait_ms > 0:
             return DelayedFetch(self, frame.tobytes(), located, session, wanted)
-        return self.answer(located[0], session, wanted, found, committed_only)
+        return self.answer(located[0], session, wanted, reading)
 
     def _take_one(self, frame: memoryview, located: list[int]) -> Parts | Parked | None:
         """As `take` for a single partition without a session."""
         begin, end, _, index, epoch, offset, last_epoch, _, most, _ = located[TOPICS_AT:]
+        correlation_id, _, wait_ms, min_bytes, max_bytes, isolation = located[:6]
         name = frame[begin:end]
-        topic = self._topic(bytes(name) if self._by_id else str(name, "ascii"))
+        topic = self._topic(bytes(name) if self._by_id else str(name, "ascii"), isolation)
         if topic is None:
             return None
-        partition = topic.partitions.get(index) or self._partition(topic, index)
-        if partition is None or last_epoch >= 0 or most < 0:
+        target = topic.targets.get(index) or self._target(topic, index)
+        if target is None or last_epoch >= 0 or most < 0:
             return None
+        partition = target.partition
+        leader, log = partition.leader, partition.log
+        if leader is None:
+            self.forget()  # another one may be in its place
+            return None
+        if (epoch != leader.leader_epoch and epoch >= 0) or not (
+            log.start_offset <= offset <= log.end_offset
+        ):
+            return None
+        bound = partition.readable(isolation == READ_COMMITTED).value
         node = self._node
-        correlation_id, _, wait_ms, min_bytes, max_bytes, isolation = located[:6]
-        committed_only = isolation == READ_COMMITTED
-        most_bytes = node.settings.fetch_max_bytes
-        left = max_bytes if max_bytes < most_bytes else most_bytes
-        if not self._is_there(partition, offset, epoch):
-            return None
-        found = self._read(partition, offset, most, left, committed_only, True)
-        if found is None:
-            return None
+        found: Slice | PartlyAborted | Empty = EMPTY
+        if offset < bound:
+            most_bytes = node.settings.fetch_max_bytes
+            left = max_bytes if max_bytes < most_bytes else most_bytes
+            one = _read(log, offset, most if most < left else left, bound, isolation, True)
+            if one is None:
+                return None
+            found = one
+        size = 0 if found is EMPTY else found.size
         self._api.count += 1
         node.counters.fastpath_fetches += 1
-        wanted: Wanted = (topic, partition, offset, epoch, most, None)
-        if wait_ms > 0 and size_of(found) < min_bytes:
-            return DelayedFetch(self, frame.tobytes(), located, None, [wanted])
-        if type(found) is PartlyAborted:
-            return self.answer(correlation_id, None, [wanted], [found], committed_only)
-        return self._answer_one(correlation_id, topic, partition, found, committed_only)
+        if size < min_bytes and wait_ms > 0:
+            wanted = Wanted([target], [epoch], [offset], [most], b"", _NO_ITEMS)
+            return DelayedFetch(self, frame.tobytes(), located, None, wanted)
+        if isinstance(found, PartlyAborted):
+            target.look()
+            wanted = Wanted([target], [epoch], [offset], [most], b"", _NO_ITEMS)
+            return self.answer(correlation_id, None, wanted, Reading([found], [0], size))
+        node.counters.topic_bytes_out += size
+        return self._answer_one(correlation_id, topic, partition, found)
 
     def _is_open(self) -> bool:
         """Whether requests may be taken at all; forgets what may have changed with the cluster."""
@@ -331,47 +432,94 @@ class FetchFastPath:
     def forget(self) -> None:
         """Lets go of all partitions."""
         self._topics.clear()
+        self._orders.clear()
 
     # ---- what is asked for ----
 
-    def _topic(self, named: Name) -> Topic | None:
-        topic = self._topics.get(named)
+    def _topic(self, named: Name, isolation: int) -> Topic | None:
+        key = named, isolation
+        topic = self._topics.get(key)
         if topic is None:
             name = self._node.topic_name(named) if isinstance(named, bytes) else named
             if name is None or name not in self._node.image.topics_by_name:
                 return None
-            topic = self._topics[named] = Topic(self._topic_head(named), name, {}, {})
+            topic = self._topics[key] = self._known(named, name, isolation)
         return topic
 
-    def _partition(self, topic: Topic, index: int) -> Partition | None:
-        partition = topic.partitions.get(index)
-        if partition is None:
+    def _known(self, named: Name, name: str, isolation: int) -> Topic:
+        head = self._topic_head(named)
+        pack = beginning_packer(
+            self._no_session + self._count(1) + head + self._count(1),
+            PartitionData,
+            self._version,
+            self._flexible,
+            _PACKED,
+            _EMPTY[isolation],
+            "records",
+        )
+        return Topic(name, isolation, head, {}, pack, len(pack(0, 0, 0, 0, 0, 0)) - _INT32.size)
+
+    def _target(self, topic: Topic, index: int) -> Target | None:
+        target = topic.targets.get(index)
+        if target is None:
             partition = self._node.replicas.get(topic.name, index)
             if partition is not None:
-                topic.partitions[index] = partition
-        return partition
+                target = topic.targets[index] = Target(topic, partition)
+        return target
 
-    def _named(self, frame: memoryview, located: list[int]) -> list[Wanted] | None:
-        """The partitions of a request without a session; None where one is named twice."""
-        wanted: list[Wanted] = []
+    def _order(self, named: Name, isolation: int, indexes: list[int]) -> Order | None:
+        """Looks up what a request names; None where something is not here, or named twice."""
+        topic = self._topic(named, isolation)
+        if topic is None or not indexes or len(set(indexes)) < len(indexes):
+            return None
+        found = [self._target(topic, index) for index in indexes]
+        targets = [target for target in found if target is not None]
+        if len(targets) < len(found):
+            return None
+        if len(self._orders) >= MOST_ORDERS:
+            self._orders.clear()
+        head = self._no_session + self._count(1) + topic.head + self._count(len(targets))
+        order = self._orders[named, isolation, *indexes] = Order(targets, head)
+        return order
+
+    def _named(self, frame: memoryview, located: list[int], begin: int) -> Wanted | None:
+        """The partitions of a topic in a request without a session; None: not plain.
+
+        They may be hundreds: each step is one call for all of them.
+        """
+        span = frame[located[begin] : located[begin + 1]]
+        name = bytes(span) if self._by_id else str(span, "ascii")
+        isolation = located[5]
+        first = begin + PARTITIONS_AT
+        end = first + PER_PARTITION * located[begin + 2]
+        indexes = located[first:end:PER_PARTITION]
+        order = self._orders.get((name, isolation, *indexes)) or self._order(
+            name, isolation, indexes
+        )
+        if order is None:
+            return None
+        last_epochs = located[first + 3 : end : PER_PARTITION]
+        most = located[first + 5 : end : PER_PARTITION]
+        if max(last_epochs) >= 0 or min(most) < 0:
+            return None
+        targets, head = order
+        epochs = located[first + 1 : end : PER_PARTITION]
+        offsets = located[first + 2 : end : PER_PARTITION]
+        return _new(Wanted, (targets, epochs, offsets, most, head, _NO_ITEMS))
+
+    def _named_topics(self, frame: memoryview, located: list[int]) -> Wanted | None:
+        """As `_named` for all topics; None where a partition is named twice."""
+        wanted = Wanted([], [], [], [], b"", _NO_ITEMS)
         begin = TOPICS_AT
         for _ in range(located[TOPICS_AT - 1]):
-            name = frame[located[begin] : located[begin + 1]]
-            topic = self._topic(bytes(name) if self._by_id else str(name, "ascii"))
-            if topic is None:
+            named = self._named(frame, located, begin)
+            if named is None:
                 return None
-            partitions = topic.partitions
-            end = begin + PARTITIONS_AT + PER_PARTITION * located[begin + 2]
-            for at in range(begin + PARTITIONS_AT, end, PER_PARTITION):
-                index, epoch, offset, last_epoch, _, most = located[at : at + PER_PARTITION]
-                partition = partitions.get(index) or self._partition(topic, index)
-                if partition is None or last_epoch >= 0 or most < 0:
-                    return None
-                wanted.append((topic, partition, offset, epoch, most, None))
-            begin = end
-        if len(wanted) > 1 and len({partition for _, partition, *_ in wanted}) < len(wanted):
-            return None
-        return wanted
+            for column, more in zip(wanted[:4], named[:4], strict=True):
+                column += more  # type: ignore[operator]
+            begin += PARTITIONS_AT + PER_PARTITION * located[begin + 2]
+        targets = wanted.targets
+        return wanted if targets and len(set(targets)) == len(targets) else None
 
     def _changes(self, session: Session, frame: memoryview, located: list[int]) -> Changes:
         changes = Changes()
@@ -399,10 +547,10 @@ class FetchFastPath:
         return changes
 
     def _watched(
-        self, items: Iterable[Watched], changes: Changes, located: list[int]
-    ) -> list[Wanted] | None:
+        self, items: Iterable[Watched], changes: Changes, located: list[int], isolation: int
+    ) -> Wanted | None:
         """Partitions of a session, as they are asked for when it has taken note of the changes."""
-        wanted: list[Wanted] = []
+        wanted = Wanted([], [], [], [], b"", [])
         named, forgotten = changes.named, changes.forgotten
         by_id = self._by_id
         for item in items:
@@ -415,15 +563,19 @@ class FetchFastPath:
                 last_epoch, most = asked.last_fetched_epoch, asked.partition_max_bytes
             else:
                 _, epoch, offset, last_epoch, _, most = located[at : at + PER_PARTITION]
-            topic = self._topic(item.topic_id if by_id else item.topic)
+            topic = self._topic(item.topic_id if by_id else item.topic, isolation)
             if topic is None or last_epoch >= 0 or most < 0:
                 return None
             index = asked.partition
-            partition = topic.partitions.get(index) or self._partition(topic, index)
-            if partition is None:
+            target = topic.targets.get(index) or self._target(topic, index)
+            if target is None:
                 return None
-            wanted.append((topic, partition, offset, epoch, most, item))
-        return wanted
+            wanted.targets.append(target)
+            wanted.epochs.append(epoch)
+            wanted.offsets.append(offset)
+            wanted.most.append(most)
+            wanted.items.append(item)
+        return wanted if wanted.targets else None
 
     def _name(self, frame: memoryview, located: list[int], at: int) -> Name:
         span = frame[located[at] : located[at + 1]]
@@ -435,114 +587,115 @@ class FetchFastPath:
 
     # ---- reading ----
 
-    def read(
-        self, wanted: list[Wanted], max_bytes: int, committed_only: bool
-    ) -> list[Found] | None:
+    def read(self, wanted: Wanted, max_bytes: int) -> Reading | None:
         """What there is of each partition; None: not plain.
 
         Nothing is read before all can be: what was read once is found faster, and ends elsewhere.
         """
-        for _, partition, offset, epoch, _, _ in wanted:
-            if not self._is_there(partition, offset, epoch):
-                return None
-        left = min(max_bytes, self._node.settings.fetch_max_bytes)
+        targets, epochs, offsets, most, _, _ = wanted
         found: list[Found] = []
-        first = True
-        for _, partition, offset, _, most, _ in wanted:
-            one = self._read(partition, offset, most, left, committed_only, first)
+        news: list[int] = []
+        for target, epoch, offset in zip(targets, epochs, offsets, strict=True):
+            partition = target.partition
+            if (
+                partition.high_watermark.value != target.high_watermark
+                or partition.stable_offset.value != target.stable_offset
+                or partition.leader is not target.leader
+                or partition.log.start_offset != target.start_offset
+            ) and not target.look():
+                self.forget()  # another one may be in its place
+                return None
+            if epoch >= 0 and epoch != target.epoch:
+                return None
+            if offset >= target.bound:
+                if offset > target.bound and offset > target.log.end_offset:
+                    return None
+                found.append(target.told or self._told(target))
+            elif offset < target.start_offset:
+                return None
+            else:
+                news.append(len(found))
+                found.append(b"")
+        if not news:
+            return _new(Reading, (found, news, 0))
+        most_bytes = self._node.settings.fetch_max_bytes
+        left = all_bytes = max_bytes if max_bytes < most_bytes else most_bytes
+        full: list[int] = []
+        for at in news:
+            target = targets[at]
+            limit = most[at]
+            one = _read(
+                target.log,
+                offsets[at],
+                limit if limit < left else left,
+                target.bound,
+                target.topic.isolation,
+                not full,
+            )
             if one is None:
                 return None
-            if one is not EMPTY and one is not NO_BYTES_LEFT:
-                left -= size_of(one)
-                first = False
-            found.append(one)
-        return found
-
-    def _is_there(self, partition: Partition, offset: int, epoch: int) -> bool:
-        leader = partition.leader
-        if leader is None:
-            self.forget()  # another one may be in its place
-            return False
-        log = partition.log
-        return (epoch < 0 or epoch == leader.leader_epoch) and (
-            log.start_offset <= offset <= log.end_offset
-        )
-
-    def _read(
-        self,
-        partition: Partition,
-        offset: int,
-        most: int,
-        left: int,
-        committed_only: bool,
-        first: bool,
-    ) -> Found | None:
-        """What there is of a partition, within what is left of the bytes; None: not plain."""
-        if left <= 0 and not first:
-            return NO_BYTES_LEFT
-        bound = partition.readable(committed_only).value
-        if offset >= bound:
-            return EMPTY
-        log = partition.log
-        try:
-            one = log.read(offset, most if most < left else left, bound, first)
-            if type(one) is Slice:
-                if committed_only:
-                    aborted = log.aborted_transactions(offset, bound, one)
-                    if aborted:
-                        return PartlyAborted(one, aborted)
-                return one
-        except KafkaError:
-            return None
-        return EMPTY if one is EMPTY else None
+            if one is EMPTY:
+                found[at] = target.told or self._told(target)
+                continue
+            found[at] = one
+            full.append(at)
+            left -= one.size
+            if left <= 0:
+                rest = slice(at + 1, len(found))
+                found[rest] = [self._unread(target) for target in targets[rest]]
+                break
+        return _new(Reading, (found, full, all_bytes - left))
 
     # ---- answers ----
 
     def answer(
-        self,
-        correlation_id: int,
-        session: Session | None,
-        wanted: list[Wanted],
-        found: list[Found],
-        committed_only: bool,
+        self, correlation_id: int, session: Session | None, wanted: Wanted, reading: Reading
     ) -> Parts:
         """Tells of all partitions, or of those of which a session has to hear."""
-        pack_found = self._pack_committed if committed_only else self._pack
+        found, news, size = reading
+        self._node.counters.topic_bytes_out += size
+        answer = records.Answer(correlation_id)
+        if session is not None or not wanted.head:
+            self._add_topics(answer, session, wanted, found)
+            return answer.parts()
+        pieces = answer.pieces
+        pieces.append(wanted.head)
+        told = 0
+        for at in news:
+            if at > told:
+                pieces += found[told:at]  # type: ignore[arg-type]
+            told = at + 1
+            self._add_records(answer, wanted.targets[at], found[at])
+        pieces += found[told:]  # type: ignore[arg-type]
+        pieces.append(self._after)
+        return answer.parts()
+
+    def _add_topics(
+        self, answer: records.Answer, session: Session | None, wanted: Wanted, found: list[Found]
+    ) -> None:
         last: Topic | None = None
         topics: list[tuple[Topic, int]] = []
         counts: list[int] = []
-        pieces: list[records.Piece] = [b"", b""]
-        copied = total = 0
-        for (topic, partition, _, _, _, item), one in zip(wanted, found, strict=True):
-            high_watermark = partition.high_watermark.value
-            start_offset = partition.log.start_offset
-            size = 0 if one is EMPTY else size_of(one)
+        pieces = answer.pieces
+        pieces.append(b"")
+        items = wanted.items or repeat(None)
+        for target, one, item in zip(wanted.targets, found, items, strict=False):
+            is_told = type(one) is bytes
             if session is not None and item is not None:
-                if not item.hears(high_watermark, start_offset, size > 0):
+                if not item.hears(target.high_watermark, target.start_offset, not is_told):
                     continue
-                if size:
+                if not is_told:
                     session.answered(item)
-            if topic is not last:
-                last = topic
-                topics.append((topic, len(pieces)))
+            if target.topic is not last:
+                last = target.topic
+                topics.append((last, len(pieces)))
                 counts.append(0)
                 pieces.append(b"")
             counts[-1] += 1
-            pack = self._pack if one is NO_BYTES_LEFT else pack_found
-            stable_offset = partition.stable_offset.value
-            data = pack(partition.index, high_watermark, stable_offset, start_offset)
-            if not size:
-                pieces.append(data)
-                continue
-            if type(one) is PartlyAborted:
-                data = self._with_aborted(data, one.transactions)
-                one = one.records
-            assert type(one) is Slice
-            total += size
-            batches = records.read_small(one, copied)
-            if type(batches) is memoryview:
-                copied += size
-            pieces += (data[: self._ends], self._count(size), batches, self._tags)
+            if type(one) is bytes:
+                pieces.append(one)
+            else:
+                self._add_records(answer, target, one)
         before = b""
         for (topic, at), count in zip(topics, counts, strict=True):
             pieces[at] = before + topic.head + self._count(count)
@@ -550,50 +703,61 @@ class FetchFastPath:
         pieces.append(self._after if topics else self._tags)
         head = self._no_session if session is None else self._session_head(session.id)
         pieces[1] = head + self._count(len(topics))
-        self._node.counters.topic_bytes_out += total
-        return records.parts(pieces, correlation_id)
+
+    def _add_records(self, answer: records.Answer, target: Target, found: Found) -> None:
+        begin = target.begin or self._begin(target)
+        if type(found) is PartlyAborted:
+            begin = self._with_aborted(begin, found.transactions)
+            found = found.records
+        assert type(found) is Slice
+        size = found.size
+        length = write_uvarint(size + 1) if self._flexible else _INT32.pack(size)
+        answer.add(begin + length, found, self._tags)
 
     def _answer_one(
-        self,
-        correlation_id: int,
-        topic: Topic,
-        partition: Partition,
-        found: Found,
-        committed_only: bool,
+        self, correlation_id: int, topic: Topic, partition: Partition, found: Slice | Empty
     ) -> Parts:
         """As `answer` for a single partition without a session."""
-        pack, size = topic.beginnings.get(committed_only) or self._beginning(topic, committed_only)
-        index, log = partition.index, partition.log
-        high_watermark, stable_offset = (
+        numbers = (
+            correlation_id,
+            partition.index,
             partition.high_watermark.value,
             partition.stable_offset.value,
+            partition.log.start_offset,
         )
-        if type(found) is not Slice:
-            end = self._no_records
-            length = size + len(end)
-            told = pack(
-                length, correlation_id, index, high_watermark, stable_offset, log.start_offset
-            )
-            return (told + end,)
-        bytes_found = found.size
-        self._node.counters.topic_bytes_out += bytes_found
-        count = write_uvarint(bytes_found + 1) if self._flexible else _INT32.pack(bytes_found)
+        if found is EMPTY:
+            end = self._no_records + self._after
+            return (topic.pack(topic.size + len(end), *numbers) + end,)
+        size = found.size
+        count = write_uvarint(size + 1) if self._flexible else _INT32.pack(size)
         end = self._end
-        length = size + len(count) + bytes_found + len(end)
-        told = pack(length, correlation_id, index, high_watermark, stable_offset, log.start_offset)
-        batches = records.read_small(found, 0)
-        if isinstance(batches, Region):
-            return told + count, batches, end
-        return (b"".join((told, count, batches, end)),)
+        told = topic.pack(topic.size + len(count) + size + len(end), *numbers)
+        return records.around(told + count, found, end)
 
-    def _beginning(self, topic: Topic, committed_only: bool) -> tuple[Packer, int]:
-        before = self._no_session + self._count(1) + topic.head + self._count(1)
-        empty = _records([] if committed_only else None)
-        pack = beginning_packer(
-            before, PartitionData, self._version, self._flexible, _PACKED, empty, "records"
+    def _begin(self, target: Target) -> bytes:
+        """What is told of a partition up to its records; keeps it."""
+        target.begin = self._packed(target, target.topic.isolation)
+        return target.begin
+
+    def _told(self, target: Target) -> bytes:
+        """The same with no records; keeps it."""
+        target.told = (target.begin or self._begin(target)) + self._no_records
+        return target.told
+
+    def _unread(self, target: Target) -> bytes:
+        """What is told of a partition that those before it left no bytes for.
+
+        It is not looked for transactions in it, then.
+        """
+        return self._packed(target, READ_UNCOMMITTED) + self._no_records
+
+    def _packed(self, target: Target, isolation: int) -> bytes:
+        return self._pack[isolation](
+            target.partition.index,
+            target.high_watermark,
+            target.stable_offset,
+            target.start_offset,
         )
-        made = topic.beginnings[committed_only] = pack, len(pack(0, 0, 0, 0, 0, 0)) - _INT32.size
-        return made
 
     def _with_aborted(self, data: bytes, transactions: list[AbortedTxn]) -> bytes:
         """What is told of a partition, with these in place of none."""
@@ -620,18 +784,19 @@ class FetchFastPath:
 
     # ---- what has to wait ----
 
-    def again(self, delayed: DelayedFetch) -> list[Found] | None:
+    def again(self, delayed: DelayedFetch) -> Reading | None:
         """What a request that waited finds; None: its handler goes on with it."""
         node, session = self._node, delayed.session
+        isolation = READ_COMMITTED if delayed.committed_only else READ_UNCOMMITTED
         if node.departures != self._departures or not node.access.open or not node.fast_paths:
             return None
         if session is not None:
             # Another connection may have gone on with the session.
-            wanted = self._watched(delayed.items, _NONE, [])
+            wanted = self._watched(delayed.wanted.items, _NONE, [], isolation)
             if wanted is None:
                 return None
             delayed.wanted = wanted
-        return self.read(delayed.wanted, delayed.max_bytes, delayed.committed_only)
+        return self.read(delayed.wanted, delayed.max_bytes)
 
     def hand_over(
         self, delayed: DelayedFetch, connection: Connection, wait_ms: float
@@ -643,7 +808,7 @@ class FetchFastPath:
         # It is never encoded, so that this need not be whole milliseconds.
         request.max_wait_ms = wait_ms  # type: ignore[assignment]
         if session is not None:
-            plan = Plan(session, session.id, incremental=True, watched=delayed.items)
+            plan = Plan(session, session.id, incremental=True, watched=delayed.wanted.items)
         else:
             plan = node.fetch_sessions.plan(request, self._by_id, connection.last_active)
         return self._resume(
@@ -665,7 +830,6 @@ class DelayedFetch(Promise):
         "_wait_ms",
         "committed_only",
         "frame",
-        "items",
         "max_bytes",
         "session",
         "wanted",
@@ -681,7 +845,7 @@ class DelayedFetch(Promise):
         frame: bytes,
         located: list[int],
         session: Session | None,
-        wanted: list[Wanted],
+        wanted: Wanted,
     ) -> None:
         super().__init__()
         self._path = path
@@ -690,7 +854,6 @@ class DelayedFetch(Promise):
         self.frame = frame
         self.session = session
         self.wanted = wanted
-        self.items = [item for *_, item in wanted if item is not None]
         self._over = False
 
     def begin(self) -> None:
@@ -708,45 +871,56 @@ class DelayedFetch(Promise):
     def _watch(self) -> None:
         self._moved = moved = asyncio.get_running_loop().create_future()
         moved.add_done_callback(self._look)
-        for _, partition, *_ in self.wanted:
-            readable = partition.readable(self.committed_only)
+        for target in self.wanted.targets:
+            readable = target.partition.readable(self.committed_only)
             readable.watch(readable.value + 1, moved)
 
     def _look(self, moved: asyncio.Future[None]) -> None:
         if self._over:
             return
-        found = None if moved.exception() is not None else self._path.again(self)
-        if found is not None and sum(map(size_of, found)) < self._least:
+        reading = None if moved.exception() is not None else self._path.again(self)
+        if reading is not None and reading.size < self._least:
             self._watch()
         else:
             self._timer.cancel()
-            self._end(found)
+            self._end(reading)
 
     def _out_of_time(self) -> None:
         if not self._over:
             self._end(self._path.again(self))
             self._moved.cancel()
 
-    def _end(self, found: list[Found] | None) -> None:
+    def _end(self, reading: Reading | None) -> None:
         self._over = True
         connection = self.connection
-        if found is None:
+        if reading is None:
             left = self._deadline - asyncio.get_running_loop().time()
             rest = self._path.hand_over(self, connection, max(left * 1000, 0))
             connection.keep(self, Parked(rest))
             return
         try:
-            parts = self._path.answer(
-                self._correlation_id, self.session, self.wanted, found, self.committed_only
-            )
+            parts = self._path.answer(self._correlation_id, self.session, self.wanted, reading)
         except OSError:
             connection.close()
         else:
             connection.keep(self, parts)
 
 
-def _records(aborted: list[int] | None) -> dict[str, object]:
-    return {"records": b"", "aborted_transactions": aborted}
+def _read(
+    log: Log, offset: int, most: int, bound: int, isolation: int, first: bool
+) -> Slice | PartlyAborted | Empty | None:
+    """What there is of a log with news; None: not plain."""
+    try:
+        one = log.read(offset, most, bound, first)
+        if type(one) is Slice:
+            if isolation == READ_COMMITTED:
+                aborted = log.aborted_transactions(offset, bound, one)
+                if aborted:
+                    return PartlyAborted(one, aborted, one.size)
+            return one
+    except KafkaError:
+        return None
+    return EMPTY if one is EMPTY else None
 
 
 def _follow(asked: FetchPartition, located: list[int], at: int) -> None:

@@ -22,41 +22,60 @@ _HEAD: Final = struct.Struct(">ii")
 _shared: Final = memoryview(bytearray(SHARED_BYTES))
 
 
-def read_small(records: Slice, at: int) -> memoryview | bytearray | Region:
-    """Records in the shared buffer, from `at` on, or else apart from it."""
+class Answer:
+    """Pieces of an answer, in their order."""
+
+    __slots__ = ("_apart", "_copied", "_correlation_id", "pieces")
+
+    def __init__(self, correlation_id: int) -> None:
+        self._correlation_id = correlation_id
+        self._copied = 0
+        self._apart: list[int] = []
+        self.pieces: list[Piece] = [b""]
+        """The first one becomes the length and the correlation id."""
+
+    def add(self, before: bytes, records: Slice, after: bytes) -> None:
+        """Adds records, with what is told before and behind them."""
+        file, position, size, _ = records
+        pieces = self.pieces
+        if size < COPIED_BELOW:
+            begin = self._copied
+            end = begin + size
+            if end <= SHARED_BYTES:
+                view = _shared[begin:end]
+                if file.try_pread_into(view, position) == size:
+                    self._copied = end
+                    pieces += (before, view, after)
+                    return
+            else:
+                own = bytearray(size)
+                if file.try_pread_into(memoryview(own), position) == size:
+                    self._apart.append(len(pieces) + 1)
+                    pieces += (before, own, after)
+                    return
+        self._apart.append(len(pieces) + 1)
+        pieces += (before, Region(file, position, size), after)
+
+    def parts(self) -> Parts:
+        """The answer as it is sent."""
+        pieces = self.pieces
+        pieces[0] = _HEAD.pack(sum(map(len, pieces)) + 4, self._correlation_id)
+        if not self._apart:
+            return (b"".join(pieces),)  # type: ignore[arg-type]
+        out: list[Part] = []
+        begin = 0
+        for at in self._apart:
+            out += (b"".join(pieces[begin:at]), pieces[at])  # type: ignore[arg-type]
+            begin = at + 1
+        out.append(b"".join(pieces[begin:]))  # type: ignore[arg-type]
+        return out
+
+
+def around(before: bytes, records: Slice, after: bytes) -> Parts:
+    """An answer of one piece of records."""
     file, position, size, _ = records
     if size < COPIED_BELOW:
-        end = at + size
-        if end <= SHARED_BYTES:
-            view = _shared[at:end]
-            if file.try_pread_into(view, position) == size:
-                return view
-        else:
-            own = bytearray(size)
-            if file.try_pread_into(memoryview(own), position) == size:
-                return own
-    return Region(file, position, size)
-
-
-def parts(pieces: list[Piece], correlation_id: int) -> Parts:
-    """An answer as it is sent. Its first piece becomes its length and this id."""
-    total = 4
-    apart: list[int] = []
-    for at, piece in enumerate(pieces):
-        if type(piece) is Region:
-            total += piece.size
-            apart.append(at)
-        else:
-            total += len(piece)  # type: ignore[arg-type]
-            if type(piece) is bytearray:
-                apart.append(at)
-    pieces[0] = _HEAD.pack(total, correlation_id)
-    if not apart:
-        return (b"".join(pieces),)  # type: ignore[arg-type]
-    out: list[Part] = []
-    begin = 0
-    for at in apart:
-        out += (b"".join(pieces[begin:at]), pieces[at])  # type: ignore[arg-type]
-        begin = at + 1
-    out.append(b"".join(pieces[begin:]))  # type: ignore[arg-type]
-    return out
+        view = _shared[:size]
+        if file.try_pread_into(view, position) == size:
+            return (b"".join((before, view, after)),)
+    return before, Region(file, position, size), after

@@ -25,6 +25,9 @@ class Region:
         self.known = position
         """Up to where it was found in the page cache: asked once for each window."""
 
+    def __len__(self) -> int:
+        return self.size
+
 
 Part = Buffer | Region
 Parts = Sequence[Part]

@@ -597,10 +597,7 @@ class Connection:
     def _count(self, parts: Parts) -> None:
         """Counts an answer as unsent from when it is there, be it that another one comes first."""
         for part in parts:
-            if type(part) is Region:
-                self._unsent += part.size
-            else:
-                self._unsent += len(part)  # type: ignore[arg-type]
+            self._unsent += len(part)
 
     def _flush_ready(self) -> None:
         try:

@@ -1,6 +1,7 @@
 """Where the last batches of a segment begin: what a reader at the tail asks for."""
 
 from array import array
+from bisect import bisect_right
 from typing import Final
 
 _KEPT: Final = 128
@@ -18,6 +19,20 @@ class Recent:
     def __init__(self) -> None:
         self.offsets = array("q")
         self.positions = array("q")
+
+    def extent(self, start: int, end: int, max_bytes: int, min_one: bool) -> int:
+        """How much to send from the batch at `start` on, of what ends at `end`: whole batches.
+
+        One larger than `max_bytes` is sent if the caller insists, and nothing otherwise.
+        """
+        if end - start <= max_bytes:
+            return end - start
+        positions = self.positions
+        at = bisect_right(positions, start + max_bytes)
+        size = positions[at - 1] - start
+        if size or not min_one:
+            return size
+        return (positions[at] if at < len(positions) else end) - start
 
     def shorten(self) -> None:
         del self.offsets[:_KEPT]

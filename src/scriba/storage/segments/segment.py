@@ -345,21 +345,16 @@ class Segment:
         """
         if limit - start <= max_bytes:
             return limit - start
-        reach = start + max_bytes
-        recent = self.recent.positions
-        if recent and start >= recent[0]:
-            at = bisect_right(recent, reach) - 1
-            if recent[at] > start:
-                return recent[at] - start
-            size = (recent[at + 1] if at + 1 < len(recent) else self.size) - start
-        else:
-            boundary = self.indexes.offsets.floor_position(reach)
-            if boundary > start:
-                return boundary - start
-            header = self._header_at(start)
-            if isinstance(header, NotResident):
-                return header
-            size = header.length + LOG_OVERHEAD
+        recent = self.recent
+        if recent.positions and start >= recent.positions[0]:
+            return recent.extent(start, limit, max_bytes, min_one)
+        boundary = self.indexes.offsets.floor_position(start + max_bytes)
+        if boundary > start:
+            return boundary - start
+        header = self._header_at(start)
+        if isinstance(header, NotResident):
+            return header
+        size = header.length + LOG_OVERHEAD
         if size <= max_bytes:
             return max_bytes
         return size if min_one else 0

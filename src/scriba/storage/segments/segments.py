@@ -18,6 +18,7 @@ from scriba.storage.segments.not_resident import NotResident
 from scriba.storage.segments.segment import Segment
 
 _MOST_OPEN: Final = 4
+_new = tuple.__new__  # makes a named tuple without a call of Python
 
 
 class Segments:
@@ -94,6 +95,21 @@ class Segments:
     ) -> Slice | NotResident | Empty:
         """What of [offset, bound) to send; `end_offset` is the log's."""
         self.used = True
+        active = self.active
+        recent = active.recent
+        offsets = recent.offsets
+        if offsets and offset >= offsets[0] and bound == active.next_offset:
+            # What most readers ask for: from one of the last batches up to the end.
+            start = recent.positions[bisect_right(offsets, offset) - 1]
+            size = recent.extent(start, active.size, max_bytes, min_one)
+            file = active.file
+            if file is not None and start >= active.ascent.known_from:
+                return _new(Slice, (file, start, size, offset)) if size else EMPTY
+        return self._read(offset, max_bytes, bound, end_offset, min_one)
+
+    def _read(
+        self, offset: int, max_bytes: int, bound: int, end_offset: int, min_one: bool
+    ) -> Slice | NotResident | Empty:
         segment: Segment | None = self.holding(offset)
         while segment is not None:
             following = None if segment is self.active else self.after(segment)
@@ -123,6 +139,8 @@ class Segments:
         """
         found: list[AbortedTxn] = []
         segments = self.from_offset(start_offset)
+        if not any(segment.aborted for segment in segments):
+            return found
         if read is not None:
             end_offset = min(end_offset, self._end_of(read, segments, end_offset))
         for segment in segments:
