@@ -62,6 +62,8 @@ class Play:
         self.queue = Queue(WHERE)
         self.sequences = SequenceNumbers(7, 0)
         self.wire: list[Batch] = []
+        self.late: list[Batch] = []
+        """What an old leader took and has not answered; a new one has it, too."""
         self.succeeded: list[int] = []
         self.given_up: list[int] = []
         self.made = 0
@@ -100,7 +102,10 @@ class Play:
             self.again(batch)
             return
         said = self.leader.append(batch)
-        if fate == "lost after":
+        if fate == "overtaken" and said in ("written", "duplicate"):
+            self.queue.in_flight.append(batch)
+            self.late.append(batch)
+        elif fate in ("lost after", "overtaken"):
             batch.uncertain = True
             self.again(batch)
         elif said in ("written", "duplicate"):
@@ -111,6 +116,14 @@ class Play:
         else:
             assert said == "out of order"
             self.sequences.out_of_order(batch)
+            self.again(batch)
+
+    def give_up_old_leader(self) -> None:
+        """Its answers never come."""
+        late, self.late = self.late, []
+        for batch in late:
+            self.queue.in_flight.remove(batch)
+            batch.uncertain = True
             self.again(batch)
 
     def again(self, batch: Batch) -> None:
@@ -133,6 +146,7 @@ class Play:
         batch.finished = True
 
     def finish(self) -> None:
+        self.give_up_old_leader()
         for _ in range(200):
             self.send()
             self.answer("fine")
@@ -144,7 +158,19 @@ class Play:
         assert set(self.succeeded) <= set(written), "acknowledged but not written"
 
 
-STEPS = ("make", "send", "send", "fine", "fine", "refused", "lost before", "lost after", "expire")
+STEPS = (
+    "make",
+    "send",
+    "send",
+    "fine",
+    "fine",
+    "refused",
+    "lost before",
+    "lost after",
+    "overtaken",
+    "old leader is silent",
+    "expire",
+)
 
 
 @settings(max_examples=250, deadline=None)
@@ -158,6 +184,8 @@ def test_whatever_is_lost_nothing_is_written_twice_or_out_of_order(steps: list[s
             play.send()
         elif step == "expire":
             play.expire()
+        elif step == "old leader is silent":
+            play.give_up_old_leader()
         else:
             play.answer(step)
         play.check()
@@ -165,6 +193,25 @@ def test_whatever_is_lost_nothing_is_written_twice_or_out_of_order(steps: list[s
     play.check()
     assert not play.queue.waiting, "the partition is stuck"
     assert sorted([*play.succeeded, *play.given_up]) == list(range(1, play.made + 1))
+
+
+def test_batch_that_an_old_leader_never_answered_is_known_to_the_new_one() -> None:
+    """However many are sent behind it meanwhile: the broker remembers five."""
+    play = Play()
+    play.make(1)
+    play.finish()
+    play.make(1)
+    play.send()
+    play.answer("overtaken")
+    for _ in range(20):
+        play.make(1)
+        play.send()
+        play.answer("fine")
+    assert len(play.succeeded) == 5, "nothing is sent that would make the broker forget"
+    play.finish()
+    play.check()
+    assert len(play.leader.log) == 22
+    assert play.sequences.epoch == 0
 
 
 def test_a_gap_that_may_have_been_written_is_asked_about_before_counting_starts_again() -> None:

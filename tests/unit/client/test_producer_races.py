@@ -227,3 +227,32 @@ def test_a_record_that_comes_as_its_broker_is_lost_waits_for_a_producer_id(seed:
             assert (await first).offset == 0
 
     cluster.run(main)
+
+
+def test_batch_that_the_old_leader_took_and_never_answered_is_not_written_again() -> None:
+    """The new leader has it. Whatever is sent behind it meanwhile, it is still known there."""
+    cluster = FakeCluster(brokers=2)
+    (log,) = cluster.topic("t")
+
+    async def work(world: ProcessWorld) -> None:
+        settings = {"linger_ms": 0, "metadata_max_age_ms": 500, "request_timeout_ms": 10_000}
+        async with producer(cluster, world, **settings) as p:
+            await p.send("t", b"0")
+
+            def take_and_say_nothing(broker: int, request: Any) -> object:
+                cluster._produce(broker, request, 13)
+                return SILENCE
+
+            cluster.next(ApiKey.PRODUCE, take_and_say_nothing)
+            deliveries = [await p.enqueue("t", b"1")]
+            await asyncio.sleep(0.1)
+            log.elect(2)
+            await asyncio.sleep(1)  # until the producer knows
+            for n in range(2, 30):
+                deliveries.append(await p.enqueue("t", b"%d" % n))
+                await asyncio.sleep(0.1)
+            places = [(await delivery).offset for delivery in deliveries]
+            assert places == list(range(1, 30))
+
+    cluster.run(work)
+    assert values(log) == [b"%d" % n for n in range(30)]

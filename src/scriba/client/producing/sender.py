@@ -334,6 +334,8 @@ class Sender:
         sequences = queue.sequences
         if code == ErrorCode.MESSAGE_TOO_LARGE and batch.count > 1 and not batch.finished:
             self._split(queue, batch)
+        elif code in OUT_OF_STEP and sequences is not None and sequences.written(batch):
+            self._acknowledge(queue, batch, -1, -1)  # longer ago than the broker remembers
         elif code in OUT_OF_STEP and sequences is not None:
             if code == ErrorCode.UNKNOWN_PRODUCER_ID:
                 sequences.forgotten(batch)

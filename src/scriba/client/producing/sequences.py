@@ -13,14 +13,17 @@ broker keeps this state per partition. Invariants:
   them takes no more records.
 - An epoch is raised only when every batch numbered in it is settled, or known not to be written:
   a batch that may have been written is never sent again under another number.
-- At most MAX_UNACKNOWLEDGED batches are numbered and not yet settled: so many the broker remembers.
+- At most MAX_UNACKNOWLEDGED batches are numbered since the oldest one that is not settled, that one
+  included: so many the broker remembers. Those behind it may be settled first, by a new leader,
+  while it waits for the answer of the old one.
+- A batch before one that was acknowledged has been written, whatever else a broker says of it.
 - Nothing is sent behind the first batch of an epoch before that is settled: a broker that knows
   nothing of a producer takes whatever number comes first, so the second could pass the first.
 
 What must never happen: the same record written twice, or two records in the other order.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from scriba.client.producing.batches import Batch
@@ -28,10 +31,11 @@ from scriba.records.header import NO_SEQUENCE, next_sequence
 
 MAX_UNACKNOWLEDGED: Final = 5
 MAX_EPOCH: Final = 2**15 - 1
+_SEQUENCES: Final = 2**31 - 1
 
 
 class SequenceNumbers:
-    __slots__ = ("_acked", "_broken", "_next", "_unresolved", "epoch", "producer_id")
+    __slots__ = ("_acked", "_broken", "_next", "_unresolved", "_window", "epoch", "producer_id")
 
     def __init__(self, producer_id: int, epoch: int) -> None:
         self._begin(producer_id, epoch)
@@ -43,6 +47,8 @@ class SequenceNumbers:
         self._acked = NO_SEQUENCE
         self._broken = False
         self._unresolved = False
+        self._window: dict[Batch, bool] = {}
+        """Whether each is settled, of the batches since the oldest one that is not."""
 
     @property
     def broken(self) -> bool:
@@ -61,26 +67,48 @@ class SequenceNumbers:
         assert batch.closed
         batch.number(self.producer_id, self.epoch, self._next)
         self._next = next_sequence(self._next, batch.count)
+        self._window[batch] = False
 
-    def divide(self, batch: Batch, parts: Iterable[Batch]) -> None:
+    def divide(self, batch: Batch, parts: Sequence[Batch]) -> None:
         """A batch that was refused as too large is sent in parts, which have its numbers."""
         assert self._current(batch)
         sequence = batch.sequence
+        window: dict[Batch, bool] = {}
+        for known, settled in self._window.items():
+            window |= dict.fromkeys(parts, False) if known is batch else {known: settled}
+        self._window = window
         for part in parts:
             part.number(batch.producer_id, batch.producer_epoch, sequence)
             sequence = next_sequence(sequence, part.count)
 
     def acknowledged(self, batch: Batch) -> None:
         if self._current(batch):
-            self._acked = next_sequence(batch.sequence, batch.count - 1)
+            if not self.written(batch):
+                self._acked = next_sequence(batch.sequence, batch.count - 1)
+            self._settle(batch)
 
     def given_up(self, batch: Batch) -> None:
         """A numbered batch will not be sent again: it leaves a gap, unless it was written."""
         if self._current(batch):
+            self._settle(batch)
+            if self.written(batch):
+                return
             if batch.uncertain:
                 self._unresolved = True
             else:
                 self._broken = True
+
+    def written(self, batch: Batch) -> bool:
+        """Whether a later batch was acknowledged, which proves that this one is in the log."""
+        if self._acked == NO_SEQUENCE or not self._current(batch):
+            return False
+        return (self._acked - batch.sequence) & _SEQUENCES < _SEQUENCES // 2
+
+    def _settle(self, batch: Batch) -> None:
+        if batch in self._window:
+            self._window[batch] = True
+            while self._window and self._window[oldest := next(iter(self._window))]:
+                del self._window[oldest]
 
     def out_of_order(self, batch: Batch) -> None:
         """The broker saw a gap before this batch.
@@ -108,7 +136,9 @@ class SequenceNumbers:
             # If later numbers were acknowledged, then so were all before them.
             self._unresolved = False
             self._broken = self._expected != self._next
-        return not self._broken and not self._unresolved and in_flight < MAX_UNACKNOWLEDGED
+        if self._broken or self._unresolved:
+            return False
+        return len(self._window) < MAX_UNACKNOWLEDGED
 
     def restart(self, unsent: Iterable[Batch], fresh: tuple[int, int] | None = None) -> None:
         """Starts at zero under the next epoch or a fresh producer id.
