@@ -302,6 +302,14 @@ class EventKind(enum.Enum):
         "those it coordinates wait.",
         "Read the text. For damage stop the node and run `scriba log repair`.",
     )
+    COORDINATOR_WAITS_FOR_REPLICAS = (
+        "coordinator_waits_for_replicas",
+        WARNING,
+        "A coordinator can store nothing while fewer replicas of its partition are in sync than "
+        "`min.insync.replicas`. Those it coordinates try again, and it goes on by itself.",
+        "Bring the replicas back.",
+        REPEATS,
+    )
     COORDINATOR_RECORD_REFUSED = (
         "coordinator_record_refused",
         WARNING,

@@ -1,85 +1,15 @@
 """Who leads when brokers of a real cluster die and return: three controllers and three brokers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from scriba.broker.metrics.exposition import render
-from scriba.client import Admin, NewTopic
-from scriba.controller.image import NO_LEADER, RECOVERING, TOPIC, ClusterImage, PartitionImage
+from scriba.controller.image import NO_LEADER, RECOVERING, TOPIC
 from scriba.events import EventKind
-from scriba.testing.sim.cluster import CLIENT_PORT, SimCluster
-from scriba.testing.sim.node import Node
-from scriba.testing.sim.world.world import ProcessWorld, SimWorld
-
-BROKERS = (4, 5, 6)
-
-
-class Stage:
-    def __init__(self, sim: SimWorld) -> None:
-        self.sim = sim
-        self.complaints: list[str] = []
-        self.cluster = SimCluster(sim, 3, 3, {}, self.complaints.append, dedicated=True)
-
-    async def until(self, true: Callable[[], Any], seconds: float = 60) -> None:
-        async with asyncio.timeout(seconds):
-            while not true():  # noqa: ASYNC110 (whatever a test waits for)
-                await asyncio.sleep(0.05)
-
-    @property
-    def active(self) -> Node:
-        (node,) = [node for _, node in self.cluster.running() if _is_active(node)]
-        return node
-
-    @property
-    def image(self) -> ClusterImage:
-        return self.active.metadata.image
-
-    def partition(self, topic: str = "t") -> PartitionImage:
-        return self.image.topics_by_name[topic].partitions[0]
-
-    def node(self, at: int) -> Node:
-        node = self.cluster.nodes[at].node
-        assert node is not None
-        return node
-
-    def kill(self, at: int) -> None:
-        self.cluster.nodes[at].process.kill()
-
-    def told(self, node: Node, kind: EventKind) -> list[str]:
-        return [each.text for each in node.events.page(0, 1000).events if each.kind is kind]
-
-    async def admin(self, ask: Callable[[Admin], Awaitable[Any]]) -> Any:
-        answers: list[Any] = []
-
-        async def client(world: ProcessWorld) -> None:
-            servers = ",".join(f"{name}:{CLIENT_PORT}" for name in self.cluster.brokers)
-            async with Admin({"bootstrap.servers": servers}, _ports=world) as admin:
-                answers.append(await ask(admin))
-
-        await self.sim.host("client").start(client).task
-        return answers[0]
-
-
-def _is_active(node: Node) -> bool:
-    return getattr(node, "metadata", None) is not None and node.metadata.active is not None
-
-
-def play(script: Callable[[Stage], Awaitable[None]], seed: int) -> None:
-    sim = SimWorld(seed)
-    stage = Stage(sim)
-
-    async def main() -> None:
-        await stage.cluster.start()
-        await stage.until(lambda: len(stage.image.brokers) == 3)
-        await stage.admin(lambda admin: admin.create_topics([NewTopic("t", 1)]))
-        await stage.until(lambda: len(stage.partition().isr) == 3)
-        await script(stage)
-
-    sim.run(main())
-    assert not stage.complaints
+from tests.sim.broker_stage import BROKERS, Stage, play
 
 
 async def lose_one_by_one(stage: Stage, leave: Callable[[int], Any]) -> int:

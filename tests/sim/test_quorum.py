@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from scriba.errors import ErrorCode, KafkaError
+from scriba.events import EventKind
 from tests.sim.quorum_nodes import SimQuorum, play, write, written
 
 
@@ -23,6 +24,9 @@ def test_three_empty_controllers_found_one_cluster_and_elect(seed: int) -> None:
             assert {v.id: v.directory for v in node.metadata.quorum.raft.voters.values()} == {
                 i: other.log_dirs.metadata_home.id for i, other in quorum.alive.items()
             }
+            assert not node.events.counts[EventKind.QUORUM_PEER_REFUSES], (
+                "the founder leads before the others know its cluster; nobody is a stranger"
+            )
 
     play(story, seed)
 

@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from scriba.broker.access import TopicVisibility
 from scriba.broker.coordinators.shard import (
     FIRST_REST_MS,
+    LONGEST_REST_MS,
+    LONGEST_WAIT_MS,
     REFUSALS,
     Settled,
     Shard,
@@ -340,7 +342,9 @@ class CoordinatorRuntime:
                 self._step(shard, outcome.instead)
                 return
             shard.rest_ms = 0
-        self._rest(shard, f"cannot append: {error}")
+        waits = error.code is ErrorCode.NOT_ENOUGH_REPLICAS
+        kind = EventKind.COORDINATOR_WAITS_FOR_REPLICAS if waits else EventKind.COORDINATOR_FAILED
+        self._rest(shard, f"cannot append: {error}", kind=kind)
 
     def _send(self, shard: Shard, sends: list[Any]) -> None:
         end = shard.partition.log.end_offset
@@ -431,15 +435,21 @@ class CoordinatorRuntime:
         self._rest(shard, text, unexpected, note=new)
 
     def _rest(
-        self, shard: Shard, why: str, failure: BaseException | None = None, note: bool = True
+        self,
+        shard: Shard,
+        why: str,
+        failure: BaseException | None = None,
+        note: bool = True,
+        kind: EventKind = EventKind.COORDINATOR_FAILED,
     ) -> None:
         """Throws away what the machine believes; the log will tell, after a while."""
         self.counts.failures += 1
         if note:
-            self._node.note(EventKind.COORDINATOR_FAILED, repr(shard.partition), why, failure)
+            self._node.note(kind, repr(shard.partition), why, failure)
         if shard.state is State.ENDED:
             return  # its leadership went in the same step
-        shard.rest(self._mono_ms(), why)
+        passing = kind is EventKind.COORDINATOR_WAITS_FOR_REPLICAS
+        shard.rest(self._mono_ms(), why, LONGEST_WAIT_MS if passing else LONGEST_REST_MS)
         self._news.set()
 
     def surprised(self, shard: Shard) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 FIRST_REST_MS: Final = 100
 LONGEST_REST_MS: Final = 60_000
+LONGEST_WAIT_MS: Final = 1_000
+"""How long it rests at most while replicas are missing: the log is well, and they may be back."""
 
 
 class State(enum.Enum):
@@ -95,12 +97,12 @@ class Shard:
         if state is State.BUSY:
             self.idle = asyncio.get_running_loop().create_future()
 
-    def rest(self, now_ms: int, why: str) -> None:
+    def rest(self, now_ms: int, why: str, longest_ms: int) -> None:
         """Lets go of everyone; the log is read again, after a longer while each time."""
         self.move(State.RESTING)
         self.let_go(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why))
-        self.due_ms = now_ms + self.rest_ms
-        self.rest_ms = min(max(2 * self.rest_ms, FIRST_REST_MS), LONGEST_REST_MS)
+        self.due_ms = now_ms + min(self.rest_ms, longest_ms)
+        self.rest_ms = min(max(2 * self.rest_ms, FIRST_REST_MS), longest_ms)
 
     def end(self, error: KafkaError) -> None:
         self.move(State.ENDED)

@@ -298,8 +298,12 @@ def bound(node: "Node") -> list[str]:
 
 
 def addresses(node: "Node") -> list[str]:
-    """Where clients on this machine reach the node."""
-    return [f"{reachable(each.host)}:{each.port}" for each in node.listeners]
+    """Where clients on this machine reach the node; a listener that was named for brokers is not
+    for them, unless there is no other."""
+    brokers = node.settings.inter_broker_listener_name
+    own = brokers.upper() if brokers is not None else None
+    found = [each for each in node.listeners if each.name != own] or node.listeners
+    return [f"{reachable(each.host)}:{each.port}" for each in found]
 
 
 def reachable(host: str) -> str:
