@@ -268,6 +268,11 @@ class Node:
         self._started = False
         self.metrics.close()
         # Served meanwhile: clients of what is still led here, and the controllers' election.
+        # An active controller goes first: it would hear of its broker's successors before they do,
+        # and send clients to leaders that do not know yet that they lead. Of two voters neither
+        # can do anything without the other, and the one that leads stays until the other has gone.
+        if self.voters > 2:
+            await self.metadata.resign()
         if self.settings.is_broker:
             await self.lifecycle.controlled_shutdown()
         await self.lifecycle.let_others_leave()

@@ -221,6 +221,11 @@ class Cluster:
         self.topics[where.topic].partitions[where.partition] = moved
         return True
 
+    def is_behind(self, where: TopicPartition, epoch: int) -> bool:
+        """Whether a broker that tells of this leader epoch has yet to hear of the present one."""
+        known = self.partition(where)
+        return known is not None and 0 <= epoch < known.leader_epoch
+
     async def topic(self, name: str, timeout_ms: float) -> Topic:
         """A topic of the picture; waits until it is in it. TimedOut names what stood in the way."""
         self.start()

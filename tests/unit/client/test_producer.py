@@ -15,6 +15,7 @@ from scriba.wire.apis import ApiKey
 from scriba.wire.messages.metadata import MetadataRequest
 from scriba.wire.messages.produce import (
     BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
@@ -182,6 +183,26 @@ def test_a_new_leader_is_followed_at_once_by_its_own_word() -> None:
         async with producer(cluster, world, retry_backoff_ms=10_000, linger_ms=0) as p:
             await p.send("t", b"0")
             log.elect(2)
+            before = world.clock.mono_ms()
+            assert (await p.send("t", b"1")).offset == 1
+            assert world.clock.mono_ms() - before < 1000
+
+    cluster.run(main)
+    assert values(log) == [b"0", b"1"]
+
+
+def test_a_new_leader_that_has_yet_to_hear_of_it_is_asked_again_soon() -> None:
+    """The one before it knew first, and said so."""
+    cluster = FakeCluster(brokers=2)
+    [log] = cluster.topic("t")
+
+    async def main(world: ProcessWorld) -> None:
+        async with producer(cluster, world, retry_backoff_ms=10_000, linger_ms=0) as p:
+            await p.send("t", b"0")
+            older = LeaderIdAndEpoch(leader_id=1, leader_epoch=log.epoch)
+            log.elect(2)
+            late = refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, current_leader=older)
+            cluster.next(ApiKey.PRODUCE, PASS_ON, late, late)
             before = world.clock.mono_ms()
             assert (await p.send("t", b"1")).offset == 1
             assert world.clock.mono_ms() - before < 1000

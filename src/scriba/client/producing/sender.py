@@ -46,8 +46,9 @@ _OFFLOAD_BYTES: Final = 1 << 16
 _EXPIRY_CHECKS: Final = 50
 """How often within delivery.timeout.ms expired batches are looked for."""
 
-_CONCURRENT_MS: Final = 5
-"""First pause while the last transaction is being ended, which rarely takes long."""
+_SOON_MS: Final = 5
+"""First pause while the last transaction is being ended, or a new leader is yet to hear that it is
+one: neither takes long."""
 
 
 class _Destination:
@@ -83,7 +84,7 @@ class Sender:
         self._backoff = Backoff(
             cluster.ports.rng, settings.retry_backoff_ms, settings.retry_backoff_max_ms
         )
-        self._soon = Backoff(cluster.ports.rng, _CONCURRENT_MS, settings.retry_backoff_max_ms)
+        self._soon = Backoff(cluster.ports.rng, _SOON_MS, settings.retry_backoff_max_ms)
         self._destinations: dict[int, _Destination] = {}
         self._homeless: dict[Queue, None] = {}
         """Queues with something to send whose partition has no known leader."""
@@ -347,18 +348,19 @@ class Sender:
         elif code == ErrorCode.CONCURRENT_TRANSACTIONS:
             self._again(queue, batch, error, pause=self._soon.after(batch.attempts))
         else:
-            told = False
+            pause = None
             if code in WRONG_PICTURE:
                 new = said.current_leader
-                told = self._cluster.learn_leader(
-                    queue.where, new.leader_id, new.leader_epoch, nodes
-                )
+                if self._cluster.learn_leader(queue.where, new.leader_id, new.leader_epoch, nodes):
+                    pause = 0
+                elif self._cluster.is_behind(queue.where, new.leader_epoch):
+                    # The one before has named it; it hears of that within milliseconds.
+                    pause = self._soon.after(batch.attempts)
                 self._cluster.stale()
             elif code in IN_VAIN:
                 self._cluster.stale()
             refused = {e.batch_index: e.batch_index_error_message for e in said.record_errors}
             maybe = code in WRITTEN_PERHAPS
-            pause = 0 if told else None
             self._again(queue, batch, error, uncertain=maybe, pause=pause, refused=refused)
 
     def _split(self, queue: Queue, batch: Batch) -> None:
