@@ -267,7 +267,7 @@ def test_confluents_client_goes_on_through_a_kill_and_a_rolling_restart(
     whole: ScribaNodes, tools: Tools, topic: str
 ) -> None:
     create(whole, tools, topic)
-    acked: dict[tuple[int, int], str] = {}
+    acked: dict[str, tuple[int, int | None]] = {}
     problems: list[Any] = []
     stop = threading.Event()
     producer = Producer({"bootstrap.servers": whole.bootstrap, "enable.idempotence": True})
@@ -276,7 +276,7 @@ def test_confluents_client_goes_on_through_a_kill_and_a_rolling_restart(
         if error is not None:
             problems.append(error)
         else:
-            acked[record.partition(), record.offset()] = record.value().decode()
+            acked[record.value().decode()] = (record.partition(), record.offset())
 
     def write() -> None:
         n = 0
@@ -305,7 +305,12 @@ def test_confluents_client_goes_on_through_a_kill_and_a_rolling_restart(
     assert producer.flush(300) == 0
     assert not problems
     found = everything(whole, topic)
-    assert found == acked
+    assert sorted(found.values()) == sorted(acked), "nothing lost, nothing twice"
+    # Where an answer was lost and a later batch was taken, librdkafka knows that the first one was
+    # written, and not where.
+    told_where = {at: value for value, at in acked.items() if at[1] is not None}
+    assert told_where.items() <= found.items()
+    assert len(told_where) > len(acked) // 2
     for at in range(PARTITIONS):
         numbers = [int(found[where]) for where in sorted(found) if where[0] == at]
         assert numbers == sorted(numbers), "in the order in which they were sent"
