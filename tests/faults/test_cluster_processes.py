@@ -1,10 +1,10 @@
 """Three nodes as processes, under the whole cast, while everything happens to them that can.
 
 They are killed, stopped and started again, and stand still (SIGSTOP); what they say to each other
-is cut: wholly, in one direction, again and again. Idempotent producers, transactions, groups of
-both protocols and a compacted table go on all the while. In the end nothing acknowledged is lost,
-nothing is doubled, nothing aborted was read, and the replicas of every partition are the same byte
-by byte.
+is cut: wholly, in one direction, again and again; their devices are full, or slow. Idempotent
+producers, transactions, groups of both protocols and a compacted table go on all the while. In the
+end nothing acknowledged is lost, nothing is doubled, nothing aborted was read, and the replicas of
+every partition are the same byte by byte.
 
 `make test` plays those of `IN_SHORT` once; `make chaos` then draws from all of them for an hour
 (`SCRIBA_CHAOS_S`, and a seed of its own with `SCRIBA_CHAOS_SEED`).
@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Literal
 
 from scriba.client import Admin
 from scriba.runtime.rng import SeededRng
@@ -182,6 +183,21 @@ class ClusterPlay(Play):
             self.links.heal()
             await asyncio.sleep(self.draw.between(0.05, 0.5))
 
+    async def fill_disk(self) -> None:
+        """Nothing fits for a while: nobody may lose what was acknowledged, and all wait."""
+        await self.worsen_disk(self.any_node(), "full")
+
+    async def fill_disk_of_controller(self) -> None:
+        await self.worsen_disk(await self.controller(), "full")
+
+    async def slow_disk(self) -> None:
+        await self.worsen_disk(self.any_node(), "slow")
+
+    async def worsen_disk(self, node: ScribaNode, fault: Literal["full", "slow"]) -> None:
+        node.worsen(fault)
+        await asyncio.sleep(self.draw.between(1, 2 * SESSION_S))
+        node.mend()
+
     async def member_leaves(self) -> None:
         member = self.any_member()
         await self.leave(member)
@@ -193,13 +209,15 @@ class ClusterPlay(Play):
         kill_controller,
         restart_all,
         member_leaves,
+        cut_leader_off,
+        fill_disk,
+        slow_disk,
         kill_at_start,
         kill_all,
     )
     MISFORTUNES = (
         *IN_SHORT,
         silence,
-        cut_leader_off,
         deafen,
         flap,
         kill_coordinator,
@@ -207,6 +225,7 @@ class ClusterPlay(Play):
         cut_controller_off,
         pause_briefly,
         cut_pair,
+        fill_disk_of_controller,
     )
 
     async def happen(self, misfortune: "Callable[[ClusterPlay], Awaitable[None]]") -> None:

@@ -1,7 +1,8 @@
 """Several nodes of Scriba as processes of the one who runs them, who may kill, stop and start each.
 
 `scriba up --nodes` does as much for a person. Here every node has an address book of its own, so
-that what nodes say to each other can be led through `links`, where it can be cut.
+that what nodes say to each other can be led through `links`, where it can be cut, and a device that
+can be full or slow (`faulty_device`).
 """
 
 import contextlib
@@ -13,14 +14,17 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from tools.kafka.brokers import HOST, PATIENCE, POLL_SECONDS, free_port
 from tools.kafka.links import Links
 
 ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(("KAFKA_", "SCRIBA_"))}
 PROTOCOLS = "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"
+ROOT = Path(__file__).resolve().parents[2]
 LISTENERS = ("PLAINTEXT", "INTERNAL", "CONTROLLER")
 """For clients, for brokers, for controllers."""
+PROGRAM = (sys.executable, "-m", "tools.kafka.faulty_device")
 
 
 class ScribaNode:
@@ -38,6 +42,11 @@ class ScribaNode:
     @property
     def config(self) -> Path:
         return self.folder / f"node-{self.number}.properties"
+
+    @property
+    def device(self) -> Path:
+        """The file that says what is wrong with its device."""
+        return self.folder / f"node-{self.number}.device"
 
     @property
     def output(self) -> Path:
@@ -63,12 +72,12 @@ class ScribaNode:
         self._said = self.output.stat().st_size if self.output.exists() else 0
         with self.output.open("ab") as out:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "scriba", "up", "--json", "--config", str(self.config)],
+                [*PROGRAM, "up", "--json", "--config", str(self.config)],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 cwd=self.folder,
-                env=ENVIRONMENT,
+                env={**ENVIRONMENT, "PYTHONPATH": str(ROOT), "FAULTY_DEVICE": str(self.device)},
             )
 
     def wait(self) -> None:
@@ -112,6 +121,15 @@ class ScribaNode:
     def resume(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
         self.paused = False
+
+    def worsen(self, fault: Literal["full", "slow"]) -> None:
+        """From now on its device takes nothing more, or its time."""
+        whole = self.device.with_suffix(".tmp")
+        whole.write_text(fault)
+        whole.rename(self.device)
+
+    def mend(self) -> None:
+        self.device.unlink(missing_ok=True)
 
     def tail(self, lines: int = 40) -> str:
         return "\n".join(self.output.read_text(errors="replace").splitlines()[-lines:])
