@@ -29,6 +29,11 @@ PLAYS = {
     "cluster": 20,
     "replicas": 60,
     "quorum": 40,
+    "diverging": 40,
+    "truncating": 40,
+    "joining": 40,
+    "reborn": 40,
+    "markers": 40,
 }
 """Plays of the simulator, and how many new seeds of each a round takes."""
 

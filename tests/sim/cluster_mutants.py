@@ -1,7 +1,9 @@
 """Broken variants of the quorum, the controller and replication, for plays of clusters to find.
 
 Each is one small lie in one place, with a seed that is known to show it. The seeds are only a
-shortcut: when one no longer does, others are played until one does, at most `within` of them.
+shortcut: when one no longer does, others are played until one does, at most `within` of them. A
+variant counts how often its lie made a difference (`lied`): one that never had the occasion to lie
+would prove nothing.
 """
 
 from collections.abc import Callable, Iterable
@@ -10,27 +12,44 @@ from typing import Any, Final
 
 import pytest
 
+from scriba.broker.coordinators import markers
+from scriba.broker.handlers.groups import txn as txn_handlers
+from scriba.broker.handlers.records import replica_fetch
+from scriba.broker.metadata import snapshots
+from scriba.broker.metadata.follower import fold
+from scriba.broker.metadata.quorum import MetadataQuorum, _slowly
 from scriba.broker.metadata.quorum_state import QUORUM_STATE
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replicas import Replicas
-from scriba.controller import brokers, image
+from scriba.controller import brokers, image, isr
+from scriba.controller.image import ClusterImage, Delta
+from scriba.controller.machine import Controller
 from scriba.controller.parts import PartitionImage
 from scriba.instant import Instant
 from scriba.raft.machine import Raft
+from scriba.raft.messages import Position
 from scriba.raft.progress import Progress
 from scriba.raft.roles import Role
 from scriba.replication.follower import FollowerState, State, Step, Truncate
-from scriba.replication.leader import LeaderState
+from scriba.replication.leader import Follower, LeaderState
+from scriba.runtime.watermark import Watermark
+from scriba.storage.directory.logdir import LogDir
+from scriba.storage.log import Log
+from scriba.storage.truncation import Truncation
 from scriba.testing.sim.world.disk import SimDisk
 
 Patch = pytest.MonkeyPatch
+Lied = Callable[[], None]
+"""To be called when a variant does what the rightful code would not do."""
 
 QUORUM, REPLICAS = "quorum", "replicas"
+DIVERGING, TRUNCATING = "diverging", "truncating"
+JOINING, REBORN, MARKERS = "joining", "reborn", "markers"
 
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    break_it: Callable[[Patch], None]
+    break_it: Callable[[Patch, Lied], None]
     play: str
     seed: int
     complaint: str
@@ -48,37 +67,44 @@ class Mutant:
 # ---- the quorum ----
 
 
-def does_not_sync_its_vote(patch: Patch) -> None:
+def does_not_sync_its_vote(patch: Patch, lied: Lied) -> None:
     """A voter answers though its epoch and its vote are nowhere on its disk."""
     write_atomic = SimDisk.write_atomic
 
     async def forgetful(self: SimDisk, path: str, data: bytes) -> None:
-        if not path.endswith(QUORUM_STATE):
+        if path.endswith(QUORUM_STATE):
+            lied()
+        else:
             await write_atomic(self, path, data)
 
     patch.setattr(SimDisk, "write_atomic", forgetful)
 
 
-def counts_an_older_epoch(patch: Patch) -> None:
+def counts_an_older_epoch(patch: Patch, lied: Lied) -> None:
     """A leader commits records of an earlier epoch because a majority has them."""
     rightly = Progress.committed
 
     def committed(self: Progress) -> int | None:
+        truth = rightly(self)
         start, self.start_offset = self.start_offset, -1
         try:
-            return rightly(self)
+            told = rightly(self)
         finally:
             self.start_offset = start
+        if told != truth:
+            lied()
+        return told
 
     patch.setattr(Progress, "committed", committed)
 
 
-def ignores_the_pre_vote(patch: Patch) -> None:
+def ignores_the_pre_vote(patch: Patch, lied: Lied) -> None:
     """Who misses its leader takes the next epoch without asking whether it could win."""
     count_votes = Raft._count_votes
 
     def at_once(self: Raft, now: Instant) -> None:
         if self.role is Role.PROSPECTIVE:
+            lied()
             self._become(Role.CANDIDATE)
             self._begin_election(now)
         else:
@@ -87,43 +113,140 @@ def ignores_the_pre_vote(patch: Patch) -> None:
     patch.setattr(Raft, "_count_votes", at_once)
 
 
+def takes_a_snapshot_past_the_high_watermark(patch: Patch, lied: Lied) -> None:
+    """A snapshot holds what is in the log, committed or not."""
+
+    async def eager(self: MetadataQuorum, image: ClusterImage, last_timestamp: int) -> Position:
+        follower: Any = self.on_append.__self__  # type: ignore[attr-defined]
+        for batch in follower._waiting:
+            fold(image, batch, Delta())
+        if image.end_offset > self.high_watermark.value:
+            lied()
+        position = Position(image.epoch, image.end_offset)
+        await self.log.flush(position.offset)
+        facts = self.history.at(position.offset)
+        batches = snapshots.encoded(position, facts, image.records(), last_timestamp)
+        await snapshots.write(self._world.disk, self.directory, position, _slowly(batches))
+        return position
+
+    patch.setattr(MetadataQuorum, "write_snapshot", eager)
+
+
+def deaf_controller_fences(patch: Patch, lied: Lied) -> None:
+    """A controller that was itself held up holds its deafness against its brokers."""
+    listen = Controller._listen
+
+    def merciless(self: Controller, now: Instant) -> None:
+        sessions = self.state.sessions.values()
+        before = [session.last_contact for session in sessions]
+        listen(self, now)
+        for session, last_contact in zip(sessions, before, strict=True):
+            if session.last_contact != last_contact:
+                lied()
+                session.last_contact = last_contact
+
+    patch.setattr(Controller, "_listen", merciless)
+
+
 # ---- elections ----
 
 
-def does_not_raise_the_epoch(patch: Patch) -> None:
+def does_not_raise_the_epoch(patch: Patch, lied: Lied) -> None:
     """Another leader is elected, in the same epoch."""
     changed = image.changed
 
     def same_epoch(partition: PartitionImage, record: Any) -> PartitionImage:
-        return changed(partition, record)._replace(leader_epoch=partition.leader_epoch)
+        now = changed(partition, record)
+        if now.leader_epoch != partition.leader_epoch:
+            lied()
+        return now._replace(leader_epoch=partition.leader_epoch)
 
     patch.setattr(image, "changed", same_epoch)
 
 
-def trusts_a_replica_after_an_unclean_restart(patch: Patch) -> None:
+def trusts_a_replica_after_an_unclean_restart(patch: Patch, lied: Lied) -> None:
     """A broker that lost its power stays in sync, and eligible, when it registers again."""
     registration = brokers._registration
 
     def clean(state: Any, record: Any, same: bool, clean: bool) -> Iterable[Any]:
+        if not same or not clean:
+            lied()
         yield from registration(state, record, True, True)
 
     patch.setattr(brokers, "_registration", clean)
 
 
+def does_not_check_broker_epochs(patch: Patch, lied: Lied) -> None:
+    """A replica joins the in-sync set though the broker that caught up died, and lost it all."""
+    eligible = isr._eligible
+
+    def any_incarnation(state: Any, partition: PartitionImage, members: Any) -> bool:
+        known = state.image.brokers
+        for member in members:
+            broker = known.get(member.broker_id)
+            if broker is not None and member.broker_epoch not in (-1, broker.epoch):
+                lied()
+                member.broker_epoch = broker.epoch
+        return eligible(state, partition, members)
+
+    patch.setattr(isr, "_eligible", any_incarnation)
+
+
 # ---- leaders ----
 
 
-def acknowledges_below_min_isr(patch: Patch) -> None:
-    patch.setattr(LeaderState, "in_sync", lambda self, minimum: True)
+def counts_a_fetch_that_diverges(patch: Patch, lied: Lied) -> None:
+    """A follower is taken to have what it asks beyond, though that is not what the leader has."""
+    look_at_one = replica_fetch._look_at_one
+
+    def counting(node: Any, look: Any, followed: Any, data: Any, now: Instant) -> None:
+        look_at_one(node, look, followed, data, now)
+        partition = followed.partition
+        if look.counted and data.diverging_epoch.epoch >= 0 and partition is not None:
+            lied()
+            replica_fetch._count(node, look.session, followed, partition, now)
+
+    patch.setattr(replica_fetch, "_look_at_one", counting)
 
 
-def goes_on_when_deposed(patch: Patch) -> None:
+def lets_in_before_the_epoch_starts(patch: Patch, lied: Lied) -> None:
+    """A replica joins the in-sync set that has not fetched to the start of the leader's epoch."""
+    may_join = LeaderState._may_join
+
+    def early(self: LeaderState, replica: int, follower: Follower) -> bool:
+        truth = may_join(self, replica, follower)
+        start, self.epoch_start_offset = self.epoch_start_offset, -1
+        try:
+            told = may_join(self, replica, follower)
+        finally:
+            self.epoch_start_offset = start
+        if told != truth:
+            lied()
+        return told
+
+    patch.setattr(LeaderState, "_may_join", early)
+
+
+def acknowledges_below_min_isr(patch: Patch, lied: Lied) -> None:
+    in_sync = LeaderState.in_sync
+
+    def lenient(self: LeaderState, minimum: int) -> bool:
+        if not in_sync(self, minimum):
+            lied()
+        return True
+
+    patch.setattr(LeaderState, "in_sync", lenient)
+
+
+def goes_on_when_deposed(patch: Patch, lied: Lied) -> None:
     """A leader does not hear that another one leads."""
     follow = Replicas._follow
 
     def stubborn(self: Replicas, partition: Partition, image: PartitionImage) -> None:
         if partition.leader is None or image.leader == self._node.id:
             follow(self, partition, image)
+        else:
+            lied()
 
     patch.setattr(Replicas, "_depose", lambda self, placements: None)
     patch.setattr(Replicas, "_follow", stubborn)
@@ -132,7 +255,7 @@ def goes_on_when_deposed(patch: Patch) -> None:
 # ---- followers ----
 
 
-def truncates_to_the_high_watermark(patch: Patch) -> None:
+def truncates_to_the_high_watermark(patch: Patch, lied: Lied) -> None:
     """A new follower begins at its high watermark, whatever its leader has (as before KIP-101)."""
     on_told = FollowerState.on_told
     seen: dict[int, FollowerState] = {}
@@ -141,6 +264,7 @@ def truncates_to_the_high_watermark(patch: Patch) -> None:
         if self.fetches and seen.get(id(self)) is not self:
             seen[id(self)] = self
             if self.high_watermark < self.end_offset:
+                lied()
                 self._move(State.TRUNCATING)
                 return Truncate(self.high_watermark, 0)
         return on_told(self, *rest)
@@ -148,13 +272,96 @@ def truncates_to_the_high_watermark(patch: Patch) -> None:
     patch.setattr(FollowerState, "on_told", begin_low)
 
 
+def does_not_sync_a_truncation(patch: Patch, lied: Lied) -> None:
+    """A follower goes on though the device may still have what it truncated."""
+    truncate_all = LogDir.truncate_all
+    sync = Log.sync
+    truncated: list[Log] = []
+
+    async def noting(self: LogDir, offsets: Any, *rest: Any) -> None:
+        truncated.extend(offsets)
+        await truncate_all(self, offsets, *rest)
+
+    async def hasty(self: Log, hurried: bool = False) -> None:
+        if any(log is self for log in truncated):
+            lied()
+            truncated[:] = [log for log in truncated if log is not self]
+        else:
+            await sync(self, hurried)
+
+    patch.setattr(LogDir, "truncate_all", noting)
+    patch.setattr(Log, "sync", hasty)
+
+
+def keeps_producers_after_a_truncation(patch: Patch, lied: Lied) -> None:
+    """What is known of producers tells of batches that are gone."""
+    end_at = Truncation._end_at
+
+    def forgetful(self: Truncation, end_offset: int, now: Instant, *_: Any) -> None:
+        lied()
+        end_at(self, end_offset, now, self._log.producers)
+
+    patch.setattr(Truncation, "_end_at", forgetful)
+
+
+def does_not_follow_producers(patch: Patch, lied: Lied) -> None:
+    """A new leader knows nothing of the producers whose batches it fetched."""
+    note_producer = Log._note_producer
+    append_follower = Log.append_follower
+    following: list[Log] = []
+
+    def as_follower(self: Log, view: memoryview, now: Instant) -> None:
+        following.append(self)
+        try:
+            append_follower(self, view, now)
+        finally:
+            following.pop()
+
+    def forgetful(self: Log, *rest: Any) -> None:
+        if following:
+            lied()
+        else:
+            note_producer(self, *rest)
+
+    patch.setattr(Log, "append_follower", as_follower)
+    patch.setattr(Log, "_note_producer", forgetful)
+
+
+# ---- transactions ----
+
+
+def completes_before_markers_are_replicated(patch: Patch, lied: Lied) -> None:
+    """A transaction is done when its markers are in their leaders' logs."""
+    append_marker = markers.append_marker
+
+    def hasty(*given: Any) -> tuple[Watermark, int]:
+        watermark, end = append_marker(*given)
+        if watermark.value < end:
+            lied()
+        return Watermark(0), 0
+
+    for module in (markers, txn_handlers):
+        patch.setattr(module, "append_marker", hasty)
+
+
+DIFFERS = "is in sync and"
+
 MUTANTS: Final = (
     Mutant(does_not_sync_its_vote, QUORUM, 5, "lead it in epoch"),
     Mutant(counts_an_older_epoch, QUORUM, 4, "though its epoch"),
     Mutant(ignores_the_pre_vote, QUORUM, 2, "was cut off and came back", cheap=True),
+    Mutant(takes_a_snapshot_past_the_high_watermark, QUORUM, 3, "took a snapshot up to", 20),
+    Mutant(deaf_controller_fences, QUORUM, 0, "was deaf", 40),
     Mutant(does_not_raise_the_epoch, REPLICAS, 0, "lead it in epoch"),
     Mutant(trusts_a_replica_after_an_unclean_restart, REPLICAS, 1, "nobody was told of a loss"),
+    Mutant(does_not_check_broker_epochs, REBORN, 0, DIFFERS, 10),
+    Mutant(counts_a_fetch_that_diverges, DIVERGING, 0, DIFFERS, 10, cheap=True),
+    Mutant(lets_in_before_the_epoch_starts, JOINING, 1, "joined the in-sync", 10, cheap=True),
     Mutant(acknowledges_below_min_isr, REPLICAS, 1, "with in-sync replicas", cheap=True),
     Mutant(goes_on_when_deposed, REPLICAS, 0, "the cluster is not whole"),
     Mutant(truncates_to_the_high_watermark, REPLICAS, 16, "is in sync and ends at"),
+    Mutant(does_not_sync_a_truncation, TRUNCATING, 0, DIFFERS, 40),
+    Mutant(keeps_producers_after_a_truncation, DIVERGING, 2, "acknowledged", 10, cheap=True),
+    Mutant(does_not_follow_producers, JOINING, 1, "is there twice", 10),
+    Mutant(completes_before_markers_are_replicated, MARKERS, 0, "is open in", 10),
 )

@@ -30,5 +30,13 @@ def caught(mutant: Mutant) -> bool:
     ids=lambda mutant: mutant.name.replace("_", " "),
 )
 def test_a_broken_cluster_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    mutant.break_it(monkeypatch)
-    assert caught(mutant)
+    lies = 0
+
+    def lied() -> None:
+        nonlocal lies
+        lies += 1
+
+    mutant.break_it(monkeypatch, lied)
+    found = caught(mutant)
+    assert lies, "the variant never did anything else than the rightful code"
+    assert found

@@ -56,6 +56,19 @@ def test_a_leader_that_breaks_a_rule_is_found(after: Leading, complaint: str) ->
     assert [complaint in text for text in book.violations] == [True]
 
 
+def test_a_replica_that_joins_without_what_its_leader_began_with_is_found() -> None:
+    book = Replication()
+    seen = leading(isr=(1, 2), epoch_start=7)
+    assert not book.leads(seen), "whoever was in sync when an epoch began may lack some"
+    grown = seen._replace(isr=(1, 2, 3), partition_epoch=1)
+    assert book.leads(grown) == (3,)
+    assert not book.leads(grown)
+    book.joined(grown, 3, 7)
+    assert not book.violations
+    book.joined(grown, 3, 6)
+    assert "3 ends at 6 and joined the in-sync replicas" in book.violations[0]
+
+
 @pytest.mark.parametrize(
     ("log", "complaint"),
     [
@@ -138,3 +151,14 @@ def test_a_quorum_that_breaks_a_rule_is_found() -> None:
         assert not book.violations, "more may be committed than was seen"
         book.finish()
         assert f"a snapshot up to offset {snapshot[0]}" in book.violations[-1]
+
+
+def test_a_snapshot_of_what_no_node_knows_to_be_committed_is_found_at_once() -> None:
+    book = Quorum()
+    book.at(Position(1, 1, 1, 5, leads=True))
+    book.at(Position(2, 1, 1, 7, leads=False))
+    book.at(Position(2, 2, 1, 0, leads=False))
+    book.snapshot_now(1, 7)
+    assert not book.violations
+    book.snapshot_now(1, 8)
+    assert "the largest high watermark is 7" in book.violations[0]

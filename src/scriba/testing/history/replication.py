@@ -5,6 +5,7 @@ partition in which epoch, how far its high watermark is, and what the logs hold.
 quorum of the controllers.
 
     one leader for each epoch of a partition, and for each epoch of the quorum
+    a replica joins the in-sync set only with all that its leader had when its epoch began
     the high watermark does not go back within an epoch, and does not move below min.insync.replicas
     what was committed once is in the log of every later leader, at its offset, byte for byte
     below the leader's high watermark the logs of all in-sync replicas are the same
@@ -48,6 +49,8 @@ class Leading(NamedTuple):
     isr: tuple[int, ...]
     min_isr: int
     """min.insync.replicas, or the number of replicas where that is smaller."""
+    epoch_start: int = 0
+    """Where its log ended when its epoch began."""
 
 
 class Log(NamedTuple):
@@ -96,7 +99,8 @@ class Replication(Findings):
     _newest: dict[Where, int] = field(default_factory=dict)
     """The newest epoch in which somebody led."""
 
-    def leads(self, seen: Leading) -> None:
+    def leads(self, seen: Leading) -> tuple[int, ...]:
+        """Takes down what a leader holds to be true; who is in sync that was not a moment ago."""
         where, epoch = seen.where, seen.epoch
         self._newest[where] = max(epoch, self._newest.get(where, -1))
         first = self.leaders.setdefault((where, epoch), seen.broker)
@@ -107,7 +111,7 @@ class Replication(Findings):
         last = self._last.get((where, epoch))
         self._last[where, epoch] = seen
         if last is None or last.broker != seen.broker:
-            return
+            return ()
         moved = seen.high_watermark - last.high_watermark
         if moved < 0:
             self.violation(
@@ -120,6 +124,15 @@ class Replication(Findings):
                 f"{place(where)}: the high watermark went from {last.high_watermark} to "
                 f"{seen.high_watermark} with in-sync replicas {seen.isr}, "
                 f"of which {seen.min_isr} are needed"
+            )
+        return tuple(broker for broker in seen.isr if broker not in last.isr)
+
+    def joined(self, seen: Leading, broker: int, end_offset: int) -> None:
+        """A replica whose log ends there has just become one of those in sync."""
+        if end_offset < seen.epoch_start:
+            self.violation(
+                f"{place(seen.where)}: {broker} ends at {end_offset} and joined the in-sync "
+                f"replicas; epoch {seen.epoch} of leader {seen.broker} begins at {seen.epoch_start}"
             )
 
     def leader_log(self, seen: Leading, log: Log) -> None:
@@ -187,10 +200,13 @@ class Quorum(Findings):
     committed: Committed = field(default_factory=Committed)
     _last: dict[int, Position] = field(default_factory=dict)
     _snapshots: dict[tuple[int, int], int] = field(default_factory=dict)
+    _high_watermark: int = -1
+    """The largest that any node was seen to know of."""
 
     def at(self, seen: Position) -> None:
         last = self._last.get(seen.node)
         self._last[seen.node] = seen
+        self._high_watermark = max(self._high_watermark, seen.high_watermark)
         if seen.leads:
             first = self.leaders.setdefault(seen.epoch, seen.node)
             if first != seen.node:
@@ -253,6 +269,14 @@ class Quorum(Findings):
     def snapshot(self, node: int, end_offset: int, epoch: int) -> None:
         """A node has a snapshot of all before an offset, the last of it written in this epoch."""
         self._snapshots[end_offset, epoch] = node
+
+    def snapshot_now(self, node: int, end_offset: int) -> None:
+        """A node that runs has a snapshot at the moment that all nodes were last looked at."""
+        if end_offset > self._high_watermark:
+            self.violation(
+                f"the quorum: {node} took a snapshot up to offset {end_offset}; the largest high "
+                f"watermark is {self._high_watermark}"
+            )
 
     def finish(self) -> None:
         """Holds snapshots against what is committed, now that this is known to the end."""

@@ -7,6 +7,7 @@ and compaction. `cast` has clients that use groups and transactions, and `verdic
 ends; both run anywhere. `differential` plays one seed with fast paths and without, and compares all
 that clients got and all files; its clients are the `repeaters`.
 `cluster` plays several nodes, `quorum` controllers alone; a `witness` looks into all of them
-meanwhile, and misfortunes of nodes, network and clocks (`mishaps`) overlap.
+meanwhile, and misfortunes of nodes, network and clocks (`mishaps`) overlap. `directed` plays
+faults that come at the moment at which they do most harm.
 `python -m scriba.testing.sim.run SEED` replays a seed.
 """

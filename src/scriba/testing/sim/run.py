@@ -5,7 +5,10 @@ python -m scriba.testing.sim.run 0-999          a range of seeds, one line for e
 python -m scriba.testing.sim.run -p cluster 17  the play: records, coordinated (the default),
                                                 differential (with fast paths and without),
                                                 cluster, replicas (the same without groups
-                                                and transactions), or quorum (of controllers)
+                                                and transactions), quorum (of controllers);
+                                                diverging, truncating, joining, reborn or
+                                                markers (faults at the worst moment, see
+                                                plays.directed)
 """
 
 import argparse
@@ -15,7 +18,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final, Protocol
 
-from scriba.testing.sim.plays import cluster, coordinated, differential, quorum, single_node
+from scriba.testing.sim.plays import (
+    cluster,
+    coordinated,
+    differential,
+    directed,
+    quorum,
+    single_node,
+)
 
 
 class Report(Protocol):
@@ -42,6 +52,7 @@ PLAYS: Final[dict[str, Callable[[int], Report]]] = {
     "cluster": cluster.run,
     "replicas": partial(cluster.run, plain=True),
     "quorum": quorum.run,
+    **{scene: partial(directed.run, scene=scene) for scene in directed.SCENES},
 }
 
 

@@ -133,11 +133,16 @@ class Actor:
 
 
 class Feeder(Actor):
+    quiet = False
+    """Set from outside: nothing is sent for now."""
+
     async def live(self, ports: Ports) -> None:
         pending: set[asyncio.Task[None]] = set()
         async with self.using(self.producer(ports)) as producer:
             while not self.stopping:
                 await asyncio.sleep(self.rng.between(0.01, 0.15))
+                if self.quiet:
+                    continue
                 partition = self.rng.below(self.partitions)
                 value = b"%s.%d:%d:" % (self.name.encode(), self.lives, self.steps)
                 self.steps += 1

@@ -29,6 +29,14 @@ from scriba.testing.sim.world.world import SimWorld
 NODES: Final = ("kill", "power", "power", "hold", "stop", "blackout", "blackout")
 MISFORTUNES: Final = (*NODES, *NODES, *NETWORK)
 
+PATIENT: Final = {
+    "broker.session.timeout.ms": "4000",
+    "socket.connection.setup.timeout.ms": "500",
+    "socket.connection.setup.timeout.max.ms": "500",
+}
+"""Where one controller is deaf: a second of that is held against its brokers, which have to find
+the way to it again in the rest of their session, as they have in production."""
+
 
 def run(seed: int, brokers: int = 1) -> Report:
     """Plays one seed. Equal seeds give equal digests."""
@@ -54,6 +62,7 @@ class Scene(ClusterStage):
             "metadata.log.max.record.bytes.between.snapshots": str((500, 1 << 20)[draw.below(2)]),
         }
         voters = (3, 3, 5, 1)[draw.below(4 if brokers else 3)]
+        more |= PATIENT if voters == 1 else {}
         cluster = SimCluster(sim, voters, brokers, more, books.records.violation, dedicated=True)
         super().__init__(cluster, books, 1, draw, Witness(cluster))
         self.administrator = Administrator(
@@ -112,18 +121,30 @@ class Scene(ClusterStage):
             )
 
     async def deafen(self) -> None:
-        """The only controller stands still, and all brokers are there when it goes on."""
-        node = self.cluster.nodes[self.cluster.voters[0]]
-        before = self.witness.fenced()
-        self.tell("deaf controller")
+        """The only controller stands still, and all brokers are there when it goes on.
+
+        A process that is stopped finds what its brokers said meanwhile. A machine that was
+        suspended has heard nothing, and its clock comes before its network.
+        """
+        controller = self.cluster.voters[0]
+        node, name = self.cluster.nodes[controller], self.cluster.name(controller)
+        others = [each for each in self.cluster.names if each != name]
+        image, suspended = self.witness.newest_image(), self.draw.chance(0.7)
+        assert image is not None
+        end_offset = image.end_offset
+        self.tell("deaf controller", *(["suspended"] if suspended else []))
         with self.quiet():
             node.process.pause()
-            await asyncio.sleep(self.draw.between(2, 5))
+            for other in others if suspended else ():
+                self.sim.network.cut(name, other)
+            await asyncio.sleep(self.draw.between(4.5, 8))
             node.process.resume()
+            for other in others if suspended else ():
+                self.sim.network.heal(name, other)
             await asyncio.sleep(3)
         self.tell("end of deaf controller")
-        if self.witness.fenced() != before:
-            self.books.records.violation("the controller was deaf, and fenced its brokers")
+        if fenced := self.witness.fenced_since(end_offset):
+            self.books.records.violation(f"the controller was deaf, and fenced brokers {fenced}")
 
     def check_topics(self) -> None:
         """What was made and not removed is known to all; what was removed is not."""

@@ -15,7 +15,7 @@ from scriba.controller.image import ClusterImage, PartitionImage
 from scriba.errors import KafkaError, ParseError
 from scriba.raft.machine import Raft
 from scriba.raft.roles import Role
-from scriba.records.batch import walk
+from scriba.records.batch import decode_records, walk
 from scriba.testing.history.findings import Where, place
 from scriba.testing.history.replication import (
     Batch,
@@ -28,6 +28,7 @@ from scriba.testing.history.replication import (
 from scriba.testing.sim.cluster import DATA, SimCluster
 from scriba.testing.sim.node import Node
 from scriba.testing.sim.world.volume import Dir, Inode
+from scriba.wire.messages.stored import BrokerRegistrationChangeRecord, decode_metadata_record
 
 LOOK_S: Final = 0.01
 READ_EVERY: Final = 40
@@ -83,11 +84,21 @@ class Witness:
                     self.tell(f"quorum: {at} leads epoch {raft.epoch}")
                 self.quorum.at(position)
             self._hear(at, node)
-            for seen, _ in self.leadings(at, node):
-                self.replication.leads(seen)
+            for seen, partition in self.leadings(at, node):
+                for joined in self.replication.leads(seen):
+                    self._see_joined(seen, partition, joined)
                 self._tell_of(seen)
-
+        self._look_at_snapshots()
         self._listen()
+
+    def _see_joined(self, seen: Leading, partition: Partition, broker: int) -> None:
+        image = self.newest_image()
+        committed = None if image is None else _in_image(image, partition)
+        if image is None or committed is None or committed.leader_epoch != seen.epoch:
+            return
+        follower = self._replica(broker, image, partition)
+        if broker in committed.isr and follower is not None:
+            self.replication.joined(seen, broker, follower.log.end_offset)
 
     def _listen(self) -> None:
         leading = self.quorum_leader()
@@ -133,13 +144,23 @@ class Witness:
         epoch, at = max(leaders)
         return at, epoch
 
-    def fenced(self) -> int:
-        """How often brokers were fenced, as far as the nodes that run have told."""
-        return sum(
-            event.kind.label == "broker_fenced"
-            for _, node in self._cluster.running()
-            for event in node.events.since()
-        )
+    def fenced_since(self, end_offset: int) -> list[int]:
+        """Brokers that were fenced by records of the metadata log from an offset on."""
+        leading = self.quorum_leader()
+        if leading is None:
+            return []
+        found: list[int] = []
+        for name in self._names(leading[0], METADATA, ".log"):
+            file = self._cluster.hosts[leading[0]].volume.find(f"{METADATA}/{name}")
+            assert isinstance(file, Inode)
+            content = bytes(file.content)
+            for at, header in walk(content):
+                if header.base_offset >= end_offset and not header.is_control:
+                    for record in decode_records(content[at : at + header.size]):
+                        change = decode_metadata_record(record.value or b"")
+                        if isinstance(change, BrokerRegistrationChangeRecord) and change.fenced > 0:
+                            found.append(change.broker_id)
+        return found
 
     def _hear(self, at: int, node: Node) -> None:
         life = self._cluster.nodes[at].lives
@@ -180,6 +201,7 @@ class Witness:
                         partition.high_watermark.value,
                         tuple(leader.isr),
                         needed,
+                        leader.epoch_start_offset,
                     ),
                     partition,
                 )
@@ -244,9 +266,20 @@ class Witness:
                 committed[at] = raft.high_watermark
         self.quorum.logs(logs, committed)
         for at in self._cluster.ids:
-            for name in self._names(at, METADATA, ".checkpoint"):
-                end_offset, epoch = name.removesuffix(".checkpoint").split("-")
-                self.quorum.snapshot(at, int(end_offset), int(epoch))
+            for end_offset, epoch in self._snapshots(at):
+                self.quorum.snapshot(at, end_offset, epoch)
+
+    def _look_at_snapshots(self) -> None:
+        for at, node in self._cluster.running():
+            if raft_of(node) is not None:
+                for end_offset, _ in self._snapshots(at):
+                    self.quorum.snapshot_now(at, end_offset)
+
+    def _snapshots(self, node_id: int) -> Iterator[tuple[int, int]]:
+        """(end offset, epoch) of each snapshot of the metadata that a node has."""
+        for name in self._names(node_id, METADATA, ".checkpoint"):
+            end_offset, epoch = name.removesuffix(".checkpoint").split("-")
+            yield int(end_offset), int(epoch)
 
     def batches(self, node_id: int, directory: str) -> list[Batch]:
         found: list[Batch] = []
@@ -256,8 +289,8 @@ class Witness:
 
     def _names(self, node_id: int, directory: str, suffix: str) -> list[str]:
         node = self._cluster.hosts[node_id].volume.find(directory)
-        names = sorted(node.entries) if isinstance(node, Dir) else []
-        return [name for name in names if name.endswith(suffix) and name[:20].isdecimal()]
+        names = node.entries if isinstance(node, Dir) else {}
+        return sorted(name for name in names if name.endswith(suffix) and name[:20].isdecimal())
 
     def _parse(self, node_id: int, path: str) -> list[Batch]:
         file = self._cluster.hosts[node_id].volume.find(path)
