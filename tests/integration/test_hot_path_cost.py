@@ -18,11 +18,10 @@ from tests.integration.counting import REQUESTS, Counting, Request
 from tools.kafka.brokers import ScribaBroker, TraceableBroker, running
 from tools.kafka.rawkafka import Connection, batch, create_topic, encode, fetch, produce
 
-PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 23, 35
+PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 20, 35
 """Wait, receive, write to the log, send. Two of the C calls make sure that nobody keeps the frame:
-it is released, and before the buffer is used again its references are counted. Three of the calls
-in Python move watermarks: what may be read, what readers of committed records may read, and what
-acks=all waits for."""
+it is released, and before the buffer is used again its references are counted. The watermarks for
+which nobody waits move without a call."""
 
 FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 32, 34
 """Wait, receive, read a batch's header and then the records, send. The way of any number of

@@ -27,11 +27,13 @@ class Waiter(Protocol):
 
 
 class Watermark:
-    __slots__ = ("_failure", "_heap", "_sweep_at", "_turn", "value")
+    __slots__ = ("_failure", "_sweep_at", "_turn", "value", "waits")
 
     def __init__(self, value: int = 0) -> None:
         self.value = value
-        self._heap: list[tuple[int, int, Waiter]] = []
+        self.waits: list[tuple[int, int, Waiter]] = []
+        """Those who wait. While it is empty, a larger `value` may be set as it is: an append moves
+        three watermarks, and most often nobody waits for any of them."""
         self._turn = 0
         self._sweep_at = _SWEEP_FROM
         self._failure: BaseException | None = None
@@ -41,7 +43,7 @@ class Watermark:
         if value <= self.value:
             return
         self.value = value
-        heap = self._heap
+        heap = self.waits
         while heap and heap[0][0] <= value:
             waiter = heappop(heap)[2]
             if not waiter.done():
@@ -66,10 +68,10 @@ class Watermark:
         elif self._failure is not None:
             _break(waiter, self._failure)
         else:
-            if len(self._heap) >= self._sweep_at:
+            if len(self.waits) >= self._sweep_at:
                 self._sweep()
             self._turn += 1
-            heappush(self._heap, (offset, self._turn, waiter))
+            heappush(self.waits, (offset, self._turn, waiter))
 
     def fail(self, failure: BaseException) -> None:
         """Ends every wait, now and later, that the value does not already satisfy."""
@@ -78,19 +80,19 @@ class Watermark:
 
     def interrupt(self, failure: BaseException) -> None:
         """Ends every wait of this moment; whoever comes later waits as before."""
-        heap, self._heap = self._heap, []
+        heap, self.waits = self.waits, []
         for _, _, waiter in sorted(heap, key=lambda entry: entry[:2]):
             if not waiter.done():
                 _break(waiter, failure)
 
     def waiting(self) -> int:
         """Waiters that have not given up."""
-        return sum(not waiter.done() for _, _, waiter in self._heap)
+        return sum(not waiter.done() for _, _, waiter in self.waits)
 
     def _sweep(self) -> None:
-        self._heap = [entry for entry in self._heap if not entry[2].done()]
-        heapify(self._heap)
-        self._sweep_at = max(_SWEEP_FROM, 2 * len(self._heap))
+        self.waits = [entry for entry in self.waits if not entry[2].done()]
+        heapify(self.waits)
+        self._sweep_at = max(_SWEEP_FROM, 2 * len(self.waits))
 
 
 def _break(waiter: Waiter, failure: BaseException) -> None:

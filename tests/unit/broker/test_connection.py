@@ -400,7 +400,7 @@ def test_answers_that_wait_leave_before_a_connection_is_closed(
 
 def waiters(node: Node) -> int:
     watermark = node.replicas.find(TOPIC, 0).high_watermark
-    return sum(not waiter.done() for _, _, waiter in watermark._heap)
+    return sum(not waiter.done() for _, _, waiter in watermark.waits)
 
 
 @pytest.mark.parametrize("behind", [0, 1, 5], ids=lambda n: f"{n} behind it")

@@ -426,14 +426,26 @@ class Partition:
             self._move(leader.on_append(max(self._counted_end(), leader.own_end)))
 
     def _move(self, high_watermark: int) -> None:
-        if high_watermark > self.high_watermark.value:
-            self.high_watermark.advance(high_watermark)
-            self.acknowledged.advance(high_watermark)
+        mark = self.high_watermark
+        if high_watermark > mark.value:
+            if mark.waits:
+                mark.advance(high_watermark)
+            else:
+                mark.value = high_watermark
+            mark = self.acknowledged
+            if mark.waits:
+                mark.advance(high_watermark)
+            else:
+                mark.value = high_watermark
             for feed in self.feeds:
                 feed.news(False)  # told with the next answer
         stable = self.log.producers.last_stable_offset(high_watermark)
-        if stable > self.stable_offset.value:
-            self.stable_offset.advance(stable)
+        mark = self.stable_offset
+        if stable > mark.value:
+            if mark.waits:
+                mark.advance(stable)
+            else:
+                mark.value = stable
 
     # ---- reading ----
 
