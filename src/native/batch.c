@@ -29,7 +29,8 @@ static inline int16_t int16_at(const uint8_t *at)
     return (int16_t)big_endian(at, 2);
 }
 
-/* Whether the header is that of one whole batch without codec, transaction or other specialities. */
+/* Whether the header is that of one whole batch without transaction or other specialities, and with
+ * no codec but lz4. */
 static bool plain_header(Cursor batch, Rules *rules)
 {
     const uint8_t *at = batch.at;
@@ -39,7 +40,9 @@ static bool plain_header(Cursor batch, Rules *rules)
     rules->base_timestamp = int64_at(at + BASE_TIMESTAMP_AT);
     return int64_at(at + BASE_OFFSET_AT) == 0 &&
            int32_at(at + LENGTH_AT) == batch.end - at - LOG_OVERHEAD &&
-           at[MAGIC_AT] == BATCH_MAGIC && int16_at(at + ATTRIBUTES_AT) == 0 && rules->count > 0 &&
+           at[MAGIC_AT] == BATCH_MAGIC &&
+           (int16_at(at + ATTRIBUTES_AT) == 0 || int16_at(at + ATTRIBUTES_AT) == LZ4) &&
+           rules->count > 0 &&
            int32_at(at + LAST_DELTA_AT) == rules->count - 1 &&
            (int64_at(at + PRODUCER_ID_AT) < 0 || int32_at(at + BASE_SEQUENCE_AT) >= 0);
 }
@@ -98,16 +101,29 @@ static PyObject *part_of(PyObject *view, Py_ssize_t start, Py_ssize_t end)
     return part;
 }
 
-/* 1 if checksum and records are right, 0 if not, -1 with an exception set. */
-static int is_right(State *state, Cursor batch, const Rules *rules)
+static bool is_packed(Cursor batch)
+{
+    return batch.at[ATTRIBUTES_AT + 1] == LZ4;
+}
+
+/* 1 if checksum and records are right, 0 if not, -1 with an exception set. What is packed may grow
+ * to `*unpacked`. */
+static int is_right(State *state, Cursor batch, const Rules *rules, int64_t *unpacked)
 {
     int right = checksum_is_right(state, batch);
     if (right <= 0)
         return right;
     Findings found = NOTHING_FOUND;
     Cursor records = {batch.at + HEADER_SIZE, batch.end};
-    judge_piece(&records, rules, &found);
-    return !found.fault && found.records == rules->count && records.at == records.end &&
+    bool rest;
+    if (is_packed(batch)) {
+        if (!judge_lz4(state, records, unpacked, rules, &found, &rest))
+            return PyErr_Occurred() ? -1 : 0;
+    } else {
+        judge_piece(&records, rules, &found);
+        rest = records.at < records.end;
+    }
+    return !found.fault && found.records == rules->count && !rest &&
            found.untimely < 0 && found.keyless < 0 &&
            found.max_timestamp == int64_at(batch.at + MAX_TIMESTAMP_AT);
 }
@@ -132,6 +148,7 @@ typedef struct {
     const int64_t *end;
     PyObject *topics; /* dict: name or id -> topic */
     int64_t now;
+    int64_t unpacked; /* what all packed batches together may grow to */
     Entry *entries;
     Py_ssize_t count;
     Entry few[FEW_ENTRIES];
@@ -150,17 +167,24 @@ static bool next_span(Request *request, Cursor *span)
     return true;
 }
 
-/* A topic is (most_bytes, need_keys, before_ms, after_ms, partitions by index, ...). */
-static bool read_topic(PyObject *topic, int64_t now, int64_t *most, Rules *rules,
+/* How large a batch may be, as it is and packed. */
+typedef struct {
+    int64_t plain;
+    int64_t packed;
+} Most;
+
+/* A topic is (most_bytes, need_keys, before_ms, after_ms, partitions by index, most_lz4, ...). */
+static bool read_topic(PyObject *topic, int64_t now, Most *most, Rules *rules,
                        PyObject **partitions)
 {
     int64_t before, after;
-    if (!PyTuple_Check(topic) || PyTuple_Size(topic) < 5) {
+    if (!PyTuple_Check(topic) || PyTuple_Size(topic) < 6) {
         PyErr_SetString(PyExc_TypeError, "a topic must be a tuple");
         return false;
     }
     *partitions = PyTuple_GetItem(topic, 4);
-    if (!PyDict_Check(*partitions) || !int64_argument(PyTuple_GetItem(topic, 0), most) ||
+    if (!PyDict_Check(*partitions) || !int64_argument(PyTuple_GetItem(topic, 0), &most->plain) ||
+        !int64_argument(PyTuple_GetItem(topic, 5), &most->packed) ||
         !int64_argument(PyTuple_GetItem(topic, 2), &before) ||
         !int64_argument(PyTuple_GetItem(topic, 3), &after))
         return false;
@@ -181,7 +205,7 @@ static PyObject *look_up(PyObject *dict, PyObject *key)
     return found;
 }
 
-static Judgement find_batch(Request *request, PyObject *topic, PyObject *partitions, int64_t most,
+static Judgement find_batch(Request *request, PyObject *topic, PyObject *partitions, Most most,
                             const Rules *rules)
 {
     if (request->end - request->at < 3)
@@ -195,8 +219,8 @@ static Judgement find_batch(Request *request, PyObject *topic, PyObject *partiti
     Cursor batch;
     Entry *entry = &request->entries[request->count];
     entry->rules = *rules;
-    if (!next_span(request, &batch) || batch.end - batch.at > most ||
-        !plain_header(batch, &entry->rules))
+    if (!next_span(request, &batch) || !plain_header(batch, &entry->rules) ||
+        batch.end - batch.at > (is_packed(batch) ? most.packed : most.plain))
         return UNUSUAL;
     entry->batch = batch;
     entry->topic = Py_NewRef(topic);
@@ -214,7 +238,8 @@ static Judgement find_batches_of_topic(Request *request)
     PyObject *topic = look_up(request->topics, key), *partitions;
     if (topic == NULL)
         return PyErr_Occurred() ? ERROR : UNKNOWN;
-    int64_t most, count = *request->at++;
+    Most most;
+    int64_t count = *request->at++;
     Rules rules = {0};
     if (!read_topic(topic, request->now, &most, &rules, &partitions))
         return ERROR;
@@ -243,10 +268,11 @@ static Judgement find_batches(Request *request)
     return judgement;
 }
 
-static Judgement judge_entries(State *state, const Request *request)
+static Judgement judge_entries(State *state, Request *request)
 {
     for (Py_ssize_t i = 0; i < request->count; i++) {
-        int right = is_right(state, request->entries[i].batch, &request->entries[i].rules);
+        const Entry *entry = &request->entries[i];
+        int right = is_right(state, entry->batch, &entry->rules, &request->unpacked);
         if (right <= 0)
             return right < 0 ? ERROR : UNUSUAL;
     }
@@ -301,7 +327,7 @@ static PyObject *judge_located(State *state, PyObject *frame, const Numbers *tol
     return result;
 }
 
-/* judge_produce(plan, frame, most_elements, topics, now_ms) */
+/* judge_produce(plan, frame, most_elements, topics, now_ms, most_unpacked) */
 PyObject *judge_produce(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
     Request request = {0};
@@ -309,8 +335,8 @@ PyObject *judge_produce(PyObject *module, PyObject *const *args, Py_ssize_t narg
     Py_buffer frame;
     char *plan;
     Py_ssize_t plan_size;
-    if (!argument_count("judge_produce", nargs, 5) || !int64_argument(args[2], &most_elements) ||
-        !int64_argument(args[4], &request.now))
+    if (!argument_count("judge_produce", nargs, 6) || !int64_argument(args[2], &most_elements) ||
+        !int64_argument(args[4], &request.now) || !int64_argument(args[5], &request.unpacked))
         return NULL;
     request.topics = args[3];
     if (!PyDict_Check(request.topics)) {

@@ -27,6 +27,7 @@ enum {
 /* Attributes. */
 enum {
     CODEC_MASK = 0x07,
+    LZ4 = 0x03, /* of the codecs */
     LOG_APPEND_TIME = 0x08,
     TRANSACTIONAL = 0x10,
     CONTROL = 0x20,

@@ -317,32 +317,36 @@ static bool next_window(Source *source)
 
 /* ---- the function ---- */
 
-static PyObject *judge_frame(State *state, const Py_buffer *data, int64_t most, const Rules *rules)
+bool judge_lz4(State *state, Cursor data, int64_t *most, const Rules *rules, Findings *found,
+               bool *rest)
 {
-    Frame frame = {.source = {.refill = next_window}, .in = cursor_over(data), .left = most};
+    Frame frame = {.source = {.refill = next_window}, .in = data, .left = *most};
     if (!read_descriptor(&frame))
-        return Py_NewRef(Py_None);
+        return false;
     frame.window = state->window;
     state->window = NULL;
     if (frame.window == NULL)
         frame.window = malloc(WINDOW + SLACK);
-    if (frame.window == NULL)
-        return PyErr_NoMemory();
-    bool rest;
-    bool longer = data->len >= LONG_FRAME_BYTES || most >= LONG_OUTPUT_BYTES;
+    if (frame.window == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    bool longer = data.end - data.at >= LONG_FRAME_BYTES || *most >= LONG_OUTPUT_BYTES;
     PyThreadState *thread = longer ? PyEval_SaveThread() : NULL;
-    Findings found = judge_all(&frame.source, rules, &rest);
+    *found = judge_all(&frame.source, rules, rest);
     if (thread != NULL)
         PyEval_RestoreThread(thread);
     if (state->window == NULL)
         state->window = frame.window;
     else
         free(frame.window);
-    return frame.bad ? Py_NewRef(Py_None) : findings_tuple(state, &found, rest);
+    *most = frame.left;
+    return !frame.bad;
 }
 
 PyObject *check_lz4(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
+    State *state = PyModule_GetState(module);
     int64_t most;
     Rules rules;
     if (!argument_count("check_lz4", nargs, 7) || !int64_argument(args[1], &most) ||
@@ -351,7 +355,11 @@ PyObject *check_lz4(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
     Py_buffer data;
     if (PyObject_GetBuffer(args[0], &data, PyBUF_SIMPLE) < 0)
         return NULL;
-    PyObject *result = judge_frame(PyModule_GetState(module), &data, most, &rules);
+    Findings found;
+    bool rest;
+    bool judged = judge_lz4(state, cursor_over(&data), &most, &rules, &found, &rest);
     PyBuffer_Release(&data);
-    return result;
+    if (judged)
+        return findings_tuple(state, &found, rest);
+    return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
 }

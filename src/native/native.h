@@ -254,6 +254,11 @@ Findings judge_all(Source *source, const Rules *rules, bool *rest);
 /* (largest timestamp, first record without a key, first untimely one), or ParseError. */
 PyObject *findings_tuple(State *state, const Findings *found, bool rest);
 
+/* Judges the records of an lz4 frame that may grow to `*most`, and takes off what it grew to. False
+ * if it is none that is read here, or with an exception set. */
+bool judge_lz4(State *state, Cursor data, int64_t *most, const Rules *rules, Findings *found,
+               bool *rest);
+
 PyObject *present_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *check_records(PyObject *module, PyObject *const *args, Py_ssize_t nargs);
 PyObject *check_lz4(PyObject *module, PyObject *const *args, Py_ssize_t nargs);

@@ -146,9 +146,9 @@ def frames(view: memoryview) -> None:
             if begin in located and begin + HEADER_SIZE <= len(frame):
                 covered = memoryview(frame)[begin + CRC_START : _end(located, begin)]
                 struct.pack_into(">I", frame, begin + CRC_OFFSET, crc32c(covered))
-    topic = (4000, bool(flags & 32), now, 2**63 - 1 if flags & 64 else now, _PARTITIONS)
+    topic = (4000, bool(flags & 32), now, 2**63 - 1 if flags & 64 else now, _PARTITIONS, 3000)
     known = {b"topic": topic, bytes(16): topic}
-    arguments = (_PLANS[version], exact(frame), most, known, now)
+    arguments = (_PLANS[version], exact(frame), most, known, now, 50_000)
     ours = outcome(NATIVE.judge_produce, *arguments)
     theirs = outcome(FALLBACK.judge_produce, *arguments)
     if isinstance(ours, tuple) and not flags & 32:

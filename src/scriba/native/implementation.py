@@ -43,7 +43,7 @@ class Implementation(NamedTuple):
     Intake: type[intake.Intake]
     locate: Callable[[bytes, Buffer, int], locate.Located | None]
     judge_produce: Callable[
-        [bytes, memoryview, int, dict[bytes, Any], int],
+        [bytes, memoryview, int, dict[bytes, Any], int, int],
         judge.Found | Literal[False] | None,
     ]
     checked_batches: Callable[[Buffer, int], list[tuple[int, BatchHeader]]]

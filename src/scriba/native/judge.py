@@ -31,6 +31,8 @@ BATCHES_AT: Final = 3
 """Where batches begin in what is told of a topic: behind begin and end of its name or id, and their
 number. Of each there are three numbers: its partition, its begin and its end."""
 
+LZ4: Final = 3
+"""The attributes of a batch in lz4 that has no others."""
 _MAX_INT64: Final = 2**63 - 1
 
 Found = tuple[Any, ...]
@@ -44,14 +46,17 @@ def judge_produce(
     most_elements: int,
     topics: dict[bytes, Any],
     now_ms: int,
+    most_unpacked: int,
     /,
 ) -> Found | Literal[False] | None:
     """What is in a request, if all of its batches are good and plain.
 
-    Plain is what has no codec, transaction or other specialities, and names every partition once.
-    `topics` has tuples: the size that a batch may have, whether records need keys, how far their
-    timestamps may be before and after now, and the partitions by their index; whatever follows is
-    the caller's. False tells that a topic or a partition is not in these tables.
+    Plain is what has no codec but lz4, no transaction or other specialities, and names every
+    partition once. `topics` has tuples: the size that a batch without a codec may have, whether
+    records need keys, how far their timestamps may be before and after now, the partitions by their
+    index, and the size that a batch in lz4 may have; whatever follows is the caller's. To look at
+    records in lz4 the extension unpacks so many bytes of them at the most, of a whole request.
+    False tells that a topic or a partition is not in these tables.
     """
     located = locate(plan, frame, most_elements)
     if located is None:
@@ -87,11 +92,13 @@ def judge_produce(
 def _batch(
     frame: memoryview, located: Located, entry: int, topic: Any, now_ms: int
 ) -> tuple[memoryview, BatchHeader] | None:
-    most_bytes, need_keys, before_ms, after_ms = topic[:4]
+    most_bytes, need_keys, before_ms, after_ms, _, most_lz4 = topic[:6]
     begin, end = located[entry + 1], located[entry + 2]
-    if need_keys or begin < 0 or not HEADER_SIZE <= end - begin <= most_bytes:
+    if need_keys or begin < 0 or end - begin < HEADER_SIZE:
         return None  # whether there are keys only a walk over the records can tell
     header = BatchHeader._make(HEADER.unpack_from(frame, begin))
+    if end - begin > (most_lz4 if header.attributes == LZ4 else most_bytes):
+        return None
     if not _plain(header, end - begin) or not _timely(
         header, now_ms - before_ms, now_ms + after_ms
     ):
@@ -103,7 +110,7 @@ def _plain(header: BatchHeader, size: int) -> bool:
     return (
         header.length + LOG_OVERHEAD == size
         and header.magic == MAGIC
-        and not header.attributes
+        and header.attributes in (0, LZ4)
         and not header.base_offset
         and header.count > 0
         and header.last_offset_delta + 1 == header.count

@@ -51,7 +51,7 @@ _ATTRIBUTES_LOW_BYTE: Final = CRC_START + 1
 LOOP_PLAIN_BYTES: Final = 2 << 20
 _LOOP_PACKED_BYTES: Final = 32 << 10
 _LOOP_UNPACKED_BYTES: Final = 512 << 10
-_LOOP_LZ4_BYTES: Final = 2 << 20  # packed or not: checked while it is unpacked
+LOOP_LZ4_BYTES: Final = 2 << 20  # packed or not: checked while it is unpacked
 _LOOP_REPACKED_BYTES: Final = 32 << 10
 _LOOP_WALKED_RECORDS: Final = 500  # in Python
 _LOOP_PIECES: Final = 64  # each costs some calls, even if nothing is in it
@@ -62,7 +62,7 @@ _PACKING_BYTES: Final = 8 << 20
 """What a codec needs to pack, about."""
 
 
-_NATIVE_LIMITS: Final[dict[int, int]] = {Codec.NONE: LOOP_PLAIN_BYTES, Codec.LZ4: _LOOP_LZ4_BYTES}
+_NATIVE_LIMITS: Final[dict[int, int]] = {Codec.NONE: LOOP_PLAIN_BYTES, Codec.LZ4: LOOP_LZ4_BYTES}
 
 
 class TopicRules(Protocol):
@@ -222,10 +222,10 @@ def prepare(
     return Prepared(view, header)
 
 
-def takes_plain(config: TopicRules) -> bool:
-    """Whether the topic stores a plain batch as it came."""
+def stores_as_sent(config: TopicRules, codec: Codec) -> bool:
+    """Whether the topic stores a batch in this codec as it came."""
     return config.message_timestamp_type != "LogAppendTime" and (
-        codec_named(config.compression_type) in (None, Codec.NONE)
+        codec_named(config.compression_type) in (None, codec)
     )
 
 
@@ -380,7 +380,7 @@ def _check_lz4(
     on_loop: bool,
 ) -> tuple[int, int, int] | None:
     """Looks at the records while they are unpacked; None where that has to be done in pieces."""
-    limit = _LOOP_LZ4_BYTES if on_loop else MAX_DECOMPRESSED_BYTES
+    limit = LOOP_LZ4_BYTES if on_loop else MAX_DECOMPRESSED_BYTES
     found = implementation.chosen.check_lz4(
         payload, limit, header.count, header.base_timestamp, need_keys, *window
     )

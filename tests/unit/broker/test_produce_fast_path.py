@@ -10,8 +10,9 @@ from scriba.broker.node import Node
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.native import implementation
-from scriba.records.batch import Record, encode_batch
+from scriba.records.batch import Record, encode_batch, seal
 from scriba.records.compression import Codec
+from scriba.records.header import LOG_OVERHEAD, read_header
 from scriba.replication.leader import Follower, Heard
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
@@ -47,6 +48,7 @@ TOPICS: dict[str, dict[str, str]] = {
     "two": {},
     "by-arrival": {"message.timestamp.type": "LogAppendTime"},
     "packed": {"compression.type": "lz4"},
+    "unpacked": {"compression.type": "uncompressed"},
     "compacted": {"cleanup.policy": "compact"},
     "flushed": {"flush.messages": "1"},
     "small": {"max.message.bytes": "200"},
@@ -200,7 +202,11 @@ UNUSUAL: dict[str, Callable[[Side], Batches]] = {
     "no partitions": lambda side: {"one": [], "two": [(0, side.batch())]},
     "no topics": lambda side: {},
     "a codec beside plain": lambda side: {
-        "one": [(0, side.batch()), (1, side.batch(codec=Codec.LZ4)), (2, side.batch())]
+        "one": [(0, side.batch()), (1, side.batch(codec=Codec.GZIP)), (2, side.batch())]
+    },
+    "lz4 in a topic without codecs": lambda side: {
+        "unpacked": [(0, side.batch(codec=Codec.LZ4))],
+        "one": [(0, side.batch())],
     },
     "a codec of its own": lambda side: {"packed": [(0, side.batch())], "one": [(0, side.batch())]},
     "a flush for each batch": lambda side: {"flushed": [(0, side.batch()), (1, side.batch())]},
@@ -232,6 +238,20 @@ def test_anything_unusual_in_any_partition_goes_to_the_handler(
 
     fast, _ = on_both_sides(play)
     assert fast.taken == [1, 0, 1]
+
+
+@pytest.mark.parametrize("version", [3, 8, 12, 13])
+def test_batches_in_lz4_take_the_fast_path(on_both_sides: Both, version: int) -> None:
+    async def play(side: Side) -> None:
+        packed = side.batch(50, codec=Codec.LZ4)
+        await side.send({"packed": [(0, packed)]}, version)
+        await side.send({"one": [(0, packed), (1, side.batch()), (2, packed)]}, version)
+        cut = bytearray(packed)[:-9]
+        seal(cut, read_header(packed)._replace(length=len(cut) - LOG_OVERHEAD))
+        await side.send({"one": [(0, packed), (1, cut)]}, version)
+
+    fast, _ = on_both_sides(play)
+    assert fast.taken == [1, 1, int(not implementation.chosen.native)]
 
 
 def test_topics_that_stamp_their_records_are_left_to_the_handler(in_a_node: InANode) -> None:

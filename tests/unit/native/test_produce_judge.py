@@ -49,13 +49,22 @@ def plan_of(version: int) -> bytes:
     return plan(ProduceRequest, version, _FIELDS)
 
 
-def topics(count: int = 8, most: int = 1 << 20, need_keys: bool = False) -> dict[bytes, Any]:
-    topic = (most, need_keys, 10, 10, {index: f"partition {index}" for index in range(count)}, "me")
+def topics(
+    count: int = 8, most: int = 1 << 20, need_keys: bool = False, most_lz4: int = -1
+) -> dict[bytes, Any]:
+    partitions = {index: f"partition {index}" for index in range(count)}
+    topic = (most, need_keys, 10, 10, partitions, most_lz4, "me")
     return {b"topic": topic, ID: topic}
 
 
-def judged(chosen: Implementation, frame: memoryview, version: int = 9, **known: Any) -> Any:
-    return chosen.judge_produce(plan_of(version), frame, MANY, topics(**known), NOW)
+def judged(
+    chosen: Implementation,
+    frame: memoryview,
+    version: int = 9,
+    unpacked: int = 1 << 20,
+    **known: Any,
+) -> Any:
+    return chosen.judge_produce(plan_of(version), frame, MANY, topics(**known), NOW, unpacked)
 
 
 # ---- finding ----
@@ -252,6 +261,52 @@ def test_keys_are_looked_for_where_a_topic_needs_them(extension: Implementation)
     assert judged(extension, framed(request(keyless)))
 
 
+VALUES = [Record(at, NOW, b"key", bytes([at]) * 900, ()) for at in range(20)]
+
+
+def test_batches_in_lz4_are_taken_where_their_topic_stores_them(chosen: Implementation) -> None:
+    packed, plain = batch(*VALUES, codec=Codec.LZ4), batch()
+    frame = framed(request(packed, plain))
+    found = judged(chosen, frame, most_lz4=len(packed))
+    assert found[3] == "partition 0"
+    assert bytes(found[4]) == packed
+    assert found[5] == read_header(packed)
+    assert bytes(found[7]) == plain
+    assert judged(chosen, frame, most_lz4=len(packed) - 1) is None
+    assert judged(chosen, frame, most_lz4=1 << 20, most=len(plain) - 1) is None
+    for codec in (Codec.GZIP, Codec.SNAPPY, Codec.ZSTD):
+        other = framed(request(batch(*VALUES, codec=codec)))
+        assert judged(chosen, other, most_lz4=1 << 20) is None
+
+
+def test_records_in_lz4_are_judged_as_others_are(chosen: Implementation) -> None:
+    limits = {"most_lz4": 1 << 20, "need_keys": True}
+    keyed, keyless = VALUES, [Record(0, NOW, None, b"value", ())]
+    early = [Record(0, NOW - 11, b"key", b"value", ())]
+    taken = [
+        judged(chosen, framed(request(batch(*records, codec=Codec.LZ4))), **limits) is not None
+        for records in (keyed, keyless, early)
+    ]
+    assert taken == [chosen.native, False, False]
+    cut = bytearray(batch(*VALUES, codec=Codec.LZ4))
+    del cut[-9:]
+    struct.pack_into(">i", cut, 8, len(cut) - 12)
+    struct.pack_into(">I", cut, CRC_START - 4, crc32c(cut[CRC_START:]))
+    found = judged(chosen, framed(request(bytes(cut))), most_lz4=1 << 20)
+    assert (found is None) == chosen.native
+
+
+def test_what_packed_batches_of_a_request_grow_to_is_limited_for_all_of_them(
+    chosen: Implementation,
+) -> None:
+    packed = batch(*VALUES, codec=Codec.LZ4)
+    size = len(batch(*VALUES)) - len(batch()) + 100
+    frame = framed(request(packed, packed, packed))
+    assert judged(chosen, frame, most_lz4=1 << 20, unpacked=4 * size)
+    found = judged(chosen, frame, most_lz4=1 << 20, unpacked=2 * size)
+    assert (found is None) == chosen.native
+
+
 @pytest.mark.parametrize("acks", [-2, 2])
 def test_acks_that_do_not_exist_are_left_to_the_handler(chosen: Implementation, acks: int) -> None:
     assert judged(chosen, framed(request(batch(), acks=acks))) is None
@@ -278,5 +333,5 @@ def test_a_request_without_batches_is_left_to_the_handler(chosen: Implementation
 def test_what_the_tables_lack_is_told_apart_from_what_is_unusual(chosen: Implementation) -> None:
     frame = framed(request(batch(), batch()))
     assert judged(chosen, frame, count=1) is False
-    assert chosen.judge_produce(plan_of(9), frame, MANY, {}, NOW) is False
+    assert chosen.judge_produce(plan_of(9), frame, MANY, {}, NOW, 0) is False
     assert judged(chosen, framed(request(batch()), 8), 9) is None, "another version"

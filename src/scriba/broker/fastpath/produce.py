@@ -10,9 +10,10 @@ It takes the usual good request, be it of one partition or of hundreds, in four 
 4. The batches are appended, and the answer is packed from templates (`wire.template`).
 
 Nothing has changed before the fourth step. Until then a request with anything unusual in any of its
-partitions is left to its handler: a codec, a transaction, a topic that stores something else than
-what it is sent or waits for the device, a leader elsewhere, a partition that is named twice, a
-batch with any fault. The bytes that the handler answers and those of the fast path are the same.
+partitions is left to its handler: a codec that is not lz4, a transaction, a topic that stores
+something else than what it is sent or waits for the device, a leader elsewhere, a partition that is
+named twice, a batch with any fault. The bytes that the handler answers and those of the fast path
+are the same.
 
 What is known of topics is forgotten when some topic or replica goes away, and of a topic when its
 settings change. Each partition is asked each time whether it leads, so that what happens to others,
@@ -35,8 +36,9 @@ from scriba.errors import ErrorCode, KafkaError, bare
 from scriba.events import EventKind
 from scriba.native import implementation
 from scriba.native.judge import BATCHES_AT, TOPICS_AT, Found
+from scriba.records.compression import Codec
 from scriba.records.header import BatchHeader
-from scriba.records.validate import LOOP_PLAIN_BYTES, takes_plain
+from scriba.records.validate import LOOP_LZ4_BYTES, LOOP_PLAIN_BYTES, stores_as_sent
 from scriba.wire.locator import plan
 from scriba.wire.messages.produce import (
     PartitionProduceResponse,
@@ -88,15 +90,17 @@ V = TypeVar("V")
 
 
 class Topic(NamedTuple):
-    """What a topic takes, and its partitions here. `judge_produce` reads the first five fields."""
+    """What a topic takes, and its partitions here. `judge_produce` reads the first six fields."""
 
     most_bytes: int
-    """Of a batch. None is taken where the topic stores something else than what it is sent, or
-    where only what the device has counts."""
+    """Of a batch without a codec. None is taken where the topic stores something else than what it
+    is sent, or where only what the device has counts."""
     need_keys: bool
     before_ms: int
     after_ms: int
     partitions: dict[int, Target]
+    most_lz4: int
+    """The same of a batch in lz4."""
     settings: TopicSettings
     name: str
     id: bytes
@@ -124,13 +128,18 @@ Batch = tuple[Target, memoryview, BatchHeader]
 
 def _topic_of(partition: Partition) -> Topic:
     settings = partition.settings
-    taken = takes_plain(settings) and settings.flush_messages != 1
+    limit = min(settings.max_message_bytes, settings.segment_bytes)
+    plain, lz4 = (
+        min(limit, most) if stores_as_sent(settings, codec) and settings.flush_messages != 1 else -1
+        for codec, most in ((Codec.NONE, LOOP_PLAIN_BYTES), (Codec.LZ4, LOOP_LZ4_BYTES))
+    )
     return Topic(
-        min(settings.max_message_bytes, settings.segment_bytes, LOOP_PLAIN_BYTES) if taken else -1,
+        plain,
         "compact" in settings.cleanup_policy,
         min(settings.message_timestamp_before_max_ms, _FAR_MS),
         min(settings.message_timestamp_after_max_ms, _FAR_MS),
         {},
+        lz4,
         settings,
         partition.topic,
         partition.topic_id,
@@ -183,7 +192,9 @@ class ProduceFastPath:
         ):
             return None
         now = connection.now
-        found = self._judge(self._plan, frame, self._most_elements, self._topics, now.wall_ms)
+        found = self._judge(
+            self._plan, frame, self._most_elements, self._topics, now.wall_ms, LOOP_LZ4_BYTES
+        )
         if not found:
             if found is None:
                 if node.replicas.configured != self._configured:
@@ -193,7 +204,9 @@ class ProduceFastPath:
                 return None
             if not self._learn(frame):
                 return None
-            found = self._judge(self._plan, frame, self._most_elements, self._topics, now.wall_ms)
+            found = self._judge(
+                self._plan, frame, self._most_elements, self._topics, now.wall_ms, LOOP_LZ4_BYTES
+            )
             if not found:
                 return None
         if len(found) > ONE_BATCH:
@@ -320,7 +333,7 @@ class ProduceFastPath:
         if topic is None or topic.settings is not settings:
             topic = self._topics[key] = _topic_of(partition)
         topic.partitions[index] = Target(topic, partition, self._answer_of_one(partition))
-        return topic.most_bytes >= 0
+        return topic.most_bytes >= 0 or topic.most_lz4 >= 0
 
     # ---- what became of the batches ----
 
