@@ -130,10 +130,9 @@ class EventKind(enum.Enum):
         "unclean_election",
         WARNING,
         "This broker leads partitions though it may lack acknowledged records: it was their last "
-        "leader and crashed, or no better replica was left and the topic or an administrator "
-        "allowed it.",
-        "Nothing after a crash of the process alone, for what it wrote is still there. After a "
-        "power cut compare with the producers what is missing.",
+        "leader and its machine crashed, or no better replica was left and the topic or an "
+        "administrator allowed it.",
+        "Compare with the producers what is missing: it is what no device had at the time.",
     )
     RULES_NOT_ENFORCED = (
         "rules_not_enforced",

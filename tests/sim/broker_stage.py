@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from scriba.client import Admin, NewTopic
+from scriba.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from scriba.controller.image import ClusterImage, PartitionImage
 from scriba.events import EventKind
 from scriba.testing.sim.cluster import CLIENT_PORT, SimCluster
 from scriba.testing.sim.node import Node
+from scriba.testing.sim.plays.cast import everything
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 
 BROKERS = (4, 5, 6)
@@ -45,15 +46,41 @@ class Stage:
     def kill(self, at: int) -> None:
         self.cluster.nodes[at].process.kill()
 
+    def power_cut(self, at: int) -> None:
+        self.cluster.hosts[at].power_cut()
+
     def told(self, node: Node, kind: EventKind) -> list[str]:
         return [each.text for each in node.events.page(0, 1000).events if each.kind is kind]
+
+    @property
+    def servers(self) -> str:
+        return ",".join(f"{name}:{CLIENT_PORT}" for name in self.cluster.brokers)
+
+    async def send(self, values: list[bytes]) -> None:
+        async def client(world: ProcessWorld) -> None:
+            async with Producer(bootstrap_servers=self.servers, _ports=world) as producer:
+                for value in values:
+                    await producer.send("t", value)
+
+        await self.sim.host("client").start(client).task
+
+    async def read(self) -> list[bytes]:
+        found: list[bytes] = []
+
+        async def client(world: ProcessWorld) -> None:
+            async with Consumer(bootstrap_servers=self.servers, _ports=world) as consumer:
+                consumer.assign([TopicPartition("t", 0)])
+                records, _ = await everything(consumer, TopicPartition("t", 0))
+                found.extend(record.value for record in records)
+
+        await self.sim.host("client").start(client).task
+        return found
 
     async def admin(self, ask: Callable[[Admin], Awaitable[Any]]) -> Any:
         answers: list[Any] = []
 
         async def client(world: ProcessWorld) -> None:
-            servers = ",".join(f"{name}:{CLIENT_PORT}" for name in self.cluster.brokers)
-            async with Admin({"bootstrap.servers": servers}, _ports=world) as admin:
+            async with Admin({"bootstrap.servers": self.servers}, _ports=world) as admin:
                 answers.append(await ask(admin))
 
         await self.sim.host("client").start(client).task

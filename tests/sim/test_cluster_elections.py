@@ -40,9 +40,9 @@ def test_topic_without_a_wish_survives_the_loss_of_any_broker(seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_after_crashes_of_all_the_last_leader_returns_and_it_is_told(seed: int) -> None:
+def test_after_power_cuts_of_all_the_last_leader_returns_and_it_is_told(seed: int) -> None:
     async def script(stage: Stage) -> None:
-        last = await lose_one_by_one(stage, stage.kill)
+        last = await lose_one_by_one(stage, stage.power_cut)
         assert stage.partition().last_known_elr == (last,)
         active = stage.active
         await stage.until(lambda: stage.told(active, EventKind.PARTITIONS_LEADERLESS))
@@ -70,11 +70,15 @@ def test_after_crashes_of_all_the_last_leader_returns_and_it_is_told(seed: int) 
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_after_clean_shutdowns_any_eligible_replica_leads_and_nothing_is_flagged(
-    seed: int,
+@pytest.mark.parametrize("killed", [False, True])
+def test_after_shutdowns_and_kills_any_eligible_replica_leads_and_nothing_is_flagged(
+    seed: int, killed: bool
 ) -> None:
     async def script(stage: Stage) -> None:
-        last = await lose_one_by_one(stage, lambda at: stage.cluster.nodes[at].stop())
+        def leave(at: int) -> Any:
+            return stage.kill(at) if killed else stage.cluster.nodes[at].stop()
+
+        last = await lose_one_by_one(stage, leave)
         eligible = stage.partition().eligible_leader_replicas
         assert len(eligible) == 2
         assert last in eligible
@@ -85,5 +89,34 @@ def test_after_clean_shutdowns_any_eligible_replica_leads_and_nothing_is_flagged
         described = await stage.admin(lambda admin: admin.describe_topics(["t"]))
         (partition,) = described["t"].partitions
         assert partition.eligible_leader_replicas == (last,)
+
+    play(script, seed)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_killed_replica_leads_and_not_the_leader_that_lost_its_power(seed: int) -> None:
+    """What only the two had in their page caches is acknowledged, and one of these is whole."""
+
+    async def script(stage: Stage) -> None:
+        leader = stage.partition().leader
+        first, second = (at for at in BROKERS if at != leader)
+        stage.kill(first)
+        await stage.until(lambda: first not in stage.partition().isr)
+        await stage.send([b"%d" % number for number in range(20)])
+        stage.kill(second)
+        await stage.until(lambda: stage.partition().isr == (leader,))
+        stage.power_cut(leader)
+        await stage.until(lambda: stage.partition().leader == NO_LEADER)
+        await stage.cluster.nodes[leader].start()
+        assert stage.partition().eligible_leader_replicas == (second,)
+        await stage.cluster.nodes[second].start()
+        await stage.until(lambda: stage.partition().leader != NO_LEADER)
+        assert stage.partition().leader == second
+        assert stage.partition().leader_recovery_state != RECOVERING
+        await stage.cluster.nodes[first].start()
+        await stage.until(lambda: len(stage.partition().isr) == 3)
+        assert await stage.read() == [b"%d" % number for number in range(20)]
+        for at in BROKERS:
+            assert not stage.told(stage.node(at), EventKind.UNCLEAN_ELECTION)
 
     play(script, seed)

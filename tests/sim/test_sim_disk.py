@@ -61,6 +61,19 @@ def test_what_was_synced_with_its_name_is_never_lost() -> None:
     assert outcomes("/d/e/f", before) == {b"onetwo": len(SEEDS)}
 
 
+def test_a_mark_ends_with_the_power_and_not_with_its_process() -> None:
+    async def before(disk: SimDisk) -> None:
+        disk.mark("/m", b"one")
+        await disk.sync_dir("/")
+        assert SimDisk(disk.volume).marked("/m") == b"one"
+        disk.mark("/m", b"two")
+        disk.die()
+        assert SimDisk(disk.volume).marked("/m") == b"two"
+
+    for seed in SEEDS:
+        assert after_power_cut(seed, before).marked("/m") is None
+
+
 def test_a_synced_file_without_a_synced_name_may_be_gone_but_is_never_half() -> None:
     async def before(disk: SimDisk) -> None:
         file = disk.open("/f", create=True)

@@ -198,10 +198,14 @@ class Node:
         cluster_id = await self.metadata.find_cluster(
             known, lambda: uuids.to_text(self.world.rng.uuid())
         )
-        await self.log_dirs.adopt(cluster_id)
+        await self.log_dirs.adopt(cluster_id, self._begin_run)
         self.cluster_id = self.metadata.cluster_id = cluster_id
         await self.metadata.start(clean=home.clean, also=self.clock_guard.at_start)
         self.tasks.spawn(self._follow_leadership(), name="leadership of the quorum")
+
+    def _begin_run(self) -> None:
+        if self.settings.is_broker:
+            self.lifecycle.begin(*self.log_dirs.begin_run(self.lifecycle.incarnation))
 
     def controller_addresses(self) -> tuple[tuple[str, str, int], ...]:
         """Name, host and port by which other nodes reach this one's controller."""
@@ -236,6 +240,8 @@ class Node:
         if not self.metadata.led_at_start:
             await self.clock_guard.join(self.image, self.metadata.newest_ms)
         await self.clock_guard.ask_records()
+        # Once it is unfenced, a replica that is trusted and not whole could be elected.
+        await self.replicas.losses_told()
         await self.lifecycle.unfence()
         await self.replicas.settled()
 

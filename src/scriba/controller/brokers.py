@@ -5,12 +5,14 @@ move away first). The heartbeat asks for a state, the answer says which it is in
 silent for the session timeout is fenced, one that is proven dead at once.
 
 A broker that registers under a new incarnation loses what the old one led until it is unfenced. It
-names the epoch under which it shut down cleanly: where that is not the one the cluster knows, what
-the crash left of its logs is unknown, and it is no longer eligible to lead anything (KIP-966).
+names the epoch up to which it has lost nothing: it shut down cleanly under that, or its process was
+killed and its machine ran on. Where that is not the one the cluster knows, what the crash left of
+its logs is unknown, and it is no longer eligible to lead anything (KIP-966); the same holds for
+replicas in log directories that it came back without.
 """
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from scriba.controller.elections import update_leaders
 from scriba.controller.image import ELIGIBLE_VERSION, METADATA_VERSION, BrokerImage
@@ -132,8 +134,26 @@ def _registration(
         trusted = state.partitions.trusted(state.image, broker_id)
         yield from update_leaders(state, trusted, untrusted=broker_id)
     elif not same:
+        if state.image.features.get(ELIGIBLE_VERSION) and broker_id in state.image.brokers:
+            yield from _missing(state, broker_id, record.log_dirs)
         yield from _without(state, (broker_id,))
     yield record
+
+
+def _missing(state: State, broker_id: int, directories: Collection[bytes]) -> Iterator[Message]:
+    """Strikes what lies in directories that a broker came back without.
+
+    It begins such replicas anew, and empty ones must not lead.
+    """
+    known = state.image.brokers[broker_id].directories
+    if set(known).issubset(directories):
+        return
+    gone = (
+        each
+        for each in state.partitions.trusted(state.image, broker_id)
+        if each[2].directory(broker_id) not in directories
+    )
+    yield from update_leaders(state, gone, untrusted=broker_id)
 
 
 def _check_directories(state: State, request: BrokerRegistrationRequest) -> None:

@@ -183,14 +183,16 @@ def _eligible(
 
 
 def _last_known(partition: PartitionImage, now: _Standing, rules: Rules) -> tuple[int, ...]:
-    """Who led last, for as long as nobody does and no in-sync replica is awaited."""
+    """Who led last, from then on until somebody does again.
+
+    Also while an in-sync or eligible replica is awaited: that one may turn out to have restarted
+    after a crash. Where it was never written down, the first that was in sync is the best guess.
+    """
     if not rules.eligible or now.leader != NO_LEADER:
         return ()
-    if now.isr:
-        return partition.last_known_elr
     if partition.leader != NO_LEADER:
         return (partition.leader,)
-    return partition.last_known_elr or partition.isr[:1]
+    return partition.last_known_elr or (() if now.isr else partition.isr[:1])
 
 
 def acceptor(

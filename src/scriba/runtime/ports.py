@@ -162,6 +162,17 @@ class Disk(Protocol):
         """Takes the directory's `.lock` file; BlockingIOError when another process has it."""
         ...
 
+    def mark(self, path: str, data: bytes) -> "Mark":
+        """Replaces a small file by one that counts for as long as nothing can have been lost of
+        what is written beside it. Nothing is synced. OSError where nobody could tell, or it cannot
+        be written: then there is no such file."""
+        ...
+
+    def marked(self, path: str) -> bytes | None:
+        """What a marked file says. None once the machine was started anew, its file system mounted
+        anew, the file copied, or the mark revoked; and wherever that is not known."""
+        ...
+
     def space(self, path: str) -> tuple[int, int]:
         """(total, usable) bytes of the volume."""
         ...
@@ -169,6 +180,16 @@ class Disk(Protocol):
 
 class DirLock(Protocol):
     def release(self) -> None: ...
+
+
+class Mark(Protocol):
+    """A marked file that is in use."""
+
+    def revoke(self) -> None:
+        """It counts no more, also on a device that takes no writes."""
+
+    def close(self) -> None:
+        """It stays as it is, for the next process."""
 
 
 class Stream(Protocol):

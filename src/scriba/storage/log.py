@@ -93,6 +93,7 @@ class Log:
         "_snapshots",
         "_writer",
         "compaction",
+        "cut_batches",
         "cut_tail",
         "directory",
         "end_offset",
@@ -179,9 +180,11 @@ class Log:
         self.found_full = loaded.full
         """Why opening could not write all that it would have."""
         self.cut_tail = loaded.cut
+        """Whether opening cut off a tail; `sync` must come before the next append."""
         self.lost_tail = loaded.lost
         """What recovery cut off, in words; empty where it was nothing."""
-        """Whether opening cut off a tail; `sync` must come before the next append."""
+        self.cut_batches = loaded.cut_batches
+        """Whether that may have been acknowledged: more than an append that was interrupted."""
         self._seen_end = -1
         """The end when it was last asked whether the log is idle."""
 

@@ -218,3 +218,19 @@ def test_repaired_twice_keeps_both_backups(home: Path, capsys: pytest.CaptureFix
         repair(capsys, home, "--yes")
     assert segment(home).with_name(f"{NAME}.log.damaged").read_bytes() == found[0]
     assert segment(home).with_name(f"{NAME}.log.damaged.2").read_bytes() == found[1]
+
+
+def test_a_repaired_directory_no_longer_says_that_nothing_was_lost(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clean, last_run = home / ".kafka_cleanshutdown", home / ".scriba_last_run"
+    clean.write_text('{"version": 0, "brokerEpoch": 7}')
+    last_run.write_text("of a process that was killed")
+    repair(capsys, home, "--yes")
+    assert json.loads(clean.read_text())["brokerEpoch"] == 7, "no damage, nothing taken back"
+    flip(segment(home), HEADER_SIZE + 3)
+    repair(capsys, home)
+    assert last_run.exists()
+    repair(capsys, home, "--yes")
+    assert json.loads(clean.read_text()) == {"version": 0, "brokerEpoch": -1}
+    assert not last_run.exists()

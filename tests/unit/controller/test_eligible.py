@@ -154,7 +154,45 @@ def test_last_known_leader_is_elected_when_all_restarted_uncleanly(led: Any) -> 
     assert partition.last_known_elr == ()
 
 
-def test_a_single_broker_that_was_killed_leads_again_and_it_is_flagged(cluster: Any) -> None:
+def test_the_last_leader_is_remembered_while_a_replica_in_sync_is_awaited(led: Any) -> None:
+    """2 is in sync and cannot lead: its broker runs without the directory that holds it."""
+    known, second = led.image.brokers[2], b"second directory"
+    led.register(2, incarnation_id=known.incarnation_id, log_dirs=[second])
+    partition = fence(led, 3, 1)
+    assert (*sets(partition), partition.last_known_elr) == (NO_LEADER, (2,), (1,), (1,))
+    led.controller.broker_disconnected(2, known.epoch)
+    directories = [*known.directories, second]
+    led.register(2, incarnation_id=b"after a crash...", log_dirs=directories)
+    restart(led, 1, clean=False)
+    led.beat(2)
+    assert led.partition().leader == NO_LEADER, "it was never the leader"
+    led.beat(1)
+    assert led.partition().leader == 1
+
+
+def test_replica_in_a_directory_that_the_broker_came_back_without_is_not_eligible(
+    led: Any,
+) -> None:
+    """A clean shutdown tells of the directories that are there; another one begins empty."""
+    first, second = led.image.brokers[2].directories[0], b"second directory"
+    led.register(2, incarnation_id=led.image.brokers[2].incarnation_id, log_dirs=[first, second])
+    led.create("u", -1, -1, assignments={0: [1, 2, 3]}, configs={"min.insync.replicas": "2"})
+    assert assign(led, 2, "u", second) == ErrorCode.NONE
+    fence(led, 3, 2, 1)
+    assert led.partition("t").eligible_leader_replicas == (1, 2)
+    assert led.partition("u").eligible_leader_replicas == (1, 2)
+    led.controller.broker_disconnected(2, led.image.brokers[2].epoch)
+    led.register(
+        2,
+        incarnation_id=b"without one disk",
+        previous_broker_epoch=led.image.brokers[2].epoch,
+        log_dirs=[first, b"an empty one...."],
+    )
+    assert led.partition("t").eligible_leader_replicas == (1, 2)
+    assert led.partition("u").eligible_leader_replicas == (1,)
+
+
+def test_a_single_broker_that_lost_its_power_leads_again_and_it_is_flagged(cluster: Any) -> None:
     cluster.create("t")
     assert sets(restart(cluster, 1, clean=False)) == (NO_LEADER, (), ())
     cluster.beat(1)

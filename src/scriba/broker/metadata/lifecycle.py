@@ -88,8 +88,11 @@ class RegisteredDirs(Protocol):
 
     def offline_ids(self) -> list[bytes]: ...
 
-    def shutdown_epoch(self) -> int:
-        """Under which epoch all directories were shut down cleanly; -1 where one was not."""
+    def registered(self, broker_epoch: int) -> None:
+        """The broker has this epoch now."""
+
+    def mark(self) -> bool:
+        """Has the directories name the process, where they do not yet."""
 
 
 class LifecycleHost(Configuration, ControllerAccess, EventLog, MetadataView, Timekeeping, Protocol):
@@ -118,8 +121,11 @@ class LifecycleHost(Configuration, ControllerAccess, EventLog, MetadataView, Tim
 class BrokerLifecycle:
     def __init__(self, node: LifecycleHost, incarnation: bytes) -> None:
         self._node = node
+        self._process = incarnation
         self.incarnation = incarnation
-        """Of this process: a restarted broker has another."""
+        """Of this process; or of one before it that was killed before it had an epoch."""
+        self.previous_epoch = -1
+        """Up to which the broker has lost nothing before this process; -1 where that is unknown."""
         self.broker_epoch = -1
         """-1 until the controller has given one."""
         self.fenced = True
@@ -128,6 +134,10 @@ class BrokerLifecycle:
         """When a controller last accepted a heartbeat, in monotonic milliseconds."""
 
     # ---- registering ----
+
+    def begin(self, incarnation: bytes, previous_epoch: int) -> None:
+        """As what the broker registers, and the epoch up to which it has lost nothing."""
+        self.incarnation, self.previous_epoch = incarnation, previous_epoch
 
     async def register(self) -> None:
         """Makes the broker known, and the controller where the node is one: records share a flush.
@@ -174,6 +184,7 @@ class BrokerLifecycle:
             self._registration(), timeout_ms=timeout_ms
         )
         self.broker_epoch = response.broker_epoch
+        self._node.log_dirs.registered(response.broker_epoch)
 
     def _registration(self) -> BrokerRegistrationRequest:
         node = self._node
@@ -202,7 +213,7 @@ class BrokerLifecycle:
             # A process that goes on has lost nothing; one that starts tells how the last one ended.
             previous_broker_epoch=self.broker_epoch
             if self.broker_epoch >= 0
-            else node.log_dirs.shutdown_epoch(),
+            else self.previous_epoch,
         )
 
     async def register_controller(self) -> None:
@@ -211,11 +222,11 @@ class BrokerLifecycle:
         if not node.controller_listeners:
             return
         known = node.image.controllers.get(node.id)
-        if known is not None and known.incarnation_id == self.incarnation:
+        if known is not None and known.incarnation_id == self._process:
             return
         request = ControllerRegistrationRequest(
             controller_id=node.id,
-            incarnation_id=self.incarnation,
+            incarnation_id=self._process,
             listeners=[
                 ControllerRegistrationRequestListener(
                     name=name,
@@ -272,6 +283,7 @@ class BrokerLifecycle:
 
     async def beat(self) -> None:
         """Stays in contact; nothing that a controller says, or does not say, ends the broker."""
+        self._node.log_dirs.mark()
         try:
             await self.heartbeat()
         except KafkaError as error:

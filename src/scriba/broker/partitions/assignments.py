@@ -3,8 +3,10 @@
 A broker with several directories chooses itself where a new replica goes, and finds a replica
 where an operator has put it. Whatever the metadata does not say yet is told to the controller in
 one request, again with each heartbeat until there is an answer; then the metadata tells of every
-replica which directory takes it along when its device fails. Of a replica whose files are damaged
-the broker says that it is in none (`DIRECTORY_LOST`).
+replica which directory takes it along when its device fails.
+
+Of a replica whose files are damaged, or turn out to lack records, the broker says that it is in no
+directory (`DIRECTORY_LOST`): it leaves the in-sync set, and those that may lead.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from scriba.broker.ports import BackgroundTasks, BrokerIdentity, ControllerAccess
-from scriba.errors import KafkaError
+from scriba.controller.image import DIRECTORY_LOST
+from scriba.errors import ErrorCode, KafkaError
 from scriba.storage.directory.names import PartitionName
 from scriba.wire.messages.brokers import (
     AssignReplicasToDirsRequest,
@@ -27,6 +30,7 @@ from scriba.wire.messages.brokers import (
 log = logging.getLogger(__name__)
 
 MOST_AT_ONCE: Final = 2_000
+UNKNOWN_HERE: Final = (ErrorCode.BROKER_ID_NOT_REGISTERED, ErrorCode.STALE_BROKER_EPOCH)
 
 
 class AssignmentHost(BackgroundTasks, BrokerIdentity, ControllerAccess, Protocol):
@@ -43,6 +47,8 @@ class Assignments:
         self._node = node
         self._untold: dict[PartitionName, DirectoryAssignment] = {}
         self._teller: asyncio.Task[None] | None = None
+        self._lost: dict[PartitionName, DirectoryAssignment] = {}
+        """Replicas that are in use and must not count as whole: told before where they are."""
 
     def note(self, name: PartitionName, topic_id: bytes, directory: bytes, known: bytes) -> None:
         """A replica is in `directory`, and the metadata says it is in `known`."""
@@ -51,12 +57,21 @@ class Assignments:
         else:
             self._untold[name] = DirectoryAssignment(topic_id, directory)
 
+    def lose(self, name: PartitionName, topic_id: bytes) -> None:
+        """The replica lacks records that it is trusted to have."""
+        self._lost[name] = DirectoryAssignment(topic_id, DIRECTORY_LOST)
+
     def forget(self, name: PartitionName) -> None:
         self._untold.pop(name, None)
 
+    @property
+    def untold_losses(self) -> bool:
+        """Whether the controller trusts a replica that it must not trust."""
+        return bool(self._lost)
+
     def begin_to_tell(self) -> asyncio.Task[None] | None:
         """Has the controller told what it does not know, by one task for all who ask."""
-        if self._untold and (self._teller is None or self._teller.done()):
+        if (self._untold or self._lost) and (self._teller is None or self._teller.done()):
             self._teller = self._node.tasks.spawn(self._tell(), name="places of replicas")
         return self._teller
 
@@ -67,17 +82,19 @@ class Assignments:
             await asyncio.wait((teller,))
 
     async def _tell(self) -> None:
-        while self._untold:
-            told = dict(islice(self._untold.items(), MOST_AT_ONCE))
+        while untold := self._lost or self._untold:
+            told = dict(islice(untold.items(), MOST_AT_ONCE))
             try:
                 await self._node.controller.call(self._request(told))
             except KafkaError as error:
                 log.info("the controller was not told of %d replicas: %s", len(told), error)
+                if error.code in UNKNOWN_HERE:
+                    self._lost.clear()  # whom it does not know, it trusts with nothing
                 return
             # Refused is answered as well: such a replica is not ours any more.
             for name, assignment in told.items():
-                if self._untold.get(name) == assignment:
-                    del self._untold[name]
+                if untold.get(name) == assignment:
+                    del untold[name]
 
     def _request(
         self, assignments: dict[PartitionName, DirectoryAssignment]

@@ -6,6 +6,8 @@ directory takes its replicas offline, and the last one the node.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from scriba.broker.ports import (
@@ -18,12 +20,15 @@ from scriba.broker.ports import (
 from scriba.config import StartError, StorageLost
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
+from scriba.storage.directory.last_run import LastRun
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from scriba.storage.log import Log
+
+log = logging.getLogger(__name__)
 
 LEAST_ROOM_BYTES: Final = 64 << 10
 """A log directory with less is full for a new partition: five files and a name."""
@@ -53,6 +58,9 @@ class LogDirs:
         """Where replicas lie."""
         self.all: list[LogDir] = []
         """Those, and the one of the metadata log if it has one of its own."""
+        self._run: LastRun | None = None
+        """What they are to say of this process; None once they are not to be trusted."""
+        self._marked = False
 
     # ---- start and end ----
 
@@ -75,12 +83,16 @@ class LogDirs:
         self._new_ids = {d.path: world.rng.uuid() for d in self.all}
         return known[0] if known else None
 
-    async def adopt(self, cluster_id: str) -> None:
-        """Makes every directory this node's in that cluster."""
+    async def adopt(self, cluster_id: str, begin: Callable[[], None]) -> None:
+        """Makes every directory this node's in that cluster.
+
+        `begin` is called once they are, before they forget how the last process ended.
+        """
         for directory in self.all:
             directory.check_owner(cluster_id, self._node.id)
         for directory in self.all:
             await directory.adopt(cluster_id, self._node.id, self._new_ids[directory.path])
+        begin()
         for directory in self.all:
             await directory.start()
 
@@ -122,11 +134,53 @@ class LogDirs:
     def offline_ids(self) -> list[bytes]:
         return [directory.id for directory in self.data if directory.failure is not None]
 
-    def shutdown_epoch(self) -> int:
-        """The broker's epoch when all directories were last shut down cleanly; -1 where one was
-        not, or is new: then nobody knows what a crash left of it (KIP-966)."""
-        epochs = {directory.broker_epoch if directory.clean else -1 for directory in self.data}
-        return epochs.pop() if len(epochs) == 1 else -1
+    def begin_run(self, incarnation: bytes) -> tuple[bytes, int]:
+        """The incarnation to register under, and the broker's epoch up to which nothing was lost.
+
+        That is -1 unless every directory says the same: by a clean shutdown, or since its last
+        process was killed on a machine that ran on. A directory that is new, was copied or restored
+        says nothing. Then nobody knows what a crash left (KIP-966).
+        """
+        before = [_last_run(directory) for directory in self.data]
+        epochs = {-1 if run is None else run.previous_epoch for run in before}
+        previous = epochs.pop() if len(epochs) == 1 else -1
+        unanswered = {b"" if run is None else run.incarnation for run in before}
+        same = unanswered.pop() if len(unanswered) == 1 else b""
+        self._run = LastRun(same or incarnation, -1, previous)
+        if not self.mark() and same:
+            # What is left there would say later that this process never got an epoch.
+            self._run = LastRun(incarnation, -1, previous)
+        return self._run.incarnation, previous
+
+    def registered(self, broker_epoch: int) -> None:
+        """From now on a process that is killed leaves what this epoch stands for."""
+        if self._run is not None:
+            self._run = self._run._replace(broker_epoch=broker_epoch)
+            self._marked = False
+            self.mark()
+
+    def mark(self) -> bool:
+        """Has every directory name this process, if they do not yet; whether they do.
+
+        A full device is asked again later: until then a process that is killed counts as crashed.
+        """
+        if self._run is None or self._marked:
+            return self._marked
+        try:
+            for directory in self.data:
+                directory.mark(self._run)
+            self._marked = True
+        except OSError as error:
+            log.info("a killed broker will count as one that crashed: %s", error)
+            for directory in self.data:
+                directory.unmark()
+        return self._marked
+
+    def distrust(self) -> None:
+        """A device failed, or a log: what the page cache shows may never reach a device."""
+        self._run, self._marked = None, False
+        for directory in self.data:
+            directory.unmark()
 
     def has_room(self) -> bool:
         """Whether a partition more can be made: some file system blocks for its files."""
@@ -144,6 +198,7 @@ class LogDirs:
 
     def _on_failure(self, directory: LogDir, store: Log | None, why: str) -> None:
         node = self._node
+        self.distrust()
         if store is not None:
             name = PartitionName(store.topic, store.partition)
             node.replicas.offline(name, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, why))
@@ -160,3 +215,14 @@ class LogDirs:
             )
         else:
             node.on_log_dir_failed()
+
+
+def _last_run(directory: LogDir) -> LastRun | None:
+    """What the directory says of the process before this one: with the epoch up to which nothing
+    was lost, and the incarnation under which it may have registered without an answer."""
+    if directory.clean:
+        return LastRun(b"", -1, directory.broker_epoch)
+    run = directory.last_run
+    if run is not None and run.broker_epoch >= 0:
+        return LastRun(b"", -1, run.broker_epoch)
+    return run

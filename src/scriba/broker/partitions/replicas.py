@@ -60,6 +60,8 @@ LOGS_AT_ONCE: Final = 64
 FILES_WAIT_S: Final = 0.05
 """How long whoever creates partitions waits for their files: long enough for some dozens."""
 
+LOSSES_PAUSE_S: Final = 0.1
+"""Between two attempts to tell the controller of replicas that are not whole."""
 WORTH_WAITING_FOR: Final = 4
 """Calls off the loop; with more to come the files are not there in time, and nobody waits."""
 
@@ -544,6 +546,8 @@ class Replicas:
         partition = self._add(name, topic_id, store, directory)
         if store.lost_tail:
             self._node.note(EventKind.LOG_TRUNCATED, repr(partition), store.lost_tail)
+        if store.cut_batches:
+            self._lose(name, topic_id, image)
         if store.failure is not None:
             self.offline(name, store.failure.error)
         return partition
@@ -679,6 +683,18 @@ class Replicas:
             known = image.directory(self._node.id)
             self.assignments.note(name, topic_id, DIRECTORY_LOST, known)
             self.assignments.begin_to_tell()
+
+    def _lose(self, name: PartitionName, topic_id: bytes, image: PartitionImage) -> None:
+        """Takes back the word that a replica is whole, where the controller goes by it."""
+        if self._node.id in (*image.isr, *image.eligible_leader_replicas):
+            self.assignments.lose(name, topic_id)
+
+    async def losses_told(self) -> None:
+        """Returns when the controller knows of every replica that is not whole."""
+        while self.assignments.untold_losses:
+            await self.assignments.tell()
+            if self.assignments.untold_losses:
+                await asyncio.sleep(LOSSES_PAUSE_S)
 
     def _wait_for_room(self, name: PartitionName, error: KafkaError) -> None:
         """A full device is no failed one: the replica is opened as soon as it fits.

@@ -7,6 +7,7 @@ and takes its name in one step; its indexes go, and the next start builds them f
 
 import argparse
 import contextlib
+import json
 import mmap
 import os
 import shutil
@@ -19,6 +20,7 @@ from scriba.records.header import HEADER
 from scriba.runtime.files.disk import PosixDisk
 from scriba.runtime.work.offload import ThreadOffload
 from scriba.storage.directory.checkpoints import RECOVERY_POINTS, read_offsets
+from scriba.storage.directory.last_run import FILE_NAME as LAST_RUN
 from scriba.storage.directory.names import (
     INDEX,
     LOG,
@@ -58,6 +60,8 @@ def run(options: argparse.Namespace) -> int:
         found = [examine(path) for path in paths]
         for partition in found:
             if options.yes:
+                if partition.damaged or partition.ends_early is not None:
+                    distrust(os.path.dirname(partition.path))
                 for segment in partition.damaged:
                     rewrite(partition, segment)
                 if partition.ends_early is not None:
@@ -204,6 +208,23 @@ def rewrite(partition: Partition, segment: Segment) -> None:
     os.replace(stem + LOG + _PART, stem + LOG)
     _drop_indexes(stem)
     _sync(partition.path)
+
+
+def distrust(home: str) -> None:
+    """Takes back what the directory says of its broker's epoch: that nothing was lost since.
+
+    A repaired replica may lack records that were acknowledged, so it must not lead by that word.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(home, LAST_RUN))
+    marker = os.path.join(home, CLEAN_SHUTDOWN)
+    if os.path.exists(marker):
+        with open(marker + _PART, "w") as file:
+            file.write(json.dumps({"version": 0, "brokerEpoch": -1}))
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(marker + _PART, marker)
+    _sync(home)
 
 
 def _back_up(path: str) -> None:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Concatenate, Final, ParamSpec
 
+from scriba.runtime.files import marks
 from scriba.runtime.files.limits import files_of_logs
 from scriba.runtime.files.residency import RWF_NOWAIT, Residency
 from scriba.runtime.ports import WOULD_BLOCK, Buffer, Offload
@@ -296,6 +297,12 @@ class PosixDisk:
             os.close(fd)
             raise
         return PosixLock(fd)
+
+    def mark(self, path: str, data: bytes) -> marks.PosixMark:
+        return marks.mark(path, data)
+
+    def marked(self, path: str) -> bytes | None:
+        return marks.marked(path)
 
     def space(self, path: str) -> tuple[int, int]:
         stat = os.statvfs(path)

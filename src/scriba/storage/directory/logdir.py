@@ -4,6 +4,9 @@
 anything is changed. `start` makes it ours: the mark of a clean shutdown goes, so that a crash from
 now on is seen as one. `close` flushes every log, writes the checkpoints and leaves the mark, last.
 
+While a broker runs, another mark (`last_run`) tells under which epoch. It counts for as long as the
+machine's page cache does: a process that was killed has lost nothing of what it had written.
+
 The recovery points on disk are promises: everything below them is on the device. So one is never
 above what its log still has: it is lowered before a truncation, and forgotten before another log
 begins under the same name.
@@ -24,7 +27,7 @@ from scriba.config import StartError
 from scriba.errors import KafkaError
 from scriba.instant import Instant
 from scriba.runtime.loop.pace import next_turn
-from scriba.runtime.ports import DirLock, Disk, Offload
+from scriba.runtime.ports import DirLock, Disk, Mark, Offload
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.cleaner import Rewritten
 from scriba.storage.directory.checkpoints import (
@@ -36,6 +39,8 @@ from scriba.storage.directory.checkpoints import (
     formatting,
     read_offsets,
 )
+from scriba.storage.directory.last_run import FILE_NAME as LAST_RUN
+from scriba.storage.directory.last_run import LastRun
 from scriba.storage.directory.meta_properties import FILE_NAME as META_PROPERTIES
 from scriba.storage.directory.meta_properties import MetaProperties
 from scriba.storage.directory.names import (
@@ -78,6 +83,9 @@ class LogDir:
         """Whether the last shutdown was clean."""
         self.broker_epoch = -1
         """The broker's epoch at that shutdown, -1 if unknown (KIP-966)."""
+        self.last_run: LastRun | None = None
+        """What the last process left, if the machine has lost nothing of it since."""
+        self._mark: Mark | None = None
         self.high_watermarks: dict[PartitionName, int] = {}
         """As of the last checkpoint."""
         self.compacted: dict[PartitionName, int] = {}
@@ -151,6 +159,8 @@ class LogDir:
         if self.clean:
             with suppress(ValueError, TypeError, KeyError):
                 self.broker_epoch = int(json.loads(disk.read(marker))["brokerEpoch"])
+        if (found := disk.marked(f"{path}/{LAST_RUN}")) is not None:
+            self.last_run = LastRun.decode(found)
         self._recovery_points = read_offsets(disk, f"{path}/{RECOVERY_POINTS}")
         self._log_starts = read_offsets(disk, f"{path}/{LOG_STARTS}")
         self.high_watermarks = read_offsets(disk, f"{path}/{HIGH_WATERMARKS}")
@@ -203,6 +213,17 @@ class LogDir:
         """Makes the directory itself durable, where we may look into the one above it."""
         with suppress(PermissionError):
             await self._disk.sync_dir(self.path.rstrip("/").rpartition("/")[0] or "/")
+
+    def mark(self, run: LastRun) -> None:
+        """Says who uses the directory now, for as long as the page cache is what it is. OSError
+        where it cannot be said."""
+        self._mark = self._disk.mark(f"{self.path}/{LAST_RUN}", run.encode())
+
+    def unmark(self) -> None:
+        """What is in the page cache is not to be trusted, by the next process either."""
+        if self._mark is not None:
+            self._mark.revoke()
+            self._mark = None
 
     @property
     def id(self) -> bytes:
@@ -607,6 +628,9 @@ class LogDir:
                 if all(log.failure is None for log in self.logs.values()):
                     content = json.dumps({"version": 0, "brokerEpoch": broker_epoch})
                     await self._disk.write_atomic(f"{self.path}/{CLEAN_SHUTDOWN}", content.encode())
+                    self.unmark()
+                    with suppress(OSError):
+                        self._disk.unlink(f"{self.path}/{LAST_RUN}")
         except (KafkaError, OSError) as error:
             why = error.message if isinstance(error, KafkaError) else error
             logger.error(
@@ -619,6 +643,9 @@ class LogDir:
 
     def release(self) -> None:
         """Lets go of the directory as it is: its node did not come up, or is done."""
+        if self._mark is not None:
+            self._mark.close()
+            self._mark = None
         self._lock.release()
 
 

@@ -23,7 +23,14 @@ from typing import Final
 
 from scriba.errors import ParseError
 from scriba.records.batch import EndTxnMarker, read_end_txn_marker
-from scriba.records.header import CONTROL, LOG_OVERHEAD, BatchHeader
+from scriba.records.header import (
+    CONTROL,
+    HEADER,
+    HEADER_SIZE,
+    LOG_OVERHEAD,
+    MAGIC,
+    BatchHeader,
+)
 from scriba.runtime.ports import Disk, File, Offload
 from scriba.storage.compaction.log import finish_swaps
 from scriba.storage.directory.names import (
@@ -55,6 +62,8 @@ from scriba.storage.segments.segment import UNKNOWN, Segment
 logger = logging.getLogger(__name__)
 
 _NEVER: Final = 2**63 - 1
+_ROOM: Final = 1 << 20
+"""So much of the room at a segment's end is looked at in one piece."""
 _INTERRUPTED: Final = (TEMPORARY, DELETED, CLEANED, SWAP)
 
 
@@ -89,6 +98,8 @@ class Loaded:
     """Whether a tail was cut off, which is not durable yet."""
     lost: str = ""
     """What was cut off because it did not pass its check, in words."""
+    cut_batches: bool = False
+    """Whether that may have been whole batches once, not just an append that was interrupted."""
     durable: bool = False
     """Whether all is known to be on the device, names included: so after a clean shutdown."""
     full: str = ""
@@ -478,9 +489,26 @@ def _cut(loaded: Loaded, at: int, position: int, size: int) -> None:
             f"flushed; the log ends at offset {loaded.end_offset}"
         )
         loaded.cut = True
+        loaded.cut_batches = bool(later) or not _is_interrupted(segment, position, size)
     if position < size:
         segment.open_file().truncate(position)
     _remove(loaded, at + 1)
+
+
+def _is_interrupted(segment: Segment, position: int, size: int) -> bool:
+    """Whether what lies behind the last valid batch is what a process leaves that is killed: the
+    beginning of a batch, or room that was set aside. Nobody was told that it is written."""
+    file, rest = segment.open_file(), size - position
+    head = read_batch(file, position, min(rest, HEADER_SIZE))
+    if not any(head):
+        return all(
+            not bytes(read_batch(file, at, min(_ROOM, size - at))).strip(b"\0")
+            for at in range(position, size, _ROOM)
+        )
+    if len(head) < HEADER_SIZE:
+        return True
+    header = BatchHeader._make(HEADER.unpack(head))
+    return header.magic == MAGIC and header.size > rest
 
 
 def _remove(loaded: Loaded, at: int) -> None:

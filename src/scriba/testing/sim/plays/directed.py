@@ -181,11 +181,11 @@ class Directed(ClusterStage):
 
     def fell(self, at: int, quickly: bool = False) -> None:
         """A broker falls, in some way that the budget allows; `heal` brings it back."""
-        kinds = ["kill", "kill"] if self.losses.allow(at, power=False) else []
-        if not quickly or not kinds:
+        kinds = ["kill", "kill"]
+        if not quickly:
             kinds += ["hold", "isolate"]
-        if self.losses.allow(at, power=True) and not quickly:
-            kinds.append("power")
+            if self.losses.allow(at):
+                kinds.append("power")
         kind = kinds[self.draw.below(len(kinds))]
         if kind == "power":
             self.cut_power(at)
@@ -199,12 +199,11 @@ class Directed(ClusterStage):
                 if other != self.name(at):
                     self.sim.network.cut(self.name(at), other)
         else:
-            self.losses.note(at, power=False)
             node.process.kill()
 
     def cut_power(self, at: int) -> None:
         self.tell("power", self.name(at))
-        self.losses.note(at, power=True)
+        self.losses.note(at)
         self.cluster.hosts[at].power_cut()
 
     def slow_disk(self, at: int) -> None:
@@ -285,7 +284,7 @@ class Diverging(Fed):
             await asyncio.sleep(self.draw.between(0, 0.02))
             self.fell(leader)
             await self.until(lambda: self.now().leader == ahead, 4.0)
-        elif then == "power" and self.losses.allow(ahead, power=True):
+        elif then == "power" and self.losses.allow(ahead):
             if self.draw.chance(0.8):
                 # When the first records of the new epoch have taken the place of the old ones.
                 await self.until(lambda: not self.is_ahead(ahead, leader), 1.0)
@@ -339,7 +338,6 @@ class Joining(Fed):
         self.sim.network.cut(self.name(leader), self.name(late))
         await self.succeed(leader, heir, late)
         self.tell("kill", self.name(late))
-        self.losses.note(late, power=False)
         self.cluster.nodes[late].process.kill()
         await asyncio.sleep(self.draw.between(0, 0.1))
         self.cluster.nodes[late].boot()
@@ -381,7 +379,7 @@ class Reborn(Fed):
         late = others[self.draw.below(2)]
         node = self.cluster.nodes[late]
         self.tell(f"reborn: {leader} leads, {late} is started anew")
-        if not self.losses.allow(late, power=True):
+        if not self.losses.allow(late):
             return
         await node.stop()
         await asyncio.sleep(self.draw.between(0.2, 0.8))

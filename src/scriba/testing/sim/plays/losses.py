@@ -4,10 +4,8 @@ Acknowledged with acks=all means: on `min.insync.replicas` replicas, in their pa
 than that may lose their power between two moments at which all replicas are in sync; each that did
 has come back as a new incarnation by then, and has fetched what it had lost.
 
-A process that was killed has lost nothing, but the cluster cannot tell: whoever did not shut down
-in good order is no longer trusted to have all (KIP-966). Where every replica that has all is among
-those, the one that is elected may be one that lost something. So beside a power cut killed ones
-count, too; among themselves they do not.
+A process that was killed has lost nothing, and its successor can tell, since the machine ran on. So
+kills do not count, however many there are.
 """
 
 from dataclasses import dataclass, field
@@ -25,13 +23,11 @@ class Losses:
     min_isr: int
     synced: bool
     """Whether nothing counts that is not synced; then a power cut costs nothing."""
-    untrusted: dict[Replicated, dict[int, int]] = field(default_factory=dict)
-    """Replicas that ended without a word, with the broker epoch in which they did."""
-    lost: dict[Replicated, set[int]] = field(default_factory=dict)
-    """Those of them that lost what was not synced."""
+    lost: dict[Replicated, dict[int, int]] = field(default_factory=dict)
+    """Replicas that lost what was not synced, with the broker epoch in which they did."""
 
-    def allow(self, broker: int, power: bool) -> bool:
-        """Whether this broker may be killed now, or its host lose its power."""
+    def allow(self, broker: int) -> bool:
+        """Whether this broker's host may lose its power now."""
         image = self.witness.newest_image()
         if image is None:
             return False
@@ -39,35 +35,31 @@ class Losses:
             return True
         self._forgive(image)
         return all(
-            len({*self.untrusted.get(key, ()), broker}) < self.min_isr
+            len({*self.lost.get(key, ()), broker}) < self.min_isr
             for key, replicas in _replicas(image)
-            if broker in replicas and (power or self.lost.get(key, set()) - {broker})
+            if broker in replicas
         )
 
-    def note(self, broker: int, power: bool) -> None:
-        """It was killed, or did lose its power."""
+    def note(self, broker: int) -> None:
+        """It did lose its power."""
         image = self.witness.newest_image()
         if image is None:
             return
         known = image.brokers.get(broker)
         for key, replicas in _replicas(image):
             if broker in replicas:
-                epoch = -1 if known is None else known.epoch
-                self.untrusted.setdefault(key, {})[broker] = epoch
-                if power:
-                    self.lost.setdefault(key, set()).add(broker)
+                self.lost.setdefault(key, {})[broker] = -1 if known is None else known.epoch
 
     def _forgive(self, image: ClusterImage) -> None:
         """Partitions of which all replicas are in sync again begin anew."""
-        for (topic_id, index), untrusted in list(self.untrusted.items()):
+        for (topic_id, index), lost in list(self.lost.items()):
             topic = image.topics_by_id.get(topic_id)
             partition = None if topic is None else topic.partitions.get(index)
             if partition is None or (
                 set(partition.isr) == set(partition.replicas)
-                and all(image.brokers[at].epoch > epoch for at, epoch in untrusted.items())
+                and all(image.brokers[at].epoch > epoch for at, epoch in lost.items())
             ):
-                del self.untrusted[topic_id, index]
-                self.lost.pop((topic_id, index), None)
+                del self.lost[topic_id, index]
 
 
 def _replicas(image: ClusterImage) -> list[tuple[Replicated, tuple[int, ...]]]:

@@ -92,10 +92,8 @@ class Mishaps:
         at = self._pick()
         if at in self._busy:
             return
-        if kind in POWER and not self._may(at, power=True):
+        if kind in POWER and not (self._reckless or self._losses.allow(at)):
             kind = "kill"
-        if kind == "kill" and not self._may(at, power=False):
-            kind = "hold"
         if kind == "directory" and MORE not in self._cluster.directories:
             kind = "sick"
         self._busy[at] = kind
@@ -106,17 +104,10 @@ class Mishaps:
             del self._busy[at]
         self._tell("end of", kind, self._cluster.name(at))
 
-    def _may(self, at: int, power: bool) -> bool:
-        return self._reckless or self._losses.allow(at, power)
-
     async def _kill(self, at: int) -> None:
         self._cluster.nodes[at].note_failure()
-        self._end_process(at)
-        await self._come_back(at)
-
-    def _end_process(self, at: int) -> None:
-        self._losses.note(at, power=False)
         self._cluster.nodes[at].process.kill()
+        await self._come_back(at)
 
     async def _power(self, at: int) -> None:
         self._cluster.nodes[at].note_failure()
@@ -124,7 +115,7 @@ class Mishaps:
         await self._come_back(at)
 
     def _cut_power(self, at: int) -> None:
-        self._losses.note(at, power=True)
+        self._losses.note(at)
         self._cluster.hosts[at].power_cut()
 
     async def _come_back(self, at: int, again: float = 0.25) -> None:

@@ -9,6 +9,7 @@ import errno
 import os
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from scriba.runtime.ports import WOULD_BLOCK, Buffer
 from scriba.testing.sim.world.volume import (
@@ -113,6 +114,17 @@ class SimLock:
 
     def release(self) -> None:
         self._volume.locks.pop(self._path, None)
+
+
+class SimMark:
+    def __init__(self, node: Inode) -> None:
+        self._node = node
+
+    def revoke(self) -> None:
+        self._node.marked = False
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 class SimDisk:
@@ -248,6 +260,26 @@ class SimDisk:
             raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN), path)
         self.volume.locks[path] = self
         return SimLock(self.volume, path)
+
+    def mark(self, path: str, data: bytes) -> SimMark:
+        """Nothing of it need be on the device: with the power goes the mark."""
+        with suppress(FileNotFoundError):
+            self.unlink(path)
+        file = self.open(path, create=True)
+        try:
+            file.pwritev([data], 0)
+        except OSError:
+            self.unlink(path)
+            raise
+        node = self._get(path)
+        assert isinstance(node, Inode)
+        node.marked = True
+        return SimMark(node)
+
+    def marked(self, path: str) -> bytes | None:
+        self.check(path)
+        node = self.volume.find(path)
+        return bytes(node.content) if isinstance(node, Inode) and node.marked else None
 
     def space(self, path: str) -> tuple[int, int]:
         self.check(path)

@@ -75,6 +75,8 @@ class Inode:
     asked: bytes | None = None
     """What syncs have asked for, where a power cut has left more by luck."""
     cold: bool = False
+    marked: bool = False
+    """Whether it counts as written since the host got its power."""
 
     def sync(self, turn: int) -> None:
         self.settle(turn, lambda change: (change,))
@@ -98,6 +100,7 @@ class Inode:
             self.settle(self.pending[-1].turn, Fate(rng).of)
         self.content = bytearray(self.durable)
         self.cold = True
+        self.marked = False
 
 
 class Fate:
