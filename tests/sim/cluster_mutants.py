@@ -37,6 +37,7 @@ from scriba.storage.directory.logdir import LogDir
 from scriba.storage.log import Log
 from scriba.storage.truncation import Truncation
 from scriba.testing.sim.world.disk import SimDisk
+from scriba.wire.messages.fetch import PartitionData
 
 Patch = pytest.MonkeyPatch
 Lied = Callable[[], None]
@@ -199,12 +200,14 @@ def counts_a_fetch_that_diverges(patch: Patch, lied: Lied) -> None:
     """A follower is taken to have what it asks beyond, though that is not what the leader has."""
     look_at_one = replica_fetch._look_at_one
 
-    def counting(node: Any, look: Any, followed: Any, data: Any, now: Instant) -> None:
-        look_at_one(node, look, followed, data, now)
+    def counting(node: Any, look: Any, followed: Any, now: Instant) -> Any:
+        found = look_at_one(node, look, followed, now)
         partition = followed.partition
-        if look.counted and data.diverging_epoch.epoch >= 0 and partition is not None:
+        diverges = isinstance(found, PartitionData) and found.diverging_epoch.epoch >= 0
+        if look.counted and diverges and partition is not None:
             lied()
             replica_fetch._count(node, look.session, followed, partition, now)
+        return found
 
     patch.setattr(replica_fetch, "_look_at_one", counting)
 

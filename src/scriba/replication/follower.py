@@ -334,6 +334,11 @@ class FetcherPlan:
         self._changed[key] = None
         return pause_ms
 
+    @property
+    def has_pauses(self) -> bool:
+        """Whether some partition is left out for a while."""
+        return bool(self._paused)
+
     def next_end_of_pause(self) -> int | None:
         """When the next pause is over, if there is one."""
         while self._pauses and self._paused.get(self._pauses[0][2]) is not self._pauses[0][3]:

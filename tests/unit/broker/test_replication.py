@@ -4,6 +4,8 @@ import asyncio
 from functools import partial
 from typing import Any
 
+import pytest
+
 from scriba.broker.fastpath.produce import ProduceFastPath
 from scriba.broker.handlers.records import replica_fetch
 from scriba.broker.metrics.exposition import render
@@ -15,6 +17,7 @@ from scriba.records.batch import read_header
 from scriba.replication.follower import State
 from scriba.storage.directory.checkpoints import RECOVERY_POINTS
 from scriba.storage.directory.logdir import LogDir
+from scriba.storage.log import Log, NotResident, Slice
 from scriba.wire.apis import ApiKey
 from scriba.wire.messages.admin import (
     DeleteRecordsPartition,
@@ -432,9 +435,9 @@ def test_a_fetch_looks_only_at_what_has_news(monkeypatch: Any) -> None:
         looked: list[int] = []
         plain = replica_fetch._look_at_one
 
-        def look(node: Any, found: Any, followed: Any, data: Any, now: Any) -> None:
+        def look(node: Any, found: Any, followed: Any, now: Any) -> Any:
             looked.append(followed.index)
-            plain(node, found, followed, data, now)
+            return plain(node, found, followed, now)
 
         monkeypatch.setattr(replica_fetch, "_look_at_one", look)
         await follower.fetch()
@@ -449,6 +452,61 @@ def test_a_fetch_looks_only_at_what_has_news(monkeypatch: Any) -> None:
         assert leader._caught_up_ms(leader.followers[3]) == leader.followers[3].heard.ms
 
     play(script, replica_lag_time_max_ms=600_000)
+
+
+def test_a_fetch_of_much_or_of_records_on_the_device_is_done_in_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a limit of one partition, and with records that are evicted again and again."""
+    loads: list[int] = []
+    plain = Log.read
+
+    class Evicted:
+        async def load(self, offset: int, n: int) -> None:
+            loads.append(n)
+            await asyncio.sleep(0.001)
+
+    def read(log: Log, *arguments: Any) -> Any:
+        found = plain(log, *arguments)
+        if isinstance(found, Slice) and log.topic == "t" and len(loads) <= found.first_offset:
+            return NotResident(Evicted(), 0, found.size)
+        return found
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", *[(2, 3, 1)] * 5, configs={"min.insync.replicas": "3"})
+        for round in range(5):
+            results = await asyncio.gather(
+                *(brokers.produce(2, "t", b"%d" % round, index=at) for at in range(5))
+            )
+            assert results == [ErrorCode.NONE] * 5
+        assert len(loads) >= 5
+        for at in range(5):
+            assert len({log_bytes(brokers, broker, "t", at) for broker in (1, 2, 3)}) == 1
+
+    monkeypatch.setattr(Log, "read", read)
+    monkeypatch.setattr(replica_fetch, "AT_ONCE", 1)
+    play(script)
+
+
+def test_a_fetch_that_fails_in_slices_is_told_and_the_follower_asks_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failures = [ValueError("a defect")]
+    plain = replica_fetch._look_at
+
+    def look(*arguments: Any) -> Any:
+        if failures:
+            raise failures.pop()
+        return plain(*arguments)
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3), configs={"min.insync.replicas": "2"})
+        assert await brokers.produce(2, "t", b"a") is ErrorCode.NONE
+        assert brokers.nodes[2].events.counts[EventKind.REQUEST_FAILED] == 1
+
+    monkeypatch.setattr(replica_fetch, "AT_ONCE", -1)
+    monkeypatch.setattr(replica_fetch, "_look_at", look)
+    play(script)
 
 
 # ---- what is told of it ----

@@ -225,7 +225,9 @@ class FollowedPartitions(PartitionLookup, Protocol):
     def isr_updates(self) -> IsrUpdates: ...
 
 
-class Fetching(Authorization, Configuration, Counting, MetadataView, Timekeeping, Protocol):
+class Fetching(
+    Authorization, Configuration, Counting, EventLog, MetadataView, Timekeeping, Protocol
+):
     """Batches are read, within a session of fetches or without one; followers are kept book of."""
 
     @property

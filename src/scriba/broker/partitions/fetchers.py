@@ -72,6 +72,9 @@ MOST_QUESTIONS: Final = 2
 """One that waits for news, and one that has it answered."""
 PROGRESS_MS: Final = 10_000
 """How often a replica that is far behind is told of."""
+AT_ONCE: Final = 64
+AT_ONCE_BYTES: Final = 1 << 18
+"""Partitions and bytes of an answer that is taken in one turn of the loop: well below 1 ms."""
 LATEST: Final = -1
 EARLIEST: Final = -2
 
@@ -186,6 +189,12 @@ class Fetcher:
         self.partitions: dict[Key, Partition] = {}
         self._news = asyncio.Event()
         self._asked: deque[tuple[Question, asyncio.Future[FetchResponse]]] = deque()
+        self._connection: Connection | None = None
+        """While it is conversed on, and no answer is being taken in slices."""
+        self._flushes: list[Partition] = []
+        """What only counts on the device is asked for again when it is there."""
+        self._failure: Exception | None = None
+        """What ended the taking of an answer."""
         self._failures = 0
         """Of the connection, in a row."""
         self._told_ms = 0
@@ -206,6 +215,7 @@ class Fetcher:
             self._news.set()
 
     def stop(self) -> None:
+        self._connection = None
         self._task.cancel()
 
     # ---- asking ----
@@ -231,15 +241,32 @@ class Fetcher:
         self._plan.lost()
 
     async def _converse(self, connection: Connection) -> None:
-        """Asks and takes answers until the connection is lost: ClientError."""
-        while True:
-            self._news.clear()
-            self._ask(connection)
-            if self._asked and self._asked[0][1].done():
-                question, future = self._asked.popleft()
-                await self._take(question, future.result())
-                continue
-            await self._wait()
+        """Asks and takes answers until the connection is lost: ClientError.
+
+        Small answers are taken as they come (`_answered`); what is left for here is much, or has to
+        wait.
+        """
+        try:
+            while True:
+                self._news.clear()
+                if self._failure is not None:
+                    raise self._failure
+                await self._flushed()
+                self._ask(connection)
+                if self._asked and self._asked[0][1].done():
+                    question, future = self._asked.popleft()
+                    self._connection = None
+                    await self._take(question, future.result())
+                    continue
+                self._connection = connection
+                await self._wait()
+        finally:
+            self._connection = self._failure = None
+
+    async def _flushed(self) -> None:
+        while self._flushes:
+            self._connection = None
+            await self._flushes.pop().flushed_as_follower()
 
     def _ask(self, connection: Connection) -> None:
         plan, asked = self._plan, self._asked
@@ -263,9 +290,34 @@ class Fetcher:
         asked.append((question, future))
 
     def _answered(self, future: asyncio.Future[FetchResponse]) -> None:
-        self._news.set()
-        if not future.cancelled():
-            future.exception()  # whoever takes it is told; nobody may
+        """An answer has come: a small one is taken at once, and the next question follows it."""
+        if future.cancelled() or future.exception() is not None:
+            self._news.set()
+            return
+        connection, asked = self._connection, self._asked
+        response = future.result()
+        if connection is None or not asked or asked[0][1] is not future or not _is_small(response):
+            self._news.set()
+            return
+        question, _ = asked.popleft()
+        try:
+            self._take_at_once(question, response)
+            if self._flushes or self._plan.has_pauses:
+                self._news.set()  # something has to be waited for
+            else:
+                self._ask(connection)
+        except Exception as failure:
+            self._failure = failure  # raised where it is seen
+            self._news.set()
+
+    def _take_at_once(self, question: Question, response: FetchResponse) -> None:
+        truncations: list[Truncation] = []
+        self._plan.answered(question, response.session_id)
+        for topic in response.responses:
+            for data in topic.partitions:
+                key = Key(topic.topic_id, data.partition_index)
+                self._take_one(question, key, data, truncations)
+        self._taken(truncations)
 
     async def _wait(self) -> None:
         """Until there is an answer, another question, or a pause is over."""
@@ -330,21 +382,20 @@ class Fetcher:
             if question.session_epoch == 0:
                 raise BrokerError(code, about=f"Fetch from broker {self._leader_id}")
             return
-        self._failures = 0
         self._plan.answered(question, response.session_id)
         pace = Pace(self._node.world.clock)
         truncations: list[Truncation] = []
-        flushes: list[Partition] = []
         for topic in response.responses:
             for data in topic.partitions:
                 key = Key(topic.topic_id, data.partition_index)
-                self._take_one(question, key, data, truncations, flushes)
+                self._take_one(question, key, data, truncations)
                 await pace()
+        self._taken(truncations)
+
+    def _taken(self, truncations: list[Truncation]) -> None:
+        self._failures = 0
         if truncations:
             self._begin_truncation(truncations)
-        for partition in flushes:
-            # What only counts on the device is asked for again when it is there.
-            await partition.flushed_as_follower()
         self._tell_progress()
 
     def _take_one(
@@ -353,7 +404,6 @@ class Fetcher:
         key: Key,
         data: PartitionData,
         truncations: list[Truncation],
-        flushes: list[Partition],
     ) -> None:
         state, partition = self._plan.told(key, question), self.partitions.get(key)
         if state is None or partition is None or partition.follower is not state:
@@ -364,7 +414,7 @@ class Fetcher:
         if isinstance(step, Append):
             self._append(key, partition, state, data, told)
             if partition.syncs:
-                flushes.append(partition)
+                self._flushes.append(partition)
         elif isinstance(step, AskBounds):
             self._node.tasks.spawn(self._find_bounds(key, partition, state), name="log bounds")
         elif isinstance(step, Truncate | StartAnew):
@@ -531,6 +581,18 @@ class Fetcher:
                 done = 100 * (state.end_offset - state.first_end) // whole
                 text = f"{state.lag} records behind broker {self._leader_id}, {done}% caught up"
                 self._node.note(EventKind.FOLLOWER_CATCHING_UP, repr(partition), text)
+
+
+def _is_small(response: FetchResponse) -> bool:
+    """Whether an answer may be taken in one turn of the loop."""
+    if response.error_code:
+        return False
+    count = size = 0
+    for topic in response.responses:
+        for data in topic.partitions:
+            count += 1
+            size += len(data.records or b"")  # type: ignore[arg-type]
+    return count <= AT_ONCE and size <= AT_ONCE_BYTES
 
 
 def _told(data: PartitionData) -> Told:

@@ -16,9 +16,8 @@ about.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Container, Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.replication.leader import Heard
@@ -36,6 +35,11 @@ MOST_SESSIONS: Final = 64
 """Of one follower: Kafka's brokers have `num.replica.fetchers` of them."""
 
 Key = tuple[bytes, int]
+
+
+class Waiter(Protocol):
+    def wake(self) -> None:
+        """There is news: looks at it in a turn of the loop of its own."""
 
 
 class Followed:
@@ -122,8 +126,8 @@ class FollowerSession:
         self.followed: dict[Key, Followed] = {}
         self.news: dict[Followed, None] = {}
         """What the next fetch has to look at, in the order in which it happened."""
-        self.waiter: asyncio.Future[None] | None = None
-        """Of a fetch that waits."""
+        self.waiter: Waiter | None = None
+        """A fetch that waits."""
         self.missed = False
         """Whether something that ends a wait has come since a fetch last looked: one that is about
         to wait then looks again."""
@@ -150,8 +154,8 @@ class FollowerSession:
 
     def wake(self) -> None:
         """Has a fetch that waits answered now."""
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        if self.waiter is not None:
+            self.waiter.wake()
 
     def end(self) -> None:
         self.wake()

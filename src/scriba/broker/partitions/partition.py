@@ -307,7 +307,8 @@ class Partition:
         assert follower is not None, "only a follower is sent records"
         before = self.log.end_offset
         try:
-            self.log.append_follower(view, now)
+            if view:
+                self.log.append_follower(view, now)
         finally:  # of several batches some may have been written
             self._took(follower, before, now)
 

@@ -14,16 +14,17 @@ without waiting for news of the others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.net.large_requests import AT_ONCE
 from scriba.broker.partitions.follower_sessions import FINAL_EPOCH, INITIAL_EPOCH
-from scriba.broker.request import Context, Deferred
+from scriba.broker.request import Context, Deferred, Later
 from scriba.errors import ErrorCode, KafkaError
+from scriba.events import EventKind
 from scriba.outcome import at_once
 from scriba.runtime.loop.pace import Pace, in_slices
-from scriba.storage.log import EMPTY, NotResident, Slice
+from scriba.storage.log import NotResident, Slice
 from scriba.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -42,23 +43,50 @@ FIRST_WITH_BROKER_EPOCH: Final = 15
 _NO_RECORDS: Final = b""
 
 
+Told = Slice | PartitionData | None
+"""What is found of a partition: records, or an error or a divergence, or nothing."""
+
+
 class _Look:
     """What one fetch has found so far."""
 
-    __slots__ = ("answers", "budget", "bytes", "cold", "counted", "full", "ready", "session")
+    __slots__ = (
+        "answers",
+        "budget",
+        "bytes",
+        "cold",
+        "counted",
+        "deadline",
+        "epoch",
+        "full",
+        "least",
+        "ready",
+        "session",
+    )
 
-    def __init__(self, session: FollowerSession, budget: int, full: bool, counted: bool) -> None:
+    def __init__(
+        self, session: FollowerSession, request: FetchRequest, budget: int, counted: bool
+    ) -> None:
         self.session = session
+        self.epoch = session.epoch
+        """Of the session's next request, which ends the wait of this one."""
         self.budget = budget
-        self.full = full
+        self.least = request.min_bytes if request.max_wait_ms > 0 else 0
+        self.full = request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
         """Whether everything is told, be it news or not."""
         self.counted = counted
         """Whether what the follower asks for says how far it has come: once, as it arrives."""
-        self.answers: dict[Followed, PartitionData] = {}
+        self.answers: dict[Followed, Told] = {}
         self.bytes = 0
         self.cold: list[NotResident] = []
         self.ready = False
         """Whether there is something that must not wait: an error or a divergence."""
+        self.deadline = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it is answered with what it has found, be it nothing."""
+        return self.ready or self.bytes >= self.least or self.session.epoch != self.epoch
 
 
 def fetch(
@@ -86,16 +114,14 @@ def fetch(
         if not session.counted:
             session.look_again()  # what it said before it was known counts now
     session.counted = counted
-    full = request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
-    budget = min(request.max_bytes, node.settings.fetch_max_bytes)
-    look = _Look(session, budget, full, counted)
+    look = _Look(session, request, min(request.max_bytes, node.settings.fetch_max_bytes), counted)
     named = sum(len(topic.partitions) for topic in request.topics)
     if named + len(session.news) + len(request.forgotten_topics_data) > AT_ONCE:
-        return Deferred(_fetch_in_slices(node, request, look), pipelined=session.id != 0)
+        return DelayedReplicaFetch(node, look, request, _update(session, request))
     at_once(_update(session, request))
-    at_once(_look_at(node, look, request))
-    if look.cold or not _enough(look, request):
-        return Deferred(_wait(node, request, look), pipelined=session.id != 0)
+    at_once(_look_at(node, look))
+    if look.cold or not look.is_over:
+        return DelayedReplicaFetch(node, look, request)
     return _respond(node, look)
 
 
@@ -124,88 +150,164 @@ def _update(session: FollowerSession, request: FetchRequest) -> Generator[None, 
             yield
 
 
-async def _fetch_in_slices(node: Fetching, request: FetchRequest, look: _Look) -> FetchResponse:
-    """The fetch that opens a session of thousands of partitions."""
-    pace = Pace(node.world.clock)
-    await in_slices(_update(look.session, request), pace)
-    await in_slices(_look_at(node, look, request), pace)
-    return await _wait(node, request, look)
+# ---- waiting ----
 
 
-def _enough(look: _Look, request: FetchRequest) -> bool:
-    return look.ready or look.bytes >= request.min_bytes or request.max_wait_ms <= 0
+class DelayedReplicaFetch(Later[FetchResponse]):
+    """A fetch that is answered later: when there is news, or the session's next request has come,
+    or its time is up. It waits as a callback; only what is much, or has to be read from the device,
+    takes a task."""
 
+    __slots__ = (
+        "_done",
+        "_look",
+        "_node",
+        "_over",
+        "_task",
+        "_timer",
+        "_update",
+        "_wait_s",
+        "_woken",
+    )
 
-async def _wait(node: Fetching, request: FetchRequest, look: _Look) -> FetchResponse:
-    """Answers when there is enough, the time is up, or the session's next request has come."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + request.max_wait_ms / 1000
-    session, epoch = look.session, look.session.epoch
-    pace = Pace(node.world.clock)
-    look.counted = False
-    while True:
-        if look.cold:
-            for cold in look.cold:
-                node.counters.page_cache_misses += 1
-                await cold.file.load(cold.position, cold.size)
-            look.cold.clear()
-        elif _enough(look, request) or loop.time() >= deadline or session.epoch != epoch:
-            return _respond(node, look)
-        elif not session.missed:
-            await _news(session, deadline)
-        if session.epoch == epoch:  # else the next request looks at what is new
-            await in_slices(_look_at(node, look, request), pace)
+    _done: Callable[[FetchResponse], None]
+    _timer: asyncio.TimerHandle
 
+    def __init__(
+        self,
+        node: Fetching,
+        look: _Look,
+        request: FetchRequest,
+        update: Generator[None, None, None] | None = None,
+    ) -> None:
+        super().__init__(pipelined=look.session.id != 0)
+        self._node = node
+        self._look = look
+        self._wait_s = request.max_wait_ms / 1000
+        self._update = update
+        """Works the request into its session, where that is too much for one turn of the loop."""
+        self._woken = self._over = False
+        self._task: asyncio.Task[None] | None = None
 
-async def _news(session: FollowerSession, deadline: float) -> None:
-    loop = asyncio.get_running_loop()
-    waiter = session.waiter = loop.create_future()
-    timer = loop.call_at(deadline, _give_up, waiter)
-    try:
-        await waiter
-    finally:
-        timer.cancel()
-        if session.waiter is waiter:
-            session.waiter = None
+    def begin(self, done: Callable[[FetchResponse], None]) -> None:
+        loop, look = asyncio.get_running_loop(), self._look
+        self._done = done
+        look.deadline = loop.time() + self._wait_s
+        self._timer = loop.call_at(look.deadline, self.wake)
+        if self._update is not None or look.cold:
+            self._begin_slow_look()
+            return
+        look.counted = False
+        look.session.waiter = self
+        if look.session.missed or look.is_over:
+            self.wake()
 
+    def wake(self) -> None:
+        """Looks again, once in a turn of the loop, however many call."""
+        if not self._woken:
+            self._woken = True
+            asyncio.get_running_loop().call_soon(self._look_again)
 
-def _give_up(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+    def abandon(self) -> None:
+        self._end()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self) -> None:
+        self._over = self._woken = True
+        self._timer.cancel()
+        if self._look.session.waiter is self:
+            self._look.session.waiter = None
+
+    def _look_again(self) -> None:
+        look = self._look
+        if self._over:
+            return
+        if look.session.epoch == look.epoch:  # else the next request looks at what is new
+            if len(look.session.news) > AT_ONCE:
+                self._begin_slow_look()
+                return
+            at_once(_look_at(self._node, look))
+            if look.cold:
+                self._begin_slow_look()
+                return
+        self._judge()
+
+    def _begin_slow_look(self) -> None:
+        self._woken = True
+        self._task = asyncio.get_running_loop().create_task(self._look_slowly())
+
+    async def _look_slowly(self) -> None:
+        look, node = self._look, self._node
+        pace = Pace(node.world.clock)
+        try:
+            if self._update is not None:
+                await in_slices(self._update, pace)
+                await in_slices(_look_at(node, look), pace)
+            while look.cold:
+                for cold in look.cold:
+                    node.counters.page_cache_misses += 1
+                    await cold.file.load(cold.position, cold.size)
+                look.cold.clear()
+                look.counted = False
+                if look.session.epoch == look.epoch:
+                    await in_slices(_look_at(node, look), pace)
+            if len(look.session.news) > AT_ONCE and not look.is_over:
+                await in_slices(_look_at(node, look), pace)
+        except Exception as error:
+            self._end()
+            node.note(EventKind.REQUEST_FAILED, "Fetch", f"failed: {error!r}", error)
+            self._done(FetchResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR))
+            return
+        look.counted = False
+        self._task = self._update = None
+        self._judge()
+
+    def _judge(self) -> None:
+        look = self._look
+        if look.is_over or asyncio.get_running_loop().time() >= look.deadline:
+            self._end()
+            self._done(_respond(self._node, look))
+            return
+        look.session.waiter = self
+        self._woken = False
+        if look.session.missed:
+            self.wake()
 
 
 # ---- reading ----
 
 
-def _look_at(node: Fetching, look: _Look, request: FetchRequest) -> Generator[None, None, None]:
+def _look_at(node: Fetching, look: _Look) -> Generator[None, None, None]:
     """Looks at all that has news; what is yet to be told then stays among them."""
-    session = look.session
+    session, answers = look.session, look.answers
     session.missed = False
     now = node.world.clock.now()
     for followed in tuple(session.news):
         # Taken out first: what happens from now on is news again.
         if session.news.pop(followed, followed) is followed:
             continue  # it was forgotten meanwhile
-        data = PartitionData(partition_index=followed.index, high_watermark=-1)
-        data.records = _NO_RECORDS
-        data.aborted_transactions = None
-        before = look.answers.get(followed)
-        if before is not None and before.records is not _NO_RECORDS:
-            look.bytes -= before.records.size  # type: ignore[union-attr]
+        before = answers.get(followed)
+        if type(before) is Slice:
+            look.bytes -= before.size
         try:
-            _look_at_one(node, look, followed, data, now)
+            answers[followed] = _look_at_one(node, look, followed, now)
         except KafkaError as error:
-            data.error_code = error.code
-            data.high_watermark = data.last_stable_offset = data.log_start_offset = -1
+            answers[followed] = _refused(followed, error)
+        if type(answers[followed]) is PartitionData:
             look.ready = True
             session.news[followed] = None
-        look.answers[followed] = data
         yield
 
 
-def _look_at_one(
-    node: Fetching, look: _Look, followed: Followed, data: PartitionData, now: Instant
-) -> None:
+def _refused(followed: Followed, error: KafkaError) -> PartitionData:
+    data = PartitionData(partition_index=followed.index, error_code=error.code, high_watermark=-1)
+    data.records = _NO_RECORDS
+    data.aborted_transactions = None
+    return data
+
+
+def _look_at_one(node: Fetching, look: _Look, followed: Followed, now: Instant) -> Told:
     session, asked = look.session, followed.asked
     partition = _partition(node, followed)
     leader = partition.check_leader(max(asked.current_leader_epoch, -1))
@@ -215,21 +317,26 @@ def _look_at_one(
         raise KafkaError(
             ErrorCode.UNKNOWN_LEADER_EPOCH if known else ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
-    store = partition.log
     if asked.last_fetched_epoch >= 0 and (found := diverging(partition, followed)) is not None:
+        data = _data(followed, partition)
         data.diverging_epoch = found
-        data.high_watermark = partition.high_watermark.value
-        data.log_start_offset = store.start_offset
-        look.ready = True
-        session.news[followed] = None
-        return
-    store.check_offset(asked.fetch_offset)
+        return data
+    partition.log.check_offset(asked.fetch_offset)
     if look.counted:
         _count(node, session, followed, partition, now)
-    data.high_watermark = partition.high_watermark.value
-    data.last_stable_offset = partition.stable_offset.value
-    data.log_start_offset = store.start_offset
-    _read(look, followed, partition, data)
+    return _read(look, followed, partition)
+
+
+def _data(followed: Followed, partition: Partition) -> PartitionData:
+    """What is told of a partition, without records."""
+    data = PartitionData(
+        partition_index=followed.index,
+        high_watermark=partition.high_watermark.value,
+        log_start_offset=partition.log.start_offset,
+    )
+    data.records = _NO_RECORDS
+    data.aborted_transactions = None
+    return data
 
 
 def _partition(node: Fetching, followed: Followed) -> Partition:
@@ -281,28 +388,25 @@ def _count(
         node.replicas.isr_updates.look(partition, now)
 
 
-def _read(look: _Look, followed: Followed, partition: Partition, data: PartitionData) -> None:
+def _read(look: _Look, followed: Followed, partition: Partition) -> Slice | None:
     asked, store = followed.asked, partition.log
+    offset, end = asked.fetch_offset, store.end_offset
+    if offset >= end:
+        return None
+    look.session.news[followed] = None  # until the follower says that it has it
     left = look.budget - look.bytes
     if left <= 0 and look.bytes:
-        if asked.fetch_offset < store.end_offset:
-            look.session.news[followed] = None  # the next fetch has room for it
-        return
+        return None  # the next fetch has room for it
     # The first batch found is sent whole even if it is over the limits, or a follower with a
     # small limit could never get past a large record.
     limit = min(asked.partition_max_bytes, max(left, 0))
-    found = store.read(asked.fetch_offset, limit, store.end_offset, look.bytes == 0)
-    if found is EMPTY:
-        if asked.fetch_offset < store.end_offset:
-            look.session.news[followed] = None
-        return
-    look.session.news[followed] = None  # until the follower says that it has it
+    found = store.read(offset, limit, end, look.bytes == 0)
+    if type(found) is Slice:
+        look.bytes += found.size
+        return found
     if isinstance(found, NotResident):
         look.cold.append(found)
-        return
-    assert isinstance(found, Slice)
-    data.records = found
-    look.bytes += found.size
+    return None
 
 
 # ---- answering ----
@@ -312,10 +416,11 @@ def _respond(node: Fetching, look: _Look) -> FetchResponse:
     session = look.session
     response = FetchResponse(session_id=session.id)
     topics: dict[bytes, FetchableTopicResponse] = {}
-    for followed, data in look.answers.items():
-        node.counters.failed_fetch += data.error_code != 0
-        if not _is_news(followed, data) and not look.full:
+    for followed, found in look.answers.items():
+        data = _news(followed, found, look.full)
+        if data is None:
             continue
+        node.counters.failed_fetch += data.error_code != 0
         topic = topics.get(followed.topic_id)
         if topic is None:
             topic = topics[followed.topic_id] = FetchableTopicResponse(topic_id=followed.topic_id)
@@ -327,17 +432,34 @@ def _respond(node: Fetching, look: _Look) -> FetchResponse:
     return response
 
 
-def _is_news(followed: Followed, data: PartitionData) -> bool:
-    """Whether the follower has to hear of this partition; remembers what it hears."""
-    news = (
-        data.records is not _NO_RECORDS
-        or data.high_watermark != followed.high_watermark
-        or data.log_start_offset != followed.start_offset
-        or data.error_code != 0
-        or followed.told_error
-        or data.diverging_epoch.epoch >= 0
-    )
-    followed.high_watermark = data.high_watermark
-    followed.start_offset = data.log_start_offset
-    followed.told_error = data.error_code != 0
-    return news
+def _news(followed: Followed, found: Told, full: bool) -> PartitionData | None:
+    """What the follower has to hear of a partition, if anything; remembers what it hears.
+
+    The high watermark is that of now: it may have moved while the fetch waited.
+    """
+    if type(found) is PartitionData:
+        followed.high_watermark, followed.start_offset = (
+            found.high_watermark,
+            found.log_start_offset,
+        )
+        followed.told_error = found.error_code != 0
+        return found
+    partition = followed.partition
+    if partition is None:
+        return None  # it was forgotten meanwhile
+    high_watermark, start_offset = partition.high_watermark.value, partition.log.start_offset
+    if (
+        found is None
+        and not full
+        and high_watermark == followed.high_watermark
+        and start_offset == followed.start_offset
+        and not followed.told_error
+    ):
+        return None
+    data = _data(followed, partition)
+    data.last_stable_offset = partition.stable_offset.value
+    if type(found) is Slice:
+        data.records = found
+    followed.high_watermark, followed.start_offset = high_watermark, start_offset
+    followed.told_error = False
+    return data
