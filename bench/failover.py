@@ -117,7 +117,7 @@ def kill_leader(bench: Bench) -> Figures:
     cluster, times = three(bench), list[float]()
     with topic(cluster, PARTITIONS) as made:
         for _ in range(bench.amount(KILLS)):
-            lost = busiest(cluster, made.name, but=cluster.controller())
+            lost = busiest(cluster, made.name, but=cluster.await_controller())
             witness = Witness(cluster, made.name, lost)
             began = time.monotonic()
             cluster.nodes[lost].kill()
@@ -132,7 +132,7 @@ def kill_controller(bench: Bench) -> Figures:
     made_after, led_after = list[float](), list[float]()
     with topic(cluster, PARTITIONS) as made:
         for _ in range(bench.amount(KILLS)):
-            lost = cluster.controller()
+            lost = cluster.await_controller()
             witness = Witness(cluster, made.name, lost)
             began = time.monotonic()
             cluster.nodes[lost].kill()
@@ -166,7 +166,7 @@ def pause_leader(bench: Bench) -> Figures:
     cluster, times = three(bench), list[float]()
     with topic(cluster, PARTITIONS) as made:
         for _ in range(bench.amount(PAUSES)):
-            lost = busiest(cluster, made.name, but=cluster.controller())
+            lost = busiest(cluster, made.name, but=cluster.await_controller())
             witness = Witness(cluster, made.name, lost)
             began = time.monotonic()
             cluster.nodes[lost].pause()
@@ -365,7 +365,7 @@ def wide_leader(bench: Bench) -> Figures:
     """A node that leads two thousand partitions is killed: until all others lead them."""
     count = bench.amount(WIDE)
     with fresh(bench) as cluster:
-        active = cluster.controller()
+        active = cluster.await_controller()
         lost, other = (number for number in cluster.nodes if number != active)
         followers = ((other, active), (active, other))
         cluster.create("wide", [(lost, *followers[n % 2]) for n in range(count)])

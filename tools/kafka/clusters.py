@@ -249,6 +249,18 @@ class Cluster(ABC):
                     return found
         return -1
 
+    def await_controller(self) -> int:
+        """The active controller, once there is one: after a restart there may be none for a moment,
+        and a row that kills a node must know which one it is."""
+        found = [-1]
+
+        def known() -> bool:
+            found[0] = self.controller()
+            return found[0] > 0
+
+        self.until(known, "no controller is active")
+        return found[0]
+
     def partitions(self, topic: str, asked: int | None = None) -> dict[int, Message]:
         """Leader, epoch and in-sync replicas of every partition, as one node knows them."""
         with self.connect(asked, 60) as connection:
