@@ -15,12 +15,20 @@ import pytest
 
 from scriba.broker.api.dispatch import PIECE_BYTES
 from scriba.broker.api.table import api_table
+from scriba.broker.handlers.records import fetch as fetch_handler
 from scriba.broker.net import connection as connections
 from scriba.broker.net.answers import KeptFrame, LargeAnswer, Unsent
 from scriba.broker.net.buffers import LARGEST_KEPT, BufferPool
-from scriba.broker.net.large_requests import DEFAULT, LIMITS, MAX_REPEATS, letting_go
+from scriba.broker.net.large_requests import (
+    DEFAULT,
+    LIMITS,
+    MAX_REPEATS,
+    cut_of,
+    letting_go,
+    parts,
+)
 from scriba.broker.node import Node
-from scriba.broker.request import Deferred
+from scriba.broker.request import Deferred, broker_context
 from scriba.errors import ErrorCode
 from scriba.runtime.loop import pace
 from scriba.runtime.ports import Stream
@@ -621,6 +629,58 @@ def test_no_step_of_an_answer_of_long_names_copies_much() -> None:
     assert not packed.pieces, "what is copied is given back"
     found = groups.DescribeGroupsResponse.decode(bytes(out), 5)
     assert [group.group_id for group in found.groups] == 4 * long_names(50)
+
+
+LONG_NAMED: dict[str, tuple[ApiKey, Callable[[list[str]], Message]]] = {
+    "keys": (
+        ApiKey.FIND_COORDINATOR,
+        lambda names: metadata.FindCoordinatorRequest(coordinator_keys=names),
+    ),
+    "groups": (
+        ApiKey.OFFSET_FETCH,
+        lambda names: groups.OffsetFetchRequest(
+            groups=[groups.OffsetFetchRequestGroup(group_id=name) for name in names]
+        ),
+    ),
+    "once": (ApiKey.DELETE_GROUPS, lambda names: groups.DeleteGroupsRequest(groups_names=names)),
+    "together": (
+        ApiKey.CREATE_TOPICS,
+        lambda names: admin.CreateTopicsRequest(
+            topics=[admin.CreatableTopic(name=name) for name in names]
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LONG_NAMED)
+def test_of_what_has_long_names_few_are_handled_in_one_go(case: str) -> None:
+    """The hash of a name of 32 KB, which chooses a coordinator, takes milliseconds."""
+    api, make = LONG_NAMED[case]
+    limits = LIMITS[api]
+    for names, most in ((long_names(20), 2), ([f"g{n}" for n in range(200)], limits.part)):
+        request = make(names)
+        cut = cut_of(limits, request)
+        assert cut is not None
+        made = [part.request for part in parts(request, limits, cut) if part is not None]
+        sizes = [len(getattr(part, cut.asked[0])) for part in made]
+        assert sum(sizes) == len(names)
+        assert max(sizes) == most
+
+
+def test_a_fetch_of_few_topics_with_long_names_is_not_done_at_once(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        ctx = broker_context(ApiKey.FETCH, 12, 0)
+        for names, at_once in ((long_names(20), True), (long_names(40), False)):
+            asked = [
+                fetch.FetchTopic(topic=name, partitions=[fetch.FetchPartition()]) for name in names
+            ]
+            answer = fetch_handler.fetch(node, ctx, fetch.FetchRequest(topics=asked))
+            assert isinstance(answer, Deferred) is not at_once
+            told = await answer.awaitable if isinstance(answer, Deferred) else answer
+            assert isinstance(told, fetch.FetchResponse)
+            assert len(told.responses) == len(names)
+
+    in_a_node(script)
 
 
 def test_elements_of_a_request_are_let_go_one_by_one() -> None:

@@ -47,6 +47,17 @@ def test_a_group_lives_where_kafka_puts_it(key: str, partition: int) -> None:
     assert partition_for(key, 50) == partition
 
 
+@pytest.mark.parametrize("length", [0, 1, 255, 257, 1023, 1024, 1025, 5000])
+def test_names_of_every_length_have_the_hash_code_that_java_gives_them(length: int) -> None:
+    key = ("Gr\u00fc\u00dfe, \U0001f600 " * length)[:length]
+    units = key.encode("utf-16-be")
+    number = 0
+    for high, low in zip(units[::2], units[1::2], strict=True):
+        number = (31 * number + (high << 8 | low)) % 2**32
+    signed = number - 2**32 if number >= 2**31 else number
+    assert partition_for(key, 50) == (0 if signed == -(2**31) else abs(signed)) % 50
+
+
 def test_what_was_stored_is_there_after_a_restart() -> None:
     sim = SimWorld(seed=3)
     host = sim.host("broker")

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import sys
+from array import array
 from functools import lru_cache
+from operator import mul
 from typing import TYPE_CHECKING, Final
 
 from scriba.errors import ErrorCode, KafkaError
@@ -121,13 +124,35 @@ class Shard:
                 waiter.set_result((error, 0))
 
 
-@lru_cache(maxsize=4096)
+_RUN: Final = 1024
+_POWERS: Final = [pow(31, n, 1 << 32) for n in range(_RUN + 1)]
+_UTF_16: Final = "utf-16-le" if sys.byteorder == "little" else "utf-16-be"
+MOST_KEPT: Final = 256
+"""Of longer names nothing is kept: four thousand of them could be over a hundred megabytes."""
+
+
 def partition_for(key: str, partitions: int) -> int:
     """As Java does: `Math.abs` of the string's hash code, 0 for the one that has no positive."""
-    number = 0
-    units = key.encode("utf-16-be", "surrogatepass")
-    for at in range(0, len(units), 2):
-        number = (31 * number + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return (_kept if len(key) <= MOST_KEPT else _partition_for)(key, partitions)
+
+
+def _partition_for(key: str, partitions: int) -> int:
+    number = _hash_code(key)
     if number >= 1 << 31:
         number = 0 if number == 1 << 31 else (1 << 32) - number
     return number % partitions
+
+
+def _hash_code(key: str) -> int:
+    """Some calls for each thousand characters: names of 32 KB take milliseconds otherwise."""
+    units = array("H", key.encode(_UTF_16, "surrogatepass"))
+    number = 0
+    for start in range(0, len(units), _RUN):
+        run = units[start : start + _RUN]
+        size = len(run)
+        more = sum(map(mul, run, _POWERS[size - 1 :: -1]))
+        number = (number * _POWERS[size] + more) & 0xFFFFFFFF
+    return number
+
+
+_kept: Final = lru_cache(maxsize=4096)(_partition_for)

@@ -279,7 +279,8 @@ class Part:
 
 
 def parts(request: Message, limits: RequestLimits, cut: Cut) -> Iterator[Part | None]:
-    """The request as several of about `limits.part` elements each; None for a step in between."""
+    """The request as several of about `limits.part` elements each, or fewer where these have long
+    names; None for a step in between."""
     room = 0
     part: Part | None = None
     copies: list[Any] = []
@@ -297,7 +298,7 @@ def parts(request: Message, limits: RequestLimits, cut: Cut) -> Iterator[Part | 
             part = Part(_bare(request, cut.asked[0]), joined)
             copies, originals = [part.request], [request]
         _copy_run(run, cut.asked, copies, originals)
-        room -= len(run[1]) or 1
+        room -= _weight(run[0][1:]) + _weight(run[1]) or 1
     if part is not None:
         yield part
 
@@ -314,9 +315,14 @@ def _runs(request: Message, limits: RequestLimits, path: Path) -> Iterator[Run |
             seen.add(key)
     else:
         for owners, elements in _leaves([request], path):
-            # A topic without partitions is asked about as well.
-            for start in range(0, len(elements) or 1, limits.part):
-                yield owners, elements[start : start + limits.part]
+            if not elements:
+                yield owners, elements  # a topic without partitions is asked about as well
+            start = weight = 0
+            for end, element in enumerate(elements, 1):
+                weight += _weight_of(element)
+                if weight >= limits.part or end == len(elements):
+                    yield owners, elements[start:end]
+                    start, weight = end, 0
 
 
 def _leaves(owners: list[Any], path: Path) -> Iterator[Run]:
@@ -351,6 +357,25 @@ def _together(
             yield None
     for home in found.values():
         yield from home.values()
+
+
+def _weight(things: list[Any]) -> int:
+    return sum(map(_weight_of, things))
+
+
+def _weight_of(thing: Any) -> int:
+    """An element counts as one, and as one more for each KB of its name: a hash over the 32 KB that
+    a name may have takes milliseconds."""
+    if type(thing) is str:
+        return 1 + (len(thing) >> 10)
+    if not isinstance(thing, Struct):
+        return 1
+    return 1 + (sum([len(getattr(thing, name) or "") for name in _strings(type(thing))]) >> 10)
+
+
+@cache
+def _strings(cls: type[Struct]) -> list[str]:
+    return [f.name for f in cls.FIELDS if f.type.kind is not None and f.type.kind.name == "string"]
 
 
 def _plain(owner: Struct) -> Hashable:

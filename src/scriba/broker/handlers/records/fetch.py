@@ -19,7 +19,7 @@ from scriba.broker.handlers.records.isolation import READ_COMMITTED, check_isola
 from scriba.broker.handlers.records.leader_hints import MOVED, hint_fetch
 from scriba.broker.net.answers import COPIED_BELOW, Parts, Region
 from scriba.broker.net.api_entry import set_length
-from scriba.broker.net.large_requests import AT_ONCE
+from scriba.broker.net.large_requests import AT_ONCE, BYTES_AT_ONCE
 from scriba.broker.partitions.fetch_sessions import Plan, Watched
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
@@ -79,8 +79,10 @@ def fetch(
         require_broker(node, ctx)
         return replica_fetch.fetch(node, ctx, request)
     check_isolation(request.isolation_level)
-    if len(request.topics) + len(request.forgotten_topics_data) > AT_ONCE or (
-        sum(len(topic.partitions) for topic in request.topics) > AT_ONCE
+    if (
+        len(request.topics) + len(request.forgotten_topics_data) > AT_ONCE
+        or sum(len(topic.partitions) for topic in request.topics) > AT_ONCE
+        or sum(len(topic.topic) for topic in request.topics) > BYTES_AT_ONCE
     ):
         return Deferred(_fetch_many(node, ctx, request, replica))
     try:
