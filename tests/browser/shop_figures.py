@@ -22,6 +22,14 @@ def this_minute() -> int:
     return int(time.time()) // MINUTE * MINUTE
 
 
+def early_minute(left: int) -> int:
+    """This minute, or the next where less is left of it: a page has one bar for each up to now."""
+    rest = MINUTE - time.time() % MINUTE
+    if rest < left:
+        time.sleep(rest)
+    return this_minute()
+
+
 class Figures:
     """Writes to the aggregate topics of one shop; call `close` at the end."""
 

@@ -10,7 +10,7 @@ from scriba.client import SyncAdmin
 from scriba.pipelines.shop import topics
 from scriba.pipelines.shop.events.rules import WATERMARK
 from tests.browser.dashboards import Dashboard
-from tests.browser.shop_figures import MINUTE, Figures, this_minute
+from tests.browser.shop_figures import MINUTE, Figures, early_minute, this_minute
 from tests.browser.webdriver import Browser
 from tools.kafka.brokers import Broker, free_port
 
@@ -101,7 +101,7 @@ def test_a_pipeline_that_begins_says_how_many_of_its_queries_run(
 def test_minutes_that_are_not_whole_are_lighter_and_the_axis_begins_with_the_figures(
     screen: Browser, shop: Figures, dashboard: Dashboard
 ) -> None:
-    now = this_minute()
+    now = early_minute(left=20)
     for back in range(8):
         shop.sales(now - back * MINUTE, 1, 5_000)
     shop.producer.flush()
