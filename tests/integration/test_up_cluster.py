@@ -126,6 +126,20 @@ def test_a_transaction_over_three_brokers_outlives_its_coordinator(cluster: Clus
     assert sorted(map(int, records)) == sorted(3 * list(range(30)))
 
 
+def test_all_nodes_that_were_killed_are_started_at_once(cluster: Cluster) -> None:
+    """One after the other they would wait in vain for a majority of controllers."""
+    with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("outlives", partitions=3)])
+    with SyncProducer(bootstrap_servers=cluster.bootstrap, acks="all") as producer:
+        producer.send("outlives", b"all")
+    cluster.node("kill", "1", "2", "3")
+    assert set(cluster.states().values()) == {"killed"}
+    told = json.loads(cluster.node("start", "1", "2", "3", "3", "--json"))
+    assert [node["node_id"] for node in told] == [1, 2, 3]
+    assert set(cluster.states().values()) == {"up"}
+    assert committed(cluster, "outlives", 1) == [b"all"]
+
+
 def test_all_stop_in_good_order_and_come_back(tmp_path: Path) -> None:
     with up(tmp_path, "--nodes", "3", "--demo") as cluster:
         assert cluster.end(signal.SIGTERM) == 0

@@ -88,7 +88,9 @@ def nodes(commands: Commands) -> None:
     ):
         made = command(commands, name, "scriba.cli.node.command:carry_out", summary, description)
         made.set_defaults(order=name)
-        made.add_argument("id", type=int, metavar="ID", help="the node, by its number")
+        made.add_argument(
+            "ids", type=int, nargs="+", metavar="ID", help="the node, by its number, or several"
+        )
         _where(made)
     listing = command(
         commands,

@@ -276,7 +276,18 @@ class Nodes:
         try:
             await self.start(child)
         except StartError as error:
-            raise CommandError(str(error)) from error
+            raise CommandError(str(error), self._together(child)) from error
+
+    def _together(self, child: Child) -> str:
+        """What helps a node that waited in vain for a majority of controllers."""
+        voters = [each for each in self.children.values() if each.place.is_controller]
+        missing = [each for each in voters if not each.is_alive]
+        if len(missing) * 2 < len(voters):
+            return ""
+        ids = sorted({child.place.id, *(each.place.id for each in missing)})
+        return (
+            f"start as many as are a majority at once: scriba node start {' '.join(map(str, ids))}"
+        )
 
     _ORDERS: Final = {
         "kill": _kill,

@@ -95,7 +95,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "scriba node pause": ("scriba node pause 2",),
     "scriba node resume": ("scriba node resume 2",),
     "scriba node stop": ("scriba node stop 2",),
-    "scriba node start": ("scriba node start 2 --data /var/lib/scriba",),
+    "scriba node start": (
+        "scriba node start 2 --data /var/lib/scriba",
+        "scriba node start 1 2 3",
+    ),
     "scriba log": ("scriba log dump scriba-data/orders-0",),
     "scriba log dump": (
         "scriba log dump scriba-data/orders-0 --records",
