@@ -178,8 +178,12 @@ class Witness:
                         self._flag(place(where))
 
     def _flag(self, partition: str) -> None:
+        """An event names the topic as clients do: it may be any that was made under that name."""
         topic, _, index = partition.rpartition("-")
-        self.replication.flagged((topic, int(index)), self._excused)
+        name = topic.partition("~")[0]
+        for each in dict.fromkeys((name, *self._called.values())):
+            if each.partition("~")[0] == name:
+                self.replication.flagged((each, int(index)), self._excused)
 
     def newest_image(self) -> ClusterImage | None:
         images = [image_of(node) for _, node in self._cluster.running()]
