@@ -382,8 +382,9 @@ class FetchFastPath:
         """As `take` for a single partition without a session."""
         begin, end, _, index, epoch, offset, last_epoch, _, most, _ = located[TOPICS_AT:]
         correlation_id, _, wait_ms, min_bytes, max_bytes, isolation = located[:6]
-        name = frame[begin:end]
-        topic = self._topic(bytes(name) if self._by_id else str(name, "ascii"), isolation)
+        span = frame[begin:end]
+        name = bytes(span) if self._by_id else str(span, "ascii")
+        topic = self._topics.get((name, isolation)) or self._topic(name, isolation)
         if topic is None:
             return None
         target = topic.targets.get(index) or self._target(topic, index)
@@ -718,20 +719,24 @@ class FetchFastPath:
         self, correlation_id: int, topic: Topic, partition: Partition, found: Slice | Empty
     ) -> Parts:
         """As `answer` for a single partition without a session."""
-        numbers = (
-            correlation_id,
-            partition.index,
-            partition.high_watermark.value,
-            partition.stable_offset.value,
-            partition.log.start_offset,
-        )
+        index, high_watermark = partition.index, partition.high_watermark.value
+        stable_offset, start_offset = partition.stable_offset.value, partition.log.start_offset
         if found is EMPTY:
             end = self._no_records + self._after
-            return (topic.pack(topic.size + len(end), *numbers) + end,)
+            length = topic.size + len(end)
+            return (
+                topic.pack(
+                    length, correlation_id, index, high_watermark, stable_offset, start_offset
+                )
+                + end,
+            )
         size = found.size
         count = write_uvarint(size + 1) if self._flexible else _INT32.pack(size)
         end = self._end
-        told = topic.pack(topic.size + len(count) + size + len(end), *numbers)
+        length = topic.size + len(count) + size + len(end)
+        told = topic.pack(
+            length, correlation_id, index, high_watermark, stable_offset, start_offset
+        )
         return records.around(told + count, found, end)
 
     def _begin(self, target: Target) -> bytes:

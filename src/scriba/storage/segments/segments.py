@@ -100,16 +100,11 @@ class Segments:
         offsets = recent.offsets
         if offsets and offset >= offsets[0] and bound == active.next_offset:
             # What most readers ask for: from one of the last batches up to the end.
-            start = recent.positions[bisect_right(offsets, offset) - 1]
-            size = recent.extent(start, active.size, max_bytes, min_one)
+            position = recent.positions[bisect_right(offsets, offset) - 1]
+            extent = recent.extent(position, active.size, max_bytes, min_one)
             file = active.file
-            if file is not None and start >= active.ascent.known_from:
-                return _new(Slice, (file, start, size, offset)) if size else EMPTY
-        return self._read(offset, max_bytes, bound, end_offset, min_one)
-
-    def _read(
-        self, offset: int, max_bytes: int, bound: int, end_offset: int, min_one: bool
-    ) -> Slice | NotResident | Empty:
+            if file is not None and position >= active.ascent.known_from:
+                return _new(Slice, (file, position, extent, offset)) if extent else EMPTY
         segment: Segment | None = self.holding(offset)
         while segment is not None:
             following = None if segment is self.active else self.after(segment)
@@ -128,7 +123,7 @@ class Segments:
                     size = segment.ascent.check(segment, start, size, offset, end)
                     if isinstance(size, NotResident):
                         return size
-                return Slice(segment.open_file(), start, size, offset) if size else EMPTY
+                return _new(Slice, (segment.open_file(), start, size, offset)) if size else EMPTY
             segment = following  # compaction left nothing of this one's end
         return EMPTY
 
