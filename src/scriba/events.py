@@ -169,6 +169,21 @@ class EventKind(enum.Enum):
         "Another controller is active, or none is.",
         "Nothing, while there is one.",
     )
+    QUORUM_VOTERS = (
+        "quorum_voters",
+        INFO,
+        "The active controller has written other voters, or other addresses of theirs, into the "
+        "metadata log.",
+        "Nothing, if somebody asked for it.",
+    )
+    QUORUM_NOT_JOINED = (
+        "quorum_not_joined",
+        WARNING,
+        "This controller would be a voter, and the active controller has not made it one yet. It "
+        "asks again.",
+        "Read the reason; a voter must reach the others, and they it.",
+        REPEATS,
+    )
     QUORUM_FAULT = (
         "quorum_fault",
         ERROR,

@@ -1,13 +1,19 @@
 """A quorum whose voters stand in the settings (kraft.version 0), as an older Kafka left it."""
 
+import asyncio
 from typing import Any
 
 from scriba.broker.metadata.wire import TOPIC
+from scriba.broker.node import Node
+from scriba.errors import ErrorCode
 from scriba.records.batch import ControlType, control_batch, control_type, decode_records, walk
 from scriba.storage.directory.meta_properties import MetaProperties
 from scriba.testing.sim.world.world import ProcessWorld
+from scriba.wire.messages.configs import FeatureUpdateKey, UpdateFeaturesRequest
 from scriba.wire.messages.stored import LeaderChangeMessage, LeaderChangeMessageVoter
 from tests.sim.quorum_nodes import SimQuorum, play, write, written
+from tests.sim.test_quorum_wire import ask
+from tests.sim.test_voter_changes import add_request, new_controller, remove_request, told
 
 CLUSTER_ID = "of-an-older-kafka-----"
 
@@ -86,5 +92,74 @@ def test_voter_that_lost_its_disk_votes_again_once_it_has_caught_up() -> None:
         heir = await quorum.leader()
         await quorum.same_image()
         assert written(quorum.node(heir)) == 8, "the majority that committed it meets the next one"
+
+    play(story)
+
+
+# ---- from the settings into the log ----
+
+
+async def raise_level(node: Node, level: int = 1, kind: int = 1, **more: Any) -> tuple[int, str]:
+    update = FeatureUpdateKey(
+        feature="kraft.version", max_version_level=level, upgrade_type=kind, allow_downgrade=False
+    )
+    answer = await node.metadata.call(UpdateFeaturesRequest(feature_updates=[update], **more))
+    return ErrorCode(answer.error_code), answer.error_message or ""
+
+
+def test_level_is_raised_when_every_voter_has_told_its_directory_and_then_voters_change() -> None:
+    async def story(quorum: SimQuorum) -> None:
+        await as_kafka_left_it(quorum)
+        await quorum.start()
+        leader = await quorum.leader()
+        node = quorum.node(leader)
+        code, text = told(await ask(quorum, leader, remove_request(node, leader)))
+        assert code is ErrorCode.UNSUPPORTED_VERSION
+        assert "raise it to 1" in text
+
+        async def ready() -> bool:
+            return (await raise_level(node, validate_only=True))[0] is ErrorCode.NONE
+
+        for _ in range(50):
+            if await ready():
+                break
+            await asyncio.sleep(0.1)
+        assert node.image.features.get("kraft.version", 0) == 0, "so far it was only asked"
+        assert await raise_level(node) == (ErrorCode.NONE, "")
+        await quorum.same_image()
+        for each in quorum.alive.values():
+            raft = each.metadata.quorum.raft
+            assert each.image.features["kraft.version"] == 1
+            assert {v.id: v.directory for v in raft.voters.values()} == {
+                i: bytes([i]) * 16 for i in quorum.ids
+            }
+        assert (await raise_level(node))[0] is ErrorCode.NONE, "it is there: nothing to do"
+        code, text = await raise_level(node, level=0, kind=2)
+        assert (code, "would be lost" in text) == (ErrorCode.INVALID_UPDATE_VERSION, True)
+        new_controller(quorum, 4)
+        await quorum.start(4)
+        await quorum.same_image()
+        assert told(await ask(quorum, leader, add_request(quorum.node(4)), by=4))[0] == 0
+        quorum.kill(leader)
+        heir = await quorum.leader()
+        await write(quorum.node(heir), 12)
+        await quorum.start(leader)
+        await quorum.same_image()
+        assert quorum.node(leader).image.features["kraft.version"] == 1
+
+    play(story)
+
+
+def test_level_stays_while_a_voter_is_silent() -> None:
+    async def story(quorum: SimQuorum) -> None:
+        await as_kafka_left_it(quorum)
+        await quorum.start(1, 2)
+        node = quorum.node(await quorum.leader())
+        await write(node, 3)
+        code, text = await raise_level(node)
+        assert code is ErrorCode.INVALID_UPDATE_VERSION
+        assert "has not heard the directory of controller" in text
+        assert "3" in text
+        assert node.metadata.quorum.facts.voters is None
 
     play(story)

@@ -163,7 +163,9 @@ def _update(state: State, name: str, level: int, kind: int) -> Iterator[Message]
     if level == current:
         return
     if name == KRAFT_VERSION:
-        refuse(f"it is at {current}, as the quorum that was founded; it stays")
+        if level < current:
+            refuse("the voters stand in the log by now, and would be lost; it stays")
+        return  # no record here says so: the quorum writes its own
     yield FeatureLevelRecord(name=name, feature_level=level)
     if name == ELIGIBLE_VERSION and level:
         yield from _one_min_isr(state)

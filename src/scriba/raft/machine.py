@@ -10,7 +10,8 @@ whether it could win (PROSPECTIVE); only if so it takes the next epoch and asks 
 (CANDIDATE), so a node that was cut off disturbs nobody when it comes back. A leader that no longer
 hears a majority resigns, so that its clients do not wait for ever. An observer is no voter; it only
 fetches. Who votes is told from outside (`set_voters`): the voters stand in the log, and count from
-the moment they are written there, committed or not.
+the moment they are written there, committed or not. One who is removed may still be needed until
+that is committed: it leads on, or stands if nobody does, and counts the others' votes only.
 
 Silence takes a time-out; proof of death does not. When the leader's address refuses, its process is
 gone, and a follower stands for election at once, and lets others stand. If it was wrong, that costs
@@ -62,17 +63,22 @@ class Raft:
         bootstrap: Iterable[int] = (),
         forgetful: bool = False,
         committed: int = 0,
+        voters_since: int = -1,
+        removed_at: int = -1,
     ) -> None:
         """`flushed` is how much of the log is on the device for certain; `below(n)` gives a
         number in [0, n): the jitter that keeps candidates apart. `bootstrap` names whom to ask
         while the voters are not known; up to `committed` the log is known to be, for there is a
-        snapshot of it.
+        snapshot of it. The voters stand in the record at `voters_since`, -1 if in none; that at
+        `removed_at` is the first without this node, which was one before.
 
         A `forgetful` voter found its directory empty and cannot tell what it promised before: it
         votes only when it has all that a leader had committed, and only after that one's epoch.
         """
         self.own = own
         self.voters = {voter.id: voter for voter in voters}
+        self.voters_since = voters_since
+        self.removed_at = removed_at
         self.log = log
         self.epoch = max(hard_state.epoch, log.last_epoch)
         self.leader = hard_state.leader if hard_state.epoch == self.epoch else None
@@ -125,6 +131,17 @@ class Raft:
         return voter is not None and voter.is_replica(self.own)
 
     @property
+    def stands(self) -> bool:
+        """Whether this node may have to lead: it votes, or its removal is not known to be
+        committed. Without it nobody might be able to: its log may be the most complete one."""
+        return self.is_voter or self.removed_at >= self.high_watermark
+
+    @property
+    def patience_ms(self) -> int:
+        """How long a replica may be silent before it does not count as living."""
+        return self._timeouts.majority_ms
+
+    @property
     def hard_state(self) -> HardState:
         return HardState(self.epoch, self.leader, None if self.leader is not None else self._voted)
 
@@ -162,6 +179,7 @@ class Raft:
         if self.progress is not None:
             self.progress.flushed = self.flushed
             self._commit()
+            self._leave_if_removed(now)
         elif self._fetch_at is None and self.flushed == self.log.end_offset:
             self._learn_high_watermark()
             self._fetch_at = now.mono_ms
@@ -194,10 +212,13 @@ class Raft:
         assert snapshot.offset <= self.high_watermark
         self.log.advance_start(snapshot)
 
-    def set_voters(self, voters: Iterable[Voter], now: Instant) -> None:
-        """The log has other voters now, or has them no longer."""
-        voted_before = self.is_voter
+    def set_voters(
+        self, voters: Iterable[Voter], now: Instant, since: int = -1, removed_at: int = -1
+    ) -> None:
+        """The log has other voters now, or has them no longer; offsets as at the start."""
+        stood_before = self.stands
         self.voters = {voter.id: voter for voter in voters}
+        self.voters_since, self.removed_at = since, removed_at
         if self.progress is not None:
             self.progress.set_voters(self.voters.values())
             self._resend_at = {
@@ -206,7 +227,8 @@ class Raft:
             if self._deadline is None and self._peers():
                 self._deadline = now.mono_ms + self._timeouts.majority_ms
             self._commit()
-        elif self.is_voter != voted_before and self.role is not Role.FOLLOWER:
+            self._leave_if_removed(now)
+        elif self.stands != stood_before and self.role is not Role.FOLLOWER:
             self._detach(self.epoch, now)
 
     def failed(self, peer: int, request: Request, now: Instant, *, refused: bool) -> None:
@@ -229,12 +251,13 @@ class Raft:
 
     def _leader_gone(self, now: Instant) -> None:
         """Those who notice together would split the vote; each gives the ones before it a start."""
-        if not self.is_voter:
+        if not self.stands:
             self._detach(self.epoch, now)
             return
         self._has_fetched = False
         heirs = sorted(peer for peer in self.voters if peer != self.leader)
-        pause = heirs.index(self.own.id) * max(self._timeouts.election_ms // 10, 1)
+        rank = heirs.index(self.own.id) if self.own.id in heirs else len(heirs)
+        pause = rank * max(self._timeouts.election_ms // 10, 1)
         due = now.mono_ms + pause
         self._deadline = due if self._deadline is None else min(self._deadline, due)
 
@@ -300,8 +323,8 @@ class Raft:
     def _detach(self, epoch: int, now: Instant) -> None:
         self._become(Role.UNATTACHED)
         # A voter remembers that this epoch had its leader; an observer looks for one anew.
-        self._enter(epoch, self.leader if epoch == self.epoch and self.is_voter else None)
-        self._deadline = now.mono_ms + self._election_timeout() if self.is_voter else None
+        self._enter(epoch, self.leader if epoch == self.epoch and self.stands else None)
+        self._deadline = now.mono_ms + self._election_timeout() if self.stands else None
         self._fetch_soon(now)
 
     def _follow(self, epoch: int, leader: int, now: Instant) -> None:
@@ -342,9 +365,9 @@ class Raft:
         match self.role:
             case Role.LEADER:
                 self._check_majority(now)
-            case Role.FOLLOWER if not self.is_voter:
+            case Role.FOLLOWER if not self.stands:
                 self._detach(self.epoch, now)
-            case Role.UNATTACHED | Role.FOLLOWER | Role.RESIGNED | Role.CANDIDATE if self.is_voter:
+            case Role.UNATTACHED | Role.FOLLOWER | Role.RESIGNED | Role.CANDIDATE if self.stands:
                 self._become(Role.PROSPECTIVE)
                 self._canvass(now)
             case Role.RESIGNED | Role.CANDIDATE:
@@ -370,7 +393,7 @@ class Raft:
 
     def _canvass(self, now: Instant) -> None:
         """Sends out vote requests, for show or in earnest as the role says."""
-        self._granted = {self.own.id}
+        self._granted = {self.own.id} if self.is_voter else set()
         self._deadline = now.mono_ms + self._election_timeout()
         self._resend_at = dict.fromkeys(self._peers(), now.mono_ms)
         self._resend(now)
@@ -480,7 +503,7 @@ class Raft:
     def _on_end_epoch(self, message: EndEpoch, now: Instant) -> None:
         self._hear_of(message.epoch, message.leader, now)
         leaving = self.role is Role.FOLLOWER and self.leader == message.leader
-        if not (leaving and message.epoch == self.epoch and self.is_voter):
+        if not (leaving and message.epoch == self.epoch and self.stands):
             return
         # The most complete log stands at once, each next one gives those before it a start.
         rank = len(self.voters)
@@ -544,6 +567,7 @@ class Raft:
         reply = self.progress.answer(request, token, self.high_watermark, now)
         if reply is not None:
             self._out.replies.append((token, reply))
+        self._leave_if_removed(now)
 
     def _answer_parked(self, now: Instant | None = None) -> None:
         if self.progress is not None and self.progress.parked:
@@ -558,6 +582,11 @@ class Raft:
         if offset is not None and offset > self.high_watermark:
             self.high_watermark = offset
             self._answer_parked()
+
+    def _leave_if_removed(self, now: Instant) -> None:
+        """Ends the leadership of one who is no voter, once those who are know it."""
+        if not self.stands:
+            self.resign(now)
 
     def _on_fetch_reply(self, sender: int, reply: FetchReply, now: Instant) -> None:
         served = sender == reply.leader and not reply.refused

@@ -23,16 +23,18 @@ class Replica:
     """Monotonic time of the last fetch, -1 for none in this epoch."""
     last_fetch_ms: int = -1
     last_caught_up_ms: int = -1
+    caught_up_at: int = -1
+    """The same by the monotonic clock: when it last had all that the leader had, -1 for never."""
     leader_end_then: int = -1
     high_watermark: int = -1
     """As its last fetch said: how far it knows the log to be committed."""
 
     def fetched(self, offset: int, leader_end: int, now: Instant) -> None:
         if offset >= leader_end:
-            self.last_caught_up_ms = now.wall_ms
+            self.last_caught_up_ms, self.caught_up_at = now.wall_ms, now.mono_ms
         elif 0 <= self.leader_end_then <= offset:
             # It has by now what the leader had when it last asked.
-            self.last_caught_up_ms = self.last_fetch_ms
+            self.last_caught_up_ms, self.caught_up_at = self.last_fetch_ms, self.last_contact
         self.end_offset = offset
         self.last_contact = now.mono_ms
         self.last_fetch_ms = now.wall_ms

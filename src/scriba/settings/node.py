@@ -250,6 +250,12 @@ class NodeSettings(NodeKeys):
                 f"names this node ({self.node_id}), which is a broker only; drop it there, or set "
                 "process.roles=broker,controller",
             )
+        if self.controller_quorum_auto_join_enable:
+            raise self._refuse(
+                "controller.quorum.auto.join.enable",
+                "is for controllers, and this node is a broker only; drop it, or set "
+                "process.roles=broker,controller",
+            )
         if self.controller_endpoints:
             raise self._refuse(
                 "listeners",

@@ -124,6 +124,13 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         importance=HIGH,
         doc="Where to find controllers, as `host:port`. A single node names itself or nobody.",
     )
+    controller_quorum_auto_join_enable: bool = setting(
+        Kind.BOOLEAN,
+        default=False,
+        importance=LOW,
+        doc="Whether a controller that is no voter asks to be one; a voter with its id and another "
+        "directory, which is this controller before it lost its disk, is removed first.",
+    )
     scriba_allow_insecure_bind: bool = setting(
         Kind.BOOLEAN,
         default=False,

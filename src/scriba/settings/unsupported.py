@@ -350,7 +350,6 @@ LATER: Final = _defaults(
         """,
         "clusters of several nodes": """
             auto.leader.rebalance.enable=true
-            controller.quorum.auto.join.enable=false
             cordoned.log.dirs=
             internal.metadata.delete.delay.millis=60000
             internal.metadata.log.segment.bytes=

@@ -54,9 +54,12 @@ EXPECTED: dict[tuple[ApiKey, int | None], int] = {
     (ApiKey.CREATE_ACLS, None): ErrorCode.SECURITY_DISABLED,
     (ApiKey.DELETE_ACLS, None): ErrorCode.SECURITY_DISABLED,
     (ApiKey.UNREGISTER_BROKER, None): ErrorCode.BROKER_ID_NOT_REGISTERED,
+    (ApiKey.ADD_RAFT_VOTER, None): ErrorCode.INCONSISTENT_CLUSTER_ID,
+    (ApiKey.REMOVE_RAFT_VOTER, None): ErrorCode.INCONSISTENT_CLUSTER_ID,
 }
 """What is told to a stranger by a classic group without members, and of a transactional id that
-nobody has used; of a leader that leads, and of lists that nobody keeps."""
+nobody has used; of a leader that leads, and of lists that nobody keeps; of voters of a cluster that
+is another one."""
 
 
 @pytest.mark.parametrize(("key", "version"), EVERY_VERSION)
@@ -111,6 +114,8 @@ REFUSALS = {
             ApiKey.CREATE_ACLS,
             ApiKey.DELETE_ACLS,
             ApiKey.UNREGISTER_BROKER,
+            ApiKey.ADD_RAFT_VOTER,
+            ApiKey.REMOVE_RAFT_VOTER,
         ),
         ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     ),

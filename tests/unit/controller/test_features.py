@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from scriba.controller.features import SUPPORTED
+from scriba.controller.image import Delta
 from scriba.errors import ErrorCode, KafkaError
 from scriba.wire.messages.brokers import (
     ControllerRegistrationRequest,
@@ -115,11 +116,14 @@ def test_every_controller_must_support_it(make_cluster: Any) -> None:
     assert "controller 7" in answer.error_message
 
 
-def test_quorum_has_its_version_from_its_founding(cluster: Any) -> None:
+def test_quorum_writes_its_version_itself_and_never_goes_back(cluster: Any) -> None:
     assert update(cluster, kraft_version=0).error_code == ErrorCode.NONE, "it is there"
-    answer = update(cluster, kraft_version=1)
+    assert update(cluster, kraft_version=1).error_code == ErrorCode.NONE
+    assert not cluster.records, "a record of the quorum says so, none of the controller"
+    cluster.image.set_feature("kraft.version", 1, Delta())
+    answer = update(cluster, 2, kraft_version=0)
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
-    assert not cluster.records
+    assert "voters stand in the log" in answer.error_message
 
 
 def test_metadata_version_cannot_go_back(cluster: Any) -> None:

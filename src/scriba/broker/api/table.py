@@ -99,6 +99,8 @@ _HANDLERS: Final[dict[ApiKey, tuple[BrokerHandler, Refuse | None]]] = {
     ),
     ApiKey.LIST_TRANSACTIONS: (txn.list_transactions, _AT_TOP),
     ApiKey.LIST_CONFIG_RESOURCES: (configs.list_config_resources, _AT_TOP),
+    ApiKey.ADD_RAFT_VOTER: (cluster.add_raft_voter, _AT_TOP),
+    ApiKey.REMOVE_RAFT_VOTER: (cluster.remove_raft_voter, _AT_TOP),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (
         metadata.describe_topic_partitions,
         metadata.refuse_describe_topic_partitions,

@@ -8,7 +8,6 @@ and what it answers leaves once the disk knows it.
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
@@ -39,6 +38,7 @@ from scriba.wire.messages import fetch as fetch_messages
 from scriba.wire.messages import quorum as messages
 
 if TYPE_CHECKING:
+    from scriba.broker.metadata.changes import VoterChanges
     from scriba.broker.metadata.quorum import MetadataQuorum
 
 LARGEST_ANSWER: Final = 8 << 20
@@ -51,6 +51,10 @@ class QuorumMember(Protocol):
     @property
     def quorum(self) -> MetadataQuorum:
         """BROKER_NOT_AVAILABLE before it takes part."""
+
+    @property
+    def changes(self) -> VoterChanges:
+        """Of the voters, while this node leads."""
 
     def meet(self, identity: Identity) -> bool:
         """A controller that has no cluster yet names itself; whether this node has none, too."""
@@ -392,6 +396,8 @@ def update_raft_voter(
     )
     if request.voter_id < 0 or not identity.endpoints:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "a voter needs an id and an address")
+    supported = request.kraft_version_feature
+    levels = (supported.min_supported_version, supported.max_supported_version)
     if not request.cluster_id and node.metadata.meet(identity):
         return messages.UpdateRaftVoterResponse()
     _check_cluster(node, request.cluster_id)
@@ -405,13 +411,14 @@ def update_raft_voter(
     )
     if response.error_code:
         return response
-    end = quorum.change_voter(identity)
-    epoch = quorum.epoch
 
     async def committed() -> messages.UpdateRaftVoterResponse:
-        await asyncio.shield(quorum.high_watermark.reach(end))
-        if quorum.raft.role is not Role.LEADER or quorum.epoch != epoch:
-            response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        try:
+            await node.metadata.changes.update(identity, levels)
+        except KafkaError as error:
+            response.error_code = error.code
+            if error.code is ErrorCode.NOT_CONTROLLER:
+                response.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return response
 
     return Deferred(committed())

@@ -8,6 +8,7 @@ them together: an epoch that is won makes an active controller, one that is lost
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scriba.broker.channels import Address, NodeChannels
 from scriba.broker.metadata import snapshots
 from scriba.broker.metadata.active import ActiveController
+from scriba.broker.metadata.changes import VoterChanges
 from scriba.broker.metadata.describe import describe_quorum
 from scriba.broker.metadata.elections import OfflineWatch
 from scriba.broker.metadata.follower import MetadataFollower, Subscriber
@@ -25,13 +27,19 @@ from scriba.broker.metadata.quorum_state import QUORUM_STATE
 from scriba.broker.metadata.snapshots import QuorumFacts
 from scriba.broker.metadata.transport import WireTransport
 from scriba.broker.metadata.voters import KRAFT_LEVEL, Identity, Membership, voters_record
-from scriba.broker.metadata.wire import TOPIC, Endpoints, Sender
+from scriba.broker.metadata.wire import (
+    TOPIC,
+    Endpoints,
+    Sender,
+    add_voter_request,
+    remove_voter_request,
+)
 from scriba.broker.observe.events import Note
 from scriba.config import StartError
 from scriba.controller.features import SUPPORTED
-from scriba.controller.image import ClusterImage, ImageError
+from scriba.controller.image import KRAFT_VERSION, ClusterImage, Delta, ImageError
 from scriba.controller.machine import Controller
-from scriba.errors import ErrorCode, KafkaError
+from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.peers.errors import ClientError
@@ -42,7 +50,12 @@ from scriba.runtime.ports import World
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings
 from scriba.storage.results import as_no_room
-from scriba.wire.messages.quorum import DescribeQuorumRequest
+from scriba.wire.messages.configs import UpdateFeaturesRequest, UpdateFeaturesResponse
+from scriba.wire.messages.quorum import (
+    AddRaftVoterRequest,
+    DescribeQuorumRequest,
+    RemoveRaftVoterRequest,
+)
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -98,7 +111,10 @@ class QuorumController:
         self._channels = channels
         self._identity = Identity(Voter(node_id, directory_id), endpoints)
         self._quorum: MetadataQuorum | None = None
+        self._changes: VoterChanges | None = None
         self._founding: Founding | None = None
+        self._voted = False
+        """Whether this node was a voter, and all know it."""
         self._started = False
         self.newest_ms = -1
         """The newest time in the log when it was opened: of an earlier life, not of this one."""
@@ -110,6 +126,16 @@ class QuorumController:
         if self._quorum is None:
             raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, "this controller is starting")
         return self._quorum
+
+    @property
+    def changes(self) -> VoterChanges:
+        """Of the voters, while this node leads."""
+        assert self.quorum is not None
+        if self._changes is None:
+            self._changes = VoterChanges(
+                self.quorum, self.cluster_id, self._settings, self._world.clock, self._note
+            )
+        return self._changes
 
     @property
     def leader_id(self) -> int | None:
@@ -239,7 +265,7 @@ class QuorumController:
         self._started = True
         self.follower.start()
         if self.quorum.leadership.leader not in (None, self._node_id):
-            self._tasks.spawn(self._tell_address(self.quorum.leadership), name="address")
+            self._tasks.spawn(self._take_part(self.quorum.leadership), name="voter")
 
     def _membership(self) -> Membership:
         settings = self._settings
@@ -300,20 +326,62 @@ class QuorumController:
         if leadership.leader == self._node_id:
             self._tasks.spawn(self._activate(leadership.epoch), name="active controller")
         elif leadership.leader is not None:
-            self._tasks.spawn(self._tell_address(leadership), name="address of this voter")
+            self._tasks.spawn(self._take_part(leadership), name="voter")
 
-    async def _tell_address(self, leadership: Leadership) -> None:
-        """A voter that listens elsewhere than the log has it tells the leader, until it knows."""
+    async def _take_part(self, leadership: Leadership) -> None:
+        """A voter that listens elsewhere than the log has it tells the leader, until it knows. One
+        that is none, and shall be, asks to be made one."""
         quorum, own = self.quorum, self._identity.endpoints
+        joins = self._settings.controller_quorum_auto_join_enable
+        told = False
         while quorum.transport is not None and own and quorum.leadership == leadership:
-            # Who has yet to read its log does not know whether it is a voter there.
-            if quorum.raft.is_voter and quorum.facts.voters is not None:
-                if quorum.voter_endpoints().get(self._node_id) == own:
-                    return
-                with suppress(ClientError):
-                    assert leadership.leader is not None
-                    await quorum.transport.update_voter(leadership.leader, leadership.epoch)
+            assert leadership.leader is not None
+            joins = joins and not self._was_removed()
+            with suppress(ClientError):
+                # Who has yet to read its log does not know whether it is a voter there.
+                if quorum.raft.is_voter and quorum.facts.voters is not None:
+                    if quorum.voter_endpoints().get(self._node_id) == own and not joins:
+                        return
+                    if quorum.voter_endpoints().get(self._node_id) != own:
+                        await quorum.transport.update_voter(leadership.leader, leadership.epoch)
+                elif quorum.raft.is_voter and not told:
+                    # It is known by its id alone; somebody may want to write its directory down.
+                    answer = await quorum.transport.update_voter(
+                        leadership.leader, leadership.epoch
+                    )
+                    told = not answer.error_code
+                elif joins and quorum.facts.voters is not None and self._has_caught_up():
+                    await self._join(leadership.leader)
             await asyncio.sleep(ADDRESS_PAUSE_S)
+
+    def _was_removed(self) -> bool:
+        """Whether somebody took this voter out: then it does not put itself in again."""
+        raft, history = self.quorum.raft, self.quorum.history
+        if raft.is_voter and raft.voters_since < raft.high_watermark:
+            self._voted = True
+        return not raft.is_voter and (self._voted or history.removed_at(raft.own) >= 0)
+
+    def _has_caught_up(self) -> bool:
+        """Whether the voters that this node knows are those that count."""
+        raft = self.quorum.raft
+        return raft.high_watermark > 0 and raft.high_watermark == raft.log.end_offset
+
+    async def _join(self, leader: int) -> None:
+        """Asks to be made a voter. One with the same id is this node before it lost its disk: that
+        one is removed first (KIP-1186)."""
+        quorum, transport = self.quorum, self.quorum.transport
+        assert transport is not None
+        former = quorum.raft.voters.get(self._node_id)
+        request: AddRaftVoterRequest | RemoveRaftVoterRequest
+        if former is not None:
+            request = remove_voter_request(self.cluster_id, former)
+        else:
+            sender = Sender(self.cluster_id, self._identity.voter, self._identity.endpoints)
+            request = add_voter_request(sender, self._settings.request_timeout_ms)
+        answer = await transport.ask_for_voter(leader, request)
+        if answer.error_code:
+            text = answer.error_message or error_code(answer.error_code).text
+            self._note(EventKind.QUORUM_NOT_JOINED, f"controller {leader}", text)
 
     async def _activate(
         self, epoch: int, also: Callable[[ClusterImage], list[Message]] = lambda image: []
@@ -366,7 +434,36 @@ class QuorumController:
             return describe_quorum(self.quorum, request, self._world.clock.now())
         if self.active is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER)
+        match request:
+            case AddRaftVoterRequest():
+                return await self.changes.add(request)
+            case RemoveRaftVoterRequest():
+                return await self.changes.remove(request)
+            case UpdateFeaturesRequest() if _raises_kraft(request):
+                return await self._raise_kraft(request, version, ctx)
         return await self.active.call(request, version, ctx)
+
+    async def _raise_kraft(
+        self, request: UpdateFeaturesRequest, version: int | None, ctx: Context | None
+    ) -> Any:
+        """The level of the quorum's own records is the quorum's to write, after all else in the
+        request is found to be right."""
+        assert self.active is not None
+        trial = copy.copy(request)
+        trial.validate_only = True
+        checked: UpdateFeaturesResponse = await self.active.call(trial, version, ctx)
+        if checked.error_code or self.quorum.facts.voters is not None:
+            return checked if checked.error_code else await self.active.call(request, version, ctx)
+        try:
+            self.changes.check_upgrade()
+        except KafkaError as error:
+            return UpdateFeaturesResponse(error_code=error.code, error_message=error.message)
+        if request.validate_only:
+            return checked
+        active = self.active
+        await self.changes.upgrade()
+        active.machine.image.set_feature(KRAFT_VERSION, KRAFT_LEVEL, Delta())
+        return await active.call(request, version, ctx)
 
     # ---- background ----
 
@@ -393,6 +490,13 @@ class QuorumController:
             refused = error.code is ErrorCode.KAFKA_STORAGE_ERROR
             if not refused or self.quorum.log.failure is not None:
                 raise
+
+
+def _raises_kraft(request: UpdateFeaturesRequest) -> bool:
+    return any(
+        update.feature == KRAFT_VERSION and update.max_version_level == KRAFT_LEVEL
+        for update in request.feature_updates
+    )
 
 
 def _told(leadership: Leadership) -> str:

@@ -162,4 +162,6 @@ def _machine(
         membership.bootstrap,
         forgetful=empty and history.latest.voters is None and not membership.alone,
         committed=committed,
+        voters_since=history.since,
+        removed_at=history.removed_at(own),
     )

@@ -24,7 +24,6 @@ from scriba.broker.metadata.snapshots import QuorumFacts, Snapshot
 from scriba.broker.metadata.transport import QuorumTransport
 from scriba.broker.metadata.voters import (
     KRAFT_LEVEL,
-    Identity,
     Membership,
     VoterHistory,
     current_voters,
@@ -286,9 +285,11 @@ class MetadataQuorum:
 
     def _set_voters(self) -> None:
         """Tells the machine who votes, if those are others now."""
-        voters = current_voters(self.history, self.raft.own, self.log.end_offset, self._alone)
-        if voters != list(self.raft.voters.values()):
-            self.raft.set_voters(voters, self._world.clock.now())
+        raft, since = self.raft, self.history.since
+        voters = current_voters(self.history, raft.own, self.log.end_offset, self._alone)
+        if voters != list(raft.voters.values()) or since != raft.voters_since:
+            removed_at = self.history.removed_at(raft.own)
+            raft.set_voters(voters, self._world.clock.now(), since, removed_at)
 
     def _tell(self, leadership: Leadership) -> None:
         if leadership.leader == self.raft.own.id and not self._leads(leadership.epoch):
@@ -361,27 +362,19 @@ class MetadataQuorum:
         told = facts if facts.voters is not None else None
         return Batch(base, end, self.epoch, len(data), timestamp, (), told)
 
-    def change_voter(self, changed: Identity) -> int:
-        """Writes a voter's new addresses; the offset that has to be committed for it to count.
-
-        KafkaError when there is no such voter, or this node does not lead.
-        """
-        if self.raft.role is not Role.LEADER:
-            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        record = self.history.latest.voters
-        if record is None:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                "kraft.version 0: voters and their addresses stand in controller.quorum.voters",
-            )
-        if changed.voter not in self.raft.voters.values():
-            raise KafkaError(ErrorCode.VOTER_NOT_FOUND)
-        wanted = with_voter(record, changed)
-        if wanted != record:
-            entries = [(ControlType.KRAFT_VOTERS, wanted.encode(0))]
-            self.on_append(self._append_control(entries, QuorumFacts(KRAFT_LEVEL, wanted)))
-            self._settle()
-        return self.log.end_offset
+    def write_facts(self, facts: QuorumFacts) -> int:
+        """Writes other voters, with the version of their records if that is new; the offset that
+        has to be committed for it. Whether they may be written is for `raft.changes` to say."""
+        assert facts.voters is not None
+        entries: list[tuple[ControlType, bytes]] = []
+        if facts.kraft_version != self.facts.kraft_version:
+            version = KRaftVersionRecord(kraft_version=facts.kraft_version)
+            entries.append((ControlType.KRAFT_VERSION, version.encode(0)))
+        entries.append((ControlType.KRAFT_VOTERS, facts.voters.encode(0)))
+        batch = self._append_control(entries, facts)
+        self.on_append(batch)
+        self._settle()
+        return batch.end_offset
 
     # ---- writing ----
 

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
+from scriba import __version__
 from scriba.broker.channels import Address, NodeChannels
 from scriba.broker.metadata.wire import (
     Sender,
@@ -21,6 +22,7 @@ from scriba.broker.metadata.wire import (
     snapshot_slice,
     update_voter_request,
 )
+from scriba.controller.image import KRAFT_VERSION
 from scriba.errors import ErrorCode
 from scriba.peers.errors import ClientError, NetworkError
 from scriba.raft.messages import (
@@ -34,11 +36,21 @@ from scriba.raft.messages import (
 )
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.watermark import Watermark
-from scriba.wire.messages.quorum import UpdateRaftVoterResponse
+from scriba.wire.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
+from scriba.wire.messages.quorum import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+    UpdateRaftVoterResponse,
+)
 from scriba.wire.schema import Message
 
 FETCHES: Final = "metadata fetch"
 REQUESTS: Final = "metadata quorum"
+CHANGES: Final = "change of voters"
+CHANGE_MS: Final = 10_000
+"""How long a controller that would be a voter waits for the leader to make it one."""
 MISTAKEN: Final = (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_VOTER_KEY)
 VOTERS_PAUSE_S: Final = 0.01
 OBSERVERS_PAUSE_S: Final = 0.5
@@ -69,6 +81,14 @@ class QuorumTransport(Protocol):
     async def told(self) -> None: ...
 
     async def update_voter(self, leader: int, epoch: int) -> UpdateRaftVoterResponse: ...
+
+    async def ask_for_voter(
+        self, leader: int, request: AddRaftVoterRequest | RemoveRaftVoterRequest
+    ) -> AddRaftVoterResponse | RemoveRaftVoterResponse:
+        """What the leader says to a change of voters."""
+
+    async def kraft_levels(self, peer: int, address: Address, patience_ms: int) -> tuple[int, int]:
+        """The levels of kraft.version that a node supports; ClientError when it cannot be asked."""
 
     def send(self, peer: int, request: Request, voters: Mapping[int, Voter]) -> None: ...
 
@@ -166,6 +186,30 @@ class WireTransport:
         )
         assert isinstance(response, UpdateRaftVoterResponse)
         return response
+
+    async def ask_for_voter(
+        self, leader: int, request: AddRaftVoterRequest | RemoveRaftVoterRequest
+    ) -> AddRaftVoterResponse | RemoveRaftVoterResponse:
+        address = self.address(leader)
+        if address is None:
+            raise NetworkError(f"nobody knows the address of controller {leader}")
+        # It may wait for long, and votes must not wait behind it.
+        response = await self._channels.call_at(
+            leader, address, request, purpose=CHANGES, timeout_ms=CHANGE_MS
+        )
+        assert isinstance(response, AddRaftVoterResponse | RemoveRaftVoterResponse)
+        return response
+
+    async def kraft_levels(self, peer: int, address: Address, patience_ms: int) -> tuple[int, int]:
+        software = {"client_software_name": "scriba", "client_software_version": __version__}
+        answer = await self._channels.call_at(
+            peer, address, ApiVersionsRequest(**software), purpose=CHANGES, timeout_ms=patience_ms
+        )
+        assert isinstance(answer, ApiVersionsResponse)
+        for feature in answer.supported_features:
+            if feature.name == KRAFT_VERSION:
+                return feature.min_version, feature.max_version
+        return 0, 0
 
     async def _ask(self, peer: int, request: Request, voters: Mapping[int, Voter]) -> None:
         meant = voters.get(peer, Voter(peer, NO_DIRECTORY))

@@ -63,6 +63,28 @@ class VoterHistory:
         """Whether the voters were ever written to the log, rather than to a first snapshot."""
         return self._since[-1] > BEFORE_THE_LOG and self.latest.voters is not None
 
+    @property
+    def since(self) -> int:
+        """Where the voters stand that count."""
+        return self._since[-1]
+
+    def removed_at(self, own: Voter) -> int:
+        """Where a node that was a voter ceased to be one; -1 for one that never was, or still is.
+
+        Only as far back as the log is kept: what came before is committed.
+        """
+        for since, facts, before in zip(
+            reversed(self._since[1:]),
+            reversed(self._facts[1:]),
+            reversed(self._facts[:-1]),
+            strict=True,
+        ):
+            if _is_voter(facts, own):
+                return -1
+            if _is_voter(before, own):
+                return since
+        return -1
+
     def at(self, offset: int) -> QuorumFacts:
         """As of everything before `offset`."""
         return self._facts[max(bisect_right(self._since, offset - 1) - 1, 0)]
@@ -124,13 +146,29 @@ def with_voter(record: VotersRecord, changed: Identity) -> VotersRecord:
     """The same voters, of which one says where it is now."""
     return VotersRecord(
         voters=[
-            _voter(changed) if voter.voter_id == changed.voter.id else voter
-            for voter in record.voters
+            _voter(changed) if _key(voter) == changed.voter else voter for voter in record.voters
         ]
     )
 
 
-def _voter(identity: Identity) -> VotersRecordVoter:
+def and_voter(record: VotersRecord, new: Identity, levels: tuple[int, int]) -> VotersRecord:
+    """One more, which supports these levels of kraft.version."""
+    return VotersRecord(voters=[*record.voters, _voter(new, levels)])
+
+
+def without_voter(record: VotersRecord, gone: Voter) -> VotersRecord:
+    return VotersRecord(voters=[voter for voter in record.voters if _key(voter) != gone])
+
+
+def _key(voter: VotersRecordVoter) -> Voter:
+    return Voter(voter.voter_id, voter.voter_directory_id)
+
+
+def _is_voter(facts: QuorumFacts, own: Voter) -> bool:
+    return facts.voters is not None and any(_key(voter) == own for voter in facts.voters.voters)
+
+
+def _voter(identity: Identity, levels: tuple[int, int] = (0, KRAFT_LEVEL)) -> VotersRecordVoter:
     return VotersRecordVoter(
         voter_id=identity.voter.id,
         voter_directory_id=identity.voter.directory,
@@ -138,7 +176,7 @@ def _voter(identity: Identity) -> VotersRecordVoter:
             Endpoint(name=name, host=host, port=port) for name, host, port in identity.endpoints
         ],
         kraft_version_feature=KRaftVersionFeature(
-            min_supported_version=0, max_supported_version=KRAFT_LEVEL
+            min_supported_version=levels[0], max_supported_version=levels[1]
         ),
     )
 

@@ -204,6 +204,27 @@ def update_voter_request(sender: Sender, epoch: int) -> messages.UpdateRaftVoter
     )
 
 
+def add_voter_request(sender: Sender, timeout_ms: int) -> messages.AddRaftVoterRequest:
+    """The sender would be a voter; that it is one it sees in the log."""
+    return messages.AddRaftVoterRequest(
+        cluster_id=sender.cluster_id,
+        timeout_ms=timeout_ms,
+        voter_id=sender.own.id,
+        voter_directory_id=sender.own.directory,
+        listeners=[
+            messages.AddRaftVoterRequestListener(name=name, host=host, port=port)
+            for name, host, port in sender.endpoints
+        ],
+        ack_when_committed=False,
+    )
+
+
+def remove_voter_request(cluster_id: str, voter: Voter) -> messages.RemoveRaftVoterRequest:
+    return messages.RemoveRaftVoterRequest(
+        cluster_id=cluster_id, voter_id=voter.id, voter_directory_id=voter.directory
+    )
+
+
 # ---- answers ----
 
 

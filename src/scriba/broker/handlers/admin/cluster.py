@@ -16,7 +16,14 @@ from scriba.wire.messages.admin import (
 )
 from scriba.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from scriba.wire.messages.configs import UpdateFeaturesRequest, UpdateFeaturesResponse
-from scriba.wire.messages.quorum import DescribeQuorumRequest, DescribeQuorumResponse
+from scriba.wire.messages.quorum import (
+    AddRaftVoterRequest,
+    AddRaftVoterResponse,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
+)
 from scriba.wire.uuids import ZERO
 
 if TYPE_CHECKING:
@@ -103,6 +110,20 @@ def in_version(response: DescribeQuorumResponse, version: int) -> DescribeQuorum
                 for replica in partition.current_voters + partition.observers:
                     replica.replica_directory_id = ZERO
     return response
+
+
+def add_raft_voter(
+    node: ControllerForwarding, ctx: Context, request: AddRaftVoterRequest
+) -> Deferred[AddRaftVoterResponse]:
+    _require(node, ctx, Operation.ALTER)
+    return Deferred(node.controller.call(request, ctx.version, ctx), pipelined=True)
+
+
+def remove_raft_voter(
+    node: ControllerForwarding, ctx: Context, request: RemoveRaftVoterRequest
+) -> Deferred[RemoveRaftVoterResponse]:
+    _require(node, ctx, Operation.ALTER)
+    return Deferred(node.controller.call(request, ctx.version, ctx), pipelined=True)
 
 
 def update_features(
