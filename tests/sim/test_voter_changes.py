@@ -347,3 +347,29 @@ def test_node_that_was_founded_alone_grows_to_three_and_back() -> None:
         quorum.kill(1)
 
     sim.run(main())
+
+
+def test_founder_that_was_removed_follows_those_who_stayed() -> None:
+    """It was told of nobody when it was founded; its log says where the others are."""
+    sim = SimWorld(5)
+    quorum = alone(sim)
+
+    async def main() -> None:
+        await quorum.start()
+        new_controller(quorum, 2, servers="n1:9093", controller_quorum_auto_join_enable="true")
+        await quorum.start(2)
+        await all_have(quorum, 1, 2)
+        leader = await quorum.leader()
+        answer = await ask(quorum, leader, remove_request(quorum.node(leader), 1))
+        assert told(answer)[0] is ErrorCode.NONE
+        await quorum.leader(among=lambda i: i == 2)
+        quorum.kill(1)
+        await write(quorum.node(2), 8)
+        await quorum.start(1)
+        await quorum.same_image()
+        assert written(quorum.node(1)) == 8
+        for node_id in quorum.ids:
+            quorum.kill(node_id)
+        quorum.kill(2)
+
+    sim.run(main())

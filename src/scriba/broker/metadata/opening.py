@@ -141,7 +141,8 @@ def _machine(
 ) -> Raft:
     own = membership.identity.voter
     voters = current_voters(history, own, store.end_offset, membership.alone)
-    if membership.alone and own not in voters:
+    former = next((voter for voter in voters if voter.id == own.id), own)
+    if membership.alone and former != own:
         names = ", ".join(str(voter.id) for voter in voters)
         raise StartError(
             f"{directory} belongs to a quorum of the nodes {names} on other disks, and this node "
