@@ -99,7 +99,9 @@ def test_voter_that_lost_its_disk_votes_again_once_it_has_caught_up() -> None:
 # ---- from the settings into the log ----
 
 
-async def raise_level(node: Node, level: int = 1, kind: int = 1, **more: Any) -> tuple[int, str]:
+async def raise_level(
+    node: Node, level: int = 1, kind: int = 1, **more: Any
+) -> tuple[ErrorCode, str]:
     update = FeatureUpdateKey(
         feature="kraft.version", max_version_level=level, upgrade_type=kind, allow_downgrade=False
     )

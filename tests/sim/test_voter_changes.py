@@ -220,7 +220,7 @@ def test_second_change_waits_for_the_first() -> None:
             seen.append(raft.voters_since - raft.high_watermark)
             rightly(*args)
 
-        rightly, raft.set_voters = raft.set_voters, watch  # type: ignore[method-assign]
+        rightly, raft.set_voters = raft.set_voters, watch  # type: ignore[assignment,method-assign]
         answers = await asyncio.gather(
             *(ask(quorum, leader, add_request(quorum.node(new)), by=new) for new in (4, 5))
         )
