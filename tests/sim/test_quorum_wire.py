@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.channels import NodeChannels
 from scriba.broker.metadata import snapshots
 from scriba.broker.metadata.wire import TOPIC, TOPIC_ID
 from scriba.broker.node import Node
@@ -20,19 +19,7 @@ from scriba.wire.messages.quorum import (
     DescribeQuorumRequestTopicData,
 )
 from tests.sim.quorum_nodes import SimQuorum, play, write, written
-
-
-async def ask(
-    quorum: SimQuorum, target: int, request: Any, version: int | None = None, by: int | None = None
-) -> Any:
-    """One request from a node's process to the controller's listener of another."""
-    asker = quorum.node(by or next(i for i in quorum.alive if i != target))
-    channels = NodeChannels(asker)
-    address = (f"n{target}", 9093)
-    try:
-        return await channels.call_at(target, address, request, version)
-    finally:
-        channels.close()
+from tests.sim.voter_requests import ask
 
 
 def vote(node: Node, **changes: Any) -> messages.VoteRequest:

@@ -12,8 +12,7 @@ from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages.configs import FeatureUpdateKey, UpdateFeaturesRequest
 from scriba.wire.messages.stored import LeaderChangeMessage, LeaderChangeMessageVoter
 from tests.sim.quorum_nodes import SimQuorum, play, write, written
-from tests.sim.test_quorum_wire import ask
-from tests.sim.test_voter_changes import add_request, new_controller, remove_request, told
+from tests.sim.voter_requests import add_request, ask, new_controller, remove_request, told
 
 CLUSTER_ID = "of-an-older-kafka-----"
 
