@@ -1,7 +1,7 @@
-"""Three controllers and three brokers on simulated hosts, with one topic that all brokers have."""
+"""Three controllers and some brokers on simulated hosts, for tests that tell them what to do."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from scriba.client import Admin, Consumer, NewTopic, Producer, TopicPartition
@@ -16,10 +16,14 @@ BROKERS = (4, 5, 6)
 
 
 class Stage:
-    def __init__(self, sim: SimWorld) -> None:
+    def __init__(
+        self, sim: SimWorld, brokers: int = 3, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.sim = sim
         self.complaints: list[str] = []
-        self.cluster = SimCluster(sim, 3, 3, {}, self.complaints.append, dedicated=True)
+        self.cluster = SimCluster(
+            sim, 3, brokers, settings or {}, self.complaints.append, dedicated=True
+        )
 
     async def until(self, true: Callable[[], Any], seconds: float = 60) -> None:
         async with asyncio.timeout(seconds):
@@ -92,6 +96,7 @@ def _is_active(node: Node) -> bool:
 
 
 def play(script: Callable[[Stage], Awaitable[None]], seed: int) -> None:
+    """Plays a script with three brokers, all of which have the topic `t`."""
     sim = SimWorld(seed)
     stage = Stage(sim)
 

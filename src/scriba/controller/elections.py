@@ -13,6 +13,10 @@ recovering (KIP-704), which is how everybody can tell.
 
 A cluster without eligible replicas never empties an in-sync set: the last replica stays in it, so
 that it is known who may come back.
+
+A reassignment (KIP-455) is done by the first change after which every replica that is to stay is in
+sync: the others go in the same record, out of the in-sync set as well, and a leader among them
+gives way. Whenever replicas go a new leader epoch begins, so that no fetch of theirs counts.
 """
 
 import enum
@@ -99,17 +103,22 @@ def change(
     isr: tuple[int, ...] | None = None,
     untrusted: int = NO_LEADER,
     leader_recovery_state: int | None = None,
-    directories: tuple[bytes, ...] | None = None,
+    placed: PartitionImage | None = None,
 ) -> PartitionChangeRecord | None:
     """The record that brings the partition to the wanted state, or None when it is there.
 
     `untrusted` is a broker that may have lost records in a crash. The election is that of the rules
-    where no other is given.
+    where no other is given. `placed` is the partition with the replicas, directories and
+    reassignment that it is to have.
     """
+    placed = partition if placed is None else placed
     wanted = partition.isr if isr is None else isr
-    now = _elect(partition, wanted, untrusted, acceptable, rules, election or rules.election)
+    placed = _completed(placed, wanted)
+    wanted = tuple(broker for broker in wanted if broker in placed.replicas)
+    now = _elect(placed, wanted, untrusted, acceptable, rules, election or rules.election)
     record = PartitionChangeRecord(topic_id=topic_id, partition_id=index)
-    if now.leader != partition.leader:
+    _set_replicas(record, partition, placed)
+    if now.leader != partition.leader or not {*partition.replicas} <= {*placed.replicas}:
         record.leader = now.leader
     if now.unclean:
         leader_recovery_state = RECOVERING
@@ -117,19 +126,46 @@ def change(
         record.isr = list(now.isr)
     if now.eligible != partition.eligible_leader_replicas:
         record.eligible_leader_replicas = list(now.eligible)
-    last_known = _last_known(partition, now, rules)
+    last_known = _last_known(placed, now, rules)
     if last_known != partition.last_known_elr:
         record.last_known_elr = list(last_known)
     if leader_recovery_state not in (None, partition.leader_recovery_state):
         record.leader_recovery_state = leader_recovery_state
-    if directories not in (None, partition.directories):
-        record.directories = list(directories)
     return None if _is_empty(record) else record
+
+
+def _completed(partition: PartitionImage, isr: tuple[int, ...]) -> PartitionImage:
+    """The partition without what its reassignment removes, once all that stay are in sync."""
+    target = partition.target
+    if not partition.is_reassigning or not {*target} <= {*isr}:
+        return partition
+    return partition._replace(
+        replicas=target,
+        directories=tuple(map(partition.directory, target)),
+        adding_replicas=(),
+        removing_replicas=(),
+    )
+
+
+def _set_replicas(
+    record: PartitionChangeRecord, before: PartitionImage, after: PartitionImage
+) -> None:
+    if after.replicas != before.replicas:
+        record.replicas = list(after.replicas)
+    if after.directories != before.directories:
+        record.directories = list(after.directories)
+    if after.adding_replicas != before.adding_replicas:
+        record.adding_replicas = list(after.adding_replicas)
+    if after.removing_replicas != before.removing_replicas:
+        record.removing_replicas = list(after.removing_replicas)
 
 
 def _is_empty(record: PartitionChangeRecord) -> bool:
     return (
         record.leader == NO_CHANGE
+        and record.replicas is None
+        and record.adding_replicas is None
+        and record.removing_replicas is None
         and record.isr is None
         and record.eligible_leader_replicas is None
         and record.last_known_elr is None
@@ -160,7 +196,8 @@ def _elect(
         if last in partition.replicas and acceptable(last):
             return _Standing(last, (last,), (), True)
     if election is Election.UNCLEAN:
-        for broker in partition.replicas:
+        # One that is being added has next to nothing yet.
+        for broker in (*partition.original, *partition.adding_replicas):
             if acceptable(broker):
                 return _Standing(broker, (broker,), (), True)
     if not isr and not rules.eligible:
@@ -191,8 +228,10 @@ def _last_known(partition: PartitionImage, now: _Standing, rules: Rules) -> tupl
     if not rules.eligible or now.leader != NO_LEADER:
         return ()
     if partition.leader != NO_LEADER:
-        return (partition.leader,)
-    return partition.last_known_elr or (() if now.isr else partition.isr[:1])
+        known: tuple[int, ...] = (partition.leader,)
+    else:
+        known = partition.last_known_elr or (() if now.isr else partition.isr[:1])
+    return tuple(broker for broker in known if broker in partition.replicas)
 
 
 def acceptor(

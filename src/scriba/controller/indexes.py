@@ -1,9 +1,9 @@
 """Which partitions a broker's coming or going concerns, without a walk through all there are.
 
 By broker: the partitions that it leads, those that it is in sync with and those that it may lead
-though it is not (its eligible ones, KIP-966). Those without a leader stand under `NO_LEADER`. All
-of it follows from the image and is kept up with each change, so a fenced broker costs as much as it
-has partitions, in a cluster of any size.
+though it is not (its eligible ones, KIP-966). Those without a leader stand under `NO_LEADER`.
+Besides, those whose replicas are being reassigned. All of it follows from the image and is kept up
+with each change, so a fenced broker costs as much as it has partitions, in a cluster of any size.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -18,12 +18,13 @@ process; what goes into records is sorted nevertheless."""
 
 
 class PartitionIndex:
-    __slots__ = ("_eligible", "_in_sync", "_led", "visited")
+    __slots__ = ("_eligible", "_in_sync", "_led", "_reassigning", "visited")
 
     def __init__(self) -> None:
         self._led: dict[int, _Group] = {}
         self._in_sync: dict[int, _Group] = {}
         self._eligible: dict[int, _Group] = {}
+        self._reassigning: _Group = {}
         self.visited = 0
         """Partitions looked at so far: what the work has cost, whatever the machine."""
 
@@ -60,17 +61,22 @@ class PartitionIndex:
                 continue
             for broker in old or ():
                 if broker not in new:
-                    self._drop(groups, broker, topic_id, index)
+                    self._drop(groups[broker], topic_id, index)
             for broker in new:
                 groups.setdefault(broker, {}).setdefault(topic_id, set()).add(index)
+        was = before is not None and before.is_reassigning
+        if after.is_reassigning and not was:
+            self._reassigning.setdefault(topic_id, set()).add(index)
+        elif was and not after.is_reassigning:
+            self._drop(self._reassigning, topic_id, index)
 
-    def _drop(self, groups: dict[int, _Group], broker: int, topic_id: bytes, index: int) -> None:
-        group = groups[broker]
+    def _drop(self, group: _Group, topic_id: bytes, index: int) -> None:
         group[topic_id].discard(index)
         if not group[topic_id]:
             del group[topic_id]
 
     def _forget(self, topic_id: bytes) -> None:
+        self._reassigning.pop(topic_id, None)
         for groups in (self._led, self._in_sync, self._eligible):
             for group in groups.values():
                 group.pop(topic_id, None)
@@ -94,6 +100,10 @@ class PartitionIndex:
         """Partitions that the broker may lead as it stands: in sync with them, or eligible."""
         groups = [self._in_sync.get(broker, {}), self._eligible.get(broker, {})]
         return self._walk(image, groups)
+
+    def reassigning(self, image: ClusterImage) -> Iterator[Chosen]:
+        """Partitions whose replicas are being reassigned."""
+        return self._walk(image, [self._reassigning])
 
     def with_eligible(self, image: ClusterImage) -> Iterator[Chosen]:
         """Partitions that have eligible replicas outside their in-sync set."""

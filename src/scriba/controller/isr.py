@@ -219,7 +219,7 @@ def _assigned(
         rules,
         isr=isr,
         untrusted=NO_LEADER if held else broker_id,
-        directories=moved.directories,
+        placed=moved,
     )
 
 

@@ -60,6 +60,20 @@ class PartitionImage(NamedTuple):
         """The log directory that holds this broker's replica."""
         return self.directories[self.replicas.index(broker)]
 
+    @property
+    def is_reassigning(self) -> bool:
+        return bool(self.adding_replicas or self.removing_replicas)
+
+    @property
+    def original(self) -> tuple[int, ...]:
+        """The replicas that a reassignment began with: those it is cancelled to."""
+        return tuple(b for b in self.replicas if b not in self.adding_replicas)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas that a reassignment ends with."""
+        return tuple(b for b in self.replicas if b not in self.removing_replicas)
+
 
 class TopicImage:
     __slots__ = ("id", "name", "partitions")

@@ -1,14 +1,34 @@
-"""Where the replicas of new partitions go: striped over the brokers, those away or leaving last.
+"""Where replicas go: what may be asked for, and what is chosen where nobody asks.
+
+New partitions are striped over the brokers, those away or leaving last.
 
 Leaders go round the active brokers, followers are the next brokers in the ring; after each round
 the ring is shuffled, so that the same brokers do not always stand behind the same leader.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NoReturn
 
 from scriba.controller.image import BrokerImage
-from scriba.controller.state import fail
+from scriba.controller.state import State, fail
 from scriba.errors import ErrorCode
+
+
+def check_replicas(state: State, brokers: Sequence[int], about: str) -> None:
+    """KafkaError, which begins with `about`, where these cannot be a partition's replicas."""
+    if not brokers:
+        refuse_replicas(about, "has no replicas; name at least one broker")
+    seen: set[int] = set()
+    for broker in sorted(brokers):
+        if broker not in state.image.brokers:
+            refuse_replicas(about, f"names broker {broker}, which the cluster does not have")
+        if broker in seen:
+            refuse_replicas(about, f"names broker {broker} twice")
+        seen.add(broker)
+
+
+def refuse_replicas(about: str, why: str) -> NoReturn:
+    fail(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{about} {why}")
 
 
 def place(

@@ -1,10 +1,25 @@
-"""Which brokers hold a partition, as far as it can be changed: not yet.
+"""Which brokers hold a partition, and how that is changed (KIP-455).
 
-Replicas are not moved in this release. A reassignment to the replicas that a partition has is done
-as soon as it is asked for, as in Kafka; every other is refused, and none is ever under way.
+A reassignment first adds: the partition has the replicas of the target and those that are to go,
+and says which are which. When all of the target are in sync, the change of the in-sync set that
+says so removes the others (`elections.change`). So at no moment there are fewer replicas in sync
+than without it, and where there is nothing to add or wait for it is done at once.
+
+It can be changed while it runs, and cancelled. The replicas that it began with stay until it ends,
+so that cancelling leads back to them whatever was asked for in between: original = replicas -
+adding, target = replicas - removing. One that was being added and is no longer wanted is both, as
+long as it is in sync and may be needed; if it is not, it goes at once. (Kafka's controllers forget
+what a reassignment began with when it is changed.)
+
+Never: a replica is removed while one of the target is not in sync; a partition loses its leader, or
+the last replica that may lead it, because a reassignment is cancelled or changed.
 """
 
-from scriba.controller.image import PartitionImage
+from collections.abc import Iterator
+
+from scriba.controller.elections import acceptor, change, rules
+from scriba.controller.image import NO_LEADER, PartitionImage, TopicImage, changed
+from scriba.controller.placement import check_replicas, refuse_replicas
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
@@ -13,10 +28,14 @@ from scriba.wire.messages.admin import (
     AlterPartitionReassignmentsResponse,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
     ReassignablePartition,
     ReassignablePartitionResponse,
     ReassignableTopicResponse,
 )
+from scriba.wire.messages.stored import PartitionChangeRecord
+from scriba.wire.schema import Message
 
 
 def alter_partition_reassignments(
@@ -26,54 +45,132 @@ def alter_partition_reassignments(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_message=None,
     )
+    return Result(_alter_each(state, request, response), response, atomic=False)
+
+
+def _alter_each(
+    state: State,
+    request: AlterPartitionReassignmentsRequest,
+    response: AlterPartitionReassignmentsResponse,
+) -> Iterator[Message]:
+    """Each partition stands for itself: one that is refused does not hold the others up."""
+    altered: set[tuple[str, int]] = set()
     for topic in request.topics:
         answers = ReassignableTopicResponse(name=topic.name)
         response.responses.append(answers)
         for asked in topic.partitions:
-            answer = ReassignablePartitionResponse(
-                partition_index=asked.partition_index, error_message=None
-            )
+            index = asked.partition_index
+            answer = ReassignablePartitionResponse(partition_index=index, error_message=None)
             answers.partitions.append(answer)
             try:
-                _alter(state, topic.name, asked)
+                if (topic.name, index) in altered:
+                    about = f"{topic.name}-{index}"
+                    fail(ErrorCode.INVALID_REQUEST, f"the request names {about} more than once")
+                factor_may_change = request.allow_replication_factor_change
+                record = _alter(state, topic.name, asked, factor_may_change)
             except KafkaError as error:
                 answer.error_code = error.code
                 # Kafka has no words for the one code that says it all.
                 known = error.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
                 answer.error_message = None if known else error.message
-    return Result((), response)
+                continue
+            if record is not None:
+                altered.add((topic.name, index))
+                yield record
 
 
-def _alter(state: State, name: str, asked: ReassignablePartition) -> None:
+def _alter(
+    state: State, name: str, asked: ReassignablePartition, factor_may_change: bool
+) -> PartitionChangeRecord | None:
     topic = state.image.topics_by_name.get(name)
     if topic is None:
         fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}")
+    about = f"{name}-{asked.partition_index}"
     partition = topic.partitions.get(asked.partition_index)
     if partition is None:
-        fail(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"there is no partition {name}-{asked.partition_index}",
+        fail(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {about}")
+    if asked.replicas is None:
+        if not partition.is_reassigning:
+            fail(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+        placed = _without(partition, partition.adding_replicas)._replace(
+            adding_replicas=(), removing_replicas=()
         )
-    if asked.replicas is None:  # asks to take a reassignment back
-        fail(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
-    _check_target(state, partition, asked.replicas)
-
-
-def _check_target(state: State, partition: PartitionImage, replicas: list[int]) -> None:
-    if not replicas:
-        why = "a partition needs at least one replica"
-    elif len(set(replicas)) < len(replicas):
-        why = f"the replicas {replicas} name a broker twice"
-    elif unknown := [broker for broker in replicas if broker not in state.image.brokers]:
-        why = f"there is no broker {unknown[0]}"
-    elif replicas != list(partition.replicas):
-        why = f"replicas cannot be moved yet; they are {list(partition.replicas)} and stay there"
     else:
-        return
-    fail(ErrorCode.INVALID_REPLICA_ASSIGNMENT, why)
+        check_replicas(state, asked.replicas, about)
+        if not factor_may_change and len(asked.replicas) != len(partition.target):
+            fail(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"{about} is to have {len(partition.target)} replicas, not {len(asked.replicas)}; "
+                "allow a change of the replication factor, or name as many",
+            )
+        placed = _towards(state, partition, tuple(asked.replicas))
+    return _placed(state, topic, asked.partition_index, partition, placed)
+
+
+def _without(partition: PartitionImage, gone: tuple[int, ...]) -> PartitionImage:
+    stay = tuple(broker for broker in partition.replicas if broker not in gone)
+    return partition._replace(replicas=stay, directories=tuple(map(partition.directory, stay)))
+
+
+def _towards(state: State, partition: PartitionImage, target: tuple[int, ...]) -> PartitionImage:
+    """The partition on its way to these replicas, from those that it had before any way."""
+    original = partition.original
+    useful = {*original, *partition.isr, *partition.eligible_leader_replicas}
+    leaving = sorted(b for b in partition.replicas if b not in target and b in useful)
+    replicas = (*target, *leaving)
+    return partition._replace(
+        replicas=replicas,
+        directories=tuple(
+            partition.directory(broker)
+            if broker in partition.replicas
+            else state.image.brokers[broker].default_directory()
+            for broker in replicas
+        ),
+        adding_replicas=tuple(sorted(b for b in replicas if b not in original)),
+        removing_replicas=tuple(leaving),
+    )
+
+
+def _placed(
+    state: State, topic: TopicImage, index: int, partition: PartitionImage, placed: PartitionImage
+) -> PartitionChangeRecord | None:
+    record = change(
+        topic.id, index, partition, acceptor(state, placed), rules(state, topic.name), placed=placed
+    )
+    if record is None:
+        return None
+    after = changed(partition, record)
+    trusted = {*partition.isr, *partition.eligible_leader_replicas}
+    leads_on = after.leader != NO_LEADER or partition.leader == NO_LEADER
+    if not leads_on or (after.leader == NO_LEADER and not trusted & {*after.replicas}):
+        refuse_replicas(
+            f"{topic.name}-{index}",
+            f"would have no replica that may lead: in sync are {list(partition.isr)}; wait for "
+            "one of the others to catch up",
+        )
+    return record
 
 
 def list_partition_reassignments(
     state: State, request: ListPartitionReassignmentsRequest, version: int, now: Instant
 ) -> Result:
-    return Result((), ListPartitionReassignmentsResponse(error_message=None))
+    wanted = None
+    if request.topics is not None:
+        wanted = {(t.name, index) for t in request.topics for index in t.partition_indexes}
+    topics: dict[str, OngoingTopicReassignment] = {}
+    for topic, index, partition in state.partitions.reassigning(state.image):
+        if wanted is not None and (topic.name, index) not in wanted:
+            continue
+        if topic.name not in topics:
+            topics[topic.name] = OngoingTopicReassignment(name=topic.name)
+        topics[topic.name].partitions.append(
+            OngoingPartitionReassignment(
+                partition_index=index,
+                replicas=list(partition.replicas),
+                adding_replicas=list(partition.adding_replicas),
+                removing_replicas=list(partition.removing_replicas),
+            )
+        )
+    return Result(
+        (), ListPartitionReassignmentsResponse(error_message=None, topics=list(topics.values()))
+    )

@@ -8,7 +8,7 @@ from scriba.config import ConfigError, Source
 from scriba.controller.configs import refuse_long
 from scriba.controller.elections import MIN_ISR
 from scriba.controller.image import TOPIC, PartitionImage, TopicImage, partition_record
-from scriba.controller.placement import place
+from scriba.controller.placement import check_replicas, place, refuse_replicas
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
@@ -262,7 +262,7 @@ def _manual_assignment(state: State, topic: CreatableTopic) -> list[tuple[int, .
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"partition {index} is listed twice",
             )
-        _check_assignment(state, assignment.broker_ids, factor, index)
+        _check_new(state, assignment.broker_ids, factor, index)
         factor = len(assignment.broker_ids)
         by_index[index] = tuple(assignment.broker_ids)
     for index in range(len(by_index)):
@@ -274,23 +274,19 @@ def _manual_assignment(state: State, topic: CreatableTopic) -> list[tuple[int, .
     return [by_index[index] for index in range(len(by_index))]
 
 
-def _check_assignment(state: State, brokers: Sequence[int], factor: int | None, index: int) -> None:
-    def refuse(why: str) -> None:
-        fail(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"partition {index} {why}")
-
-    if not brokers:
-        refuse("has no replicas; name at least one broker")
-    seen: set[int] = set()
-    for broker in sorted(brokers):
-        if broker not in state.image.brokers:
-            refuse(f"names broker {broker}, which the cluster does not have")
-        if broker in seen:
-            refuse(f"names broker {broker} twice")
-        seen.add(broker)
+def _check_new(state: State, brokers: Sequence[int], factor: int | None, index: int) -> None:
+    """A new partition's replicas: as many as the others have, and one can lead at once."""
+    about = f"partition {index}"
+    check_replicas(state, brokers, about)
     if factor is not None and len(brokers) != factor:
-        refuse(f"names {len(brokers)} brokers, those before it {factor}; all need the same number")
+        refuse_replicas(
+            about,
+            f"names {len(brokers)} brokers, those before it {factor}; all need the same number",
+        )
     if not any(state.active(broker) for broker in brokers):
-        refuse("names only brokers that are fenced or shutting down; add one that is active")
+        refuse_replicas(
+            about, "names only brokers that are fenced or shutting down; add one that is active"
+        )
 
 
 def _described(state: State, configs: Mapping[str, str]) -> list[CreatableTopicConfigs]:
@@ -501,10 +497,10 @@ def _create_partitions(
         )
     if added > room:
         fail(ErrorCode.POLICY_VIOLATION, TOO_MANY)
-    factor = len(next(iter(image.partitions.values())).replicas)
+    factor = len(next(iter(image.partitions.values())).target)
     if topic.assignments is not None:
         for index, assignment in enumerate(topic.assignments, present):
-            _check_assignment(state, assignment.broker_ids, factor, index)
+            _check_new(state, assignment.broker_ids, factor, index)
         placed: Iterator[tuple[int, ...]] = (tuple(a.broker_ids) for a in topic.assignments)
     else:
         placed = _placed(state, factor)

@@ -150,6 +150,9 @@ class LeaderState:
     """`replica.lag.time.max.ms`: how long a replica may be behind and still count as caught up."""
     min_insync: int = 1
     """`min.insync.replicas` of the topic."""
+    adding: tuple[int, ...] = ()
+    """Replicas that a reassignment is adding."""
+    reassigning: bool = False
     active: Mapping[int, int] = field(default_factory=dict)
     """The epoch of each broker that is neither fenced nor shutting down, as the metadata has it
     now: only these may join the ISR. Shared by all partitions, and kept up to date outside."""
@@ -189,6 +192,11 @@ class LeaderState:
     @property
     def under_min_isr(self) -> bool:
         return not self.in_sync(self.min_insync)
+
+    @property
+    def under_replicated(self) -> bool:
+        """Whether fewer are in sync than it had replicas before a reassignment, as Kafka counts."""
+        return len(self.isr) < len(self.replicas) - len(self.adding)
 
     @property
     def low_watermark(self) -> int:

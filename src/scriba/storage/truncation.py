@@ -15,7 +15,7 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.runtime.ports import Disk, Offload
 from scriba.storage.directory.names import deleted_dir, parent_of
-from scriba.storage.directory.removal import remove_tree
+from scriba.storage.directory.removal import remove_tree, unused_dir
 from scriba.storage.durability import Durability
 from scriba.storage.producers.snapshots import Snapshots
 from scriba.storage.producers.state import Producers
@@ -225,13 +225,18 @@ class Truncation:
         """Takes the partition away: its directory gets a name that no start takes for a partition.
 
         Whoever is sending from its files may finish. `unique` tells apart deletions of one name;
-        the topic's id does that by itself.
+        without it the topic's id does, or the next that is free: a replica can come and go twice.
         """
         log = self._log
-        parent = parent_of(log.directory)
-        name = deleted_dir(log.topic, log.partition, unique or log.topic_id or bytes(16))
+        first = unique or log.topic_id or bytes(16)
+        gone = unused_dir(
+            self._disk,
+            parent_of(log.directory),
+            lambda each: deleted_dir(log.topic, log.partition, each),
+            first,
+        )
         try:
-            self._disk.rename(log.directory, f"{parent}/{name}")
+            self._disk.rename(log.directory, gone)
         except FileNotFoundError:
             if log.has_files:
                 raise
@@ -239,7 +244,7 @@ class Truncation:
             if error.errno not in FULL:
                 raise
             self._remove_now()
-        log.directory = self._snapshots.directory = f"{parent}/{name}"
+        log.directory = self._snapshots.directory = gone
         self._segments.moved(log.directory)
         log.failure = Failure(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), device=False)
 

@@ -10,10 +10,13 @@ from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.settings import NodeSettings
 from scriba.wire.messages.admin import (
+    AlterPartitionReassignmentsRequest,
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 from scriba.wire.messages.brokers import (
     AlterPartitionRequest,
@@ -283,3 +286,20 @@ def assign(
         )
     )
     return ErrorCode(response.directories[0].topics[0].partitions[0].error_code)
+
+
+def reassign(
+    cluster: Any,
+    replicas: list[int] | None,
+    topic: str = "t",
+    index: int = 0,
+    factor_may_change: bool = True,
+) -> Any:
+    asked = ReassignablePartition(partition_index=index, replicas=replicas)
+    response = cluster.do(
+        AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic(name=topic, partitions=[asked])],
+            allow_replication_factor_change=factor_may_change,
+        )
+    )
+    return response.responses[0].partitions[0]

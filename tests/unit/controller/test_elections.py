@@ -16,7 +16,7 @@ from scriba.errors import ErrorCode
 from scriba.wire.messages.admin import ElectLeadersRequest
 from scriba.wire.messages.brokers import UnregisterBrokerRequest
 from tests.unit.controller.indexed import BROKERS, check
-from tests.unit.controller.rig import SET, Cluster, alter, change
+from tests.unit.controller.rig import SET, Cluster, alter, change, reassign
 
 brokers = st.sampled_from(BROKERS)
 
@@ -44,7 +44,7 @@ class Elections(RuleBasedStateMachine):
         """Clients write whenever they can."""
         partition = self.cluster.partition()
         writes = partition.leader != NO_LEADER and all(self.alive[b] for b in partition.isr)
-        if writes and len(partition.isr) >= self.min_isr:
+        if writes and len(partition.isr) >= min(self.min_isr, len(partition.replicas)):
             self.acknowledged += 1
             for broker in partition.isr:
                 self.logs[broker] = self.acknowledged
@@ -139,6 +139,21 @@ class Elections(RuleBasedStateMachine):
         self.forced = kind == 1
         self.cluster.do(ElectLeadersRequest(election_type=kind, topic_partitions=None))
 
+    @rule(wanted=st.lists(brokers, min_size=1, max_size=3, unique=True))
+    def replicas_are_reassigned(self, wanted: list[int]) -> None:
+        before = self.cluster.partition()
+        if not reassign(self.cluster, wanted).error_code:
+            after = self.cluster.partition()
+            assert after.target == tuple(wanted)
+            if after.is_reassigning:
+                assert {*after.original} == {*before.original}
+
+    @rule()
+    def reassignment_is_cancelled(self) -> None:
+        before = self.cluster.partition()
+        if not reassign(self.cluster, None).error_code:
+            assert self.cluster.partition().replicas == before.original
+
     @rule()
     def controller_changes(self) -> None:
         again = self.cluster.restarted()
@@ -161,6 +176,9 @@ class Elections(RuleBasedStateMachine):
     def _unflagged_leaders_have_everything(self) -> None:
         before, now = self.before, self.cluster.partition()
         self.before, forced, self.forced = now, self.forced, False
+        for broker in BROKERS:
+            if broker not in now.replicas:
+                self.logs[broker] = 0  # its files are gone
         self._epochs_rise(before, now)
         if now.leader == before.leader or now.leader == NO_LEADER:
             return
@@ -184,7 +202,11 @@ class Elections(RuleBasedStateMachine):
         eligible = now.eligible_leader_replicas
         assert {*now.isr, *eligible} <= {*now.replicas}
         assert not {*now.isr} & {*eligible}
-        assert not eligible or len(now.isr) < min(self.min_isr, 3)
+        assert not eligible or len(now.isr) < min(self.min_isr, len(now.replicas))
+        assert {*now.adding_replicas, *now.removing_replicas} <= {*now.replicas}
+        assert not now.is_reassigning or not {*now.target} <= {*now.isr}, "it is done"
+        assert now.target
+        assert now.original
         assert now.leader == NO_LEADER or now.leader in now.isr
         assert now.leader == NO_LEADER or not now.last_known_elr
         assert now.isr or eligible or now.last_known_elr, "somebody is awaited"

@@ -156,7 +156,9 @@ async def test_a_topic_made_anew_is_not_measured_by_the_old_ones_checkpoints(she
     new = await log_in(shelf, directory, topic_id=b"b" * 16)
     assert (new.start_offset, new.end_offset, new.failure) == (0, 3, None)
     assert directory.high_watermark("t", 0) == 0
-    assert await directory.remove_deleted() == 1
+    (deleted,) = directory.deleted()
+    await directory.remove_deleted([deleted])
+    assert directory.deleted() == []
     directory.release()
 
 

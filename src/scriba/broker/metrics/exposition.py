@@ -74,14 +74,15 @@ class Scrape:
         self.network: NetworkCounters = node.server.counters
         self.partitions = len(node.replicas)
         self.leaders = node.replicas.new_leaders()
-        self.under_replicated = self.under_min_isr = self.at_min_isr = 0
+        self.under_replicated = self.under_min_isr = self.at_min_isr = self.reassigning = 0
         self.follower_lag: dict[str, int] = {}
         """Of each follower of partitions led from here, the records it is behind, by its id."""
         for partition in node.replicas:
             leader = partition.leader
             if leader is not None:
                 self.leaders += 1
-                self.under_replicated += len(leader.isr) < len(leader.replicas)
+                self.under_replicated += leader.under_replicated
+                self.reassigning += leader.reassigning
                 self.under_min_isr += leader.under_min_isr
                 self.at_min_isr += len(leader.isr) == leader.min_insync
                 for replica, follower in leader.followers.items():
@@ -326,9 +327,16 @@ def _replicas() -> Iterator[Metric]:
     yield Metric(
         gauge(
             f"{_REPLICAS}underreplicatedpartitions",
-            "Partitions led from here with replicas out of sync.",
+            "Partitions led from here with replicas out of sync, those being added apart.",
         ),
         lambda s: s.under_replicated,
+    )
+    yield Metric(
+        gauge(
+            f"{_REPLICAS}reassigningpartitions",
+            "Partitions led from here whose replicas are being reassigned.",
+        ),
+        lambda s: s.reassigning,
     )
     yield Metric(
         gauge(

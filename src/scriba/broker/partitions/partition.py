@@ -141,7 +141,9 @@ class Partition:
         replicas, isr = tuple(image.replicas), tuple(image.isr)
         recovering = image.leader_recovery_state == RECOVERING
         if leader is not None and image.leader_epoch == self.leader_epoch:
-            return self._installed(isr, image.partition_epoch, replicas, recovering, now)
+            changed = self._installed(isr, image.partition_epoch, replicas, recovering, now)
+            self._know_reassignment(leader, image)
+            return changed
         if leader is None:
             self._renew_watermarks(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self.follower = None
@@ -162,12 +164,16 @@ class Partition:
             active=leading.active,
             recovering=recovering,
         )
+        self._know_reassignment(self.leader, image)
         self._move(self.leader.high_watermark)
         self.move_low_watermark()
         self._tell_feeds()
         if self._counted_end() < self.log.end_offset:
             self._ask_for_flush()
         return UNCHANGED
+
+    def _know_reassignment(self, leader: LeaderState, image: PartitionImage) -> None:
+        leader.adding, leader.reassigning = image.adding_replicas, image.is_reassigning
 
     def _installed(
         self,

@@ -316,6 +316,9 @@ class Replicas:
         for name, directory in self._found.items():
             await self._rename_stray(name, directory)
         self._found.clear()
+        for directory in self._online():
+            left = directory.remove_deleted(directory.deleted())
+            self._node.tasks.spawn(left, name="deleted partitions")
 
     async def _rename_stray(self, name: PartitionName, directory: LogDir) -> None:
         """Files that belong to no partition of this cluster are kept, under another name."""
@@ -339,7 +342,7 @@ class Replicas:
                 # What is queued may be old: a leadership that is over must not begin.
                 image = self._now(topic_id, index) or then
                 if me not in image.replicas:
-                    self._remove_replica(name)
+                    await self._leave(name, topic_id)
                 elif (partition := self._partitions.get(name)) is not None:
                     await self.fetchers.truncated(partition)
                     self._follow(partition, self._now(topic_id, index) or image)
@@ -355,6 +358,16 @@ class Replicas:
                     new[name] = Unopened(topic_id, image)
         await self._begin(new)
         await self.assignments.tell()
+
+    async def _leave(self, name: PartitionName, topic_id: bytes) -> None:
+        """The partition has other replicas now; those that a reassignment chose have everything."""
+        partition = self._partitions.get(name)
+        if partition is not None:
+            await self.fetchers.truncated(partition)
+        self._remove_replica(name, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        found = self._found.get(name)
+        if found is not None and await found.discard(name, topic_id):
+            del self._found[name]  # it was reassigned while this broker was away
 
     async def _refill(
         self,
@@ -587,9 +600,10 @@ class Replicas:
                 name = PartitionName(topic, index)
                 here = self._partitions.get(name) or self._unopened.get(name)
                 if here is None or here.topic_id == topic_id:
-                    self._remove_replica(name)
+                    gone_for_good = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+                    self._remove_replica(name, gone_for_good)
 
-    def _remove_replica(self, name: PartitionName) -> None:
+    def _remove_replica(self, name: PartitionName, why: KafkaError) -> None:
         """Ends a replica: its directory gets another name now, its files go in the background."""
         self._offline.pop(name, None)
         self._damaged.pop(name, None)
@@ -600,7 +614,7 @@ class Replicas:
         if partition is None:
             return
         self._inspecting.discard(partition)
-        self._end(partition, KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION))
+        self._end(partition, why)
         store = partition.log
         due = self._node.world.clock.mono_ms() + store.settings.file_delete_delay_ms
         self._homes.pop(name).begin_deletion(store)

@@ -1,6 +1,6 @@
 """The part of `Admin` that is about the cluster itself: brokers, leaders, quorum, features."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from scriba.client.admin.calls import Calls, outcome
 from scriba.client.admin.model import (
@@ -9,9 +9,10 @@ from scriba.client.admin.model import (
     Feature,
     LogDir,
     QuorumDescription,
+    Reassignment,
     UpgradeType,
 )
-from scriba.client.admin.requests import elect_leaders
+from scriba.client.admin.requests import alter_reassignments, elect_leaders, list_reassignments
 from scriba.client.admin.responses import (
     read_cluster,
     read_features,
@@ -154,6 +155,60 @@ class ClusterAdmin:
         if wanted is not None:
             return await self._calls.each(wanted, attempt, timeout_ms, "electing leaders")
         return await self._calls.all_found(lambda: attempt(None), timeout_ms, "electing leaders")
+
+    async def alter_partition_reassignments(
+        self,
+        moves: Mapping[tuple[str, int], Sequence[int] | None],
+        *,
+        replication_factor_may_change: bool = True,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Begins to move partitions to these replicas; None takes back a move under way (KIP-455).
+
+        The first replica is the preferred leader. `list_partition_reassignments` tells what is
+        still under way.
+        """
+        wanted = {TopicPartition(*where): replicas for where, replicas in moves.items()}
+
+        async def attempt(rest: list[TopicPartition]) -> dict[TopicPartition, BrokerError | None]:
+            request = alter_reassignments(
+                {where: wanted[where] for where in rest},
+                replication_factor_may_change,
+                self._calls.server_limit(timeout_ms),
+            )
+            answer = await self._calls.ask(request, wire.AlterPartitionReassignmentsResponse)
+            raise_for(answer.error_code, answer.error_message, about="the reassignment")
+            return {
+                (where := TopicPartition(topic.name, p.partition_index)): outcome(
+                    p.error_code, p.error_message, None, str(where)
+                )
+                for topic in answer.responses
+                for p in topic.partitions
+            }
+
+        await self._calls.each(wanted, attempt, timeout_ms, "reassigning partitions")
+
+    async def list_partition_reassignments(
+        self,
+        partitions: Iterable[tuple[str, int]] | None = None,
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, Reassignment]:
+        """Moves that are under way, of these partitions or of all."""
+        wanted = None if partitions is None else [TopicPartition(*where) for where in partitions]
+        answer = await self._calls.once(
+            list_reassignments(wanted, self._calls.server_limit(timeout_ms)),
+            wire.ListPartitionReassignmentsResponse,
+            timeout_ms,
+            "reassignments",
+        )
+        return {
+            TopicPartition(topic.name, p.partition_index): Reassignment(
+                tuple(p.replicas), tuple(p.adding_replicas), tuple(p.removing_replicas)
+            )
+            for topic in answer.topics
+            for p in topic.partitions
+        }
 
     async def unregister_broker(self, broker: int, *, timeout_ms: int | None = None) -> None:
         """Takes a broker that is gone for good out of the cluster's metadata."""

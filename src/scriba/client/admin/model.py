@@ -102,6 +102,20 @@ class PartitionDescription:
 
 
 @dataclass(slots=True, frozen=True)
+class Reassignment:
+    """Replicas of a partition that are on their way to other brokers."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas that it ends with."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
+
+@dataclass(slots=True, frozen=True)
 class TopicDescription:
     name: str
     id: str

@@ -153,6 +153,46 @@ def by_node(resources: Iterable[ConfigResource]) -> dict[int | None, list[Config
     return found
 
 
+def alter_reassignments(
+    moves: Mapping[TopicPartition, Sequence[int] | None],
+    factor_may_change: bool,
+    timeout_ms: int,
+) -> wire.AlterPartitionReassignmentsRequest:
+    topics: dict[str, wire.ReassignableTopic] = {}
+    for where, replicas in moves.items():
+        if where.topic not in topics:
+            topics[where.topic] = wire.ReassignableTopic(name=where.topic)
+        topics[where.topic].partitions.append(
+            wire.ReassignablePartition(
+                partition_index=where.partition,
+                replicas=None if replicas is None else list(replicas),
+            )
+        )
+    return wire.AlterPartitionReassignmentsRequest(
+        timeout_ms=timeout_ms,
+        allow_replication_factor_change=factor_may_change,
+        topics=list(topics.values()),
+    )
+
+
+def list_reassignments(
+    partitions: Iterable[TopicPartition] | None, timeout_ms: int
+) -> wire.ListPartitionReassignmentsRequest:
+    """For all partitions where none is named."""
+    topics: dict[str, list[int]] = {}
+    for where in partitions or ():
+        topics.setdefault(where.topic, []).append(where.partition)
+    return wire.ListPartitionReassignmentsRequest(
+        timeout_ms=timeout_ms,
+        topics=None
+        if partitions is None
+        else [
+            wire.ListPartitionReassignmentsTopics(name=topic, partition_indexes=indexes)
+            for topic, indexes in topics.items()
+        ],
+    )
+
+
 def elect_leaders(
     partitions: Iterable[TopicPartition] | None, kind: ElectionType, timeout_ms: int
 ) -> wire.ElectLeadersRequest:

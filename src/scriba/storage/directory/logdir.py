@@ -18,7 +18,7 @@ is refused (`NoRoom`), and whoever asked may ask again.
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from errno import ENOENT
 from typing import Final
@@ -46,12 +46,13 @@ from scriba.storage.directory.meta_properties import MetaProperties
 from scriba.storage.directory.names import (
     DELETED_DIR,
     PartitionName,
+    deleted_dir,
     parse_partition_dir,
     partition_dir,
     stray_dir,
 )
 from scriba.storage.directory.partition_metadata import read_topic_id
-from scriba.storage.directory.removal import remove_tree
+from scriba.storage.directory.removal import remove_tree, unused_dir
 from scriba.storage.group_commit import GroupCommit
 from scriba.storage.log import DAY_MS, METADATA_TOPIC, Failure, Log
 from scriba.storage.results import FULL, NoRoom, storage_error
@@ -472,13 +473,25 @@ class LogDir:
         Its data is kept: only an operator can know whether it is still wanted.
         """
         topic_id = read_topic_id(self._disk, self._directory(name)) or bytes(16)
-        kept = f"{self.path}/{stray_dir(*name, topic_id)}"
-        while self._disk.exists(kept):
-            topic_id = bytes([*topic_id[:15], (topic_id[15] + 1) % 256])
-            kept = f"{self.path}/{stray_dir(*name, topic_id)}"
+        kept = unused_dir(self._disk, self.path, lambda each: stray_dir(*name, each), topic_id)
         self._disk.rename(self._directory(name), kept)
         await self._disk.sync_dir(self.path)
         return kept
+
+    async def discard(self, name: PartitionName, topic_id: bytes) -> bool:
+        """Takes a partition away without opening it, for `remove_deleted` to remove; False if the
+        files are of another topic."""
+        if read_topic_id(self._disk, self._directory(name)) != topic_id:
+            return False
+        gone = unused_dir(self._disk, self.path, lambda each: deleted_dir(*name, each), topic_id)
+        try:
+            self._disk.rename(self._directory(name), gone)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            await remove_tree(self._disk, self._offload, self._directory(name))
+        await self._disk.sync_dir(self.path)
+        return True
 
     async def forget(self, names: Collection[PartitionName]) -> None:
         """Drops what the checkpoints say about earlier logs of these names, before new ones."""
@@ -495,14 +508,17 @@ class LogDir:
         await self._write_log_starts(rest(self._log_starts))
         await self._write_recovery_points(rest(self._recovery_points))
 
-    async def remove_deleted(self) -> int:
-        """Removes the files of deleted partitions, those of earlier runs included."""
-        removed = 0
-        for entry in self._disk.list(self.path):
-            if entry.endswith(DELETED_DIR):
+    def deleted(self) -> list[str]:
+        """Directories of deleted partitions whose files are still there."""
+        return [entry for entry in self._disk.list(self.path) if entry.endswith(DELETED_DIR)]
+
+    async def remove_deleted(self, deleted: Iterable[str]) -> None:
+        """Removes the files of partitions that earlier runs have deleted."""
+        for entry in deleted:
+            try:
                 await remove_tree(self._disk, self._offload, f"{self.path}/{entry}")
-                removed += 1
-        return removed
+            except OSError as error:
+                logger.warning("%s/%s cannot be removed: %s", self.path, entry, error)
 
     async def checkpoint(self) -> None:
         """Flushes sealed segments, and writes down how far each log is flushed and starts.

@@ -4,6 +4,7 @@ Readers may still be sending from them, and an operator may want them back: they
 once, so that no restart takes them for segments, and removed after `file.delete.delay.ms`.
 """
 
+from collections.abc import Callable
 from contextlib import suppress
 
 from scriba.runtime.ports import Disk, File, Offload
@@ -63,4 +64,12 @@ async def remove_tree(disk: Disk, offload: Offload, directory: str) -> None:
     for name in disk.list(directory):
         with suppress(FileNotFoundError):
             await offload.run(disk.unlink, f"{directory}/{name}")
-    await offload.run(disk.rmdir, directory)
+    with suppress(FileNotFoundError):
+        await offload.run(disk.rmdir, directory)
+
+
+def unused_dir(disk: Disk, parent: str, named: Callable[[bytes], str], unique: bytes) -> str:
+    """The path of a directory that is not there yet, by this id or the next that is free."""
+    while disk.exists(path := f"{parent}/{named(unique)}"):
+        unique = bytes([*unique[:15], (unique[15] + 1) % 256])
+    return path
