@@ -1,17 +1,28 @@
 """Where replicas go: what may be asked for, and what is chosen where nobody asks.
 
-New partitions are striped over the brokers, those away or leaving last.
+Replicas of new partitions are in different racks, and striped over the brokers.
 
-Leaders go round the active brokers, followers are the next brokers in the ring; after each round
-the ring is shuffled, so that the same brokers do not always stand behind the same leader.
+Leaders go round all active brokers, one rack after the other. From the leader's rack on the
+replicas of a partition go round the racks, so that they share one only where there are more of them
+than racks; within a rack, too, one broker comes after the other. After each round racks and brokers
+are shuffled, so that the same brokers do not always stand behind the same leader. Brokers without a
+rack are one rack.
+
+A rack counts for more than a broker, as in Kafka: the only broker of a rack may get a replica of
+every partition, and one that is away gets it before a second one of another rack does. Within its
+rack a broker that is fenced or shuts down comes last, and it never leads. Unlike Kafka's, leaders
+are as even over brokers as they can be, whatever the sizes of the racks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NoReturn
+from itertools import zip_longest
+from typing import NoReturn, TypeVar
 
 from scriba.controller.image import BrokerImage
 from scriba.controller.state import State, fail
 from scriba.errors import ErrorCode
+
+T = TypeVar("T")
 
 
 def check_replicas(state: State, brokers: Sequence[int], about: str) -> None:
@@ -31,6 +42,31 @@ def refuse_replicas(about: str, why: str) -> NoReturn:
     fail(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{about} {why}")
 
 
+class _Rack:
+    """The brokers of one rack, those that are active and those that are not."""
+
+    __slots__ = ("away", "ready", "turn")
+
+    def __init__(self) -> None:
+        self.ready: list[int] = []
+        self.away: list[int] = []
+        self.turn = 0
+
+    def shuffle(self, below: Callable[[int], int]) -> None:
+        _shuffle(self.ready, below)
+        _shuffle(self.away, below)
+
+    def from_leader(self, leader: int, turn: int) -> list[int]:
+        """The brokers of the leader's rack in the order in which they get replicas."""
+        return _rotated(self.ready, self.ready.index(leader)) + _rotated(self.away, turn)
+
+    def next(self) -> list[int]:
+        """The same of another rack, which begins with another broker each time."""
+        ring = _rotated(self.ready, self.turn) + _rotated(self.away, self.turn)
+        self.turn += 1
+        return ring
+
+
 def place(
     brokers: Iterable[BrokerImage],
     replication_factor: int,
@@ -39,47 +75,67 @@ def place(
     """Replica lists without end, one per new partition, the preferred leader first.
 
     INVALID_REPLICATION_FACTOR at once when there are too few brokers. A broker that is fenced or
-    shuts down takes new replicas only where there are not enough others: it is expected back, and a
+    shuts down takes new replicas only where its rack has no others: it is expected back, and a
     topic that is made in the middle of a restart needs all its replicas, too.
     """
-    ready: list[int] = []
-    away: list[int] = []
+    by_name: dict[str, _Rack] = {}
     for broker in sorted(brokers):
-        (ready if broker.active else away).append(broker.id)
+        rack = by_name.setdefault(broker.rack or "", _Rack())
+        (rack.ready if broker.active else rack.away).append(broker.id)
+    racks = [by_name[name] for name in sorted(by_name)]
+    away = sum(len(rack.away) for rack in racks)
+    ready = sum(len(rack.ready) for rack in racks)
     if not ready:
         fail(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"no broker is active (fenced: {len(away)}); start one, or wait for it to catch up",
+            f"no broker is active (fenced: {away}); start one, or wait for it to catch up",
         )
-    if replication_factor > len(ready) + len(away):
+    if replication_factor > ready + away:
         fail(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"each replica takes a broker of its own (at hand: {len(ready) + len(away)}); start "
+            f"each replica takes a broker of its own (at hand: {ready + away}); start "
             "more, or ask for fewer replicas",
         )
-    return _stripes(ready, away, replication_factor, below)
+    return _stripes(racks, ready, replication_factor, below)
 
 
 def _stripes(
-    ready: list[int], away: list[int], replication_factor: int, below: Callable[[int], int]
+    racks: list[_Rack], ready: int, replication_factor: int, below: Callable[[int], int]
 ) -> Iterator[tuple[int, ...]]:
-    start = below(len(ready))
+    start = below(ready)
     while True:
-        for leader in range(start, start + len(ready)):
-            ring = _rotated(ready, leader)
-            if replication_factor > len(ring):
-                ring += _rotated(away, leader)
-            yield tuple(ring[:replication_factor])
-        _shuffle(ready, below)
-        _shuffle(away, below)
+        leaders = _leaders(racks)
+        for turn in range(start, start + ready):
+            yield _stripe(racks, *leaders[turn % ready], turn, replication_factor)
+        if len(racks) > 1:
+            _shuffle(racks, below)
+        for rack in racks:
+            rack.shuffle(below)
 
 
-def _rotated(brokers: list[int], by: int) -> list[int]:
-    cut = by % len(brokers)
-    return brokers[cut:] + brokers[:cut]
+def _leaders(racks: list[_Rack]) -> list[tuple[int, int]]:
+    """Each active broker with the place of its rack, one of each rack after the other."""
+    rounds = zip_longest(*(rack.ready for rack in racks))
+    return [(at, broker) for each in rounds for at, broker in enumerate(each) if broker is not None]
 
 
-def _shuffle(items: list[int], below: Callable[[int], int]) -> None:
+def _stripe(
+    racks: list[_Rack], at: int, leader: int, turn: int, replication_factor: int
+) -> tuple[int, ...]:
+    """One partition's replicas."""
+    rings = [racks[at].from_leader(leader, turn)]
+    rings += [rack.next() for rack in _rotated(racks, at)[1:replication_factor]]
+    rounds = zip_longest(*rings)
+    replicas = [broker for each in rounds for broker in each if broker is not None]
+    return tuple(replicas[:replication_factor])
+
+
+def _rotated(items: list[T], by: int) -> list[T]:
+    cut = by % len(items) if items else 0
+    return items[cut:] + items[:cut]
+
+
+def _shuffle(items: list[T], below: Callable[[int], int]) -> None:
     for i in range(len(items) - 1, 0, -1):
         j = below(i + 1)
         items[i], items[j] = items[j], items[i]

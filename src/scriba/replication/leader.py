@@ -28,7 +28,7 @@ a laggard before that had `replica.lag.time.max.ms` to be heard of.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -203,6 +203,13 @@ class LeaderState:
         """The smallest known start of the followers' logs, as far as their brokers are active."""
         starts = [f.start_offset for r, f in self.followers.items() if r in self.active]
         return min(starts, default=1 << 63)
+
+    def holders(self, offset: int) -> Iterator[tuple[int, int, int]]:
+        """In-sync followers that have the record at `offset`, or will have it next: each with the
+        end of its log and when it was last caught up."""
+        for replica, follower in self.followers.items():
+            if replica in self.isr and follower.start_offset <= offset <= follower.end_offset:
+                yield replica, follower.end_offset, self._caught_up_ms(follower)
 
     # ---- what the logs do ----
 

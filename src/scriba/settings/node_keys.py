@@ -6,7 +6,7 @@ settings at all: an id, both roles, a loopback listener, a directory.
 
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, Final
 
 from scriba.config import Importance, Kind, Scope, Setting, setting
 from scriba.settings.cleaner_keys import CleanerKeys
@@ -51,6 +51,19 @@ def parse_overrides(text: str) -> dict[str, int]:
     return counts
 
 
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
+
+
+def unknown_selector(name: str) -> str | None:
+    if name in (RACK_AWARE_SELECTOR, LEADER_SELECTOR, ""):
+        return None
+    return (
+        f"must be {RACK_AWARE_SELECTOR} or {LEADER_SELECTOR}: selectors written in Java cannot be "
+        "loaded"
+    )
+
+
 class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
     # --- who it is and where it listens -------------------------------------------------------
     node_id: int = setting(
@@ -71,7 +84,10 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         doc="What this node does. A single node does both.",
     )
     broker_rack: str | None = setting(
-        Kind.STRING, default=None, doc="Rack of this node, told to clients with the metadata."
+        Kind.STRING,
+        default=None,
+        doc="Rack of this node. New partitions have their replicas in different racks, and with "
+        "`replica.selector.class` consumers read from their own.",
     )
     listeners: tuple[str, ...] = setting(
         Kind.LIST,
@@ -405,6 +421,14 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         default=30_000,
         importance=HIGH,
         doc="Time without catching up after which a follower leaves the in-sync set.",
+    )
+    replica_selector_class: str | None = setting(
+        Kind.STRING,
+        default=None,
+        check=unknown_selector,
+        doc="Which replica a consumer is told to read from. "
+        f"`{RACK_AWARE_SELECTOR}` names one in the consumer's rack (`client.rack`); "
+        f"`{LEADER_SELECTOR}`, and no value, the leader.",
     )
     replica_fetch_backoff_ms: int = setting(
         Kind.INT,

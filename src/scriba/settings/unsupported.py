@@ -356,7 +356,6 @@ LATER: Final = _defaults(
             internal.metadata.max.batch.size.in.bytes=8388608
             leader.imbalance.check.interval.seconds=300
             log.dir.failure.timeout.ms=30000
-            replica.selector.class=
             unclean.leader.election.interval.ms=300000
         """,
         "client telemetry": """

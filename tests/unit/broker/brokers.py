@@ -80,7 +80,7 @@ class Brokers:
                 "scriba.allow.insecure.bind": "true",
                 "broker.session.timeout.ms": "3000",
                 "broker.heartbeat.interval.ms": "500",
-                **self._settings,
+                **{k: v.replace("{id}", str(broker_id)) for k, v in self._settings.items()},
             }
         )
         up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -226,7 +226,7 @@ Script = Callable[[Brokers], Awaitable[None]]
 
 
 def play(script: Script, count: int = 3, seed: int = 1, **settings: Any) -> None:
-    """Plays a script with so many brokers; settings by attribute name."""
+    """Plays a script with so many brokers; settings by attribute name, `{id}` is each one's own."""
     sim = SimWorld(seed=seed)
     given = {name.replace("_", "."): str(value) for name, value in settings.items()}
     brokers = Brokers(sim, count, given)

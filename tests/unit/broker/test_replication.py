@@ -676,7 +676,8 @@ def test_clients_are_told_who_leads_instead() -> None:
         assert not old.node_endpoints
         topic_id = brokers.nodes[1].image.topics_by_name["t"].id
         asked = FetchTopic(topic_id=topic_id, partitions=[asks(0)])
-        fetched = await peer.call(
+        stranger = await brokers.dial(1)  # consumers may read from a follower
+        fetched = await stranger.call(
             FetchRequest(max_wait_ms=0, min_bytes=0, topics=[asked]), 17, FetchResponse
         )
         (data,) = fetched.responses[0].partitions

@@ -423,6 +423,29 @@ def test_the_leader_is_asked_again_now_and_then_which_replica_is_close() -> None
     cluster.run(main)
 
 
+@pytest.mark.parametrize("named", [2, 9], ids=["dead", "unknown"])
+def test_the_leader_is_read_while_the_replica_that_it_names_is_of_no_use(named: int) -> None:
+    """A leader names a replica until the cluster has noticed that it is gone."""
+    cluster = FakeCluster(brokers=2)
+    [log] = cluster.topic("t")
+    log.nearby = named
+    fill(log, 2)
+
+    async def main(world: ProcessWorld) -> None:
+        async with consumer(cluster, world, client_rack="here") as c:
+            c.assign([("t", 0)])
+            cluster.stop(2)
+            assert offsets(await read(c, 2)) == [0, 1]
+            await asyncio.sleep(15)
+            racks = [r.rack_id for r in cluster.requests(FetchRequest)]
+            assert racks[:2] == ["here", ""]
+            assert "here" in racks[2:], "after a while a replica may be named again"
+            fill(log, 1, start=2)
+            assert offsets(await read(c, 1)) == [2]
+
+    cluster.run(main)
+
+
 def test_a_connection_that_breaks_is_made_again() -> None:
     cluster = FakeCluster()
     [log] = cluster.topic("t")

@@ -1,5 +1,7 @@
 """Topics are made, widened and deleted; every refusal has Kafka's code."""
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -65,6 +67,54 @@ def test_fenced_broker_gets_replicas_only_when_needed_and_never_leads(trio: Any)
         assert set(partition.replicas) == {1, 2, 3}
         assert partition.leader != 2
         assert 2 not in partition.isr
+
+
+def in_racks(make_cluster: Any, racks: Mapping[int, str | None]) -> Any:
+    cluster = make_cluster()
+    for broker, rack in racks.items():
+        cluster.register(broker, rack=rack)
+        cluster.beat(broker)
+    return cluster
+
+
+def test_replicas_of_a_partition_are_in_different_racks(make_cluster: Any) -> None:
+    racks = {broker: f"r{broker % 3}" for broker in range(1, 10)}
+    cluster = in_racks(make_cluster, racks)
+    for factor in (2, 3):
+        cluster.create(f"t{factor}", 90, factor)
+        partitions = cluster.image.topics_by_name[f"t{factor}"].partitions.values()
+        assert all(len({racks[b] for b in p.replicas}) == factor for p in partitions)
+        leaders = Counter(p.leader for p in partitions)
+        assert leaders == dict.fromkeys(range(1, 10), 10)
+        held = Counter(b for p in partitions for b in p.replicas)
+        assert held == dict.fromkeys(range(1, 10), 10 * factor)
+        assert len({frozenset(p.replicas) for p in partitions}) > 9, "not always the same beside"
+
+
+def test_more_replicas_than_racks_share_them_evenly(make_cluster: Any) -> None:
+    racks = {1: "a", 2: "a", 3: "a", 4: "b", 5: "b", 6: None}
+    cluster = in_racks(make_cluster, racks)
+    cluster.create("t", 40, 4)
+    for partition in cluster.image.topics_by_name["t"].partitions.values():
+        assert len(set(partition.replicas)) == 4
+        assert 6 in partition.replicas, "brokers without a rack are one"
+        used = Counter(racks[b] for b in partition.replicas)
+        assert max(used.values()) == 2
+    leaders = [p.leader for p in cluster.image.topics_by_name["t"].partitions.values()]
+    assert {leaders.count(broker) for broker in racks} == {6, 7}, "racks differ, leaders do not"
+    cluster.create("all", 2, 6)
+    for partition in cluster.image.topics_by_name["all"].partitions.values():
+        assert set(partition.replicas) == set(racks)
+
+
+def test_fenced_brokers_come_last_in_their_rack_and_lead_in_none(make_cluster: Any) -> None:
+    cluster = in_racks(make_cluster, {1: "a", 2: "a", 3: "b", 4: "c"})
+    for broker in (2, 3):
+        cluster.beat(broker, want_fence=True)
+    cluster.create("t", 20, 3)
+    for partition in cluster.image.topics_by_name["t"].partitions.values():
+        assert set(partition.replicas) == {1, 3, 4}, "a rack of its own counts for more"
+        assert partition.leader in (1, 4)
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "a" * 250, "x\0", "topic:name"])

@@ -385,3 +385,15 @@ def test_the_watermark_never_goes_back_and_never_passes_an_isr_member(
         for replica in state.maximal_isr:
             if replica != 1:
                 assert state.followers[replica].end_offset >= seen
+
+
+def test_consumers_are_sent_to_followers_that_are_in_sync_and_have_the_offset() -> None:
+    state = leading(end=10)
+    state.on_append(12)
+    state.on_fetch(2, 12, 1, at(50), 3)
+    holders = [replica for replica, _, _ in state.holders(11)]
+    assert holders == [2], "the third ends at 10"
+    assert [replica for replica, _, _ in state.holders(2)] == [3], "the second begins at 3"
+    assert list(state.holders(10)) == [(2, 12, 50), (3, 10, 0)]
+    state.installed((1, 3), 8)
+    assert [replica for replica, _, _ in state.holders(10)] == [3]

@@ -108,6 +108,15 @@ def test_a_bad_value_says_what_would_be_good() -> None:
     assert refusal(log_dirs="/a,,/b").endswith("has an empty item; remove the extra comma")
 
 
+def test_replicas_are_selected_by_rack_or_not_at_all() -> None:
+    for name in ("RackAwareReplicaSelector", "LeaderSelector"):
+        given = {"replica.selector.class": f"org.apache.kafka.common.replica.{name}"}
+        assert NodeSettings.parse(given).replica_selector_class == given["replica.selector.class"]
+    told = refusal(replica_selector_class="com.example.Nearest")
+    assert "org.apache.kafka.common.replica.RackAwareReplicaSelector" in told
+    assert told.endswith("selectors written in Java cannot be loaded")
+
+
 def test_zookeeper_is_refused_with_advice() -> None:
     assert "there is no ZooKeeper here" in refusal(zookeeper_connect="localhost:2181")
     assert "there is no ZooKeeper here" in refusal(zookeeper_session_timeout_ms="1")

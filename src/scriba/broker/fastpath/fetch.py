@@ -18,12 +18,12 @@ task, and is read again from step 3 on.
 Nothing has changed before the fourth step. Until then a request with anything unusual in any of its
 partitions is left to its handler: a leader elsewhere or in another epoch, an offset that does not
 exist, records that are not in memory, a partition that is named twice, a replica that fetches, a
-session that begins or ends. What becomes unusual while it waits goes on in the handler as well,
-with the session as it is and what is left of the time. The bytes that the handler answers and those
-of the fast path are the same.
+session that begins or ends, a consumer that should read from a replica in its own rack. What
+becomes unusual while it waits goes on in the handler as well, with the session as it is and what is
+left of the time. The bytes that the handler answers and those of the fast path are the same.
 
-What is known of topics is forgotten when some topic or replica goes away; whether a partition leads
-is asked each time.
+What is known of topics is forgotten when some topic or replica goes away; whether a partition
+leads, or is in sync with its leader and may be read as well, is asked each time.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from scriba.broker.handlers.records.isolation import READ_COMMITTED, READ_UNCOMM
 from scriba.broker.net.answers import Parked, Parts
 from scriba.broker.net.connection import Promise
 from scriba.broker.partitions.fetch_sessions import NO_TOPIC_ID, Key, Plan, Watched
+from scriba.broker.partitions.nearby import NOBODY
 from scriba.errors import KafkaError
 from scriba.native import implementation
 from scriba.storage.results import EMPTY, Empty, Slice
@@ -109,6 +110,10 @@ forgotten there is its index alone."""
 ONE_PARTITION: Final = TOPICS_AT + PARTITIONS_AT + PER_PARTITION + 1
 """Of how many numbers a plan tells where one partition is named, and none forgotten."""
 
+SPAN: Final = 2
+"""Numbers of a string, its begin and its end: the rack comes last of all, where it matters."""
+_RACK: Final = frozenset({"rack_id"})
+
 _PACKED: Final = ("partition_index", "high_watermark", "last_stable_offset", "log_start_offset")
 MOST_ORDERS: Final = 256
 """So many are kept. A client names its partitions in the same order, or begins with another one of
@@ -157,8 +162,8 @@ class Target:
         self.told = b""
         """The same with no records. Both are packed when they are first needed."""
 
-    def look(self) -> bool:
-        """Takes note of a partition that has changed; whether it leads."""
+    def look(self, from_followers: bool) -> bool:
+        """Takes note of a partition that has changed; whether it may be read."""
         partition = self.partition
         self.log = log = partition.log
         self.leader = leader = partition.leader
@@ -167,11 +172,16 @@ class Target:
         self.start_offset = log.start_offset
         self.bound = partition.readable(self.topic.isolation == READ_COMMITTED).value
         self.begin = self.told = b""
-        if leader is None:
+        if leader is None and not (partition.serves and from_followers):
             self.high_watermark = -1  # so that it is looked at again
             return False
-        self.epoch = leader.leader_epoch
+        self.epoch = partition.leader_epoch
         return True
+
+    def follows_on(self) -> bool:
+        """Whether a partition that does not lead may be read as when it was last found."""
+        partition = self.partition
+        return partition.serves and partition.leader_epoch == self.epoch
 
 
 class Topic(NamedTuple):
@@ -267,18 +277,21 @@ class FetchFastPath:
         "_end",
         "_ends",
         "_flexible",
+        "_from_followers",
         "_header_tags",
         "_most_bytes",
         "_most_elements",
         "_no_records",
         "_no_session",
         "_node",
+        "_one_partition",
         "_orders",
         "_pack",
         "_pack_aborted",
         "_pack_head",
         "_plan",
         "_resume",
+        "_selects",
         "_tags",
         "_topics",
         "_version",
@@ -291,7 +304,11 @@ class FetchFastPath:
         self._api = api
         self._resume = resume
         self._version = version
-        self._plan = plan(FetchRequest, version, _FIELDS)
+        self._from_followers = version >= fetch.FIRST_FROM_FOLLOWERS
+        self._selects = self._from_followers and node.replicas.selector.by_rack
+        """Whether it matters in which rack a consumer is."""
+        self._plan = plan(FetchRequest, version, _FIELDS | _RACK if self._selects else _FIELDS)
+        self._one_partition = ONE_PARTITION + SPAN * self._selects
         self._most_bytes = api.limits.bytes_at_once
         self._most_elements = api.limits.at_once
         self._by_id = version >= first_version(FetchTopic, "topic_id")
@@ -345,8 +362,9 @@ class FetchFastPath:
             or max_bytes < 0
         ):
             return None
-        if len(located) == ONE_PARTITION and topics == 1 == located[COUNT_AT] and not id:
-            return self._take_one(frame, located) if epoch == NO_SESSION else None
+        rack = str(frame[located[-2] : located[-1]], "utf-8", "replace") if self._selects else ""
+        if len(located) == self._one_partition and topics == 1 == located[COUNT_AT] and not id:
+            return self._take_one(frame, located, rack) if epoch == NO_SESSION else None
         session = changes = None
         if id:
             session = node.fetch_sessions.at_epoch(id, epoch, self._by_id)
@@ -363,7 +381,7 @@ class FetchFastPath:
             wanted = self._named(frame, located, TOPICS_AT)
         else:
             wanted = self._named_topics(frame, located)
-        reading = self.read(wanted, max_bytes) if wanted else None
+        reading = self.read(wanted, max_bytes, rack) if wanted else None
         if wanted is None or reading is None:
             return None
         if session is not None and changes is not None:
@@ -375,12 +393,14 @@ class FetchFastPath:
         self._api.count += 1
         node.counters.fastpath_fetches += 1
         if reading.size < min_bytes and wait_ms > 0:
-            return DelayedFetch(self, frame.tobytes(), located, session, wanted)
+            return DelayedFetch(self, frame.tobytes(), located, session, wanted, rack)
         return self.answer(located[0], session, wanted, reading)
 
-    def _take_one(self, frame: memoryview, located: list[int]) -> Parts | Parked | None:
+    def _take_one(self, frame: memoryview, located: list[int], rack: str) -> Parts | Parked | None:
         """As `take` for a single partition without a session."""
-        begin, end, _, index, epoch, offset, last_epoch, _, most, _ = located[TOPICS_AT:]
+        begin, end, _, index, epoch, offset, last_epoch, _, most = located[
+            TOPICS_AT : ONE_PARTITION - 1
+        ]
         correlation_id, _, wait_ms, min_bytes, max_bytes, isolation = located[:6]
         span = frame[begin:end]
         name = bytes(span) if self._by_id else str(span, "ascii")
@@ -391,13 +411,15 @@ class FetchFastPath:
         if target is None or last_epoch >= 0 or most < 0:
             return None
         partition = target.partition
-        leader, log = partition.leader, partition.log
-        if leader is None:
+        log = partition.log
+        if partition.leader is None and not (partition.serves and self._from_followers):
             self.forget()  # another one may be in its place
             return None
-        if (epoch != leader.leader_epoch and epoch >= 0) or not (
+        if (epoch != partition.leader_epoch and epoch >= 0) or not (
             log.start_offset <= offset <= log.end_offset
         ):
+            return None
+        if rack and self._is_nearer_elsewhere(partition, offset, rack):
             return None
         bound = partition.readable(isolation == READ_COMMITTED).value
         node = self._node
@@ -414,9 +436,9 @@ class FetchFastPath:
         node.counters.fastpath_fetches += 1
         if size < min_bytes and wait_ms > 0:
             wanted = Wanted([target], [epoch], [offset], [most], b"", _NO_ITEMS)
-            return DelayedFetch(self, frame.tobytes(), located, None, wanted)
+            return DelayedFetch(self, frame.tobytes(), located, None, wanted, rack)
         if isinstance(found, PartlyAborted):
-            target.look()
+            target.look(self._from_followers)
             wanted = Wanted([target], [epoch], [offset], [most], b"", _NO_ITEMS)
             return self.answer(correlation_id, None, wanted, Reading([found], [0], size))
         node.counters.topic_bytes_out += size
@@ -588,7 +610,7 @@ class FetchFastPath:
 
     # ---- reading ----
 
-    def read(self, wanted: Wanted, max_bytes: int) -> Reading | None:
+    def read(self, wanted: Wanted, max_bytes: int, rack: str) -> Reading | None:
         """What there is of each partition; None: not plain.
 
         Nothing is read before all can be: what was read once is found faster, and ends elsewhere.
@@ -603,8 +625,11 @@ class FetchFastPath:
                 or partition.stable_offset.value != target.stable_offset
                 or partition.leader is not target.leader
                 or partition.log.start_offset != target.start_offset
-            ) and not target.look():
+                or (target.leader is None and not target.follows_on())
+            ) and not target.look(self._from_followers):
                 self.forget()  # another one may be in its place
+                return None
+            if rack and self._is_nearer_elsewhere(partition, offset, rack):
                 return None
             if epoch >= 0 and epoch != target.epoch:
                 return None
@@ -646,6 +671,9 @@ class FetchFastPath:
                 found[rest] = [self._unread(target) for target in targets[rest]]
                 break
         return _new(Reading, (found, full, all_bytes - left))
+
+    def _is_nearer_elsewhere(self, partition: Partition, offset: int, rack: str) -> bool:
+        return self._node.replicas.selector.preferred(partition, rack, offset) != NOBODY
 
     # ---- answers ----
 
@@ -801,7 +829,7 @@ class FetchFastPath:
             if wanted is None:
                 return None
             delayed.wanted = wanted
-        return self.read(delayed.wanted, delayed.max_bytes)
+        return self.read(delayed.wanted, delayed.max_bytes, delayed.rack)
 
     def hand_over(
         self, delayed: DelayedFetch, connection: Connection, wait_ms: float
@@ -836,6 +864,7 @@ class DelayedFetch(Promise):
         "committed_only",
         "frame",
         "max_bytes",
+        "rack",
         "session",
         "wanted",
     )
@@ -851,12 +880,14 @@ class DelayedFetch(Promise):
         located: list[int],
         session: Session | None,
         wanted: Wanted,
+        rack: str,
     ) -> None:
         super().__init__()
         self._path = path
         self._correlation_id, _, self._wait_ms, self._least, self.max_bytes, isolation = located[:6]
         self.committed_only = isolation == READ_COMMITTED
         self.frame = frame
+        self.rack = rack
         self.session = session
         self.wanted = wanted
         self._over = False

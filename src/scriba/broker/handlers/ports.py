@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from scriba.broker.partitions.fetch_sessions import FetchSessions
     from scriba.broker.partitions.follower_sessions import FollowerSessions
     from scriba.broker.partitions.isr_updates import IsrUpdates
+    from scriba.broker.partitions.nearby import ReplicaSelector
     from scriba.broker.partitions.partition import Partition
     from scriba.broker.partitions.replicas import Replicas
     from scriba.broker.request import Context, Origin
@@ -223,6 +224,9 @@ class FollowedPartitions(PartitionLookup, Protocol):
 
     @property
     def isr_updates(self) -> IsrUpdates: ...
+
+    @property
+    def selector(self) -> ReplicaSelector: ...
 
 
 class Fetching(

@@ -7,7 +7,8 @@ each of its partitions is a `Followed`, which the partition itself tells of what
 others stand as they were; their follower has everything, which its shared `Heard` says.
 
 What is told of with `wake` ends the wait of a fetch in the same turn of the loop. A high watermark
-that moved wakes nobody: it goes with the next answer.
+that moved wakes nobody: it goes with the next answer. Where consumers read from followers
+(`prompt`) it does not wait, or they would see the last record up to half a second late.
 
 A follower has as many sessions as it has fetchers. Those of an earlier incarnation go when a later
 one comes; beyond `MOST_SESSIONS` the one unused for longest goes, which only a defect can bring
@@ -72,7 +73,7 @@ class Followed:
     def news(self, wake: bool) -> None:
         session = self.session
         session.news[self] = None
-        if wake:
+        if wake or session.prompt:
             session.missed = True
             session.wake()
 
@@ -109,12 +110,17 @@ class FollowerSession:
         "last_used_ms",
         "missed",
         "news",
+        "prompt",
         "replica",
         "waiter",
     )
 
-    def __init__(self, session_id: int, replica: int, broker_epoch: int) -> None:
+    def __init__(
+        self, session_id: int, replica: int, broker_epoch: int, prompt: bool = False
+    ) -> None:
         self.id = session_id
+        self.prompt = prompt
+        """Whether a high watermark that moved ends a wait."""
         self.replica = replica
         self.broker_epoch = broker_epoch
         self.epoch = 1
@@ -166,8 +172,9 @@ class FollowerSession:
 
 
 class FollowerSessions:
-    def __init__(self, rng: Rng) -> None:
+    def __init__(self, rng: Rng, prompt: bool = False) -> None:
         self._rng = rng
+        self._prompt = prompt
         self._sessions: dict[int, FollowerSession] = {}
 
     def __len__(self) -> int:
@@ -191,7 +198,8 @@ class FollowerSessions:
         new_id = 0
         while new_id == 0 or new_id in self._sessions:
             new_id = 1 + self._rng.below(2**31 - 1)
-        session = self._sessions[new_id] = FollowerSession(new_id, replica, broker_epoch)
+        session = FollowerSession(new_id, replica, broker_epoch, self._prompt)
+        self._sessions[new_id] = session
         session.last_used_ms = now_ms
         return session
 

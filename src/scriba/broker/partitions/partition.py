@@ -4,6 +4,9 @@ Calls go down into the log and the replication machines; only values come back, 
 wake whoever waits. `append` is one synchronous step: nothing can come between the check of the
 leader epoch and the bytes in the log.
 
+Consumers may read from a follower as well, up to the high watermark that it knows, as long as it is
+in sync (`serves`): one that is not could keep its readers back without end.
+
 Its role changes as often as the controller says: it leads (`leader`), follows (`follower`), or
 waits for a leader (neither). Whoever waits for a watermark waits for this leadership: when it ends,
 the wait ends with NOT_LEADER_OR_FOLLOWER, and the next role has watermarks of its own. The epochs
@@ -72,6 +75,7 @@ class Partition:
         "log",
         "low_watermark",
         "partition_epoch",
+        "serves",
         "settings",
         "stable_offset",
         "syncs",
@@ -93,6 +97,8 @@ class Partition:
         self.follower: FollowerState | None = None
         self.leader_epoch = -1
         self.partition_epoch = -1
+        self.serves = False
+        """Whether it follows, and consumers may read from it."""
         self.feeds: list[Feed] = []
         # The checkpoint is a lower bound that was true once; the log may have lost its tail since.
         start = min(max(checkpoint, store.start_offset), store.end_offset)
@@ -147,6 +153,7 @@ class Partition:
         if leader is None:
             self._renew_watermarks(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         self.follower = None
+        self.serves = False
         self.leader_epoch, self.partition_epoch = image.leader_epoch, image.partition_epoch
         self.log.begin_epoch(image.leader_epoch)
         self.leader = LeaderState(
@@ -210,9 +217,11 @@ class Partition:
         self._renew_watermarks(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, _DEPOSED))
         self._tell_feeds()
 
-    def follow(self, image: PartitionImage) -> FollowerState:
+    def follow(self, image: PartitionImage, in_sync: bool) -> FollowerState:
         """Follows whoever the controller made leader; the state of that."""
         self.resign(image)
+        self._look_again()  # who waits here named the leader's last epoch
+        self.serves = in_sync
         self.leader_epoch, self.partition_epoch = image.leader_epoch, image.partition_epoch
         # An epoch that this replica began as a leader, without a record, was nobody's.
         self.log.epochs.truncate_end(self.log.end_offset)
@@ -226,10 +235,25 @@ class Partition:
         self._tell_feeds()
         return self.follower
 
+    def go_on_following(self, image: PartitionImage, in_sync: bool) -> None:
+        """Only the ISR is another."""
+        self.partition_epoch = image.partition_epoch
+        if self.serves and not in_sync:
+            self._look_again()
+        self.serves = in_sync
+
+    def _look_again(self) -> None:
+        """Has consumers that wait at this follower look whether they may go on."""
+        error = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.high_watermark.interrupt(error)
+        self.stable_offset.interrupt(error)
+
     def stay(self, image: PartitionImage) -> None:
         """Waits for a leader: the partition has none that this replica could follow."""
         self.resign(image)
         self.follower = None
+        self.serves = False
+        self._look_again()
         self.leader_epoch, self.partition_epoch = image.leader_epoch, image.partition_epoch
         self._tell_feeds()
 
@@ -240,6 +264,7 @@ class Partition:
         """
         self.leader = None
         self.follower = None
+        self.serves = False
         self._fail_watermarks(error)
         self._tell_feeds()
 
@@ -273,11 +298,27 @@ class Partition:
         leader = self.leader
         if leader is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if epoch != -1 and epoch != leader.leader_epoch:
-            if epoch < leader.leader_epoch:
+        self.check_epoch(epoch)
+        return leader
+
+    def check_epoch(self, epoch: int) -> None:
+        """KafkaError where the caller believes in another epoch than this replica (-1: in any)."""
+        if epoch != -1 and epoch != self.leader_epoch:
+            if epoch < self.leader_epoch:
                 raise KafkaError(ErrorCode.FENCED_LEADER_EPOCH)
             raise KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH)
-        return leader
+
+    def check_reader(self, epoch: int, offset: int) -> None:
+        """Whether a consumer that also reads from followers may read here."""
+        follower = self.follower
+        if follower is None or not self.serves:
+            self.check_leader(epoch)
+            return
+        self.check_epoch(epoch)
+        if follower.end_offset < offset <= follower.leader_high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_NOT_AVAILABLE, f"{self} has it soon; its leader has it now"
+            )
 
     # ---- writing ----
 
@@ -349,6 +390,7 @@ class Partition:
             self._renew_watermarks(error, log.end_offset)
         else:
             # The last stable offset may be another without the records that are gone.
+            self._look_again()
             self.stable_offset = Watermark(log.last_stable_offset(self.high_watermark.value))
 
     async def flushed_as_follower(self) -> None:

@@ -26,6 +26,7 @@ from scriba.broker.partitions.assignments import AssignmentHost, Assignments
 from scriba.broker.partitions.fetchers import Fetchers, LeaderChannels
 from scriba.broker.partitions.follower_sessions import FollowerSessions
 from scriba.broker.partitions.isr_updates import IsrUpdates
+from scriba.broker.partitions.nearby import ReplicaSelector
 from scriba.broker.partitions.partition import Leading, Partition
 from scriba.broker.ports import (
     BackgroundTasks,
@@ -147,7 +148,8 @@ class Replicas:
         self.active: dict[int, int] = {}
         """Epochs of the brokers that may be in an ISR."""
         self.fetchers = Fetchers(node)
-        self.follower_sessions = FollowerSessions(node.world.rng)
+        self.selector = ReplicaSelector(node, node.settings)
+        self.follower_sessions = FollowerSessions(node.world.rng, prompt=self.selector.by_rack)
         self.isr_updates = IsrUpdates(node)
         self._removals: list[tuple[int, Log]] = []
         self._closing_idle: asyncio.Task[None] | None = None
@@ -429,10 +431,10 @@ class Replicas:
             self.fetchers.drop(partition)
             partition.stay(image)
         elif partition.follower is None or image.leader_epoch != partition.leader_epoch:
-            partition.follow(image)
+            partition.follow(image, me in image.isr)
             self.fetchers.follow(partition, image.leader)
         else:
-            partition.partition_epoch = image.partition_epoch  # only its ISR is another
+            partition.go_on_following(image, me in image.isr)
         if led:
             self._node.on_replica_removed(partition)
 

@@ -6,7 +6,9 @@ from scriba.client.settings import ConsumerSettings
 from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 
-def fetch_request(plan: Plan, settings: ConsumerSettings, isolation: Isolation) -> FetchRequest:
+def fetch_request(
+    plan: Plan, settings: ConsumerSettings, isolation: Isolation, rack: str
+) -> FetchRequest:
     topics: dict[str, FetchTopic] = {}
     for (topic, partition), want in plan.send.items():
         entry = topics.get(topic)
@@ -35,5 +37,5 @@ def fetch_request(plan: Plan, settings: ConsumerSettings, isolation: Isolation) 
         session_epoch=plan.epoch,
         topics=list(topics.values()),
         forgotten_topics_data=list(forgotten.values()),
-        rack_id=settings.client_rack,
+        rack_id=rack,
     )

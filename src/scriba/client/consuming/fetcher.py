@@ -52,6 +52,10 @@ _FINAL: Final = frozenset(
 )
 """What the application has to know; everything else is tried again."""
 
+_AVOID_MS: Final = 10_000
+"""How long the leader is read from after a replica close by was of no use: about as long as a
+cluster takes to notice that a broker is gone. Before that the leader would name it again."""
+
 _DRY: Final[Iterator[ConsumerRecord[Any, Any]]] = iter(())
 
 
@@ -341,7 +345,7 @@ class Fetcher:
                 self._cluster.stale()
                 for assigned, _ in wanted.values():
                     if assigned.nearby == source.node:
-                        assigned.nearby = NO_NODE
+                        assigned.avoid_nearby(self._clock.mono_ms() + _AVOID_MS)
                     elif not failure.retriable:
                         assigned.error = failure
                         self.arrived.wake()
@@ -387,8 +391,10 @@ class Fetcher:
             version = connection.version(FetchRequest, _BY_TOPIC_ID - 1)
         generations = {where: a.generation for where, (a, _) in wanted.items()}
         settings = self._settings
+        now = self._clock.mono_ms()
+        avoid = any(assigned.avoid_until > now for assigned, _ in wanted.values())
         answer = await connection.request(
-            fetch_request(plan, settings, self._isolation),
+            fetch_request(plan, settings, self._isolation, "" if avoid else settings.client_rack),
             FetchResponse,
             version=version,
             timeout_ms=settings.request_timeout_ms + settings.fetch_max_wait_ms,
@@ -436,11 +442,8 @@ class Fetcher:
         assigned.high_watermark = said.high_watermark
         assigned.last_stable_offset = said.last_stable_offset
         assigned.log_start_offset = said.log_start_offset
-        if said.preferred_read_replica >= 0 and said.preferred_read_replica in self._cluster.nodes:
-            assigned.nearby = said.preferred_read_replica
-            limit = self._settings.metadata_max_age_ms
-            assigned.nearby_until = self._clock.mono_ms() + limit
-            self.poke()
+        if said.preferred_read_replica >= 0:
+            self._go_nearby(assigned, said.preferred_read_replica)
             return
         data = said.records
         if not isinstance(data, memoryview) or not data:
@@ -454,6 +457,17 @@ class Fetcher:
             self._line.append(assigned)
             self._positions.to_end(assigned)
 
+    def _go_nearby(self, assigned: AssignedPartition, node: int) -> None:
+        """The leader has a replica close by to read from, and sent no records."""
+        now = self._clock.mono_ms()
+        if node in self._cluster.nodes:
+            assigned.nearby = node
+            assigned.nearby_until = now + self._settings.metadata_max_age_ms
+        else:
+            self._cluster.stale()
+            assigned.avoid_nearby(now + _AVOID_MS)
+        self.poke()
+
     def _receive_error(
         self,
         source: _Source,
@@ -463,8 +477,8 @@ class Fetcher:
     ) -> None:
         code = error_code(said.error_code)
         if assigned.nearby == source.node:
-            # The leader knows best: it is asked next, and may name a replica again.
-            assigned.nearby = NO_NODE
+            # The leader knows best: it is asked next, and after a while may name a replica again.
+            assigned.avoid_nearby(self._clock.mono_ms() + _AVOID_MS)
             self.poke()
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(assigned)

@@ -32,6 +32,7 @@ class AssignedPartition:
         "_position",
         "_seen_epoch",
         "asking",
+        "avoid_until",
         "buffered",
         "epoch",
         "error",
@@ -71,6 +72,8 @@ class AssignedPartition:
         self.nearby = NO_NODE
         """A replica that the leader told us to read from (KIP-392)."""
         self.nearby_until = 0
+        self.avoid_until = 0
+        """Until when the leader itself is read from, because such a replica was of no use."""
 
     # -- jumps -----------------------------------------------------------------------------------
 
@@ -139,6 +142,11 @@ class AssignedPartition:
         if self.nearby != NO_NODE and now >= self.nearby_until:
             self.nearby = NO_NODE
         return partition.leader if self.nearby == NO_NODE else self.nearby
+
+    def avoid_nearby(self, until: int) -> None:
+        """Goes back to the leader, and stays there for a while."""
+        self.nearby = NO_NODE
+        self.avoid_until = until
 
     @property
     def full(self) -> bool:

@@ -26,6 +26,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from scriba.client import BrokerError, ClientError
+from scriba.client.cluster import NO_NODE
 from scriba.client.model import Isolation, OffsetSpec, TopicPartition
 from scriba.client.settings import ConsumerSettings
 from scriba.errors import ErrorCode, KafkaError, ParseError, error_code
@@ -131,6 +132,11 @@ class RangeReader:
         self._record_bytes = float(RECORD_BYTES)
         self._empty_fetches = 0
         self._ahead: asyncio.Future[FetchResponse] | None = None
+        self._nearby = NO_NODE
+        """A replica that the leader told us to read from (KIP-392)."""
+        self._rack = settings.client_rack
+        """Told to the leader, until a replica that it named was of no use: a range is short, and
+        the rest of it is read from the leader then."""
 
     def __iter__(self) -> Iterator[FetchedRecords]:
         while (answer := self._link.run(self._next())) is not None:
@@ -174,7 +180,7 @@ class RangeReader:
 
     async def _fetch(self) -> FetchedRecords | None:
         """One try. None when there was nothing to take, or the place to read has moved."""
-        where = self._part.where
+        where, nearby = self._part.where, self._nearby
         try:
             ahead, self._ahead = self._ahead, None
             answer = await (ahead or await self._post(self._offset))
@@ -183,20 +189,33 @@ class RangeReader:
             said = answer.responses[0].partitions[0]
             if said.error_code:
                 raise BrokerError(error_code(said.error_code), about=str(where))
-        except BrokerError as refused:
+        except ClientError as failure:
             self._cluster.stale()
-            if refused.code == ErrorCode.OFFSET_OUT_OF_RANGE:
-                await self._out_of_range()
+            if nearby != NO_NODE:
+                log.debug("%s: back from broker %d to the leader: %s", where, nearby, failure)
+                self._nearby, self._rack = NO_NODE, ""
                 return None
-            if refused.code in _GONE_OR_RECREATED:
-                if await self._is_gone_or_recreated():
-                    raise self._recreated() from refused
-                refused.retriable = True  # this broker has not heard of the topic yet
+            if isinstance(failure, BrokerError) and await self._explained(failure):
+                return None
             raise
-        except ClientError:
-            self._cluster.stale()
-            raise
+        if said.preferred_read_replica >= 0:
+            if said.preferred_read_replica in self._cluster.nodes:
+                self._nearby = said.preferred_read_replica
+            else:
+                self._rack = ""
+            return None
         return await self._advance(said)
+
+    async def _explained(self, refused: BrokerError) -> bool:
+        """Whether the leader's refusal led to another place to read from."""
+        if refused.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            await self._out_of_range()
+            return True
+        if refused.code in _GONE_OR_RECREATED:
+            if await self._is_gone_or_recreated():
+                raise self._recreated() from refused
+            refused.retriable = True  # this broker has not heard of the topic yet
+        return False
 
     async def _advance(self, said: PartitionData) -> FetchedRecords | None:
         """Steps over what came, and asks for what comes next before this is decoded."""
@@ -230,7 +249,8 @@ class RangeReader:
         if leader is None or leader.leader < 0:
             cluster.stale()
             raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE, about=str(part.where))
-        connection: Connection = await cluster.connect(leader.leader, "fetch")
+        node = leader.leader if self._nearby == NO_NODE else self._nearby
+        connection: Connection = await cluster.connect(node, "fetch")
         version = connection.version(FetchRequest)
         if version < _BY_TOPIC_ID and await self._is_gone_or_recreated():
             raise self._recreated()
@@ -254,7 +274,7 @@ class RangeReader:
                     ],
                 )
             ],
-            rack_id=settings.client_rack,
+            rack_id=self._rack,
         )
         limit = settings.request_timeout_ms + settings.fetch_max_wait_ms
         return connection.post(request, FetchResponse, version=version, timeout_ms=limit)

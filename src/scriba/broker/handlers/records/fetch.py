@@ -2,8 +2,9 @@
 
 Records never pass through Python: a partition's answer holds a `Slice` of a segment file, which
 the connection sends with `sendfile`, or, when small, reads and sends together with the headers in
-one call. A fetch that finds less than `min_bytes` parks on the watermarks of its partitions and
-reads again when one moves, until its time is up.
+one call. A consumer in another rack may be told to read from a replica there instead, with no
+records (`partitions.nearby`). A fetch that finds less than `min_bytes` parks on the watermarks of
+its partitions and reads again when one moves, until its time is up.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from scriba.broker.net.answers import COPIED_BELOW, Parts, Region
 from scriba.broker.net.api_entry import set_length
 from scriba.broker.net.large_requests import AT_ONCE, BYTES_AT_ONCE
 from scriba.broker.partitions.fetch_sessions import Plan, Watched
+from scriba.broker.partitions.nearby import NOBODY
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.outcome import at_once
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 FIRST_WITH_ERROR: Final = 7
 """Before, an error of the whole is told of each partition that was asked for (`refuse`)."""
+FIRST_FROM_FOLLOWERS: Final = 11
+"""Before, consumers know nothing of replicas close by (KIP-392): they read from leaders alone."""
 FIRST_BY_ID: Final = 13
 CONSUMER: Final = -1
 """The replica id of everybody who is no replica."""
@@ -224,12 +228,25 @@ def _read_one(
             result.names[item.topic_id] = name
     partition = node.replicas.find(name, asked.partition)
     data.aborted_transactions = None
-    partition.check_leader(max(asked.current_leader_epoch, NO_EPOCH))
+    epoch = max(asked.current_leader_epoch, NO_EPOCH)
+    if replica == DEBUGGING_REPLICA:
+        partition.check_epoch(epoch)
+    elif ctx.version >= FIRST_FROM_FOLLOWERS:
+        partition.check_reader(epoch, asked.fetch_offset)
+    else:
+        partition.check_leader(epoch)
     store = partition.log
     committed_only = request.isolation_level == READ_COMMITTED
     data.high_watermark = partition.high_watermark.value
     data.last_stable_offset = partition.stable_offset.value
     data.log_start_offset = store.start_offset
+    if request.rack_id:
+        data.preferred_read_replica = node.replicas.selector.preferred(
+            partition, request.rack_id, asked.fetch_offset, ctx.listener
+        )
+        if data.preferred_read_replica != NOBODY:
+            result.ready = True
+            return
     if asked.last_fetched_epoch >= 0 and _diverges(partition, item, data):
         result.ready = True
         return
@@ -332,7 +349,7 @@ def _respond(
 def _hears(item: Watched, data: PartitionData) -> bool:
     records, error = data.records is not _NO_RECORDS, data.error_code != 0
     news = item.hears(data.high_watermark, data.log_start_offset, records, error)
-    return news or data.diverging_epoch.epoch >= 0
+    return news or data.diverging_epoch.epoch >= 0 or data.preferred_read_replica != NOBODY
 
 
 def finish(node: Fetching, out: bytearray, holes: list[tuple[int, Hole]]) -> Parts:

@@ -48,6 +48,7 @@ FIRST_VERSION_OF: Final = {
 """The special timestamps came one by one; an older request that has one is malformed."""
 
 CONSUMER: Final = -1
+DEBUGGING_REPLICA: Final = -2
 FIRST_WITH_NOT_AVAILABLE: Final = 5
 TO_HIGH_WATERMARK: Final = -1
 NOWHERE: Final = (-1, -1, -1)
@@ -105,20 +106,23 @@ def _repeated(request: ListOffsetsRequest) -> set[tuple[str, int]]:
 async def _offset(
     partition: Partition, request: ListOffsetsRequest, asked: ListOffsetsPartition, version: int
 ) -> tuple[int, int, int]:
-    leader = partition.check_leader(asked.current_leader_epoch)
-    store = partition.log
+    if request.replica_id == DEBUGGING_REPLICA:
+        partition.check_epoch(asked.current_leader_epoch)  # any replica tells what it has
+    else:
+        partition.check_leader(asked.current_leader_epoch)
+    leader, store = partition.leader, partition.log
     if request.replica_id == CONSUMER:
         bound = partition.readable(request.isolation_level == READ_COMMITTED).value
     else:
         bound = store.end_offset
     # A new leader knows late how far its predecessor was: until then it would send clients back
     # behind what they have seen (KIP-207).
-    lags = bound < leader.epoch_start_offset
+    lags = leader is not None and bound < leader.epoch_start_offset
     match asked.timestamp:
         case -1:
             if lags:
                 raise _not_yet(version)
-            return bound, -1, leader.leader_epoch
+            return bound, -1, partition.leader_epoch
         case -2 | -4:
             return store.start_offset, -1, store.epoch_of(store.start_offset)
         case -5 | -6:

@@ -324,6 +324,8 @@ def _look_at_one(node: Fetching, look: _Look, followed: Followed, now: Instant) 
     partition.log.check_offset(asked.fetch_offset)
     if look.counted:
         _count(node, session, followed, partition, now)
+    if session.prompt and partition.high_watermark.value > followed.high_watermark:
+        look.ready = True
     return _read(look, followed, partition)
 
 
