@@ -49,7 +49,7 @@ class Brokers:
         self.processes: dict[int, SimProcess] = {}
         self._count = count
         self._settings = settings
-        self._client: ProcessWorld
+        self.client: ProcessWorld
 
     # ---- life ----
 
@@ -63,7 +63,7 @@ class Brokers:
             await asyncio.Event().wait()
 
         self.sim.host("client").start(client)
-        self._client = await ready
+        self.client = await ready
 
     async def boot(self, broker_id: int) -> None:
         """Starts a broker, and returns when it serves."""
@@ -150,12 +150,12 @@ class Brokers:
                 await asyncio.sleep(0.005)
 
     async def dial(self, broker_id: int) -> Peer:
-        return await Peer.connect(self._client.net, f"b{broker_id}", PORT)
+        return await Peer.connect(self.client.net, f"b{broker_id}", PORT)
 
     def produced(
         self, topic: str, *values: bytes, acks: int = -1, index: int = 0, timeout_ms: int = 30_000
     ) -> ProduceRequest:
-        now_ms = self._client.clock.wall_ms()
+        now_ms = self.client.clock.wall_ms()
         batch = encode_batch([Record(at, now_ms, None, value) for at, value in enumerate(values)])
         data = PartitionProduceData(index=index, records=bytes(batch))
         return ProduceRequest(
@@ -209,6 +209,18 @@ class Brokers:
         assert leader in image.isr
         await first.metadata.active.step(lambda machine, now: [record])
         await self.until(lambda: self.image(topic, index).leader == leader)
+
+    async def elect_nobody(self, topic: str, index: int = 0) -> None:
+        """Has a partition lose its leader, whose broker stays."""
+        first = self.nodes[1]
+        record = PartitionChangeRecord(
+            partition_id=index,
+            topic_id=first.image.topics_by_name[topic].id,
+            leader=-1,
+        )
+        assert first.metadata.active is not None
+        await first.metadata.active.step(lambda machine, now: [record])
+        await self.until(lambda: self.image(topic, index).leader == -1)
 
     async def heartbeat(self, broker_id: int) -> None:
         """Makes sure that the controller hears of a broker now."""

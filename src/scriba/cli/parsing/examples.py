@@ -37,6 +37,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "scriba topic trim orders:0,1 --before 42000 --apply",
         "scriba topic trim orders --before -1000",
     ),
+    "scriba topic why": ("scriba topic why orders-0", "scriba topic why orders --json"),
     # -- settings
     "scriba config": ("scriba config get --topic orders",),
     "scriba config get": (

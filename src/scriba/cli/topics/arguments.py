@@ -115,6 +115,20 @@ def topics(commands: Commands) -> None:
 
     _trim(commands)
 
+    why = command(
+        commands,
+        "why",
+        "scriba.cli.topics.why:run",
+        "say why a partition is as it is, and what can be done",
+        "Asks every broker what it has of a partition and what it told its operator, and says: its "
+        "state, who holds what up to where, who is awaited and why, and the choices with what each "
+        "of them would lose. Events are read where brokers have a scriba.metrics.listener.",
+    )
+    why.add_argument(
+        "topic", metavar="TOPIC[-P]", help="one partition, or all of a topic that are not well"
+    )
+    asks(why)
+
 
 def _trim(commands: Commands) -> None:
     trim = command(

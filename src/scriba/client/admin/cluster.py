@@ -10,14 +10,24 @@ from scriba.client.admin.model import (
     LogDir,
     QuorumDescription,
     Reassignment,
+    ReplicaOffsets,
     UpgradeType,
 )
-from scriba.client.admin.requests import alter_reassignments, elect_leaders, list_reassignments
+from scriba.client.admin.requests import (
+    LAST_FETCH_BY_NAME,
+    alter_reassignments,
+    elect_leaders,
+    ends_of_replicas,
+    fetch_of_replicas,
+    list_reassignments,
+)
 from scriba.client.admin.responses import (
     read_cluster,
+    read_ends,
     read_features,
     read_log_dir,
     read_quorum,
+    read_replicas,
 )
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
@@ -25,6 +35,7 @@ from scriba.peers.errors import BrokerError, raise_for
 from scriba.wire.messages import admin as wire
 from scriba.wire.messages import configs as config_wire
 from scriba.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
+from scriba.wire.messages.fetch import FetchRequest, FetchResponse, ListOffsetsResponse
 from scriba.wire.messages.metadata import (
     ApiVersionsRequest,
     ApiVersionsResponse,
@@ -69,6 +80,36 @@ class ClusterAdmin:
                 raise_for(directory.error_code, about=f"broker {node}, {directory.log_dir}")
             found[node] = [read_log_dir(directory) for directory in answer.results]
         return found
+
+    async def describe_replicas(
+        self,
+        broker: int,
+        partitions: Iterable[tuple[str, int]],
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[TopicPartition, ReplicaOffsets]:
+        """What one broker has of partitions, be it their leader or not.
+
+        It is asked as tools for debugging do, so that also a partition without a leader is told.
+        """
+        wanted = list(dict.fromkeys(TopicPartition(*where) for where in partitions))
+        calls = self._calls
+
+        async def attempt() -> dict[TopicPartition, ReplicaOffsets]:
+            await calls.cluster.ready(calls.limit(timeout_ms))
+            connection = await calls.cluster.connect(broker)
+            answer = await connection.request(ends_of_replicas(wanted), ListOffsetsResponse)
+            ends = read_ends(answer)
+            there = {at: end for at, end in ends.items() if not isinstance(end, ErrorCode)}
+            version = connection.version(FetchRequest, LAST_FETCH_BY_NAME)
+            marks = FetchResponse()
+            if there:
+                request = fetch_of_replicas(there)
+                marks = await connection.request(request, FetchResponse, version=version)
+            return read_replicas(wanted, ends, marks)
+
+        what = f"replicas of broker {broker}"
+        return await calls.cluster.retry(attempt, calls.limit(timeout_ms), what)
 
     async def describe_features(self, *, timeout_ms: int | None = None) -> dict[str, Feature]:
         answer = await self._calls.once(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from scriba.client.cluster import Node
 from scriba.client.model import TopicPartition
 from scriba.config import Kind, Source
+from scriba.errors import ErrorCode
 
 
 class ResourceType(enum.IntEnum):
@@ -163,6 +164,17 @@ class ReplicaLog:
     size: int
     offset_lag: int
     future: bool
+
+
+@dataclass(slots=True, frozen=True)
+class ReplicaOffsets:
+    """Where the log of one replica begins and ends, and what it knows to be committed; all of it
+    -1 where it has an error instead."""
+
+    start_offset: int
+    end_offset: int
+    high_watermark: int
+    error: ErrorCode | None = None
 
 
 @dataclass(slots=True, frozen=True)

@@ -1,7 +1,7 @@
 """The requests of `Admin`, from what it is asked for."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from scriba.client.admin.model import (
     ConfigOp,
@@ -10,13 +10,25 @@ from scriba.client.admin.model import (
     NewTopic,
     ResourceType,
 )
-from scriba.client.model import TopicPartition
+from scriba.client.model import OffsetSpec, TopicPartition
 from scriba.wire.messages import admin as wire
 from scriba.wire.messages import configs as config_wire
+from scriba.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchTopic,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from scriba.wire.messages.txn import DescribeProducersRequest
 from scriba.wire.messages.txn import TopicRequest as ProducersTopic
 
 V = TypeVar("V")
+
+LAST_FETCH_BY_NAME: Final = 12
+_DEBUGGING: Final = -2
+"""Who asks as this replica is told all that a replica has, whether it leads or not."""
 
 
 def creatable(topic: NewTopic) -> wire.CreatableTopic:
@@ -53,6 +65,45 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for topic, partition in partitions:
         topics.setdefault(topic, []).append(partition)
     return topics
+
+
+def ends_of_replicas(partitions: Iterable[TopicPartition]) -> ListOffsetsRequest:
+    return ListOffsetsRequest(
+        replica_id=_DEBUGGING,
+        topics=[
+            ListOffsetsTopic(
+                name=topic,
+                partitions=[
+                    ListOffsetsPartition(partition_index=at, timestamp=OffsetSpec.LATEST)
+                    for at in indexes
+                ],
+            )
+            for topic, indexes in _by_topic(partitions).items()
+        ],
+    )
+
+
+def fetch_of_replicas(ends: Mapping[TopicPartition, int]) -> FetchRequest:
+    """Asks for what is behind the ends, which is nothing, so that only watermarks are told."""
+    return FetchRequest(
+        replica_id=_DEBUGGING,
+        max_wait_ms=0,
+        min_bytes=0,
+        topics=[
+            FetchTopic(
+                topic=topic,
+                partitions=[
+                    FetchPartition(
+                        partition=at,
+                        fetch_offset=ends[TopicPartition(topic, at)],
+                        partition_max_bytes=1,
+                    )
+                    for at in indexes
+                ],
+            )
+            for topic, indexes in _by_topic(ends).items()
+        ],
+    )
 
 
 def delete_records(

@@ -1,5 +1,7 @@
 """From the answers of brokers to what `Admin` gives back."""
 
+from collections.abc import Iterable, Mapping
+
 from scriba.client.admin.model import (
     ActiveProducer,
     ClusterDescription,
@@ -12,12 +14,15 @@ from scriba.client.admin.model import (
     QuorumDescription,
     QuorumReplica,
     ReplicaLog,
+    ReplicaOffsets,
 )
 from scriba.client.cluster import Node
 from scriba.client.model import TopicPartition
 from scriba.config import Kind, Source
+from scriba.errors import ErrorCode, error_code
 from scriba.wire.messages.admin import CreatableTopicResult, DescribeLogDirsResult
 from scriba.wire.messages.configs import DescribeConfigsResourceResult
+from scriba.wire.messages.fetch import FetchResponse, ListOffsetsResponse
 from scriba.wire.messages.metadata import (
     ApiVersionsResponse,
     DescribeClusterResponse,
@@ -143,3 +148,36 @@ def read_active_producer(said: ProducerState) -> ActiveProducer:
         start if start >= 0 else None,
         said.coordinator_epoch,
     )
+
+
+def read_ends(said: ListOffsetsResponse) -> dict[TopicPartition, int | ErrorCode]:
+    return {
+        TopicPartition(topic.name, p.partition_index): error_code(p.error_code)
+        if p.error_code
+        else p.offset
+        for topic in said.topics
+        for p in topic.partitions
+    }
+
+
+def read_replicas(
+    wanted: Iterable[TopicPartition],
+    ends: Mapping[TopicPartition, int | ErrorCode],
+    said: FetchResponse,
+) -> dict[TopicPartition, ReplicaOffsets]:
+    marks = {
+        TopicPartition(topic.topic, p.partition_index): p
+        for topic in said.responses
+        for p in topic.partitions
+    }
+    found: dict[TopicPartition, ReplicaOffsets] = {}
+    for where in wanted:
+        end = ends.get(where, ErrorCode.UNKNOWN_SERVER_ERROR)
+        mark = marks.get(where)
+        if isinstance(end, ErrorCode):
+            found[where] = ReplicaOffsets(-1, -1, -1, end)
+        elif mark is None or mark.error_code:
+            found[where] = ReplicaOffsets(-1, end, -1)
+        else:
+            found[where] = ReplicaOffsets(mark.log_start_offset, end, mark.high_watermark)
+    return found

@@ -262,6 +262,7 @@ class SyncAdmin(Sync[Admin]):
     describe_features = waits(Admin.describe_features)
     describe_groups = waits(Admin.describe_groups)
     describe_log_dirs = waits(Admin.describe_log_dirs)
+    describe_replicas = waits(Admin.describe_replicas)
     describe_producers = waits(Admin.describe_producers)
     describe_quorum = waits(Admin.describe_quorum)
     describe_topics = waits(Admin.describe_topics)
