@@ -66,6 +66,19 @@ class EventKind(enum.Enum):
         "Make room on the device.",
         REPEATS,
     )
+    WRITE_WATERMARK_REACHED = (
+        "write_watermark_reached",
+        WARNING,
+        "The volume of a log directory is nearly full. Records of clients are refused there, and "
+        "its leaderships go to other brokers; reads, retention and deletion go on.",
+        "Make room on the device: delete topics, or lower their retention.",
+    )
+    WRITE_WATERMARK_LEFT = (
+        "write_watermark_left",
+        INFO,
+        "There is room again in a log directory that was nearly full. It takes records.",
+        "Nothing.",
+    )
     LOG_TRUNCATED = (
         "log_truncated",
         WARNING,

@@ -50,6 +50,7 @@ from scriba.broker.partitions.fetch_sessions import FetchSessions
 from scriba.broker.partitions.log_dirs import LogDirs
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replicas import Replicas
+from scriba.broker.partitions.write_watermark import WriteWatermarks
 from scriba.broker.request import Context
 from scriba.config import StartError
 from scriba.controller.features import SUPPORTED
@@ -126,6 +127,7 @@ class Node:
         """Counts changes of topics, their replicas and brokers' racks: what groups go by."""
         self.log_cleaner = LogCleaner(self)
         self.metrics = MetricsServer(self)
+        self.write_watermarks = WriteWatermarks(self)
         self.replicas: Replicas
         self.metadata: QuorumController
         self.started_ms = world.clock.mono_ms()

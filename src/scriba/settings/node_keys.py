@@ -198,6 +198,15 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         importance=HIGH,
         doc="Directory of the cluster metadata log; else the first of `log.dirs`.",
     )
+    scriba_log_dirs_write_watermark: float = setting(
+        Kind.DOUBLE,
+        default=0.0,
+        at_least=0.0,
+        at_most=1.0,
+        scope=CLUSTER_WIDE,
+        doc="Share of a volume in use, such as 0.9, at which its log directories refuse records of "
+        "clients and hand their leaderships over, until there is room again; 0 for none.",
+    )
     # --- connections and requests -------------------------------------------------------------
     socket_request_max_bytes: int = setting(
         Kind.INT,

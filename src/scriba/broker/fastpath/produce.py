@@ -216,6 +216,7 @@ class ProduceFastPath:
         leader = partition.leader
         if (
             leader is None
+            or partition.closed is not None
             or partition.settings is not target.settings
             or (
                 acks < 0 and len(leader.isr) < target.min_isr and not leader.in_sync(target.min_isr)
@@ -250,6 +251,7 @@ class ProduceFastPath:
             leader = target.partition.leader
             if (
                 leader is None
+                or target.partition.closed is not None
                 or target.partition.settings is not target.settings
                 or (acks < 0 and not leader.in_sync(target.min_isr))
             ):

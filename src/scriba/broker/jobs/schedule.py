@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from scriba.broker.metadata.lifecycle import BrokerLifecycle
     from scriba.broker.observe.events import Events
     from scriba.broker.partitions.replicas import Replicas
+    from scriba.broker.partitions.write_watermark import WriteWatermarks
 
 CONNECTION_CHECK_MS: Final = 1_000
 CLOCK_CHECK_MS: Final = 5_000
 CONTROLLER_TICK_MS: Final = 500
 REMOVAL_CHECK_MS: Final = 1_000
+VOLUME_CHECK_MS: Final = 1_000
 EVENTS_CHECK_MS: Final = 10_000
 LONGEST_FLUSH_CHECK_MS: Final = 1_000
 
@@ -58,6 +60,9 @@ class JobHost(Configuration, EventLog, Timekeeping, Protocol):
 
     @property
     def events(self) -> Events: ...
+
+    @property
+    def write_watermarks(self) -> WriteWatermarks: ...
 
     @property
     def replicas(self) -> Replicas: ...
@@ -173,6 +178,10 @@ async def isr_pass(node: JobHost, now: Instant) -> None:
     await node.replicas.isr_updates.look_at_all(node.replicas, now)
 
 
+async def volumes_pass(node: JobHost, now: Instant) -> None:
+    await node.write_watermarks.look()
+
+
 async def removal_pass(node: JobHost, now: Instant) -> None:
     await node.replicas.remove_deleted(now.mono_ms)
     node.replicas.open_waiting()
@@ -226,6 +235,7 @@ JOBS: Final = (
     Job("cleaner", cleaning_pass, lambda n: n.settings.log_cleaner_backoff_ms),
     Job("controller", controller_pass, lambda n: CONTROLLER_TICK_MS, on_controllers=True),
     Job("in-sync sets", isr_pass, lambda n: n.settings.replica_lag_time_max_ms // 2),
+    Job("volumes", volumes_pass, lambda n: VOLUME_CHECK_MS),
     Job("removal", removal_pass, lambda n: REMOVAL_CHECK_MS),
     Job("events", events_pass, lambda n: EVENTS_CHECK_MS, on_controllers=True),
     Job(

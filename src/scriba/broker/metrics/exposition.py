@@ -350,6 +350,13 @@ def _replicas() -> Iterator[Metric]:
         lambda s: sum(directory.offline for directory in s.node.replicas.dirs),
     )
     yield Metric(
+        gauge(
+            "scriba_storage_closed_log_dirs",
+            "Log directories that refuse records of clients, their volume being nearly full.",
+        ),
+        lambda s: sum(directory.closed is not None for directory in s.node.replicas.dirs),
+    )
+    yield Metric(
         counter(
             "scriba_storage_refused_writes_total",
             "Writes that a device did not take, most likely for lack of room.",

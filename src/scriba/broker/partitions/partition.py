@@ -65,6 +65,7 @@ class Partition:
         "_messages_unflushed",
         "_oldest_unflushed_ms",
         "acknowledged",
+        "closed",
         "feeds",
         "flushed",
         "follower",
@@ -100,6 +101,8 @@ class Partition:
         self.serves = False
         """Whether it follows, and consumers may read from it."""
         self.feeds: list[Feed] = []
+        self.closed: KafkaError | None = None
+        """Why records of clients are refused, while they are: its directory is nearly full."""
         # The checkpoint is a lower bound that was true once; the log may have lost its tail since.
         start = min(max(checkpoint, store.start_offset), store.end_offset)
         self.high_watermark = Watermark(start)

@@ -572,6 +572,7 @@ class Replicas:
     ) -> Partition:
         checkpoint = directory.high_watermarks.get(name, 0)
         partition = Partition(name.topic, topic_id, name.partition, store, checkpoint)
+        partition.closed = directory.closed
         self._partitions[name] = partition
         self._homes[name] = directory
         self._watch(partition)
@@ -585,13 +586,16 @@ class Replicas:
 
     def _choose_dir(self, image: PartitionImage, expected: Counter[LogDir | None]) -> LogDir | None:
         """For a new replica: where the controller put it, else the directory with fewest logs,
-        those that it is expected to get included. None where all are offline."""
+        those that it is expected to get included, nearly full ones last. None where all are
+        offline."""
         online = [directory for directory in self.dirs if directory.failure is None]
         assigned = image.directory(self._node.id)
         for directory in online:
             if directory.id == assigned:
                 return directory
-        return min(online, key=lambda d: len(d.logs) + expected[d], default=None)
+        return min(
+            online, key=lambda d: (d.closed is not None, len(d.logs) + expected[d]), default=None
+        )
 
     async def _delete(self, gone: list[tuple[str, bytes, tuple[int, ...]]]) -> None:
         pace = Pace(self._node.world.clock)

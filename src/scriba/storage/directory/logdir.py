@@ -92,6 +92,8 @@ class LogDir:
         self.compacted: dict[PartitionName, int] = {}
         """How far each log is compacted, as of its last compaction."""
         self.failure: str | None = None
+        self.closed: NoRoom | None = None
+        """Why clients' records are refused, while they are: the volume is nearly full."""
         self._disk = disk
         self._lock = lock
         self._offload = offload
@@ -587,7 +589,9 @@ class LogDir:
     # ---- full, failing and closing ----
 
     def has_room(self, least_bytes: int) -> bool:
-        return self.failure is None and self._disk.space(self.path)[1] >= least_bytes
+        if self.failure is not None or self.closed is not None:
+            return False
+        return self._disk.space(self.path)[1] >= least_bytes
 
     def _refused(self, what: str, error: OSError) -> KafkaError:
         text = f"{what}: {error}"

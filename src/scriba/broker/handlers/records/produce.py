@@ -46,6 +46,7 @@ from scriba.records.validate import (
 )
 from scriba.runtime.loop.pace import Pace
 from scriba.runtime.work.budget import run_within
+from scriba.storage.results import NoRoom
 from scriba.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -369,6 +370,8 @@ class Appending:
             partition = node.replicas.find(name, data.index)
             if partition.leader is None:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            if partition.closed is not None:
+                raise partition.closed
             settings = partition.settings
             if acks == -1 and not partition.leader.in_sync(settings.min_insync_replicas):
                 raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -407,10 +410,11 @@ def refused(
     most_named: int = MOST_NAMED,
 ) -> PartitionProduceResponse:
     """`partition` is None where the refusal has nothing to do with the log. Texts are told of what
-    a code alone does not say: a bad record, a transaction that could not be verified."""
+    a code alone does not say: a bad record, a transaction that could not be verified, a device
+    without room."""
     node.counters.failed_produce += 1
     judged = error.code not in _BEFORE_THE_LOG and not isinstance(error, NoBatch)
-    told = isinstance(error, BadRecord | NotVerified)
+    told = isinstance(error, BadRecord | NotVerified | NoRoom)
     return PartitionProduceResponse(
         index=index,
         error_code=error.code,

@@ -1,0 +1,155 @@
+"""A volume that is nearly full: clients are refused, others lead, and it opens again by itself."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from scriba.broker.metrics.exposition import render
+from scriba.broker.partitions.write_watermark import DISTANCE_BYTES, is_closed
+from scriba.errors import ErrorCode
+from scriba.events import EventKind
+from scriba.wire.messages.admin import DeleteTopicsRequest, DeleteTopicState
+from scriba.wire.messages.produce import ProduceResponse
+from tests.unit.broker.brokers import Brokers, play
+from tests.unit.broker.scraping import parsed
+
+GB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("before", "total", "used", "mark", "closed"),
+    [
+        (False, 100, 89, 0.9, False),
+        (False, 100, 90, 0.9, True),
+        (False, 100, 100, 0.0, False),
+        (False, 0, 0, 0.9, False),
+        (True, 100, 89, 0.9, True),
+        (True, 100, 87, 0.9, False),
+        (True, 100, 100, 0.0, False),
+        (True, 1000 * GB, 900 * GB - DISTANCE_BYTES, 0.9, True),
+        (True, 1000 * GB, 900 * GB - DISTANCE_BYTES - 1, 0.9, False),
+    ],
+)
+def test_a_directory_closes_at_the_mark_and_opens_some_way_below(
+    before: bool, total: int, used: int, mark: float, closed: bool
+) -> None:
+    assert is_closed(before, total, total - used, mark) is closed
+
+
+def fill(brokers: Brokers, broker_id: int, share: float) -> None:
+    """Makes a volume look as if this much of it were in use."""
+    disk: Any = brokers.nodes[broker_id].world.disk
+    disk.space = lambda path: (1000 * GB, round(1000 * GB * (1 - share)))
+
+
+def closed(brokers: Brokers, broker_id: int) -> bool:
+    return brokers.nodes[broker_id].replicas.dirs[0].closed is not None
+
+
+def kinds(brokers: Brokers, broker_id: int) -> list[EventKind]:
+    return [event.kind for event in brokers.nodes[broker_id].events.page(0, 256).events]
+
+
+def test_leaderships_go_to_others_and_producers_with_them() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 1), (2, 1, 3), (3, 2, 1))
+        await brokers.create("alone", (2,))
+        for index, leader in enumerate((2, 2, 3)):
+            assert await brokers.produce(leader, "t", b"before", index=index) is ErrorCode.NONE
+        fill(brokers, 2, 0.93)
+        await brokers.until(lambda: [brokers.image("t", at).leader for at in range(3)] == [3, 1, 3])
+        assert brokers.image("t").replicas == (3, 1, 2)
+        assert brokers.image("t").isr == (2, 3, 1), "it follows on"
+        assert brokers.image("t", 2).replicas == (3, 2, 1), "others' partitions are left alone"
+        assert await brokers.produce(3, "t", b"after") is ErrorCode.NONE
+        await brokers.until(lambda: brokers.partition(2, "t").log.end_offset == 2)
+
+        peer = await brokers.dial(2)
+        for _ in range(2):  # also where it produced just before
+            answer = await peer.call(brokers.produced("alone", b"x"), 12, ProduceResponse)
+            (told,) = answer.responses[0].partition_responses
+            assert told.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+            assert "scriba.log.dirs.write.watermark is 0.9; make room" in (told.error_message or "")
+        assert (await brokers.consume(2, "alone")).error_code == ErrorCode.NONE
+        assert EventKind.WRITE_WATERMARK_REACHED in kinds(brokers, 2)
+        assert parsed(render(brokers.nodes[2]))["scriba_storage_closed_log_dirs"] == 1
+
+        fill(brokers, 2, 0.5)
+        await brokers.until(lambda: not closed(brokers, 2))
+        assert await brokers.produce(2, "alone", b"x") is ErrorCode.NONE
+        await brokers.until(lambda: brokers.image("t").replicas == (2, 3, 1))
+        assert brokers.image("t").leader == 3, "who leads is left to the preferred election"
+        assert EventKind.WRITE_WATERMARK_LEFT in kinds(brokers, 2)
+
+    play(script, scriba_log_dirs_write_watermark=0.9)
+
+
+def test_a_produce_on_the_fast_path_is_refused_as_well() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2,))
+        node, peer = brokers.nodes[2], await brokers.dial(2)
+        for _ in range(3):
+            answer = await peer.call(brokers.produced("t", b"x"), 12, ProduceResponse)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+        before = node.counters.fastpath_produces
+        assert before > 0
+        fill(brokers, 2, 0.95)
+        await brokers.until(lambda: closed(brokers, 2))
+        for _ in range(3):
+            answer = await peer.call(brokers.produced("t", b"x"), 12, ProduceResponse)
+            told = answer.responses[0].partition_responses[0]
+            assert told.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        assert brokers.partition(2, "t").log.end_offset == 3
+        fill(brokers, 2, 0.5)
+        await brokers.until(lambda: not closed(brokers, 2))
+        for _ in range(3):
+            answer = await peer.call(brokers.produced("t", b"x"), 12, ProduceResponse)
+            assert answer.responses[0].partition_responses[0].error_code == 0
+        assert node.counters.fastpath_produces > before
+
+    play(script, scriba_log_dirs_write_watermark=0.9)
+
+
+def test_all_volumes_full_hand_nothing_back_and_forth() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 1))
+        for broker_id in (1, 2, 3):
+            fill(brokers, broker_id, 0.95)
+        await brokers.until(lambda: all(closed(brokers, at) for at in (1, 2, 3)))
+        await brokers.until(lambda: brokers.image("t").leader_epoch > 0)
+        epochs = []
+        for _ in range(2):
+            await asyncio.sleep(20)
+            epochs.append(brokers.image("t").leader_epoch)
+        assert epochs[0] == epochs[1]
+        assert await brokers.produce(brokers.image("t").leader, "t", b"x") == (
+            ErrorCode.KAFKA_STORAGE_ERROR
+        )
+
+    play(script, scriba_log_dirs_write_watermark=0.9)
+
+
+def test_no_new_partition_is_made_where_every_directory_is_nearly_full() -> None:
+    async def script(brokers: Brokers) -> None:
+        fill(brokers, 1, 0.95)
+        await brokers.until(lambda: closed(brokers, 1))
+        assert not brokers.nodes[1].log_dirs.has_room()
+
+    play(script, count=1, scriba_log_dirs_write_watermark=0.9)
+
+
+def test_topics_are_deleted_while_clients_are_refused() -> None:
+    """The room above the mark is the metadata log's reserve."""
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (1,))
+        fill(brokers, 1, 0.95)
+        await brokers.until(lambda: closed(brokers, 1))
+        before = brokers.nodes[1].image.last_offset
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name="t")], timeout_ms=1000)
+        await brokers.nodes[1].metadata.call(request)
+        assert "t" not in brokers.nodes[1].image.topics_by_name
+        assert brokers.nodes[1].image.last_offset > before
+
+    play(script, count=1, scriba_log_dirs_write_watermark=0.9)
