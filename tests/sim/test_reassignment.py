@@ -11,7 +11,16 @@ from typing import Final
 import pytest
 
 from scriba.broker.metrics.exposition import render
-from scriba.client import Admin, BrokerError, ClientError, Consumer, NewTopic, Producer
+from scriba.client import (
+    Admin,
+    BrokerError,
+    ClientError,
+    ConfigOp,
+    ConfigResource,
+    Consumer,
+    NewTopic,
+    Producer,
+)
 from scriba.controller.image import PartitionImage
 from scriba.errors import ErrorCode
 from scriba.testing.sim.cluster import DATA
@@ -93,6 +102,9 @@ class Moving(Stage):
         node = self.cluster.nodes[TARGET].node
         replica = None if node is None else node.replicas.get("t", 0)
         return 0 if replica is None else replica.log.end_offset
+
+    def throttled(self, side: str, broker: int) -> int:
+        return int(getattr(self.node(broker).settings, f"{side}_replication_throttled_rate"))
 
     async def settle(self, replicas: tuple[int, ...]) -> None:
         await self.cluster.start()
@@ -256,5 +268,80 @@ def test_the_client_is_told_why_a_move_is_refused() -> None:
         assert "names broker 99, which the cluster does not have" in str(unknown)
         nothing = await stage.admin(lambda admin: refusal(admin, None))
         assert nothing.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+    play(script)
+
+
+# ---- throttles ----
+
+
+def set_to(**values: str) -> list[tuple[str, ConfigOp, str]]:
+    return [(name.replace("_", "."), ConfigOp.SET, value) for name, value in values.items()]
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+@pytest.mark.parametrize("replicas", ["*", "named"])
+def test_a_throttle_holds_within_ten_percent(side: str, replicas: str) -> None:
+    rate = 10_000
+    broker = SOURCE if side == "leader" else TARGET
+
+    async def script(stage: Moving) -> None:
+        await stage.admin(
+            lambda admin: admin.incremental_alter_configs(
+                {
+                    ConfigResource.topic("t"): set_to(
+                        **{
+                            f"{side}_replication_throttled_replicas": "*"
+                            if replicas == "*"
+                            else f"0:{broker}"
+                        }
+                    ),
+                    ConfigResource.broker(broker): set_to(
+                        **{f"{side}_replication_throttled_rate": str(rate)}
+                    ),
+                }
+            )
+        )
+        await stage.until(lambda: stage.throttled(side, broker) == rate)
+        size = stage.node(SOURCE).replicas.find("t", 0).log.size
+        begun = stage.sim.loop.time()
+        await stage.move(AFTER)
+        await stage.until(lambda: stage.partition().replicas == AFTER, 600)
+        took = stage.sim.loop.time() - begun
+        assert size / took == pytest.approx(rate, rel=0.1)
+
+    play(script)
+
+
+def test_in_sync_replicas_are_exempt_from_the_throttle() -> None:
+    async def script(stage: Moving) -> None:
+        every = {
+            ConfigResource.broker(broker): set_to(
+                leader_replication_throttled_rate="1", follower_replication_throttled_rate="1"
+            )
+            for broker in (SOURCE, TARGET, *OTHERS)
+        }
+        named = {
+            ConfigResource.topic("t"): set_to(
+                leader_replication_throttled_replicas="*",
+                follower_replication_throttled_replicas="*",
+            )
+        }
+        await stage.admin(lambda admin: admin.incremental_alter_configs({**every, **named}))
+        await stage.until(lambda: stage.throttled("leader", SOURCE) == 1)
+        await stage.move(AFTER)
+        before = len(stage.acknowledged)
+        async with asyncio.timeout(10):
+            await stage.sim.host("writer").start(lambda world: stage.write(world, 50)).task
+        assert len(stage.acknowledged) == before + 50
+        assert {*stage.partition().isr} == {*BEFORE}
+        assert stage.copied() < RECORDS // 2
+        gone = {
+            resource: [(name, ConfigOp.DELETE, None) for name, _, _ in ops]
+            for resource, ops in {**every, **named}.items()
+        }
+        await stage.admin(lambda admin: admin.incremental_alter_configs(gone))
+        await stage.settle(AFTER)
+        assert await stage.read() == stage.acknowledged
 
     play(script)

@@ -307,6 +307,8 @@ class FetcherPlan:
     _changed: dict[Key, None] = field(default_factory=dict)
     _pauses: list[tuple[int, int, Key, FollowerState]] = field(default_factory=list)
     _paused: dict[Key, FollowerState] = field(default_factory=dict)
+    _held: dict[Key, None] = field(default_factory=dict)
+    """What a throttle keeps from being asked for."""
     _turn: int = 0
 
     # ---- what is followed ----
@@ -319,6 +321,7 @@ class FetcherPlan:
     def drop(self, key: Key) -> None:
         if self.followed.pop(key, None) is not None:
             self._paused.pop(key, None)
+            self._held.pop(key, None)
             self._changed[key] = None
 
     def changed(self, key: Key) -> None:
@@ -338,6 +341,15 @@ class FetcherPlan:
     def has_pauses(self) -> bool:
         """Whether some partition is left out for a while."""
         return bool(self._paused)
+
+    def hold(self, key: Key) -> None:
+        """Leaves a partition out until `release`."""
+        self._held[key] = None
+        self._changed[key] = None
+
+    def release(self) -> None:
+        self._changed.update(self._held)
+        self._held.clear()
 
     def next_end_of_pause(self) -> int | None:
         """When the next pause is over, if there is one."""
@@ -406,7 +418,7 @@ class FetcherPlan:
 
     def _ask(self, key: Key) -> Ask | None:
         state = self.followed.get(key)
-        if state is None or not state.fetches or key in self._paused:
+        if state is None or not state.fetches or key in self._paused or key in self._held:
             return None
         return Ask(state.end_offset, state.last_epoch, state.start_offset, state.leader_epoch)
 

@@ -439,6 +439,22 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         f"`{RACK_AWARE_SELECTOR}` names one in the consumer's rack (`client.rack`); "
         f"`{LEADER_SELECTOR}`, and no value, the leader.",
     )
+    leader_replication_throttled_rate: int = setting(
+        Kind.LONG,
+        default=MAX_LONG,
+        at_least=0,
+        scope=CLUSTER_WIDE,
+        doc="Bytes a second that this broker gives to followers that catch up, of the partitions "
+        "that `leader.replication.throttled.replicas` names.",
+    )
+    follower_replication_throttled_rate: int = setting(
+        Kind.LONG,
+        default=MAX_LONG,
+        at_least=0,
+        scope=CLUSTER_WIDE,
+        doc="Bytes a second at which this broker catches up, in the partitions that "
+        "`follower.replication.throttled.replicas` names.",
+    )
     replica_fetch_backoff_ms: int = setting(
         Kind.INT,
         default=1000,

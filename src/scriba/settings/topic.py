@@ -17,7 +17,16 @@ MAX_LONG: Final = (1 << 63) - 1
 COMPRESSION_TYPES: Final = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 
 TIERED: Final = "tiered storage"
-THROTTLING: Final = "replication throttling"
+
+
+def _throttled(replicas: tuple[str, ...]) -> str | None:
+    """Complains of what does not name replicas to be throttled."""
+    if replicas == ("*",) or all(
+        len(parts := each.split(":")) == 2 and all(part.isdigit() for part in parts)
+        for each in replicas
+    ):
+        return None
+    return "must be * alone, or partition:broker,partition:broker,..."
 
 
 class TopicSettings(Settings):
@@ -103,9 +112,10 @@ class TopicSettings(Settings):
     follower_replication_throttled_replicas: tuple[str, ...] = setting(
         Kind.LIST,
         default=(),
-        feature=THROTTLING,
+        check=_throttled,
         scope=Scope.CLUSTER_WIDE,
-        doc="Followers (`partition:broker`, or `*`) whose replication traffic is held back.",
+        doc="Followers (`partition:broker`, or `*` alone) that catch up at "
+        "`follower.replication.throttled.rate` at most.",
     )
     index_interval_bytes: int = setting(
         Kind.INT,
@@ -126,9 +136,10 @@ class TopicSettings(Settings):
     leader_replication_throttled_replicas: tuple[str, ...] = setting(
         Kind.LIST,
         default=(),
-        feature=THROTTLING,
+        check=_throttled,
         scope=Scope.CLUSTER_WIDE,
-        doc="Leaders (`partition:broker`, or `*`) whose replication traffic is held back.",
+        doc="Leaders (`partition:broker`, or `*` alone) whose followers catch up at "
+        "`leader.replication.throttled.rate` at most.",
     )
     local_retention_bytes: int = setting(
         Kind.LONG,

@@ -371,8 +371,6 @@ LATER: Final = _defaults(
             unstable.feature.versions.enable=false
         """,
         "replication throttling": """
-            follower.replication.throttled.rate=9223372036854775807
-            leader.replication.throttled.rate=9223372036854775807
             replica.alter.log.dirs.io.max.bytes.per.second=9223372036854775807
         """,
     }

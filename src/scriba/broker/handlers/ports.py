@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from scriba.broker.partitions.nearby import ReplicaSelector
     from scriba.broker.partitions.partition import Partition
     from scriba.broker.partitions.replicas import Replicas
+    from scriba.broker.partitions.throttles import ReplicationThrottles
     from scriba.broker.request import Context, Origin
     from scriba.errors import ErrorCode
     from scriba.runtime.ports import Disk
@@ -227,6 +228,9 @@ class FollowedPartitions(PartitionLookup, Protocol):
 
     @property
     def selector(self) -> ReplicaSelector: ...
+
+    @property
+    def throttles(self) -> ReplicationThrottles: ...
 
 
 class Fetching(

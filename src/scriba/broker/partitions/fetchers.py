@@ -62,6 +62,7 @@ from scriba.wire.messages.fetch import (
 
 if TYPE_CHECKING:
     from scriba.broker.partitions.partition import Partition
+    from scriba.broker.partitions.throttles import ReplicationThrottles
     from scriba.peers.connection import Connection
     from scriba.storage.directory.logdir import LogDir
 
@@ -70,6 +71,7 @@ FETCH_VERSION: Final = 17
 """The newest that says nothing of raft."""
 MOST_QUESTIONS: Final = 2
 """One that waits for news, and one that has it answered."""
+LONGEST_HOLD_MS: Final = 500
 PROGRESS_MS: Final = 10_000
 """How often a replica that is far behind is told of."""
 AT_ONCE: Final = 64
@@ -100,6 +102,9 @@ class FetcherHost(
 
 
 class Homes(Protocol):
+    @property
+    def throttles(self) -> ReplicationThrottles: ...
+
     def home(self, partition: Partition) -> LogDir | None: ...
 
 
@@ -198,6 +203,8 @@ class Fetcher:
         self._failures = 0
         """Of the connection, in a row."""
         self._told_ms = 0
+        self._held_until: int | None = None
+        """When those are looked at again that the throttle holds back."""
         self._task = node.tasks.spawn(self._run(), name=f"fetches from broker {leader_id}")
 
     # ---- what is followed ----
@@ -271,6 +278,7 @@ class Fetcher:
     def _ask(self, connection: Connection) -> None:
         plan, asked = self._plan, self._asked
         plan.longest_pause_ms = self._node.settings.replica_fetch_backoff_ms
+        self._release()
         if len(asked) >= MOST_QUESTIONS or (asked and not (plan.in_session and plan.has_news)):
             return
         question = plan.question(self._now_ms())
@@ -322,6 +330,8 @@ class Fetcher:
     async def _wait(self) -> None:
         """Until there is an answer, another question, or a pause is over."""
         due = self._plan.next_end_of_pause()
+        if self._held_until is not None:
+            due = self._held_until if due is None else min(due, self._held_until)
         if due is None:
             await self._news.wait()
             return
@@ -413,6 +423,8 @@ class Fetcher:
         step = state.on_told(told, ours)
         if isinstance(step, Append):
             self._append(key, partition, state, data, told)
+            if self._node.replicas.throttles.slows(partition):
+                self._throttle(key, data)
             if partition.syncs:
                 self._flushes.append(partition)
         elif isinstance(step, AskBounds):
@@ -439,6 +451,28 @@ class Fetcher:
         except KafkaError as error:
             self._not_appended(key, partition, state, error)
         self._node.counters.replication_bytes_in += len(view)
+
+    def _throttle(self, key: Key, data: PartitionData) -> None:
+        """Leaves a partition that catches up out of the fetches once the rate is used up."""
+        throttle = self._node.replicas.throttles.follower
+        throttle.take(len(data.records or b""), self._now_ms())  # type: ignore[arg-type]
+        if throttle.wait_ms(self._now_ms()):
+            self._plan.hold(key)
+            self._held_until = self._held_until or self._now_ms()
+
+    def _release(self) -> None:
+        """Has partitions asked for again that were held back, once there is an allowance."""
+        now_ms = self._now_ms()
+        if self._held_until is None or now_ms < self._held_until:
+            return
+        throttles = self._node.replicas.throttles
+        wait_ms = throttles.follower.wait_ms(now_ms)
+        if wait_ms and throttles.followed:
+            # Not for long at once: the rate may be another by then.
+            self._held_until = now_ms + min(wait_ms, LONGEST_HOLD_MS)
+        else:
+            self._held_until = None
+            self._plan.release()
 
     def _not_appended(
         self, key: Key, partition: Partition, state: FollowerState, error: KafkaError

@@ -28,6 +28,7 @@ from scriba.broker.partitions.follower_sessions import FollowerSessions
 from scriba.broker.partitions.isr_updates import IsrUpdates
 from scriba.broker.partitions.nearby import ReplicaSelector
 from scriba.broker.partitions.partition import Leading, Partition
+from scriba.broker.partitions.throttles import ReplicationThrottles
 from scriba.broker.ports import (
     BackgroundTasks,
     Configuration,
@@ -151,6 +152,7 @@ class Replicas:
         self.selector = ReplicaSelector(node, node.settings)
         self.follower_sessions = FollowerSessions(node.world.rng, prompt=self.selector.by_rack)
         self.isr_updates = IsrUpdates(node)
+        self.throttles = ReplicationThrottles(node)
         self._removals: list[tuple[int, Log]] = []
         self._closing_idle: asyncio.Task[None] | None = None
         self._hand = 0
@@ -631,6 +633,7 @@ class Replicas:
         """Ends whatever role a replica has here."""
         self.fetchers.drop(partition)
         self.isr_updates.forget(partition)
+        self.throttles.forget(partition)
         partition.retire(error)
         self._node.on_replica_removed(partition)
         self._node.on_departure()
@@ -659,6 +662,7 @@ class Replicas:
         return found
 
     def _watch(self, partition: Partition) -> None:
+        self.throttles.watch(partition)
         if partition.topic in self._node.internal_topics:
             return  # no client writes there
         if partition.settings.compression_type != "producer" or (

@@ -59,9 +59,11 @@ class _Look:
         "deadline",
         "epoch",
         "full",
+        "held_ms",
         "least",
         "ready",
         "session",
+        "throttled",
     )
 
     def __init__(
@@ -82,6 +84,10 @@ class _Look:
         self.ready = False
         """Whether there is something that must not wait: an error or a divergence."""
         self.deadline = 0.0
+        self.throttled: dict[Followed, int] = {}
+        """Bytes of those that catch up at a limited rate."""
+        self.held_ms = 0
+        """For how long the throttle holds something back; 0 if it does not."""
 
     @property
     def is_over(self) -> bool:
@@ -193,7 +199,7 @@ class DelayedReplicaFetch(Later[FetchResponse]):
         loop, look = asyncio.get_running_loop(), self._look
         self._done = done
         look.deadline = loop.time() + self._wait_s
-        self._timer = loop.call_at(look.deadline, self.wake)
+        self._timer = loop.call_at(self._next_look(), self.wake)
         if self._update is not None or look.cold:
             self._begin_slow_look()
             return
@@ -271,8 +277,17 @@ class DelayedReplicaFetch(Later[FetchResponse]):
             return
         look.session.waiter = self
         self._woken = False
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(self._next_look(), self.wake)
         if look.session.missed:
             self.wake()
+
+    def _next_look(self) -> float:
+        """When it is looked at again even without news: what a throttle holds back may go then."""
+        look = self._look
+        if not look.held_ms:
+            return look.deadline
+        return min(look.deadline, asyncio.get_running_loop().time() + look.held_ms / 1000)
 
 
 # ---- reading ----
@@ -282,6 +297,7 @@ def _look_at(node: Fetching, look: _Look) -> Generator[None, None, None]:
     """Looks at all that has news; what is yet to be told then stays among them."""
     session, answers = look.session, look.answers
     session.missed = False
+    look.held_ms = 0
     now = node.world.clock.now()
     for followed in tuple(session.news):
         # Taken out first: what happens from now on is news again.
@@ -290,6 +306,7 @@ def _look_at(node: Fetching, look: _Look) -> Generator[None, None, None]:
         before = answers.get(followed)
         if type(before) is Slice:
             look.bytes -= before.size
+            look.throttled.pop(followed, None)
         try:
             answers[followed] = _look_at_one(node, look, followed, now)
         except KafkaError as error:
@@ -326,7 +343,19 @@ def _look_at_one(node: Fetching, look: _Look, followed: Followed, now: Instant) 
         _count(node, session, followed, partition, now)
     if session.prompt and partition.high_watermark.value > followed.high_watermark:
         look.ready = True
-    return _read(look, followed, partition)
+    throttles = node.replicas.throttles
+    if partition not in throttles.led or session.replica in leader.isr:
+        return _read(look, followed, partition, asked.partition_max_bytes)
+    allowed = throttles.leader.allowance(now.mono_ms) - sum(look.throttled.values())
+    if allowed <= 0:
+        if asked.fetch_offset < partition.log.end_offset:
+            session.news[followed] = None
+            look.held_ms = max(throttles.leader.wait_ms(now.mono_ms), 1)
+        return None
+    before = look.bytes
+    read = _read(look, followed, partition, allowed)
+    look.throttled[followed] = look.bytes - before
+    return read
 
 
 def _data(followed: Followed, partition: Partition) -> PartitionData:
@@ -390,7 +419,7 @@ def _count(
         node.replicas.isr_updates.look(partition, now)
 
 
-def _read(look: _Look, followed: Followed, partition: Partition) -> Slice | None:
+def _read(look: _Look, followed: Followed, partition: Partition, most: int) -> Slice | None:
     asked, store = followed.asked, partition.log
     offset, end = asked.fetch_offset, store.end_offset
     if offset >= end:
@@ -401,7 +430,7 @@ def _read(look: _Look, followed: Followed, partition: Partition) -> Slice | None
         return None  # the next fetch has room for it
     # The first batch found is sent whole even if it is over the limits, or a follower with a
     # small limit could never get past a large record.
-    limit = min(asked.partition_max_bytes, max(left, 0))
+    limit = min(asked.partition_max_bytes, max(left, 0), most)
     found = store.read(offset, limit, end, look.bytes == 0)
     if type(found) is Slice:
         look.bytes += found.size
@@ -429,6 +458,9 @@ def _respond(node: Fetching, look: _Look) -> FetchResponse:
             response.responses.append(topic)
         topic.partitions.append(data)
     node.counters.replication_bytes_out += look.bytes
+    if look.throttled:
+        throttle = node.replicas.throttles.leader
+        throttle.take(sum(look.throttled.values()), node.world.clock.mono_ms())
     if not session.id:
         session.end()
     return response
