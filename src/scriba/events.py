@@ -269,6 +269,13 @@ class EventKind(enum.Enum):
         "slow, or its broker was fenced.",
         "See whether the broker that is named is up and reachable, and its disk fast enough.",
     )
+    LEADER_CUT_OFF = (
+        "leader_cut_off",
+        ERROR,
+        "No follower reaches this broker, though all of them and the controller are alive. It "
+        "hands its leaderships over.",
+        "Check the network to this broker: its listener for other brokers, firewalls, routes.",
+    )
     ISR_EXPANDED = (
         "isr_expanded",
         INFO,

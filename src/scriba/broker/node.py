@@ -50,6 +50,7 @@ from scriba.broker.partitions.fetch_sessions import FetchSessions
 from scriba.broker.partitions.log_dirs import LogDirs
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replicas import Replicas
+from scriba.broker.partitions.stalls import Stalls
 from scriba.broker.partitions.write_watermark import WriteWatermarks
 from scriba.broker.request import Context
 from scriba.config import StartError
@@ -128,6 +129,7 @@ class Node:
         self.log_cleaner = LogCleaner(self)
         self.metrics = MetricsServer(self)
         self.write_watermarks = WriteWatermarks(self)
+        self.stalls = Stalls(self)
         self.replicas: Replicas
         self.metadata: QuorumController
         self.started_ms = world.clock.mono_ms()

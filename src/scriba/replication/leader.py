@@ -18,6 +18,10 @@ fetch is not kept per partition but in one `Heard` that all its partitions share
 has all the leader has is caught up as of then, and one that has not was when the leader's end
 passed it.
 
+A follower that has not had for `stall_ms` what it was sent holds every acknowledgement back, long
+before it is slow enough to leave. It leaves early if enough stay without it, and returns after it
+has been caught up for a while, which is twice as long each time that it stalls again soon.
+
 Never: the high watermark goes back within a leader epoch, or moves below `min.insync.replicas`; a
 fetch of another leader epoch, of a follower whose log diverges, of another incarnation or of an
 unknown replica moves anything; a replica that has not reached the high watermark and the start of
@@ -36,6 +40,10 @@ from scriba.errors import ErrorCode
 from scriba.instant import Instant
 
 UNKNOWN: Final = -1
+
+FORGIVEN_MS: Final = 600_000
+"""A follower that stalls again later than this after its return is taken as if it never had."""
+LONGEST_PROBATION_MS: Final = 600_000
 
 UNDECIDED: Final = frozenset(
     {
@@ -81,11 +89,28 @@ class Follower:
     broker_epoch: int = UNKNOWN
     last_fetch_ms: int = 0
     leader_end_at_last_fetch: int = UNKNOWN
+    stalls: int = 0
+    """How often it left the ISR because it stalled, of late."""
+    probation_ms: int = 0
+    """For how long it has to be caught up before it returns."""
+    steady_since_ms: int = 0
+    """Since when it has not been behind for as long as a stall takes."""
+    returned_ms: int = 0
+
+    def stalled(self, now_ms: int, stall_ms: int) -> None:
+        """It leaves the ISR for that."""
+        if now_ms - self.returned_ms > FORGIVEN_MS:
+            self.stalls = 0
+        self.stalls += 1
+        longest = max(LONGEST_PROBATION_MS, stall_ms)
+        self.probation_ms = min(stall_ms << min(self.stalls - 1, 20), longest)
+        self.steady_since_ms = now_ms
 
 
 class Cause(enum.Enum):
     """Why a follower left the ISR."""
 
+    STALLED = "stalled"
     SILENT = "silent"
     SLOW = "slow"
     FENCED = "fenced"
@@ -148,6 +173,10 @@ class LeaderState:
     """When this leadership began, monotonic: nobody lags before he could be heard."""
     lag_ms: int = 30_000
     """`replica.lag.time.max.ms`: how long a replica may be behind and still count as caught up."""
+    stall_ms: int = 0
+    """After which time a follower that holds acknowledgements back leaves the ISR, if enough stay;
+    0 for never. It includes the time that a fetch may wait: a follower was caught up when it last
+    asked, not when the next record came."""
     min_insync: int = 1
     """`min.insync.replicas` of the topic."""
     adding: tuple[int, ...] = ()
@@ -254,6 +283,8 @@ class LeaderState:
         if heard is not None:
             follower.heard = heard
         follower.heard.ms = max(follower.heard.ms, now_ms)
+        if follower.probation_ms and now_ms - self._caught_up_ms(follower) > self.stall_ms:
+            follower.steady_since_ms = now_ms
         if offset >= self.own_end:
             follower.caught_up_ms = now_ms
         elif offset >= follower.leader_end_at_last_fetch >= 0:
@@ -296,6 +327,7 @@ class LeaderState:
             follower.end_offset >= self.high_watermark
             and follower.end_offset >= self.epoch_start_offset
             and self.now_ms - self._caught_up_ms(follower) <= self.lag_ms
+            and self.now_ms - follower.steady_since_ms >= follower.probation_ms
             and follower.broker_epoch == self.active.get(replica)
         )
 
@@ -324,6 +356,10 @@ class LeaderState:
             for replica in self.isr
             if replica != self.node_id and self._lags(replica)
         )
+        dropped += tuple(
+            self._drop(replica, Cause.STALLED)
+            for replica in self._stalled({each.replica for each in dropped})
+        )
         gone = {each.replica for each in dropped}
         joined = tuple(
             replica
@@ -342,6 +378,30 @@ class LeaderState:
     def _lags(self, replica: int) -> bool:
         follower = self.followers.get(replica)
         return follower is not None and self.now_ms - self._caught_up_ms(follower) > self.lag_ms
+
+    def unheard(self) -> list[int]:
+        """In-sync followers that have not fetched in this epoch."""
+        return [r for r, f in self.followers.items() if r in self.isr and f.end_offset < 0]
+
+    def holds_back(self, replica: int, now: Instant) -> bool:
+        """Whether an in-sync follower lacks for too long what it was sent."""
+        follower = self.followers.get(replica)
+        return (
+            follower is not None
+            and self.stall_ms > 0
+            and replica in self.isr
+            and follower.end_offset < self.own_end
+            and self.high_watermark < self.own_end
+            and max(now.mono_ms, self.now_ms) - follower.caught_up_ms > self.stall_ms
+        )
+
+    def _stalled(self, leaving: set[int]) -> list[int]:
+        """Those to leave for that: all of them or, if too few would stay, none. With one left that
+        holds acknowledgements back, nothing would be gained."""
+        now = Instant(self.now_ms, 0)
+        found = [r for r in self.isr if r not in leaving and self.holds_back(r, now)]
+        stay = len(self.isr) - len(leaving) - len(found)
+        return found if stay >= min(self.min_insync, len(self.replicas)) else []
 
     def _drop(self, replica: int, cause: Cause | None = None) -> Dropped:
         follower = self.followers.get(replica)
@@ -373,6 +433,15 @@ class LeaderState:
             for replica in before
             if replica not in isr
         )
+        for each in left:
+            follower = self.followers.get(each.replica)
+            if follower is not None and each.cause is Cause.STALLED:
+                follower.stalled(self.now_ms, self.stall_ms)
+            elif follower is not None:
+                follower.probation_ms = 0
+        for replica in isr:
+            if replica not in before and replica in self.followers:
+                self.followers[replica].returned_ms = self.now_ms
         self.isr = isr
         self.partition_epoch = partition_epoch
         self.pending = None

@@ -431,6 +431,15 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         importance=HIGH,
         doc="Time without catching up after which a follower leaves the in-sync set.",
     )
+    scriba_replica_stall_ms: int = setting(
+        Kind.LONG,
+        default=0,
+        at_least=100,
+        also=0,
+        doc="Time after which a follower that holds acknowledgements back leaves the in-sync set, "
+        "if `min.insync.replicas` stay without it; and after which a leader that none of its "
+        "followers reaches hands over. 0 for never.",
+    )
     replica_selector_class: str | None = setting(
         Kind.STRING,
         default=None,

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
-from scriba.replication.leader import Cause, Heard, LeaderState, Member
+from scriba.replication.leader import FORGIVEN_MS, Cause, Heard, LeaderState, Member
 
 LAG_MS = 30_000
 OWN_EPOCH = 100
@@ -397,3 +397,113 @@ def test_consumers_are_sent_to_followers_that_are_in_sync_and_have_the_offset() 
     assert list(state.holders(10)) == [(2, 12, 50), (3, 10, 0)]
     state.installed((1, 3), 8)
     assert [replica for replica, _, _ in state.holders(10)] == [3]
+
+
+STALL_MS = 2_500
+
+
+def stalling(min_insync: int = 2) -> LeaderState:
+    """All three in sync; then the leader goes on, and the second with it."""
+    state = leading(min_insync=min_insync)
+    state.stall_ms = STALL_MS
+    state.on_append(12)
+    state.on_fetch(2, 12, 1, at(100))
+    return state
+
+
+def test_a_follower_that_holds_acknowledgements_back_leaves_early() -> None:
+    state = stalling()
+    assert not state.holds_back(3, at(STALL_MS))
+    assert state.propose(at(STALL_MS), OWN_EPOCH) is None
+    assert state.holds_back(3, at(STALL_MS + 1))
+    proposal = state.propose(at(STALL_MS + 1), OWN_EPOCH)
+    assert proposal is not None
+    assert proposal.isr == (1, 2)
+    assert [each.cause for each in proposal.dropped] == [Cause.STALLED]
+    assert state.high_watermark == 10, "until the controller has agreed, it counts"
+    state.installed((1, 2), 8)
+    assert state.high_watermark == 12
+    assert not state.wants(3)
+
+
+def test_it_stays_where_too_few_would_be_left_or_another_one_stalls_as_well() -> None:
+    assert stalling(min_insync=3).propose(at(STALL_MS + 1), OWN_EPOCH) is None
+    both = leading(min_insync=2)
+    both.stall_ms = STALL_MS
+    both.on_append(12)
+    assert both.propose(at(STALL_MS + 1), OWN_EPOCH) is None, "one that stays would hold on"
+    both.min_insync = 1
+    proposal = both.propose(at(STALL_MS + 1), OWN_EPOCH)
+    assert proposal is not None
+    assert proposal.isr == (1,)
+
+
+def test_without_a_limit_or_anything_to_wait_for_nobody_stalls() -> None:
+    state = stalling()
+    state.stall_ms = 0
+    assert state.propose(at(LAG_MS - 1), OWN_EPOCH) is None
+    idle = leading()
+    idle.stall_ms = STALL_MS
+    assert idle.propose(at(LAG_MS - 1), OWN_EPOCH) is None, "it has everything, and may be silent"
+
+
+def test_a_new_leader_gives_its_followers_the_same_time_to_be_heard() -> None:
+    fresh = new_leader(end=12, hw=10)
+    fresh.stall_ms = STALL_MS
+    assert fresh.unheard() == [2, 3]
+    assert fresh.propose(at(STALL_MS), OWN_EPOCH) is None
+    fresh.on_fetch(2, 12, 1, at(STALL_MS))
+    assert fresh.unheard() == [3]
+    proposal = fresh.propose(at(STALL_MS + 1), OWN_EPOCH)
+    assert proposal is not None
+    assert proposal.isr == (1, 2)
+    nothing = new_leader(end=10, hw=10)
+    nothing.stall_ms = STALL_MS
+    assert nothing.propose(at(LAG_MS - 1), OWN_EPOCH) is None, "nobody waits for anything"
+
+
+def test_it_returns_after_a_time_caught_up_that_doubles_with_each_relapse() -> None:
+    state = stalling()
+    now, epoch = STALL_MS + 1, 8
+    for probation in (STALL_MS, 2 * STALL_MS, 4 * STALL_MS):
+        assert state.propose(at(now), OWN_EPOCH) is not None
+        state.installed((1, 2), epoch)
+        now += 10_000
+        state.on_fetch(3, 10, 1, at(now))  # it is back, and far behind
+        state.on_fetch(2, state.own_end, 1, at(now))
+        back = now
+        while now < back + probation:
+            state.on_fetch(3, state.own_end, 1, at(now))
+            assert not state.wants(3)
+            now += 500
+        state.on_fetch(3, state.own_end, 1, at(back + probation))
+        assert state.wants(3)
+        now = back + probation
+        assert state.propose(at(now), OWN_EPOCH) is not None
+        state.installed((1, 2, 3), epoch + 1)
+        epoch += 2
+        state.on_append(state.own_end + 1)
+        now += STALL_MS + 1
+        state.on_fetch(2, state.own_end, 1, at(now))
+
+
+def test_a_relapse_while_it_waits_begins_the_time_anew_and_old_ones_are_forgiven() -> None:
+    state = stalling()
+    state.propose(at(STALL_MS + 1), OWN_EPOCH)
+    state.installed((1, 2), 8)
+    begun = 10_000
+    state.on_fetch(3, 12, 1, at(begun))
+    state.on_append(13)
+    state.on_fetch(2, 13, 1, at(begun + 10))
+    late = begun + STALL_MS + 500
+    state.on_fetch(3, 12, 1, at(late))  # again nothing for as long as a stall takes
+    state.on_fetch(3, 13, 1, at(late + 10))
+    assert not state.wants(3)
+    back = late + 10 + STALL_MS
+    state.on_fetch(3, 13, 1, at(back))
+    assert state.wants(3)
+    state.propose(at(back), OWN_EPOCH)
+    state.installed((1, 2, 3), 9)
+    follower = state.followers[3]
+    follower.stalled(back + FORGIVEN_MS + 1, STALL_MS)
+    assert follower.probation_ms == STALL_MS

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from scriba.broker.metadata.lifecycle import BrokerLifecycle
     from scriba.broker.observe.events import Events
     from scriba.broker.partitions.replicas import Replicas
+    from scriba.broker.partitions.stalls import Stalls
     from scriba.broker.partitions.write_watermark import WriteWatermarks
 
 CONNECTION_CHECK_MS: Final = 1_000
@@ -34,6 +35,7 @@ CLOCK_CHECK_MS: Final = 5_000
 CONTROLLER_TICK_MS: Final = 500
 REMOVAL_CHECK_MS: Final = 1_000
 VOLUME_CHECK_MS: Final = 1_000
+STALL_CHECK_MS: Final = 250
 EVENTS_CHECK_MS: Final = 10_000
 LONGEST_FLUSH_CHECK_MS: Final = 1_000
 
@@ -60,6 +62,9 @@ class JobHost(Configuration, EventLog, Timekeeping, Protocol):
 
     @property
     def events(self) -> Events: ...
+
+    @property
+    def stalls(self) -> Stalls: ...
 
     @property
     def write_watermarks(self) -> WriteWatermarks: ...
@@ -178,6 +183,10 @@ async def isr_pass(node: JobHost, now: Instant) -> None:
     await node.replicas.isr_updates.look_at_all(node.replicas, now)
 
 
+async def stalls_pass(node: JobHost, now: Instant) -> None:
+    await node.stalls.look(now)
+
+
 async def volumes_pass(node: JobHost, now: Instant) -> None:
     await node.write_watermarks.look()
 
@@ -235,6 +244,7 @@ JOBS: Final = (
     Job("cleaner", cleaning_pass, lambda n: n.settings.log_cleaner_backoff_ms),
     Job("controller", controller_pass, lambda n: CONTROLLER_TICK_MS, on_controllers=True),
     Job("in-sync sets", isr_pass, lambda n: n.settings.replica_lag_time_max_ms // 2),
+    Job("stalled followers", stalls_pass, lambda n: STALL_CHECK_MS),
     Job("volumes", volumes_pass, lambda n: VOLUME_CHECK_MS),
     Job("removal", removal_pass, lambda n: REMOVAL_CHECK_MS),
     Job("events", events_pass, lambda n: EVENTS_CHECK_MS, on_controllers=True),

@@ -17,7 +17,7 @@ about.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from scriba.errors import ErrorCode, KafkaError
@@ -179,6 +179,9 @@ class FollowerSessions:
 
     def __len__(self) -> int:
         return len(self._sessions)
+
+    def __iter__(self) -> Iterator[FollowerSession]:
+        return iter(tuple(self._sessions.values()))
 
     def of(self, replica: int) -> list[FollowerSession]:
         return [each for each in self._sessions.values() if each.replica == replica]

@@ -31,7 +31,7 @@ from scriba.records.batch import BatchHeader
 from scriba.replication.follower import EpochEnd, FollowerState
 from scriba.replication.leader import UNCHANGED, Heard, Installed, LeaderState
 from scriba.runtime.watermark import Watermark
-from scriba.settings import TopicSettings
+from scriba.settings import NodeSettings, TopicSettings
 
 if TYPE_CHECKING:
     from scriba.controller.image import PartitionImage
@@ -45,8 +45,19 @@ class Leading(NamedTuple):
 
     node_id: int
     lag_ms: int
+    stall_ms: int
     active: Mapping[int, int]
     """Epochs of the brokers that may join an ISR, as they are at each moment."""
+
+
+def stall_ms(settings: NodeSettings) -> int:
+    """After which time without what it was sent a follower stalls; 0 for never.
+
+    A follower is known to be caught up as of its last fetch, which may have waited.
+    """
+    if not settings.scriba_replica_stall_ms:
+        return 0
+    return settings.scriba_replica_stall_ms + settings.replica_fetch_wait_max_ms
 
 
 class Feed(Protocol):
@@ -170,6 +181,7 @@ class Partition:
             own_end=self._counted_end(),
             started_ms=now.mono_ms,
             lag_ms=leading.lag_ms,
+            stall_ms=leading.stall_ms,
             min_insync=self.settings.min_insync_replicas,
             active=leading.active,
             recovering=recovering,

@@ -27,7 +27,7 @@ from scriba.broker.partitions.fetchers import Fetchers, LeaderChannels
 from scriba.broker.partitions.follower_sessions import FollowerSessions
 from scriba.broker.partitions.isr_updates import IsrUpdates
 from scriba.broker.partitions.nearby import ReplicaSelector
-from scriba.broker.partitions.partition import Leading, Partition
+from scriba.broker.partitions.partition import Leading, Partition, stall_ms
 from scriba.broker.partitions.throttles import ReplicationThrottles
 from scriba.broker.ports import (
     BackgroundTasks,
@@ -146,6 +146,8 @@ class Replicas:
         """New logs that are open and whose files are to be made."""
         self._trimming: dict[Partition, int] = {}
         """Partitions, each with how many wait for the start of their followers' logs."""
+        self.unheard: dict[Partition, None] = {}
+        """Led since a short while: some of their followers may not have been heard yet."""
         self.active: dict[int, int] = {}
         """Epochs of the brokers that may be in an ISR."""
         self.fetchers = Fetchers(node)
@@ -420,7 +422,10 @@ class Replicas:
         if image.leader == me:
             self.fetchers.drop(partition)
             now = self._node.world.clock.now()
-            leading = Leading(me, self._node.settings.replica_lag_time_max_ms, self.active)
+            lag_ms = self._node.settings.replica_lag_time_max_ms
+            leading = Leading(me, lag_ms, stall_ms(self._node.settings), self.active)
+            if image.leader_epoch != partition.leader_epoch:
+                self.unheard[partition] = None
             before = partition.leader
             self.isr_updates.tell(partition, partition.lead(image, leading, now))
             if partition.leader is before:
@@ -632,6 +637,7 @@ class Replicas:
     def _end(self, partition: Partition, error: KafkaError) -> None:
         """Ends whatever role a replica has here."""
         self.fetchers.drop(partition)
+        self.unheard.pop(partition, None)
         self.isr_updates.forget(partition)
         self.throttles.forget(partition)
         partition.retire(error)

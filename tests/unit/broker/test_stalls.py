@@ -1,0 +1,72 @@
+"""A follower that stands still, and a leader that nobody reaches."""
+
+import asyncio
+
+from scriba.errors import ErrorCode
+from scriba.events import EventKind
+from tests.unit.broker.brokers import Brokers, play
+
+STALL_MS = 1_000
+
+
+def kinds(brokers: Brokers, broker_id: int) -> list[EventKind]:
+    return [event.kind for event in brokers.nodes[broker_id].events.page(0, 256).events]
+
+
+def cut(brokers: Brokers, *followers: int) -> None:
+    """These brokers do not reach broker 2, nor it them; all of them reach the controller."""
+    for follower in followers:
+        brokers.sim.network.cut("b2", f"b{follower}")
+
+
+def test_producers_wait_for_a_stuck_follower_no_longer_than_was_asked_for() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 1))
+        assert await brokers.produce(2, "t", b"before") is ErrorCode.NONE
+        cut(brokers, 3)
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        assert await brokers.produce(2, "t", b"x") is ErrorCode.NONE
+        assert 1.0 <= loop.time() - begun < 2.5
+        assert brokers.image("t").isr == (2, 1)
+        shrunk = [
+            e for e in brokers.nodes[2].events.page(0, 256).events if e.kind is EventKind.ISR_SHRUNK
+        ]
+        assert "stalled" in shrunk[-1].text
+        brokers.sim.network.heal()
+        await brokers.until(lambda: set(brokers.image("t").isr) == {1, 2, 3})
+
+    play(script, scriba_replica_stall_ms=STALL_MS)
+
+
+def test_a_leader_that_no_follower_reaches_hands_over_before_it_shrinks_an_isr() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 4))
+        await brokers.create("u", (2, 4, 3))
+        assert await brokers.produce(2, "t", b"before") is ErrorCode.NONE
+        cut(brokers, 3, 4)
+        await brokers.until(lambda: brokers.image("t").leader != 2, seconds=5)
+        assert brokers.image("t").leader == 3
+        assert brokers.image("u").leader == 4
+        assert sorted(brokers.image("t").isr) == [2, 3, 4]
+        assert EventKind.ISR_SHRUNK not in kinds(brokers, 2)
+        assert EventKind.LEADER_CUT_OFF in kinds(brokers, 2)
+        async with asyncio.timeout(5):  # broker 2 does not reach its new leader, either
+            assert await brokers.produce(3, "t", b"after") is ErrorCode.NONE
+        assert sorted(brokers.image("t").isr) == [3, 4]
+
+    play(script, count=4, scriba_replica_stall_ms=STALL_MS)
+
+
+def test_one_silent_follower_is_no_reason_to_step_down() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3), configs={"min.insync.replicas": "2"})
+        assert await brokers.produce(2, "t", b"before") is ErrorCode.NONE
+        cut(brokers, 3)
+        await asyncio.sleep(8)
+        assert brokers.image("t").leader == 2
+        assert brokers.image("t").isr == (2, 3), "min.insync.replicas would not stay"
+        brokers.sim.network.heal()
+        assert await brokers.produce(2, "t", b"after") is ErrorCode.NONE
+
+    play(script, scriba_replica_stall_ms=STALL_MS)
