@@ -247,11 +247,11 @@ def test_a_partition_without_news_is_told_anew_after_each_change(
         assert both.fast.hits == 10
         leader = partition.leader
         assert leader is not None
-        partition.leader = replace(leader, leader_epoch=1)
+        partition.leader, partition.leader_epoch = replace(leader, leader_epoch=1), 1
         assert (await ask())[1].error_code == ErrorCode.FENCED_LEADER_EPOCH
         partition.leader = None
         assert (await ask())[1].error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-        partition.leader = leader
+        partition.leader, partition.leader_epoch = leader, 0
         assert both.fast.hits == 10
         assert (await ask())[1].error_code == 0
 
