@@ -8,6 +8,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from scriba.cli.cluster.arguments import moves
 from scriba.cli.groups.arguments import groups, transactions
 from scriba.cli.logs.arguments import repair, retention
 from scriba.cli.node.arguments import nodes, up
@@ -154,6 +155,7 @@ def _cluster(commands: Commands) -> None:
         help="while a preferred leader is not in sync yet, at most for --timeout",
     )
     asks(elect)
+    moves(commands)
 
 
 def _spark(commands: Commands) -> None:

@@ -1,6 +1,7 @@
 """The part of `Admin` that is about the cluster itself: brokers, leaders, quorum, features."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from scriba.client.admin.calls import Calls, outcome
 from scriba.client.admin.model import (
@@ -48,6 +49,8 @@ from scriba.wire.messages.quorum import (
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
+
+Place = TypeVar("Place", bound=tuple[str, int])
 
 
 class ClusterAdmin:
@@ -199,7 +202,7 @@ class ClusterAdmin:
 
     async def alter_partition_reassignments(
         self,
-        moves: Mapping[tuple[str, int], Sequence[int] | None],
+        moves: Mapping[Place, Sequence[int] | None],
         *,
         replication_factor_may_change: bool = True,
         timeout_ms: int | None = None,

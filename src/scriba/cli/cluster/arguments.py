@@ -1,0 +1,85 @@
+"""The words of the commands that move replicas."""
+
+import argparse
+
+from scriba.cli.parsing.options import Commands, asks, at_least, command
+
+AT_ONCE = 8
+
+
+def moves(commands: Commands) -> None:
+    reassign = command(
+        commands,
+        "reassign",
+        "scriba.cli.cluster.reassign:reassign",
+        "move partitions to brokers that are named",
+        "Moves partitions to the brokers named, the preferred leader first, shows the plan and how "
+        "far it is. The same command again goes on where an earlier one ended.",
+    )
+    reassign.add_argument("partitions", nargs="*", metavar="TOPIC[:N,...]", help="what moves")
+    reassign.add_argument("--to", type=_brokers, metavar="ID,...", help="the brokers to hold it")
+    reassign.add_argument(
+        "--file", metavar="PLAN", help="a plan in JSON, as kafka-reassign-partitions takes it"
+    )
+    reassign.add_argument("--list", action="store_true", help="only show what is under way")
+    reassign.add_argument(
+        "--cancel",
+        action="store_true",
+        help="take back what is under way, of the partitions named or of all, and its throttle",
+    )
+    _carried_out(reassign)
+    drain = command(
+        commands,
+        "drain",
+        "scriba.cli.cluster.reassign:drain",
+        "move everything away from a broker",
+        "Moves all replicas of brokers to the others, over racks and machines.",
+    )
+    drain.add_argument(
+        "brokers", nargs="+", type=at_least(int, 0), metavar="ID", help="who is to be empty"
+    )
+    _carried_out(drain)
+    balance = command(
+        commands,
+        "balance",
+        "scriba.cli.cluster.reassign:balance",
+        "have all brokers hold and lead as much",
+        "Evens out how many replicas brokers hold and how many partitions they lead, by the fewest "
+        "moves, over racks and machines.",
+    )
+    _carried_out(balance)
+    restart = command(
+        commands,
+        "may-restart",
+        "scriba.cli.cluster.may_restart:run",
+        "say whether a node may go for a moment",
+        "Says whether a node may be restarted now, and else what it would hurt. The exit code is 1 "
+        "when it should not.",
+    )
+    restart.add_argument("node", type=at_least(int, 0), metavar="ID", help="the node")
+    asks(restart)
+
+
+def _carried_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--dry-run", action="store_true", help="only show the plan")
+    parser.add_argument(
+        "--throttle",
+        type=at_least(int, 1),
+        metavar="BYTES",
+        help="bytes a second that a broker copies at most; taken back at the end",
+    )
+    parser.add_argument(
+        "--at-once",
+        type=at_least(int, 1),
+        default=AT_ONCE,
+        metavar="N",
+        help=f"partitions that move at a time (default: {AT_ONCE})",
+    )
+    asks(parser)
+
+
+def _brokers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(each) for each in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 1,2,3") from None

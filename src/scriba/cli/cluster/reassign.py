@@ -1,0 +1,256 @@
+"""`scriba cluster reassign`, `drain` and `balance`: replicas move to other brokers."""
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from scriba.cli.cluster.moving import (
+    Moves,
+    Throttling,
+    carry_out,
+    completed,
+    look,
+    take_back_throttles,
+)
+from scriba.cli.cluster.planning import CannotPlan, Facts, Placement, copied, loads
+from scriba.cli.cluster.planning import balance as plan_balance
+from scriba.cli.cluster.planning import drain as plan_drain
+from scriba.cli.output import counted, note, print_json, print_lines, print_names, size, table
+from scriba.cli.parsing.partitions import partitions_named
+from scriba.cli.problems import CommandError, Misuse
+from scriba.cli.session import with_admin
+from scriba.client import Admin, TopicPartition
+
+SHOWN: Final = 20
+"""Partitions that a plan names for people; a program gets all of them."""
+
+
+@with_admin
+async def reassign(admin: Admin, options: argparse.Namespace) -> int:
+    given = [bool(options.partitions), options.file is not None, options.list, options.cancel]
+    if sum(given[1:]) > 1 or not any(given) or (options.partitions and (given[1] or given[2])):
+        raise Misuse("what is to move", "name partitions and --to, or one of --file, --list")
+    if options.list:
+        _, under_way = await look(admin)
+        _tell_moves(under_way, options)
+        return 0
+    if options.cancel:
+        return await _cancel(admin, options)
+    facts, under_way = await look(admin)
+    if options.file is not None:
+        wanted = read_plan(options.file)
+    elif options.to is None:
+        raise Misuse("where to is not said", "give the brokers with --to 1,2,3")
+    else:
+        named = await partitions_named(admin, options.partitions)
+        wanted = dict.fromkeys(named, tuple(options.to))
+    check(wanted, facts)
+    plan = {where: to for where, to in wanted.items() if facts.placed[where] != to}
+    return await _do(admin, options, facts, under_way, plan)
+
+
+@with_admin
+async def drain(admin: Admin, options: argparse.Namespace) -> int:
+    facts, under_way = await look(admin)
+    known = {*facts.places, *(b for replicas in facts.placed.values() for b in replicas)}
+    for broker in options.brokers:
+        if broker not in known:
+            raise CommandError(
+                f"there is no broker {broker}", f"there are {', '.join(map(str, sorted(known)))}"
+            )
+    try:
+        plan = plan_drain(facts, set(options.brokers))
+    except CannotPlan as why:
+        raise CommandError(str(why), "start another broker, or drain fewer") from None
+    return await _do(admin, options, facts, under_way, plan)
+
+
+@with_admin
+async def balance(admin: Admin, options: argparse.Namespace) -> int:
+    facts, under_way = await look(admin)
+    return await _do(admin, options, facts, under_way, plan_balance(facts))
+
+
+# ---- what was asked for ----
+
+
+def read_plan(name: str) -> Placement:
+    """The partitions of a file in the form of Kafka's tools."""
+    try:
+        found = json.loads(Path(name).read_text("utf-8"))
+        return {
+            TopicPartition(str(each["topic"]), int(each["partition"])): tuple(
+                int(broker) for broker in each["replicas"]
+            )
+            for each in found["partitions"]
+        }
+    except (ValueError, TypeError, KeyError) as error:
+        raise CommandError(
+            f"{name} is no plan ({error!r})",
+            'write {"partitions": [{"topic": ..., "partition": ..., "replicas": [...]}]}',
+        ) from None
+
+
+def check(wanted: Placement, facts: Facts) -> None:
+    """CommandError for the first partition that cannot be moved so: nothing begins then."""
+    for where, replicas in wanted.items():
+        doubled = next((b for n, b in enumerate(replicas) if b in replicas[:n]), None)
+        away = next((b for b in replicas if b not in facts.places), None)
+        if where not in facts.placed:
+            raise CommandError(f"there is no partition {where}", "see scriba topic list")
+        if not replicas:
+            raise CommandError(f"{where} is to have no replicas", "name a broker at least")
+        if doubled is not None:
+            raise CommandError(f"{where} names broker {doubled} twice", "name each once")
+        if away is not None:
+            there = ", ".join(map(str, sorted(facts.places)))
+            raise CommandError(
+                f"{where} names broker {away}, which is not there or fenced",
+                f"choose from {there}",
+            )
+
+
+async def _cancel(admin: Admin, options: argparse.Namespace) -> int:
+    named = await partitions_named(admin, options.partitions) if options.partitions else None
+    under_way = await admin.list_partition_reassignments(named)
+    if under_way:
+        await admin.alter_partition_reassignments(dict.fromkeys(under_way))
+    if not await admin.list_partition_reassignments():
+        cluster = await admin.describe_cluster()
+        await take_back_throttles(admin, [node.id for node in cluster.nodes])
+    lines = [f"{where}: cancelled" for where in under_way] or ["nothing was under way"]
+    print_names(list(map(str, under_way)) if options.json else lines, options.json)
+    return 0
+
+
+def _tell_moves(moves: Moves, options: argparse.Namespace) -> None:
+    if options.json:
+        print_json(
+            [
+                {
+                    "topic": where.topic,
+                    "partition": where.partition,
+                    "replicas": list(move.replicas),
+                    "adding": list(move.adding),
+                    "removing": list(move.removing),
+                }
+                for where, move in moves.items()
+            ]
+        )
+    elif not moves:
+        note("nothing is under way")
+    else:
+        rows = [
+            (str(where), _listed(m.target), _listed(m.adding), _listed(m.removing))
+            for where, m in moves.items()
+        ]
+        print_lines("\n".join(table(["PARTITION", "TO", "ADDING", "REMOVING"], rows)))
+
+
+def _listed(brokers: Sequence[int]) -> str:
+    return ",".join(map(str, brokers))
+
+
+# ---- carried out ----
+
+
+async def _do(
+    admin: Admin, options: argparse.Namespace, facts: Facts, under_way: Moves, plan: Placement
+) -> int:
+    found = document(facts, plan)
+    if options.json:
+        print_json(found)
+    else:
+        print_lines("\n".join(page(found, len(under_way))))
+    if options.dry_run:
+        return 0
+    begun = time.monotonic()
+    if options.throttle is not None and plan:
+        throttling = Throttling(admin, options.throttle, facts.places)
+        await throttling.set(plan, facts.placed)
+    try:
+        await carry_out(admin, facts, plan, options.at_once)
+        await completed(admin, under_way)
+    except asyncio.CancelledError:
+        note(
+            "what is under way goes on; the same command goes on with the rest, "
+            "scriba cluster reassign --cancel takes back what is under way"
+        )
+        raise
+    if options.throttle is not None:
+        await take_back_throttles(admin, facts.places)
+    if plan or under_way:
+        took = time.monotonic() - begun
+        note(f"{counted(len(plan), 'partition')} moved in {took:.0f} s")
+    return 0
+
+
+def document(facts: Facts, plan: Placement) -> dict[str, Any]:
+    """A plan as a difference: of each partition, and of each broker."""
+    after = {**facts.placed, **plan}
+    brokers = {b for replicas in (*facts.placed.values(), *plan.values()) for b in replicas}
+    old, new = loads(facts.placed, facts, brokers), loads(after, facts, brokers)
+    return {
+        "bytes": copied(facts.placed, plan, facts),
+        "partitions": [
+            {
+                "topic": where.topic,
+                "partition": where.partition,
+                "from": list(facts.placed[where]),
+                "to": list(replicas),
+                "bytes": facts.size(where),
+            }
+            for where, replicas in plan.items()
+        ],
+        "brokers": [
+            {
+                "id": broker,
+                "leaders": [old[broker].leaders, new[broker].leaders],
+                "replicas": [old[broker].replicas, new[broker].replicas],
+                "bytes": [old[broker].bytes, new[broker].bytes],
+            }
+            for broker in old
+        ],
+    }
+
+
+def page(found: dict[str, Any], under_way: int) -> list[str]:
+    lines = [f"{counted(under_way, 'move')} under way already"] if under_way else []
+    if not found["partitions"]:
+        return [*lines, "every replica is where it should be"]
+    rows = [
+        (
+            f"{each['topic']}-{each['partition']}",
+            _listed(each["from"]),
+            _listed(each["to"]),
+            size(each["bytes"]),
+        )
+        for each in found["partitions"][:SHOWN]
+    ]
+    more = len(found["partitions"]) - SHOWN
+    brokers = [
+        (
+            each["id"],
+            _difference(*each["leaders"]),
+            _difference(*each["replicas"]),
+            f"{size(each['bytes'][0])} -> {size(each['bytes'][1])}",
+        )
+        for each in found["brokers"]
+    ]
+    return [
+        *lines,
+        *table(["PARTITION", "FROM", "TO", "SIZE"], rows),
+        *([f"and {more} more"] if more > 0 else []),
+        "",
+        *table(["BROKER", "LEADERS", "REPLICAS", "DATA"], brokers),
+        "",
+        f"{counted(len(found['partitions']), 'partition')}, {size(found['bytes'])} to copy",
+    ]
+
+
+def _difference(before: int, after: int) -> str:
+    return f"{before}" if before == after else f"{before} -> {after}"

@@ -1,0 +1,181 @@
+"""Plans for brokers to be emptied and for clusters to be balanced: few moves, spread well."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scriba.cli.cluster.planning import (
+    CannotPlan,
+    Facts,
+    Place,
+    Placement,
+    balance,
+    copied,
+    drain,
+    loads,
+)
+from scriba.cli.cluster.reassign import read_plan
+from scriba.cli.problems import CommandError
+from scriba.client import TopicPartition
+
+
+def facts(
+    placed: Mapping[str, tuple[int, ...]],
+    brokers: int = 4,
+    racks: dict[int, str] | None = None,
+    hosts: dict[int, str] | None = None,
+    sizes: dict[str, int] | None = None,
+) -> Facts:
+    return Facts(
+        {at(name): replicas for name, replicas in placed.items()},
+        {at(name): size for name, size in (sizes or {}).items()},
+        {
+            n: Place(n, (hosts or {}).get(n, f"host{n}"), (racks or {}).get(n))
+            for n in range(1, brokers + 1)
+        },
+    )
+
+
+def at(name: str) -> TopicPartition:
+    topic, _, index = name.rpartition("-")
+    return TopicPartition(topic, int(index))
+
+
+def named(plan: Placement) -> dict[str, tuple[int, ...]]:
+    return {str(where): replicas for where, replicas in plan.items()}
+
+
+def test_a_drain_moves_what_the_broker_has_and_nothing_else() -> None:
+    plan = drain(facts({"t-0": (1, 2, 3), "t-1": (2, 3, 4), "t-2": (4, 1, 2)}), {1})
+    assert {*plan} == {at("t-0"), at("t-2")}
+    assert {*plan[at("t-0")]} == {2, 3, 4}
+    assert {*plan[at("t-2")]} == {4, 3, 2}
+
+
+def test_a_drain_that_leaves_too_few_names_the_partition() -> None:
+    with pytest.raises(CannotPlan, match="t-0 needs 3 brokers, and 2 would stay"):
+        drain(facts({"t-0": (1, 2, 3)}, brokers=3), {3})
+
+
+def test_another_rack_is_preferred_then_another_machine() -> None:
+    racks = {1: "a", 2: "b", 3: "a", 4: "b", 5: "c"}
+    plan = drain(facts({"t-0": (1, 2, 5)}, 5, racks=racks), {5})
+    assert {*plan[at("t-0")]} in ({1, 2, 3}, {1, 2, 4})
+    plan = drain(facts({"t-0": (1, 2)}, 5, racks=racks), {2})
+    assert 5 in plan[at("t-0")] or 4 in plan[at("t-0")]
+    hosts = {1: "m", 2: "n", 3: "m", 4: "o"}
+    assert named(drain(facts({"t-0": (1, 2)}, 4, hosts=hosts), {2})) in (
+        {"t-0": (1, 4)},
+        {"t-0": (4, 1)},
+    )
+
+
+def test_one_machine_is_no_reason_to_refuse() -> None:
+    hosts = dict.fromkeys(range(1, 5), "m")
+    assert drain(facts({"t-0": (1, 2, 3)}, 4, hosts=hosts), {3}) != {}
+
+
+def test_what_is_balanced_stays() -> None:
+    placed = {f"t-{n}": (n % 4 + 1, (n + 1) % 4 + 1) for n in range(8)}
+    assert balance(facts(placed)) == {}
+
+
+def test_a_new_broker_gets_its_share_by_the_fewest_moves() -> None:
+    placed = {f"t-{n}": (n % 3 + 1, (n + 1) % 3 + 1, (n + 2) % 3 + 1) for n in range(12)}
+    sizes = {f"t-{n}": 100 + n for n in range(12)}
+    found = facts(placed, 4, sizes=sizes)
+    plan = balance(found)
+    after = {**found.placed, **plan}
+    moved = sum(len({*after[w]} - {*found.placed[w]}) for w in after)
+    assert moved == 9
+    assert [load.replicas for load in loads(after, found).values()] == [9, 9, 9, 9]
+    assert [load.leaders for load in loads(after, found).values()] == [3, 3, 3, 3]
+    assert copied(found.placed, plan, found) <= 9 * 111
+
+
+def test_small_partitions_move_rather_than_large_ones() -> None:
+    placed: dict[str, tuple[int, ...]] = {f"t-{n}": (1,) for n in range(4)}
+    plan = balance(facts(placed, 2, sizes={"t-0": 10**9, "t-1": 10, "t-2": 10**9, "t-3": 5}))
+    assert {*plan} == {at("t-1"), at("t-3")}
+
+
+def test_leaders_are_spread_by_order_alone() -> None:
+    found = facts({"t-0": (1, 2, 3), "t-1": (1, 2, 3), "t-2": (1, 2, 3)}, 3)
+    plan = balance(found)
+    assert copied(found.placed, plan, found) == 0
+    after = {**found.placed, **plan}
+    assert all({*after[w]} == {*found.placed[w]} for w in after)
+    assert [load.leaders for load in loads(after, found).values()] == [1, 1, 1]
+
+
+def test_replicas_that_share_a_rack_are_parted_where_there_is_another() -> None:
+    racks = {1: "a", 2: "a", 3: "b", 4: "b"}
+    plan = balance(facts({"t-0": (1, 2), "t-1": (3, 4)}, 4, racks=racks))
+    assert all(len({racks[b] for b in replicas}) == 2 for replicas in plan.values())
+    assert {*plan} == {at("t-0"), at("t-1")}
+
+
+placements = st.integers(2, 6).flatmap(
+    lambda brokers: st.tuples(
+        st.just(brokers),
+        st.lists(
+            st.lists(st.integers(1, brokers), min_size=1, max_size=3, unique=True).map(tuple),
+            max_size=20,
+        ),
+    )
+)
+
+
+@given(placements)
+@settings(deadline=None)
+def test_a_balance_evens_out_keeps_every_replica_count_and_is_done_once(
+    drawn: tuple[int, list[tuple[int, ...]]],
+) -> None:
+    brokers, lists = drawn
+    found = facts({f"t-{n}": replicas for n, replicas in enumerate(lists)}, brokers)
+    plan = balance(found)
+    after = {**found.placed, **plan}
+    for where, replicas in after.items():
+        assert len(replicas) == len({*replicas}) == len(found.placed[where])
+    held = [load.replicas for load in loads(after, found).values()]
+    assert max(held) - min(held) <= 1
+    again = Facts(after, found.sizes, found.places)
+    assert balance(again) == {}
+    too_much = sum(
+        max(load.replicas - max(held), 0) for load in loads(found.placed, found).values()
+    )
+    moved = sum(len({*after[w]} - {*found.placed[w]}) for w in after)
+    assert moved <= too_much + len(held)
+
+
+@given(placements, st.integers(1, 6))
+@settings(deadline=None)
+def test_a_drained_broker_has_nothing_left(
+    drawn: tuple[int, list[tuple[int, ...]]], leaving: int
+) -> None:
+    brokers, lists = drawn
+    found = facts({f"t-{n}": replicas for n, replicas in enumerate(lists)}, brokers)
+    try:
+        plan = drain(found, {leaving})
+    except CannotPlan:
+        assert any(len(r) >= brokers for r in lists)
+        return
+    after = {**found.placed, **plan}
+    assert all(leaving not in replicas for replicas in after.values())
+    assert all({*plan[w]} - {*found.placed[w]} for w in plan if leaving in found.placed[w])
+
+
+def test_a_plan_is_read_from_a_file_of_kafkas_tools(tmp_path: Path) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(
+        '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [2, 1], '
+        '"log_dirs": ["any", "any"]}]}'
+    )
+    assert read_plan(str(file)) == {at("t-0"): (2, 1)}
+    for text in ("{", "[]", '{"partitions": [{"topic": "t"}]}', '{"partitions": 3}'):
+        file.write_text(text)
+        with pytest.raises(CommandError, match="is no plan"):
+            read_plan(str(file))
