@@ -2,8 +2,9 @@
 
 By broker: the partitions that it leads, those that it is in sync with and those that it may lead
 though it is not (its eligible ones, KIP-966). Those without a leader stand under `NO_LEADER`.
-Besides, those whose replicas are being reassigned. All of it follows from the image and is kept up
-with each change, so a fenced broker costs as much as it has partitions, in a cluster of any size.
+Besides, those that it is out of sync with, those whose replicas are being reassigned, and those
+whose first replica does not lead. All of it follows from the image and is kept up with each change,
+so a fenced broker costs as much as it has partitions, in a cluster of any size.
 """
 
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -18,13 +19,23 @@ process; what goes into records is sorted nevertheless."""
 
 
 class PartitionIndex:
-    __slots__ = ("_eligible", "_in_sync", "_led", "_reassigning", "visited")
+    __slots__ = (
+        "_behind",
+        "_displaced",
+        "_eligible",
+        "_in_sync",
+        "_led",
+        "_reassigning",
+        "visited",
+    )
 
     def __init__(self) -> None:
         self._led: dict[int, _Group] = {}
         self._in_sync: dict[int, _Group] = {}
         self._eligible: dict[int, _Group] = {}
+        self._behind: dict[int, _Group] = {}
         self._reassigning: _Group = {}
+        self._displaced: dict[int, _Group] = {}
         self.visited = 0
         """Partitions looked at so far: what the work has cost, whatever the machine."""
 
@@ -56,6 +67,8 @@ class PartitionIndex:
                 None if before is None else before.eligible_leader_replicas,
                 after.eligible_leader_replicas,
             ),
+            (self._behind, None if before is None else _out_of_sync(before), _out_of_sync(after)),
+            (self._displaced, None if before is None else _displaced(before), _displaced(after)),
         ):
             if old == new:
                 continue
@@ -77,7 +90,8 @@ class PartitionIndex:
 
     def _forget(self, topic_id: bytes) -> None:
         self._reassigning.pop(topic_id, None)
-        for groups in (self._led, self._in_sync, self._eligible):
+        everything = (self._led, self._in_sync, self._eligible, self._behind, self._displaced)
+        for groups in everything:
             for group in groups.values():
                 group.pop(topic_id, None)
 
@@ -105,6 +119,14 @@ class PartitionIndex:
         """Partitions whose replicas are being reassigned."""
         return self._walk(image, [self._reassigning])
 
+    def displaced(self, image: ClusterImage, brokers: Iterable[int]) -> Iterator[Chosen]:
+        """Partitions that have one of these brokers as their first replica, and another leads."""
+        return self._walk(image, [self._displaced.get(broker, {}) for broker in brokers])
+
+    def is_behind(self, broker: int) -> bool:
+        """Whether a replica of the broker is out of sync, those being added apart."""
+        return bool(self._behind.get(broker))
+
     def with_eligible(self, image: ClusterImage) -> Iterator[Chosen]:
         """Partitions that have eligible replicas outside their in-sync set."""
         return self._walk(image, list(self._eligible.values()))
@@ -126,3 +148,16 @@ class PartitionIndex:
                         break
                     self.visited += 1
                     yield topic, index, topic.partitions[index]
+
+
+def _out_of_sync(partition: PartitionImage) -> tuple[int, ...]:
+    if len(partition.isr) == len(partition.replicas):
+        return ()
+    known = (*partition.isr, *partition.adding_replicas)
+    return tuple(broker for broker in partition.replicas if broker not in known)
+
+
+def _displaced(partition: PartitionImage) -> tuple[int, ...]:
+    """The first replica, if another leads."""
+    first = partition.replicas[:1]
+    return () if partition.leader in (NO_LEADER, *first) else first

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from scriba.controller import brokers, configs, elections, features, isr, reassignments, topics
 from scriba.controller.image import BROKER, BrokerImage, ClusterImage, Delta
+from scriba.controller.rebalance import LeaderRebalance
 from scriba.controller.state import Result, Session, State
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
@@ -82,6 +83,7 @@ class Controller:
         self._filling = self.state.partitions.fill(image)
         self._heard_at = 0
         self._elections_due = False
+        self._rebalance = LeaderRebalance(self.state)
         for name in image.topics_by_name:
             self._note_name(name)
         self._refresh_settings()
@@ -108,6 +110,7 @@ class Controller:
         self._fill()
         self._heard_at = now.mono_ms
         self._elections_due = True
+        self._rebalance.begin(now)
         for broker in self.image.brokers.values():
             own = broker.id == own_broker
             if broker.fenced or (own and broker.incarnation_id != own_incarnation):
@@ -130,7 +133,8 @@ class Controller:
         return handler(self.state, request, version, now)
 
     def tick(self, now: Instant) -> Iterable[Message]:
-        """Fences brokers that have been silent too long. To be called at least once a second."""
+        """Fences brokers that have been silent too long, else has a few preferred leaders come
+        back. To be called at least once a second."""
         self._listen(now)
         silent = brokers.silent_brokers(self.state, now)
         if silent:
@@ -140,7 +144,7 @@ class Controller:
             return elections.update_leaders(
                 self.state, self.state.partitions.leaderless(self.image)
             )
-        return ()
+        return self._rebalance.step(now)
 
     def broker_lost(
         self, broker_id: int, broker_epoch: int, since: Instant, now: Instant

@@ -448,6 +448,20 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         f"`{RACK_AWARE_SELECTOR}` names one in the consumer's rack (`client.rack`); "
         f"`{LEADER_SELECTOR}`, and no value, the leader.",
     )
+    auto_leader_rebalance_enable: bool = setting(
+        Kind.BOOLEAN,
+        default=True,
+        importance=HIGH,
+        doc="Whether the first replica of a partition leads again by itself, once all replicas of "
+        "its broker are in sync.",
+    )
+    leader_imbalance_check_interval_seconds: int = setting(
+        Kind.LONG,
+        default=300,
+        at_least=1,
+        importance=HIGH,
+        doc="Interval between the rounds in which preferred leaders come back, a few a second.",
+    )
     leader_replication_throttled_rate: int = setting(
         Kind.LONG,
         default=MAX_LONG,

@@ -349,12 +349,10 @@ LATER: Final = _defaults(
             group.streams.session.timeout.ms=45000
         """,
         "clusters of several nodes": """
-            auto.leader.rebalance.enable=true
             cordoned.log.dirs=
             internal.metadata.delete.delay.millis=60000
             internal.metadata.log.segment.bytes=
             internal.metadata.max.batch.size.in.bytes=8388608
-            leader.imbalance.check.interval.seconds=300
             log.dir.failure.timeout.ms=30000
             unclean.leader.election.interval.ms=300000
         """,

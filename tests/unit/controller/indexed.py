@@ -10,11 +10,17 @@ BROKERS = (1, 2, 3, 4)
 
 def walked(image: ClusterImage) -> dict[str, dict[int, list[tuple[str, int]]]]:
     """By broker, what leads, what is in sync and what is eligible, by looking at everything."""
-    found: dict[str, dict[int, list[tuple[str, int]]]] = {"led": {}, "in sync": {}, "trusted": {}}
+    found: dict[str, dict[int, list[tuple[str, int]]]] = {
+        name: {} for name in ("led", "in sync", "trusted", "behind", "displaced")
+    }
     for topic in image.topics_by_id.values():
         for index, partition in topic.partitions.items():
             place = (topic.name, index)
             found["led"].setdefault(partition.leader, []).append(place)
+            if partition.leader not in (NO_LEADER, partition.replicas[0]):
+                found["displaced"].setdefault(partition.replicas[0], []).append(place)
+            for broker in {*partition.original} - {*partition.isr}:
+                found["behind"].setdefault(broker, []).append(place)
             for broker in partition.isr:
                 found["in sync"].setdefault(broker, []).append(place)
             for broker in {*partition.isr, *partition.eligible_leader_replicas}:
@@ -31,6 +37,9 @@ def check(cluster: Cluster) -> None:
 
     for broker in BROKERS:
         assert index.leads(broker) == bool(expected["led"].get(broker))
+        assert index.is_behind(broker) == bool(expected["behind"].get(broker))
+        first = places(index.displaced(image, [broker]))
+        assert first == sorted(expected["displaced"].get(broker, []))
         told = places(index.in_sync(image, [broker]))
         assert told == sorted(expected["in sync"].get(broker, []))
         assert places(index.trusted(image, broker)) == sorted(expected["trusted"].get(broker, []))
