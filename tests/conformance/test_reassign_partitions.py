@@ -1,0 +1,147 @@
+"""Kafka's `kafka-reassign-partitions` moves replicas between three nodes: generate, execute,
+verify, cancel, with a throttle that it sets and takes back."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+
+from tools.kafka.broker_fixtures import SWIFT, eventually
+from tools.kafka.kafka_jars import Outcome, Tools
+from tools.kafka.scriba_nodes import ScribaNodes, running_nodes
+
+PARTITIONS, RECORDS = 2, 400
+SETTINGS = {**SWIFT, "broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+SLOW, FAST = "1000", "100000000"
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScribaNodes]:
+    with running_nodes(tmp_path_factory.mktemp("nodes"), SETTINGS) as made:
+        yield made
+
+
+class Mover:
+    """The tool, with its files."""
+
+    def __init__(self, nodes: ScribaNodes, tools: Tools, topic: str, folder: Path) -> None:
+        self._nodes, self._tools = nodes, tools
+        self.topic, self._folder = topic, folder
+
+    def run(self, *args: str) -> Outcome:
+        server = ("--bootstrap-server", self._nodes.bootstrap)
+        return self._tools.run("reassign-partitions", *server, *args)
+
+    def plan(self, replicas: list[int]) -> tuple[str, str]:
+        partitions = [
+            {"topic": self.topic, "partition": n, "replicas": replicas} for n in range(PARTITIONS)
+        ]
+        return self.write("plan", {"version": 1, "partitions": partitions})
+
+    def write(self, name: str, document: object) -> tuple[str, str]:
+        place = self._folder / f"{name}.json"
+        place.write_text(json.dumps(document))
+        return "--reassignment-json-file", str(place)
+
+    def replicas(self) -> list[list[int]]:
+        server = ("--bootstrap-server", self._nodes.bootstrap)
+        told = self._tools.run("topics", *server, "--describe", "--topic", self.topic).ok()
+        found = re.findall(r"Partition: \d+\tLeader: \S+\tReplicas: (\S+)\tIsr: (\S*)", told)
+        assert all({*r.split(",")} >= {*isr.split(",")} for r, isr in found)
+        return [sorted(map(int, each.split(","))) for each, _ in found]
+
+    def done(self, plan: tuple[str, str]) -> bool:
+        told = self.run("--verify", *plan).ok()
+        return told.count("is completed.") == PARTITIONS
+
+    def throttles(self) -> str:
+        """All that is set of brokers and of the topic."""
+        server = ("--bootstrap-server", self._nodes.bootstrap)
+        brokers = self._tools.run("configs", *server, "--describe", "--entity-type", "brokers").ok()
+        topic = self._tools.run(
+            "configs", *server, "--describe", "--entity-type", "topics", "--entity-name", self.topic
+        ).ok()
+        return "\n".join(line for line in (brokers + topic).splitlines() if "throttled" in line)
+
+
+@pytest.fixture
+def mover(nodes: ScribaNodes, tools: Tools, topic: str, tmp_path: Path) -> Mover:
+    """A topic with records on nodes 1 and 2."""
+    assignment = ",".join(["1:2"] * PARTITIONS)
+    tools.run(
+        "topics", "--bootstrap-server", nodes.bootstrap,
+        "--create", "--topic", topic, "--replica-assignment", assignment,
+    ).ok()  # fmt: skip
+    producer = Producer({"bootstrap.servers": nodes.bootstrap})
+    for n in range(RECORDS):
+        producer.produce(topic, b"%d " % n + b"x" * 1000, partition=n % PARTITIONS)
+    assert producer.flush(300) == 0
+    return Mover(nodes, tools, topic, tmp_path)
+
+
+def values(nodes: ScribaNodes, topic: str) -> list[int]:
+    consumer = Consumer(
+        {"bootstrap.servers": nodes.bootstrap, "group.id": "none", "enable.partition.eof": True}
+    )
+    consumer.assign([TopicPartition(topic, p, OFFSET_BEGINNING) for p in range(PARTITIONS)])
+    found, ends = [], 0
+    while ends < PARTITIONS:
+        taken = consumer.poll(300)
+        assert taken is not None
+        error = taken.error()
+        if error is None:
+            found.append(int((taken.value() or b"").split()[0]))
+        else:
+            assert error.code() == KafkaError._PARTITION_EOF
+            ends += 1
+    consumer.close()
+    return sorted(found)
+
+
+def test_a_generated_plan_is_executed_and_verified_under_a_throttle(
+    nodes: ScribaNodes, mover: Mover
+) -> None:
+    _, topics = mover.write("topics", {"version": 1, "topics": [{"topic": mover.topic}]})
+    generated = mover.run(
+        "--generate", "--topics-to-move-json-file", topics, "--broker-list", "2,3"
+    ).ok()
+    proposed = json.loads(generated.strip().splitlines()[-1])
+    assert {b for each in proposed["partitions"] for b in each["replicas"]} <= {2, 3}
+    plan = mover.plan([3, 2])
+    executed = mover.run("--execute", *plan, "--throttle", FAST).ok()
+    assert "Successfully started partition reassignments" in executed
+    assert "throttled" in mover.throttles()
+    eventually(lambda: mover.done(plan))
+    assert mover.replicas() == [[2, 3]] * PARTITIONS
+    assert mover.throttles() == "", "--verify takes them back"
+    assert values(nodes, mover.topic) == [*range(RECORDS)]
+    eventually(lambda: not [*nodes.nodes[1].data.glob(f"{mover.topic}-[0-9]")])
+
+
+def test_a_slow_move_is_listed_changed_and_cancelled(nodes: ScribaNodes, mover: Mover) -> None:
+    plan = mover.plan([3, 1])
+    mover.run("--execute", *plan, "--throttle", SLOW).ok()
+    listed = mover.run("--list").ok()
+    assert f"{mover.topic}-0: replicas: 3,1,2. adding: 3. removing: 2." in listed
+    still = mover.run("--verify", *plan, "--preserve-throttles").ok()
+    assert f"Reassignment of partition {mover.topic}-0 is still in progress." in still
+    changed = mover.plan([3, 2])
+    refused = mover.run("--execute", *changed)
+    assert "Cannot execute because there is an existing partition assignment" in refused.out
+    mover.run("--execute", *changed, "--additional", "--throttle", SLOW).ok()
+    assert "adding: 3. removing: 1." in mover.run("--list").ok()
+    cancelled = mover.run("--cancel", *changed).ok()
+    assert "Successfully cancelled partition reassignments" in cancelled
+    assert mover.replicas() == [[1, 2]] * PARTITIONS
+    assert mover.throttles() == ""
+    assert values(nodes, mover.topic) == [*range(RECORDS)]
+
+
+def test_a_plan_with_an_unknown_broker_is_refused_with_its_name(mover: Mover) -> None:
+    refused = mover.run("--execute", *mover.plan([9, 1]))
+    assert refused.code == 1
+    assert "9" in refused.out
+    assert mover.replicas() == [[1, 2]] * PARTITIONS
