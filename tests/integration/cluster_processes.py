@@ -15,12 +15,13 @@ ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith(("KAFKA_"
 PATIENCE = 300
 
 
-def scriba(*words: str, cwd: Path, code: int = 0) -> str:
+def scriba(*words: str, cwd: Path, code: int = 0, stdin: str | None = None) -> str:
     """What a command says: its result, or its one line of error."""
     done = subprocess.run(
         [sys.executable, "-m", "scriba", *words],
         env=ENVIRONMENT,
         cwd=cwd,
+        input=stdin,
         capture_output=True,
         text=True,
         check=False,

@@ -335,3 +335,24 @@ def test_founder_that_was_removed_follows_those_who_stayed() -> None:
         quorum.kill(2)
 
     sim.run(main())
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_leader_of_two_that_is_removed_through_the_other_is_told_to_be_gone(seed: int) -> None:
+    """The one that stays leads at once, and drops the connection on which the answer would come:
+    whoever asks again hears that it is done, not that there is no such voter."""
+
+    async def story(quorum: SimQuorum) -> None:
+        await quorum.start()
+        leader = await quorum.leader()
+        third = next(i for i in quorum.ids if i != leader)
+        gone = remove_request(quorum.node(leader), third)
+        assert told(await ask(quorum, leader, gone))[0] is ErrorCode.NONE
+        await all_have(quorum, *(i for i in quorum.ids if i != third))
+        other = next(i for i in quorum.ids if i not in (leader, third))
+        node = quorum.node(other)
+        answer = await node.controller.call(remove_request(node, leader))
+        assert told(answer)[0] is ErrorCode.NONE
+        await all_have(quorum, other)
+
+    play(story, seed=seed)

@@ -352,6 +352,10 @@ class Node:
         ]
 
     @property
+    def is_voter(self) -> bool:
+        return self.metadata.quorum.raft.is_voter
+
+    @property
     def voters(self) -> int:
         return len(self.metadata.quorum.raft.voters)
 

@@ -30,6 +30,8 @@ from scriba.wire.messages.quorum import (
     DescribeQuorumRequest,
     DescribeQuorumRequestPartitionData,
     DescribeQuorumRequestTopicData,
+    RemoveRaftVoterRequest,
+    RemoveRaftVoterResponse,
 )
 from tests.unit.broker.remote_callers import CONTROLLER, RemoteCaller
 
@@ -305,3 +307,35 @@ def test_a_principal_is_encoded_as_kafka_does() -> None:
     # Version 0; compact strings with their length and one; not by a token; no tagged fields.
     assert data == b"\x00\x00" + b"\x05User" + b"\x06alice" + b"\x00" + b"\x00"
     assert decode_principal(data) == "User:alice"
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ((ErrorCode.NOT_CONTROLLER, ErrorCode.VOTER_NOT_FOUND), ErrorCode.NONE),
+        ((ErrorCode.VOTER_NOT_FOUND,), ErrorCode.VOTER_NOT_FOUND),
+        ((ErrorCode.NOT_CONTROLLER, ErrorCode.INVALID_REQUEST), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_removal_that_was_done_by_the_attempt_before_is_done(
+    answers: tuple[ErrorCode, ...], expected: ErrorCode
+) -> None:
+    """A leader that removed itself is gone before its answer is here."""
+
+    async def script(caller: Caller, stage: Stage) -> None:
+        left = list(answers)
+
+        async def call(*args: Any) -> Any:
+            raise KafkaError(left.pop(0))
+
+        caller.leads = True
+        caller.call = call  # type: ignore[attr-defined]
+        try:
+            told = await caller.channel.call(RemoveRaftVoterRequest(voter_id=1))
+            assert isinstance(told, RemoveRaftVoterResponse)
+            code = ErrorCode(told.error_code)
+        except KafkaError as error:
+            code = error.code
+        assert code is expected
+
+    play(script)

@@ -108,7 +108,7 @@ def test_clients_ports_may_change_and_controllers_keep_theirs(tmp_path: Path) ->
     ("brokers", "controllers", "told"),
     [
         (2, None, r"--nodes 2: .* has 3 nodes, .*; start with --nodes 3"),
-        (4, None, r"--nodes 4: .* has 3 nodes, and a cluster cannot grow yet"),
+        (4, None, r"--nodes 4: .* has 3 nodes; start with --nodes 3, then add .*--join"),
         (3, 3, r"--controllers 3: .* has 0 dedicated controllers; drop --controllers"),
     ],
 )

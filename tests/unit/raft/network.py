@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from scriba.instant import Instant
+from scriba.raft import changes
 from scriba.raft.epochs import EpochTable
 from scriba.raft.machine import Raft
 from scriba.raft.messages import (
@@ -32,6 +33,16 @@ TIMEOUTS = Timeouts(election_ms=100, fetch_ms=200, request_ms=100)
 class Entry(NamedTuple):
     epoch: int
     value: int
+    voters: tuple[Voter, ...] | None = None
+    """Who votes from here on, if the entry says so."""
+
+
+class Voting(NamedTuple):
+    """Who votes, where that stands, and where a node ceased to be one of them."""
+
+    voters: tuple[Voter, ...]
+    since: int = -1
+    removed_at: int = -1
 
 
 class Broken(AssertionError):
@@ -41,9 +52,10 @@ class Broken(AssertionError):
 class Disk:
     """`entries` begin at `start`; those below `flushed` survive a crash."""
 
-    def __init__(self) -> None:
+    def __init__(self, voters: tuple[Voter, ...]) -> None:
         self.hard_state = HardState(0)
         self.start = Position(0, 0)
+        self.start_voters = voters
         self.entries: list[Entry] = []
         self.flushed = 0
 
@@ -56,6 +68,20 @@ class Disk:
 
     def lose_unflushed(self) -> None:
         del self.entries[self.flushed - self.start.offset :]
+
+    def voting(self, own: Voter) -> Voting:
+        """As the log has it for one node."""
+        found = Voting(self.start_voters)
+        for offset, entry in enumerate(self.entries, self.start.offset):
+            if entry.voters is None:
+                continue
+            removed_at = found.removed_at
+            if own in entry.voters:
+                removed_at = -1
+            elif own in found.voters:
+                removed_at = offset
+            found = Voting(entry.voters, offset, removed_at)
+        return found
 
     def epochs(self) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
@@ -71,7 +97,7 @@ class Machine:
     def __init__(self, table: Table, own: Voter) -> None:
         self.table = table
         self.own = own
-        self.disk = Disk()
+        self.disk = Disk(tuple(table.voters))
         self.raft: Raft | None = None
         self.life = 0
         self.high_watermark = 0
@@ -81,15 +107,19 @@ class Machine:
         self.life += 1
         disk = self.disk
         self.high_watermark = disk.start.offset
+        voters, since, removed_at = disk.voting(self.own)
         self.raft = self.table.make(
             self.own,
-            self.table.voters,
+            voters,
             disk.hard_state,
             EpochTable(disk.start, disk.epochs(), disk.end),
             disk.flushed,
             self.table.random.randrange,
             self.table.now,
             TIMEOUTS,
+            self.table.bootstrap(self.own),
+            voters_since=since,
+            removed_at=removed_at,
         )
         self.settle()
 
@@ -131,10 +161,12 @@ class Machine:
         if ready.truncate_to is not None:
             del disk.entries[ready.truncate_to - disk.start.offset :]
             disk.flushed = min(disk.flushed, ready.truncate_to)
+            self.learn_voters()
         if ready.append is not None:
             payload = ready.append.payload
             assert isinstance(payload, list)
             disk.entries.extend(payload)
+            self.learn_voters()
             self.flush_soon()
         led = (self.raft.epoch, self.own.id)
         if ready.leadership == led and self.raft.role is Role.LEADER:
@@ -159,11 +191,19 @@ class Machine:
                 runs.append(Run(entry.epoch, end))
         return reply._replace(runs=tuple(runs), payload=entries)
 
-    def propose(self, value: int) -> None:
+    def learn_voters(self) -> None:
+        """Tells the machine who votes, as its shell does, if that is different now."""
+        assert self.raft is not None
+        voters, since, removed_at = self.disk.voting(self.own)
+        if list(voters) != list(self.raft.voters.values()) or since != self.raft.voters_since:
+            self.raft.set_voters(voters, self.table.now, since, removed_at)
+
+    def propose(self, value: int, voters: tuple[Voter, ...] | None = None) -> None:
         assert self.raft is not None
         offset = self.raft.append(1)
         assert offset == self.disk.end
-        self.disk.entries.append(Entry(self.raft.epoch, value))
+        self.disk.entries.append(Entry(self.raft.epoch, value, voters))
+        self.learn_voters()
         self.flush_soon()
 
     def flush_soon(self) -> None:
@@ -185,6 +225,7 @@ class Machine:
         if upto <= disk.start.offset:
             return
         epoch = disk.entries[upto - 1 - disk.start.offset].epoch
+        disk.start_voters = self.table.voters_at(upto)
         del disk.entries[: upto - disk.start.offset]
         disk.start = Position(epoch, upto)
         self.raft.snapshot_taken(disk.start)
@@ -200,8 +241,12 @@ class Table:
         *,
         persists_votes: bool = True,
         slowest_flush_ms: int = 15,
+        not_yet: Callable[[Raft], str | None] | None = None,
     ) -> None:
+        """`not_yet` says whether a leader may change the voters; None where they stay."""
         self.random = random.Random(seed)
+        self.not_yet = not_yet
+        self.changed = 0
         self.make = make
         self.persists_votes = persists_votes
         self.slowest_flush_ms = slowest_flush_ms
@@ -279,12 +324,51 @@ class Table:
             if wanted.offset < machine.raft.high_watermark:
                 return
             machine.disk.start = wanted
+            machine.disk.start_voters = self.voters_at(wanted.offset)
             machine.disk.entries.clear()
             machine.disk.flushed = wanted.offset
             machine.raft.snapshot_loaded(wanted, self.now)
+            machine.learn_voters()
             machine.settle()
 
         self.after(self.random.randrange(1, 30), arrive)
+
+    # ---- voters ----
+
+    def bootstrap(self, own: Voter) -> tuple[int, ...]:
+        """Whom a node asks that knows no voter who leads; the voters are enough if they stay."""
+        if self.not_yet is None:
+            return ()
+        return tuple(i for i in self.machines if i != own.id)
+
+    def voters_at(self, offset: int) -> tuple[Voter, ...]:
+        """As of everything before an offset that is committed."""
+        named = [e.voters for e in self.committed[:offset] if e.voters is not None]
+        return named[-1] if named else tuple(self.voters)
+
+    def change_voters(self) -> None:
+        """A leader adds one that has the log, or removes one, if it may."""
+        for machine in self.machines.values():
+            raft = machine.raft
+            if raft is None or raft.role is not Role.LEADER or self.not_yet is None:
+                continue
+            if self.not_yet(raft) is not None:
+                continue
+            now = list(raft.voters.values())
+            ready = [
+                each.own
+                for each in self.machines.values()
+                if each.own not in now and changes.lag(raft, each.own, self.now) is None
+            ]
+            if len(now) > 1 and (not ready or self.random.random() < 0.5):
+                now.remove(self.random.choice(now))
+            elif ready:
+                now.append(self.random.choice(ready))
+            else:
+                continue
+            self.changed += 1
+            machine.propose(-1_000_000 - self.changed, tuple(now))
+            machine.settle()
 
     # ---- the world does its worst ----
 
@@ -393,6 +477,8 @@ def storm(table: Table, rounds: int) -> None:
     for _ in range(rounds):
         if table.random.random() < 0.4:
             table.trouble()
+        if table.not_yet is not None and table.random.random() < 0.5:
+            table.change_voters()
         table.propose()
         table.run(table.random.randrange(1, 150))
         table.logs_match()

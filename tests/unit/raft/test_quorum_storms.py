@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from scriba.raft import changes
 from scriba.raft.machine import Raft
 from scriba.raft.messages import VoteRequest
 from scriba.raft.progress import Progress
@@ -20,6 +21,16 @@ def test_quorum_keeps_its_rules_through_a_storm_and_recovers(
     table = network.Table(seed, voters, observers)
     network.storm(table, rounds=60)
     assert table.committed
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("voters", "observers"), [(1, 3), (2, 2), (3, 2), (5, 1)])
+def test_quorum_whose_voters_come_and_go_keeps_its_rules_and_recovers(
+    seed: int, voters: int, observers: int
+) -> None:
+    table = network.Table(seed, voters, observers, not_yet=changes.not_yet)
+    network.storm(table, rounds=60)
+    assert table.changed
 
 
 def test_quorum_on_slow_disks_keeps_its_rules() -> None:
@@ -41,10 +52,12 @@ def test_same_seed_gives_the_same_history() -> None:
     assert history() == history()
 
 
-def caught(make: Callable[..., Raft] = Raft, **options: Any) -> bool:
+def caught(
+    make: Callable[..., Raft] = Raft, voters: int = 3, observers: int = 0, **options: Any
+) -> bool:
     for seed in range(150):
         try:
-            table = network.Table(seed, 3, make=make, **options)
+            table = network.Table(seed, voters, observers, make=make, **options)
             network.storm(table, rounds=80)
         except AssertionError:
             return True
@@ -95,3 +108,28 @@ def test_voter_that_does_not_compare_logs_is_caught() -> None:
             return request.pre_vote or self._voted in (None, request.candidate)
 
     assert caught(Gullible)
+
+
+# ---- voters that change ----
+
+
+def test_two_changes_of_voters_at_once_are_caught() -> None:
+    assert caught(observers=3, not_yet=lambda raft: None, slowest_flush_ms=60)
+
+
+def test_removed_node_that_never_stands_leaves_two_voters_without_a_leader() -> None:
+    class Modest(Raft):
+        @property
+        def stands(self) -> bool:
+            return self.is_voter or self.role is Role.LEADER
+
+    assert caught(Modest, voters=2, not_yet=changes.not_yet)
+
+
+def test_leader_that_leaves_before_its_removal_is_committed_is_caught() -> None:
+    class Hurried(Raft):
+        @property
+        def stands(self) -> bool:
+            return self.is_voter
+
+    assert caught(Hurried, voters=2, not_yet=changes.not_yet)

@@ -30,6 +30,7 @@ from scriba.peers.errors import BrokerError, ClientError, Closed, NetworkError
 from scriba.wire.messages import admin, configs
 from scriba.wire.messages import brokers as own
 from scriba.wire.messages.brokers import EnvelopeResponse
+from scriba.wire.messages.quorum import RemoveRaftVoterRequest, RemoveRaftVoterResponse
 
 if TYPE_CHECKING:
     from scriba.broker.request import Context
@@ -150,6 +151,8 @@ class ControllerChannel:
                     except (NetworkError, TimeoutError) as failure:
                         last = failure
                     except KafkaError as refused:
+                        if last is not None and _is_done(request, refused.code):
+                            return RemoveRaftVoterResponse(error_message=None)
                         if refused.code is not ErrorCode.NOT_CONTROLLER or not passed_on:
                             raise
                         last = refused
@@ -161,6 +164,8 @@ class ControllerChannel:
             ) from last
         if type(request) in VISIBLE:
             await node.metadata_settled(isinstance(request, CREATING))
+        if last is not None and _is_done(request, getattr(response, "error_code", 0)):
+            return RemoveRaftVoterResponse(error_message=None)
         return response
 
     def close(self) -> None:
@@ -243,3 +248,9 @@ class ControllerChannel:
         with suppress(TimeoutError):
             async with asyncio.timeout(RETRY_PAUSE_MS / 1000):
                 await quorum.changed()
+
+
+def _is_done(request: Message, code: int) -> bool:
+    """Whether an attempt finds that the one before, whose answer was lost, was carried out: a
+    leader that is asked to remove itself is gone when it has."""
+    return isinstance(request, RemoveRaftVoterRequest) and code == ErrorCode.VOTER_NOT_FOUND

@@ -113,6 +113,8 @@ class QuorumController:
         self._quorum: MetadataQuorum | None = None
         self._changes: VoterChanges | None = None
         self._founding: Founding | None = None
+        self.not_joined = ""
+        """Why a controller that would be a voter is none yet, as the leader said last."""
         self._voted = False
         """Whether this node was a voter, and all know it."""
         self._started = False
@@ -381,6 +383,7 @@ class QuorumController:
         answer = await transport.ask_for_voter(leader, request)
         if answer.error_code:
             text = answer.error_message or error_code(answer.error_code).text
+            self.not_joined = text
             self._note(EventKind.QUORUM_NOT_JOINED, f"controller {leader}", text)
 
     async def _activate(

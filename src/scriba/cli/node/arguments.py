@@ -40,6 +40,28 @@ def up(commands: Commands) -> None:
         metavar="N",
         help="with --nodes: so many controllers of their own, instead of the first three nodes",
     )
+    made.add_argument(
+        "--join",
+        metavar="HOST:PORT",
+        help="make a new node of the cluster that this broker belongs to",
+    )
+    made.add_argument(
+        "--controller",
+        action="store_true",
+        help="with --join: a controller as well, which votes in the metadata quorum",
+    )
+    made.add_argument(
+        "--id",
+        type=at_least(int, 1),
+        metavar="N",
+        help="with --join: its number (default: the first that is free)",
+    )
+    made.add_argument(
+        "--replicas",
+        type=at_least(int, 1),
+        metavar="N",
+        help="with --join: when it serves, give every topic of the cluster so many replicas",
+    )
     made.add_argument("--config", metavar="FILE", help="a server.properties to read")
     made.add_argument(
         "--set",

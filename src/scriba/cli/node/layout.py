@@ -161,12 +161,12 @@ def check_numbers(data: str, known: Layout, brokers: int | None, controllers: in
     if brokers is not None and brokers < there:
         raise StartError(
             f"--nodes {brokers}: {told}, and what only the others have would be missing; start "
-            f"with --nodes {there}"
+            f"with --nodes {there}, and to do with fewer move their replicas away first"
         )
     if brokers is not None and brokers > there:
         raise StartError(
-            f"--nodes {brokers}: {told}, and a cluster cannot grow yet; start with --nodes "
-            f"{there}, or name another --data"
+            f"--nodes {brokers}: {told}; start with --nodes {there}, then add each new one with "
+            f"`scriba up --join {known.brokers[0].address}`"
         )
     if controllers is not None and controllers != dedicated:
         have = counted(dedicated, "dedicated controller")
@@ -225,8 +225,8 @@ def load(data: str) -> Layout | None:
         ) from error
     if any(os.path.exists(os.path.join(data, name)) for name in ONE_NODES_DATA):
         raise StartError(
-            f"{data} holds the data of a single node, and a cluster cannot grow yet; start it "
-            "without --nodes, or name another --data"
+            f"{data} holds the data of a single node; start it without --nodes, then add others "
+            "with `scriba up --join HOST:PORT --controller`, or name another --data"
         )
     strays = [name for name in _names(data) if re.fullmatch(r"node-\d+", name)]
     if strays:
@@ -279,11 +279,12 @@ def save(data: str, layout: Layout, settings: Mapping[int, Mapping[str, str]]) -
     }
     for node_id, texts in settings.items():
         lines = [f"{name}={_escaped(text)}" for name, text in sorted(texts.items())]
-        _replace(properties_file(data, node_id), "\n".join(lines) + "\n")
-    _replace(os.path.join(data, LAYOUT_FILE), json.dumps(document, indent=2) + "\n")
+        replace_file(properties_file(data, node_id), "\n".join(lines) + "\n")
+    replace_file(os.path.join(data, LAYOUT_FILE), json.dumps(document, indent=2) + "\n")
 
 
-def _replace(path: str, text: str) -> None:
+def replace_file(path: str, text: str) -> None:
+    """Writes a file so that a crash leaves the old one or the new one."""
     with open(path + ".tmp", "w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

@@ -14,6 +14,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from scriba import __version__
+from scriba.cli.node import joining, kept
+from scriba.cli.node.arguments import DATA
+from scriba.cli.output import note
 from scriba.cli.parsing.options import BOOTSTRAP
 from scriba.cli.problems import Misuse
 from scriba.config import ConfigError, StartError
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 
 DEMO_TOPIC: Final = "demo"
 DEMO_PARTITIONS: Final = 3
+LOOK_S: Final = 0.1
+PATIENCE_S: Final = 15
+"""Before somebody is told what a node waits for that would be a voter."""
 QUICK_START: Final = {"group.initial.rebalance.delay.ms": "0"}
 """What a node starts with that is given no file, as Kafka's container images do: the members of a
 group that is tried out by hand come one by one, and nobody waits for the next."""
@@ -44,6 +50,8 @@ def run(options: argparse.Namespace, environment: Mapping[str, str] = os.environ
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     options.parent = os.getppid()
+    options.kept = None
+    joining.check_words(options)
     with contextlib.ExitStack() as left_behind:
         if options.ephemeral:
             from scriba.cli.node.ephemeral import data_directory
@@ -55,12 +63,13 @@ def run(options: argparse.Namespace, environment: Mapping[str, str] = os.environ
             return start_several(options, environment)
         if options.controllers is not None:
             raise Misuse("--controllers says nothing without --nodes", "add --nodes")
+        if options.join is not None:
+            options.kept = joining.prepare(options)
         return start(options, read_settings(options, environment))
 
 
 def start_several(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     from scriba.cli.node import supervisor
-    from scriba.cli.node.arguments import DATA
     from scriba.cli.node.layout import holds_several
 
     given, strangers = gather(options, environment)
@@ -103,9 +112,13 @@ def start(options: argparse.Namespace, settings: NodeSettings) -> int:
 def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> NodeSettings:
     """All sources put together; what was left aside is said on standard error."""
     given, strangers = gather(options, environment)
-    if options.port is not None:
-        if "listeners" in given:
-            raise Misuse(f"--port: listeners is set too ({given['listeners'].origin})", "drop one")
+    if options.port is not None and "listeners" in given:
+        raise Misuse(f"--port: listeners is set too ({given['listeners'].origin})", "drop one")
+    remember(options, given)
+    if options.kept is not None:
+        told = options.kept.settings(options.port)
+        given = {n: Given(text, kept.KEPT_FILE) for n, text in told.items()} | given
+    elif options.port is not None:
         given["listeners"] = Given(f"PLAINTEXT://127.0.0.1:{options.port}", "--port")
     elif options.ephemeral and "listeners" not in given:
         given["listeners"] = Given("PLAINTEXT://127.0.0.1:0", "--ephemeral")
@@ -117,6 +130,21 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
     settings = parse_settings(given)
     tell_of(settings, strangers)
     return settings
+
+
+def remember(options: argparse.Namespace, given: Mapping[str, Given]) -> None:
+    """Finds what the directory's node has kept. One that is new, and is given no file and no
+    listeners, keeps the port of its controller, where others can join it."""
+    if options.kept is not None or options.config or options.ephemeral or options.child:
+        return
+    named = options.data or next(
+        (given[name].text for name in ("log.dirs", "log.dir") if name in given), DATA
+    )
+    known = kept.load(named.split(",")[0].strip())
+    if known is not None and known.servers:
+        options.kept = known
+    elif not kept.arranges_itself(given):
+        options.kept = known or kept.Kept()
 
 
 def gather(
@@ -151,9 +179,9 @@ def parse_settings(given: Mapping[str, Given]) -> NodeSettings:
 
 
 def tell_of(settings: NodeSettings, strangers: list[str]) -> None:
-    note("without a meaning here, ignored", settings.screened.ignored)
-    note("for features not served yet, without effect", settings.screened.waiting)
-    note("no setting by that name, ignored", strangers)
+    note_names("without a meaning here, ignored", settings.screened.ignored)
+    note_names("for features not served yet, without effect", settings.screened.waiting)
+    note_names("no setting by that name, ignored", strangers)
 
 
 def read_file(path: str) -> dict[str, Given]:
@@ -168,7 +196,7 @@ def read_file(path: str) -> dict[str, Given]:
         raise StartError(f"--config {path}: is not UTF-8 text; save it as such") from error
 
 
-def note(what: str, names: "tuple[str, ...] | list[str]") -> None:
+def note_names(what: str, names: "tuple[str, ...] | list[str]") -> None:
     if names:
         print(f"note: {what}: {', '.join(names)}", file=sys.stderr)
 
@@ -204,14 +232,58 @@ async def live(node: "Node", world: "RealWorld", options: argparse.Namespace) ->
         try:
             if options.demo:
                 await create_demo_topic(",".join(addresses(node)))
+            if options.kept is not None:
+                await settle(node, options.kept)
             print(as_json(node) if options.json else banner(node), flush=True)
             tell(READY)
-            await node.wait_stopped()
+            growing = None
+            if options.replicas is not None:
+                growing = asyncio.ensure_future(grow(",".join(addresses(node)), options))
+            try:
+                await node.wait_stopped()
+            finally:
+                if growing is not None:
+                    growing.cancel()
         finally:
             if not options.json:
                 print("stopping", flush=True)
             tell(STOPPING)
             await node.stop()
+
+
+async def settle(node: "Node", known: "kept.Kept") -> None:
+    """A controller that joins is ready when it is a voter; then its ports are written down."""
+    waited = 0.0
+    while known.servers and known.is_controller and not known.voter and not node.is_voter:
+        await asyncio.sleep(LOOK_S)
+        waited += LOOK_S
+        if waited >= PATIENCE_S:
+            waited = 0.0
+            why = node.metadata.not_joined or "no leader has answered"
+            print(f"note: waits to be made a voter: {why}", file=sys.stderr, flush=True)
+    joining.keep(
+        known,
+        node.data_dirs[0],
+        next((bound.port for bound in node.listeners), None),
+        next((bound.port for bound in node.controller_listeners), None),
+    )
+
+
+async def grow(bootstrap: str, options: argparse.Namespace) -> None:
+    """Gives the cluster's topics more replicas, beside the node that serves; what cannot be done is
+    told, and ends nothing."""
+    from scriba.cli.cluster.replicas import spread
+    from scriba.cli.problems import CommandError
+    from scriba.client import Admin, ClientError
+
+    try:
+        async with Admin(bootstrap_servers=bootstrap) as admin:
+            done = await spread(admin, options.replicas)
+    except (ClientError, CommandError) as error:
+        again = f"scriba cluster replicas {options.replicas} -b {bootstrap}"
+        note(f"--replicas {options.replicas} is not done: {error}; try again with `{again}`")
+        return
+    note(f"all {done.partitions} partitions have {options.replicas} replicas")
 
 
 def listen_to_signals(

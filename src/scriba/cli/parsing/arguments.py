@@ -17,6 +17,7 @@ from scriba.cli.parsing.options import (
     Commands,
     Help,
     Parser,
+    address,
     asks,
     at_least,
     command,
@@ -132,6 +133,25 @@ def _cluster(commands: Commands) -> None:
         "--broker", type=at_least(int, 0), metavar="ID", help="ask this broker (default: any)"
     )
     asks(quorum)
+    replicas = command(
+        commands,
+        "replicas",
+        "scriba.cli.cluster.replicas:run",
+        "give every topic so many replicas",
+        "Gives every partition of every topic so many replicas, the internal ones too, and waits "
+        "until all have caught up. What is begun goes on without this command.",
+    )
+    replicas.add_argument("number", type=at_least(int, 1), metavar="N", help="how many")
+    replicas.add_argument(
+        "--off",
+        type=at_least(int, 0),
+        action="append",
+        default=[],
+        metavar="ID",
+        help="none on this broker; may be repeated",
+    )
+    asks(replicas)
+    _voters(group(commands, "voters", "change who votes in the metadata quorum"))
     elect = command(
         commands,
         "elect",
@@ -156,6 +176,40 @@ def _cluster(commands: Commands) -> None:
     )
     asks(elect)
     moves(commands)
+
+
+def _voters(commands: Commands) -> None:
+    add = command(
+        commands,
+        "add",
+        "scriba.cli.cluster.voters:add",
+        "make a controller a voter",
+        "Makes a controller that follows the metadata a voter of the quorum. It must have caught "
+        "up, and answer at its address.",
+    )
+    add.add_argument("id", type=at_least(int, 0), metavar="ID", help="the node, by its number")
+    add.add_argument(
+        "--address",
+        type=address,
+        required=True,
+        metavar="HOST:PORT",
+        help="where its controller listens, as the others reach it",
+    )
+    remove = command(
+        commands,
+        "remove",
+        "scriba.cli.cluster.voters:remove",
+        "take a voter out",
+        "Takes a voter out of the quorum. It follows the metadata on, if it runs.",
+    )
+    remove.add_argument("id", type=at_least(int, 0), metavar="ID", help="the node, by its number")
+    for made in (add, remove):
+        made.add_argument(
+            "--directory",
+            metavar="UUID",
+            help="the id of its directory, where more than one was seen",
+        )
+        asks(made)
 
 
 def _spark(commands: Commands) -> None:

@@ -15,6 +15,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "scriba up --config server.properties",
         "scriba up --nodes 3",
         "scriba up --nodes 3 --controllers 3 --data /var/lib/scriba",
+        "scriba up --join 127.0.0.1:9092 --controller --data second",
+        "scriba up --join 127.0.0.1:9092 --controller --data third --replicas 3",
     ),
     "scriba demo": ("scriba demo",),
     # -- topics
@@ -86,6 +88,16 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "scriba cluster": ("scriba cluster describe", "scriba cluster quorum"),
     "scriba cluster describe": ("scriba cluster describe --json",),
     "scriba cluster quorum": ("scriba cluster quorum", "scriba cluster quorum --broker 2"),
+    "scriba cluster replicas": (
+        "scriba cluster replicas 3",
+        "scriba cluster replicas 1 --off 2 --off 3",
+    ),
+    "scriba cluster voters": (
+        "scriba cluster voters add 4 --address 127.0.0.1:9104",
+        "scriba cluster voters remove 2",
+    ),
+    "scriba cluster voters add": ("scriba cluster voters add 4 --address 127.0.0.1:9104",),
+    "scriba cluster voters remove": ("scriba cluster voters remove 2",),
     "scriba cluster elect": (
         "scriba cluster elect --wait --timeout 60",
         "scriba cluster elect orders:0,1 --unclean",

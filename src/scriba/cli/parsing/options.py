@@ -172,6 +172,17 @@ def port(text: str) -> int:
     return number
 
 
+def address(text: str) -> tuple[str, int]:
+    from scriba.config import ConfigError
+    from scriba.settings.listeners import parse_addresses
+
+    try:
+        [found] = parse_addresses("", [text])
+    except ConfigError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT") from None
+    return found
+
+
 def at_least(kind: type[N], least: N) -> Callable[[str], N]:
     def number(text: str) -> N:
         found = kind(text)

@@ -1,12 +1,13 @@
 """The part of `Admin` that is about the cluster itself: brokers, leaders, quorum, features."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scriba.client.admin.calls import Calls, outcome
 from scriba.client.admin.model import (
     ClusterDescription,
     ElectionType,
+    Endpoint,
     Feature,
     LogDir,
     QuorumDescription,
@@ -33,8 +34,10 @@ from scriba.client.admin.responses import (
 from scriba.client.model import TopicPartition
 from scriba.errors import ErrorCode
 from scriba.peers.errors import BrokerError, raise_for
+from scriba.wire import uuids
 from scriba.wire.messages import admin as wire
 from scriba.wire.messages import configs as config_wire
+from scriba.wire.messages import quorum as quorum_wire
 from scriba.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from scriba.wire.messages.fetch import FetchRequest, FetchResponse, ListOffsetsResponse
 from scriba.wire.messages.metadata import (
@@ -49,6 +52,7 @@ from scriba.wire.messages.quorum import (
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
+from scriba.wire.schema import Message
 
 Place = TypeVar("Place", bound=tuple[str, int])
 
@@ -156,16 +160,75 @@ class ClusterAdmin:
         topic = DescribeQuorumRequestTopicData(
             topic_name="__cluster_metadata", partitions=[partition]
         )
-        answer = await self._calls.once(
-            DescribeQuorumRequest(topics=[topic]),
-            DescribeQuorumResponse,
+
+        async def attempt() -> QuorumDescription:
+            # Between two leaders it is the partition that says so, not the whole answer.
+            answer = await self._calls.once(
+                DescribeQuorumRequest(topics=[topic]),
+                DescribeQuorumResponse,
+                timeout_ms,
+                "the quorum",
+                broker,
+            )
+            said = answer.topics[0].partitions[0]
+            raise_for(said.error_code, said.error_message, about="the quorum")
+            return read_quorum(said, answer.nodes)
+
+        return await self._calls.cluster.retry(attempt, self._calls.limit(timeout_ms), "the quorum")
+
+    async def add_raft_voter(
+        self,
+        voter: int,
+        directory_id: str,
+        endpoints: Iterable[Endpoint],
+        *,
+        cluster_id: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Makes a controller that follows the metadata log a voter of the quorum (KIP-853)."""
+        await self._change_voters(
+            quorum_wire.AddRaftVoterRequest(
+                cluster_id=cluster_id,
+                timeout_ms=self._calls.server_limit(timeout_ms),
+                voter_id=voter,
+                voter_directory_id=uuids.from_text(directory_id),
+                listeners=[
+                    quorum_wire.AddRaftVoterRequestListener(name=e.name, host=e.host, port=e.port)
+                    for e in endpoints
+                ],
+            ),
+            quorum_wire.AddRaftVoterResponse,
+            f"voter {voter}",
             timeout_ms,
-            "the quorum",
-            broker,
         )
-        said = answer.topics[0].partitions[0]
-        raise_for(said.error_code, said.error_message, about="the quorum")
-        return read_quorum(said)
+
+    async def remove_raft_voter(
+        self,
+        voter: int,
+        directory_id: str,
+        *,
+        cluster_id: str | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """Takes a voter out of the quorum; its controller follows on if it runs."""
+        await self._change_voters(
+            quorum_wire.RemoveRaftVoterRequest(
+                cluster_id=cluster_id,
+                voter_id=voter,
+                voter_directory_id=uuids.from_text(directory_id),
+            ),
+            quorum_wire.RemoveRaftVoterResponse,
+            f"voter {voter}",
+            timeout_ms,
+        )
+
+    async def _change_voters(
+        self, request: Message, answer: type[Message], what: str, timeout_ms: int | None
+    ) -> None:
+        """Asked once: a second attempt would be told that it is a voter already, or no more."""
+        await self._calls.cluster.ready(self._calls.limit(timeout_ms))
+        said: Any = await self._calls.ask(request, answer)
+        raise_for(said.error_code, said.error_message, about=what)
 
     # -- leaders and brokers ---------------------------------------------------------------------
 

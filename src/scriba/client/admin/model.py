@@ -194,6 +194,14 @@ class Feature:
     finalized: int | None
 
 
+class Endpoint(NamedTuple):
+    """A listener of a controller, and its address."""
+
+    name: str
+    host: str
+    port: int
+
+
 @dataclass(slots=True, frozen=True)
 class QuorumReplica:
     id: int
@@ -210,6 +218,8 @@ class QuorumDescription:
     high_watermark: int
     voters: tuple[QuorumReplica, ...]
     observers: tuple[QuorumReplica, ...]
+    endpoints: Mapping[int, tuple[Endpoint, ...]] = field(default_factory=dict)
+    """Where each voter's controller can be reached."""
 
 
 @dataclass(slots=True, frozen=True)

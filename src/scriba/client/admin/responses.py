@@ -8,6 +8,7 @@ from scriba.client.admin.model import (
     ConfigEntry,
     ConfigSynonym,
     CreatedTopic,
+    Endpoint,
     Feature,
     LogDir,
     PartitionDescription,
@@ -29,6 +30,7 @@ from scriba.wire.messages.metadata import (
     DescribeTopicPartitionsResponsePartition,
 )
 from scriba.wire.messages.quorum import DescribeQuorumResponsePartitionData, ReplicaState
+from scriba.wire.messages.quorum import Node as QuorumNode
 from scriba.wire.messages.txn import ProducerState
 from scriba.wire.uuids import to_text
 
@@ -128,13 +130,19 @@ def _replica(said: ReplicaState) -> QuorumReplica:
     )
 
 
-def read_quorum(said: DescribeQuorumResponsePartitionData) -> QuorumDescription:
+def read_quorum(
+    said: DescribeQuorumResponsePartitionData, nodes: Iterable[QuorumNode] = ()
+) -> QuorumDescription:
     return QuorumDescription(
         said.leader_id,
         said.leader_epoch,
         said.high_watermark,
         tuple(_replica(voter) for voter in said.current_voters),
         tuple(_replica(observer) for observer in said.observers),
+        {
+            node.node_id: tuple(Endpoint(end.name, end.host, end.port) for end in node.listeners)
+            for node in nodes
+        },
     )
 
 

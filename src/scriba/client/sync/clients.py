@@ -248,6 +248,7 @@ class SyncAdmin(Sync[Admin]):
         super().__init__(partial(Admin, config, **keywords))
 
     abort_transaction = waits(Admin.abort_transaction)
+    add_raft_voter = waits(Admin.add_raft_voter)
     alter_configs = waits(Admin.alter_configs)
     alter_group_offsets = waits(Admin.alter_group_offsets)
     alter_partition_reassignments = waits(Admin.alter_partition_reassignments)
@@ -277,6 +278,7 @@ class SyncAdmin(Sync[Admin]):
     list_partition_reassignments = waits(Admin.list_partition_reassignments)
     list_topics = waits(Admin.list_topics)
     list_transactions = waits(Admin.list_transactions)
+    remove_raft_voter = waits(Admin.remove_raft_voter)
     replace_configs = waits(Admin.replace_configs)
     unregister_broker = waits(Admin.unregister_broker)
     update_features = waits(Admin.update_features)
