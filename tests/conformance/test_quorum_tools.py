@@ -101,6 +101,49 @@ def test_a_killed_leader_is_followed_by_another(quorum: Cluster, tools: Tools) -
     subprocess.run(words, cwd=quorum.place, check=True, capture_output=True, timeout=PATIENCE)
 
 
+def test_a_controller_is_added_and_removed_by_kafkas_tool(quorum: Cluster, tools: Tools) -> None:
+    data = quorum.place / "fourth"
+    properties = {
+        "node.id": "4",
+        "process.roles": "controller",
+        "listeners": f"CONTROLLER://127.0.0.1:{free_port()}",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.bootstrap.servers": ",".join(quorum.controllers()),
+        "log.dirs": str(data),
+    }
+    config = quorum.place / "fourth.properties"
+    config.write_text("".join(f"{name}={text}\n" for name, text in properties.items()))
+    words = [sys.executable, "-m", "scriba", "up", "--config", str(config), "--json"]
+    with subprocess.Popen(words, cwd=quorum.place, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline())["cluster_id"] == quorum.cluster_id
+            asked = ("metadata-quorum", "--bootstrap-server", quorum.bootstrap)
+
+            def voters() -> dict[int, str]:
+                status = tools.run(*asked, "describe", "--status").ok()
+                found = re.search(r"CurrentVoters:\s+(\[.*\])", status)
+                assert found is not None, status
+                return {each["id"]: each["directoryId"] for each in json.loads(found[1])}
+
+            added = tools.run(*asked, "--command-config", str(config), "add-controller").ok()
+            assert "Added controller 4" in added
+            assert sorted(voters()) == [1, 2, 3, 4]
+            again = tools.run(*asked, "--command-config", str(config), "add-controller")
+            assert again.code == 1
+            assert "is a voter already" in again.out + again.err
+            key = ("--controller-id", "4", "--controller-directory-id", voters()[4])
+            removed = tools.run(*asked, "remove-controller", *key).ok()
+            assert "Removed" in removed
+            assert sorted(voters()) == [1, 2, 3]
+            gone = tools.run(*asked, "remove-controller", *key)
+            assert gone.code == 1
+            assert "not among the voters 1, 2, 3" in gone.out + gone.err
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(PATIENCE)
+
+
 class KafkaObserver(KafkaBroker):
     """An Apache Kafka broker that follows somebody else's controllers."""
 

@@ -26,6 +26,7 @@ from scriba.controller.image import ClusterImage, Delta
 from scriba.controller.machine import Controller
 from scriba.controller.parts import PartitionImage
 from scriba.instant import Instant
+from scriba.raft import changes
 from scriba.raft.machine import Raft
 from scriba.raft.messages import Position
 from scriba.raft.progress import Progress
@@ -43,7 +44,7 @@ Patch = pytest.MonkeyPatch
 Lied = Callable[[], None]
 """To be called when a variant does what the rightful code would not do."""
 
-QUORUM, REPLICAS = "quorum", "replicas"
+QUORUM, REPLICAS, VOTERS = "quorum", "replicas", "voters"
 DIVERGING, TRUNCATING = "diverging", "truncating"
 JOINING, REBORN, MARKERS = "joining", "reborn", "markers"
 
@@ -66,6 +67,17 @@ class Mutant:
 
 
 # ---- the quorum ----
+
+
+def begins_two_changes_of_voters_at_once(patch: Patch, lied: Lied) -> None:
+    """A leader writes other voters while the ones before are not committed."""
+    not_yet = changes.not_yet
+
+    def at_once(raft: Raft) -> None:
+        if not_yet(raft) is not None:
+            lied()
+
+    patch.setattr(changes, "not_yet", at_once)
 
 
 def does_not_sync_its_vote(patch: Patch, lied: Lied) -> None:
@@ -355,6 +367,7 @@ MUTANTS: Final = (
     Mutant(ignores_the_pre_vote, QUORUM, 2, "was cut off and came back", cheap=True),
     Mutant(takes_a_snapshot_past_the_high_watermark, QUORUM, 3, "took a snapshot up to", 20),
     Mutant(deaf_controller_fences, QUORUM, 0, "was deaf", 40),
+    Mutant(begins_two_changes_of_voters_at_once, VOTERS, 1, "other than committed", cheap=True),
     Mutant(does_not_raise_the_epoch, REPLICAS, 0, "lead it in epoch"),
     Mutant(trusts_a_replica_after_an_unclean_restart, REPLICAS, 1, "nobody was told of a loss"),
     Mutant(does_not_check_broker_epochs, REBORN, 0, DIFFERS, 10),

@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+from scriba.testing.sim.plays import voters
 from scriba.testing.sim.plays.quorum import run
 from scriba.testing.sim.run import describe
 
@@ -27,6 +28,13 @@ def test_controllers_without_brokers_agree(seed: int) -> None:
     own disk has what the others made committed."""
     report = run(seed, brokers=0)
     assert not report.violations, describe(report)
+
+
+@pytest.mark.parametrize("seed", range(max(SEEDS // 3, 1)))
+def test_controllers_agree_while_voters_come_and_go(seed: int) -> None:
+    report = voters.run(seed)
+    assert not report.violations, describe(report)
+    assert report.counts["changes"], describe(report)
 
 
 def test_the_same_seed_gives_the_same_trace_and_another_seed_another() -> None:

@@ -18,7 +18,7 @@ committed before counts no more, since that is what the operator was warned of. 
 was told of stays a finding.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -230,6 +230,14 @@ class Quorum(Findings):
             self.violation(
                 f"the quorum: the high watermark of {seen.node} went from {last.high_watermark} "
                 f"back to {seen.high_watermark}"
+            )
+
+    def voters(self, node: int, epoch: int, committed: Set[object], counted: Set[object]) -> None:
+        """A leader counts by other voters than are committed: one more, or one less."""
+        if len(committed ^ counted) > 1:
+            self.violation(
+                f"the quorum: {node} counts in epoch {epoch} by voters of which "
+                f"{len(committed ^ counted)} are other than committed"
             )
 
     def logs(self, logs: Mapping[int, Log], high_watermarks: Mapping[int, int]) -> None:

@@ -5,7 +5,8 @@ python -m scriba.testing.sim.run 0-999          a range of seeds, one line for e
 python -m scriba.testing.sim.run -p cluster 17  the play: records, coordinated (the default),
                                                 differential (with fast paths and without),
                                                 cluster, replicas (the same without groups
-                                                and transactions), quorum (of controllers);
+                                                and transactions), quorum (of controllers),
+                                                voters (a quorum of which these change);
                                                 diverging, truncating, joining, reborn or
                                                 markers (faults at the worst moment, see
                                                 plays.directed)
@@ -25,6 +26,7 @@ from scriba.testing.sim.plays import (
     directed,
     quorum,
     single_node,
+    voters,
 )
 
 
@@ -52,6 +54,7 @@ PLAYS: Final[dict[str, Callable[[int], Report]]] = {
     "cluster": cluster.run,
     "replicas": partial(cluster.run, plain=True),
     "quorum": quorum.run,
+    "voters": voters.run,
     **{scene: partial(directed.run, scene=scene) for scene in directed.SCENES},
 }
 

@@ -45,6 +45,9 @@ def run(seed: int, brokers: int = 1) -> Report:
 
 
 class Scene(ClusterStage):
+    sizes: tuple[int, ...] = (3, 3, 5, 1)
+    """How many voters there may be; the last only where there are brokers."""
+
     def __init__(self, seed: int, brokers: int) -> None:
         draw = SimWorld(seed).rng.fork("scene")
         sim = SimWorld(
@@ -61,7 +64,7 @@ class Scene(ClusterStage):
             "log.flush.interval.messages": "1",
             "metadata.log.max.record.bytes.between.snapshots": str((500, 1 << 20)[draw.below(2)]),
         }
-        voters = (3, 3, 5, 1)[draw.below(4 if brokers else 3)]
+        voters = self.sizes[draw.below(4 if brokers else 3)]
         more |= PATIENT if voters == 1 else {}
         cluster = SimCluster(sim, voters, brokers, more, books.records.violation, dedicated=True)
         super().__init__(cluster, books, 1, draw, Witness(cluster))

@@ -49,6 +49,8 @@ class Witness:
         self.replication = Replication()
         self.quorum = Quorum()
         self.looks = 0
+        self.follow_voters = False
+        """Whether the voters change, and are looked at."""
         self._cluster = cluster
         self.tell: Callable[..., None] = lambda *event: None
         """Told of leaders and in-sync replicas as they change."""
@@ -83,6 +85,8 @@ class Witness:
                 if position.leads and raft.epoch not in self.quorum.leaders:
                     self.tell(f"quorum: {at} leads epoch {raft.epoch}")
                 self.quorum.at(position)
+                if self.follow_voters and position.leads:
+                    self._compare_voters(at, node, raft)
             self._hear(at, node)
             for seen, partition in self.leadings(at, node):
                 for joined in self.replication.leads(seen):
@@ -131,6 +135,22 @@ class Witness:
         start = -1 if progress is None else progress.start_offset
         leads = raft.role is Role.LEADER
         return Position(at, life, raft.epoch, raft.high_watermark, leads, start)
+
+    def _compare_voters(self, at: int, node: Node, raft: Raft) -> None:
+        """Majorities of what is committed and of what counts must meet."""
+        record = node.metadata.quorum.history.at(raft.high_watermark).voters
+        if record is not None:
+            committed = {(v.voter_id, v.voter_directory_id) for v in record.voters}
+            counted = {(voter.id, voter.directory) for voter in raft.voters.values()}
+            self.quorum.voters(at, raft.epoch, committed, counted)
+
+    def voters(self) -> dict[int, tuple[int, ...]]:
+        """Who votes, as each node that runs has it."""
+        return {
+            at: tuple(sorted(raft.voters))
+            for at, node in self._cluster.running()
+            if (raft := raft_of(node)) is not None
+        }
 
     def quorum_leader(self) -> tuple[int, int] | None:
         """The node that leads the newest epoch, and that epoch."""
