@@ -367,7 +367,7 @@ MUTANTS: Final = (
     Mutant(ignores_the_pre_vote, QUORUM, 2, "was cut off and came back", cheap=True),
     Mutant(takes_a_snapshot_past_the_high_watermark, QUORUM, 3, "took a snapshot up to", 20),
     Mutant(deaf_controller_fences, QUORUM, 0, "was deaf", 40),
-    Mutant(begins_two_changes_of_voters_at_once, VOTERS, 1, "other than committed", cheap=True),
+    Mutant(begins_two_changes_of_voters_at_once, VOTERS, 3, "other than committed", cheap=True),
     Mutant(does_not_raise_the_epoch, REPLICAS, 0, "lead it in epoch"),
     Mutant(trusts_a_replica_after_an_unclean_restart, REPLICAS, 1, "nobody was told of a loss"),
     Mutant(does_not_check_broker_epochs, REBORN, 0, DIFFERS, 10),

@@ -137,7 +137,10 @@ class Witness:
         return Position(at, life, raft.epoch, raft.high_watermark, leads, start)
 
     def _compare_voters(self, at: int, node: Node, raft: Raft) -> None:
-        """Majorities of what is committed and of what counts must meet."""
+        """Majorities of what is committed and of what counts must meet. A leader knows what is
+        committed once something of its own epoch is."""
+        if raft.progress is None or raft.high_watermark <= raft.progress.start_offset:
+            return
         record = node.metadata.quorum.history.at(raft.high_watermark).voters
         if record is not None:
             committed = {(v.voter_id, v.voter_directory_id) for v in record.voters}
