@@ -88,6 +88,14 @@ def test_what_was_acknowledged_outlives_a_node_and_it_catches_up(cluster: Cluste
     unwell = asked(cluster, "topic", "describe", TOPIC, "--under-replicated")
     assert [p["missing"] for p in unwell] == [[2]] * 6
     assert asked(cluster, "topic", "describe", TOPIC, "--offline") == []
+    (why,) = asked(cluster, "topic", "why", f"{TOPIC}-0")
+    assert why["state"] == "under-replicated"
+    assert [(each["broker"], each["broker_state"]) for each in why["replicas"]].count(
+        (2, "fenced")
+    ) == 1
+    assert len({each["end_offset"] for each in why["replicas"] if each["broker"] != 2}) == 1
+    assert [each["broker"] for each in why["awaited"]] == [2]
+    assert [each["command"] for each in why["choices"]] == ["scriba node start 2"]
     described = asked(cluster, "cluster", "describe")
     assert [b["fenced"] for b in described["brokers"]] == [False, True, False]
 

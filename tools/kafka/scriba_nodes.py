@@ -35,6 +35,7 @@ class ScribaNode:
         self.folder = folder
         self.data = folder / f"node-{number}"
         self.ports = {name: free_port() for name in LISTENERS}
+        self.metrics_port = free_port()
         self.process: subprocess.Popen[bytes] | None = None
         self.paused = False
         self._said = 0
@@ -180,9 +181,13 @@ class ScribaNodes:
                 "controller.listener.names": "CONTROLLER",
                 "controller.quorum.voters": self.voters,
                 "log.dirs": str(node.data),
-                **self.settings,
+                **{key: self._of(node, text) for key, text in self.settings.items()},
             }
             node.config.write_text("".join(f"{k}={v}\n" for k, v in texts.items()))
+
+    def _of(self, node: ScribaNode, text: str) -> str:
+        """A setting that names the node or its port for metrics."""
+        return text.replace("{node}", str(node.number)).replace("{metrics}", str(node.metrics_port))
 
     def start(self, numbers: Sequence[int] | None = None) -> None:
         """All at once: the controllers of a new cluster wait for each other."""

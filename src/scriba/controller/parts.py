@@ -122,6 +122,12 @@ class BrokerImage(NamedTuple):
     def active(self) -> bool:
         return not self.fenced and not self.in_controlled_shutdown
 
+    @property
+    def takes_new(self) -> bool:
+        """Whether new replicas may be put here: some directory is not cordoned (KIP-1066)."""
+        cordoned = self.cordoned_directories
+        return not cordoned or any(each not in cordoned for each in self.directories)
+
     def default_directory(self) -> bytes:
         """Where a new replica goes: known when there is one directory, else the broker chooses."""
         return self.directories[0] if len(self.directories) == 1 else DIRECTORY_UNASSIGNED

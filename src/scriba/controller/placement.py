@@ -76,10 +76,15 @@ def place(
 
     INVALID_REPLICATION_FACTOR at once when there are too few brokers. A broker that is fenced or
     shuts down takes new replicas only where its rack has no others: it is expected back, and a
-    topic that is made in the middle of a restart needs all its replicas, too.
+    topic that is made in the middle of a restart needs all its replicas, too. One whose directories
+    are all cordoned takes none.
     """
     by_name: dict[str, _Rack] = {}
+    cordoned = 0
     for broker in sorted(brokers):
+        if not broker.takes_new:
+            cordoned += 1
+            continue
         rack = by_name.setdefault(broker.rack or "", _Rack())
         (rack.ready if broker.active else rack.away).append(broker.id)
     racks = [by_name[name] for name in sorted(by_name)]
@@ -88,15 +93,20 @@ def place(
     if not ready:
         fail(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"no broker is active (fenced: {away}); start one, or wait for it to catch up",
+            f"no broker is active (fenced: {away}{_and(cordoned)}); start one, or wait for it to "
+            "catch up",
         )
     if replication_factor > ready + away:
         fail(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"each replica takes a broker of its own (at hand: {ready + away}); start "
-            "more, or ask for fewer replicas",
+            f"each replica takes a broker of its own (at hand: {ready + away}{_and(cordoned)}); "
+            "start more, or ask for fewer replicas",
         )
     return _stripes(racks, ready, replication_factor, below)
+
+
+def _and(cordoned: int) -> str:
+    return f", all directories cordoned: {cordoned}" if cordoned else ""
 
 
 def _stripes(

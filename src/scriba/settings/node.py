@@ -25,6 +25,10 @@ CONTROLLER_PORT: Final = 9093
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
+ALL_DIRS: Final = "*"
+"""In `cordoned.log.dirs`: every directory, those of later as well."""
+
+
 class NodeSettings(NodeKeys):
     """What is in force on a node.
 
@@ -43,7 +47,19 @@ class NodeSettings(NodeKeys):
         screened = screen(given, cls.table)
         static = {"node.id": screened.kept["broker.id"]} if "broker.id" in screened.kept else {}
         static |= screened.kept
-        return cls._layered({Source.STATIC_BROKER_CONFIG: static}, screened, machine)
+        settings = cls._layered({Source.STATIC_BROKER_CONFIG: static}, screened, machine)
+        settings.check_cordons()
+        return settings
+
+    def check_cordons(self) -> None:
+        """Asked at the start alone: later a controller is told of other brokers' directories."""
+        for path in self.cordoned_log_dirs:
+            if path != ALL_DIRS and path not in self.data_dirs:
+                raise ConfigError(
+                    "cordoned.log.dirs",
+                    f"must name directories of log.dirs ({', '.join(self.data_dirs)}), or *",
+                    path,
+                )
 
     def with_dynamic(self, cluster: Mapping[str, str], broker: Mapping[str, str]) -> Self:
         """The same node under other run-time settings: those of the cluster and its own."""

@@ -198,6 +198,12 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         importance=HIGH,
         doc="Directory of the cluster metadata log; else the first of `log.dirs`.",
     )
+    cordoned_log_dirs: tuple[str, ...] = setting(
+        Kind.LIST,
+        default=(),
+        scope=Scope.PER_BROKER,
+        doc="Those of `log.dirs` that get no new partitions; `*` for all of them.",
+    )
     scriba_log_dirs_write_watermark: float = setting(
         Kind.DOUBLE,
         default=0.0,

@@ -349,7 +349,6 @@ LATER: Final = _defaults(
             group.streams.session.timeout.ms=45000
         """,
         "clusters of several nodes": """
-            cordoned.log.dirs=
             internal.metadata.delete.delay.millis=60000
             internal.metadata.log.segment.bytes=
             internal.metadata.max.batch.size.in.bytes=8388608

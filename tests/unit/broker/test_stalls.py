@@ -51,6 +51,7 @@ def test_a_leader_that_no_follower_reaches_hands_over_before_it_shrinks_an_isr()
         assert sorted(brokers.image("t").isr) == [2, 3, 4]
         assert EventKind.ISR_SHRUNK not in kinds(brokers, 2)
         assert EventKind.LEADER_CUT_OFF in kinds(brokers, 2)
+        await brokers.until(lambda: brokers.leads(3, "t"))
         async with asyncio.timeout(5):  # broker 2 does not reach its new leader, either
             assert await brokers.produce(3, "t", b"after") is ErrorCode.NONE
         assert sorted(brokers.image("t").isr) == [3, 4]

@@ -9,7 +9,12 @@ from scriba.broker.metrics.exposition import render
 from scriba.broker.partitions.write_watermark import DISTANCE_BYTES, is_closed
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
-from scriba.wire.messages.admin import DeleteTopicsRequest, DeleteTopicState
+from scriba.wire.messages.admin import (
+    DeleteTopicsRequest,
+    DeleteTopicState,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from scriba.wire.messages.produce import ProduceResponse
 from tests.unit.broker.brokers import Brokers, play
 from tests.unit.broker.scraping import parsed
@@ -62,6 +67,7 @@ def test_leaderships_go_to_others_and_producers_with_them() -> None:
         assert brokers.image("t").replicas == (3, 1, 2)
         assert brokers.image("t").isr == (2, 3, 1), "it follows on"
         assert brokers.image("t", 2).replicas == (3, 2, 1), "others' partitions are left alone"
+        await brokers.until(lambda: brokers.leads(3, "t"))
         assert await brokers.produce(3, "t", b"after") is ErrorCode.NONE
         await brokers.until(lambda: brokers.partition(2, "t").log.end_offset == 2)
 
@@ -77,6 +83,7 @@ def test_leaderships_go_to_others_and_producers_with_them() -> None:
 
         fill(brokers, 2, 0.5)
         await brokers.until(lambda: not closed(brokers, 2))
+        await brokers.until(lambda: brokers.partition(2, "alone").closed is None)
         assert await brokers.produce(2, "alone", b"x") is ErrorCode.NONE
         await brokers.until(lambda: brokers.image("t").replicas == (2, 3, 1))
         assert brokers.image("t").leader == 3, "who leads is left to the preferred election"
@@ -95,14 +102,14 @@ def test_a_produce_on_the_fast_path_is_refused_as_well() -> None:
         before = node.counters.fastpath_produces
         assert before > 0
         fill(brokers, 2, 0.95)
-        await brokers.until(lambda: closed(brokers, 2))
+        await brokers.until(lambda: brokers.partition(2, "t").closed is not None)
         for _ in range(3):
             answer = await peer.call(brokers.produced("t", b"x"), 12, ProduceResponse)
             told = answer.responses[0].partition_responses[0]
             assert told.error_code == ErrorCode.KAFKA_STORAGE_ERROR
         assert brokers.partition(2, "t").log.end_offset == 3
         fill(brokers, 2, 0.5)
-        await brokers.until(lambda: not closed(brokers, 2))
+        await brokers.until(lambda: brokers.partition(2, "t").closed is None)
         for _ in range(3):
             answer = await peer.call(brokers.produced("t", b"x"), 12, ProduceResponse)
             assert answer.responses[0].partition_responses[0].error_code == 0
@@ -123,9 +130,9 @@ def test_all_volumes_full_hand_nothing_back_and_forth() -> None:
             await asyncio.sleep(20)
             epochs.append(brokers.image("t").leader_epoch)
         assert epochs[0] == epochs[1]
-        assert await brokers.produce(brokers.image("t").leader, "t", b"x") == (
-            ErrorCode.KAFKA_STORAGE_ERROR
-        )
+        leader = brokers.image("t").leader
+        await brokers.until(lambda: brokers.leads(leader, "t"))
+        assert await brokers.produce(leader, "t", b"x") == (ErrorCode.KAFKA_STORAGE_ERROR)
 
     play(script, scriba_log_dirs_write_watermark=0.9)
 
@@ -153,3 +160,33 @@ def test_topics_are_deleted_while_clients_are_refused() -> None:
         assert brokers.nodes[1].image.last_offset > before
 
     play(script, count=1, scriba_log_dirs_write_watermark=0.9)
+
+
+def test_cordoned_and_nearly_full_directories_are_told_to_the_controller_and_to_tools() -> None:
+    async def script(brokers: Brokers) -> None:
+        def cordoned(broker_id: int) -> bool:
+            return not brokers.nodes[1].image.brokers[broker_id].takes_new
+
+        assert not cordoned(2)
+        fill(brokers, 2, 0.95)
+        await brokers.until(lambda: cordoned(2))
+        peer = await brokers.dial(2)
+        for told in (True, False):
+            answer = await peer.call(
+                DescribeLogDirsRequest(topics=None), 5, DescribeLogDirsResponse
+            )
+            assert [each.is_cordoned for each in answer.results] == [told]
+            fill(brokers, 2, 0.5)
+            await brokers.until(lambda: not cordoned(2))
+
+    play(script, scriba_log_dirs_write_watermark=0.9)
+
+
+def test_a_directory_that_is_cordoned_by_setting_gets_nothing_new() -> None:
+    async def script(brokers: Brokers) -> None:
+        node = brokers.nodes[1]
+        await brokers.until(lambda: not node.image.brokers[1].takes_new)
+        assert not node.log_dirs.has_room()
+        assert not closed(brokers, 1), "what is there takes records"
+
+    play(script, count=1, cordoned_log_dirs="*")

@@ -1,6 +1,8 @@
 """What `scriba topic why` says, state by state, from facts alone."""
 
-from typing import Any
+import io
+import json
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +19,7 @@ from scriba.cli.topics.explain import (
     explain,
     page,
 )
+from scriba.cli.topics.why import read_events
 from scriba.client.admin.model import PartitionDescription
 
 NOW = 1_800_000_000_000
@@ -215,3 +218,24 @@ def test_the_page_tells_what_the_document_has() -> None:
         "a-0, orders-0\n"
         "  no events of broker 1: it has no scriba.metrics.listener"
     )
+
+
+def test_events_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = [
+        {"number": n, "time_ms": n, "kind": "isr_shrunk", "about": "t-0", "text": str(n)}
+        for n in range(1, 6)
+    ]
+    asked = []
+
+    def urlopen(address: str, timeout: float) -> io.BytesIO:
+        asked.append(address)
+        since = int(address.partition("since=")[2])
+        page = [each for each in kept if cast(int, each["number"]) > since][:2]
+        told = {"events": page, "next": page[-1]["number"] if page else since, "lost": 0}
+        return io.BytesIO(json.dumps(told).encode())
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    found = read_events("http://b1:9404/events", 1, 3.0)
+    assert [each.text for each in found] == ["1", "2", "3", "4", "5"]
+    assert {each.node for each in found} == {1}
+    assert len(asked) == 4

@@ -402,3 +402,16 @@ def test_factor_that_was_chosen_is_not_lowered(make_cluster: Any) -> None:
     cluster = make_cluster(default_replication_factor="3").with_brokers(1, 2)
     refused = cluster.create("t", 1, -1)
     assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_a_broker_whose_directories_are_all_cordoned_gets_no_new_replicas(trio: Any) -> None:
+    """KIP-1066: brokers say with a heartbeat which of their directories are cordoned."""
+    directories = trio.image.brokers[2].directories
+    trio.beat(2, cordoned_log_dirs=list(directories))
+    trio.create("two", 12, 2)
+    assert all(2 not in p.replicas for p in trio.image.topics_by_name["two"].partitions.values())
+    refused = trio.create("three", 1, 3)
+    assert refused.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "at hand: 2, all directories cordoned: 1" in refused.error_message
+    trio.beat(2, cordoned_log_dirs=[])
+    assert trio.create("three", 1, 3).error_code == ErrorCode.NONE

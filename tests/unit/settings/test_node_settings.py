@@ -117,6 +117,14 @@ def test_replicas_are_selected_by_rack_or_not_at_all() -> None:
     assert told.endswith("selectors written in Java cannot be loaded")
 
 
+def test_only_directories_of_its_own_can_be_cordoned() -> None:
+    for text in ("/b", "*", "/a,/b"):
+        given = {"log.dirs": "/a,/b", "cordoned.log.dirs": text}
+        assert NodeSettings.parse(given).cordoned_log_dirs == tuple(text.split(","))
+    told = refusal(log_dirs="/a,/b", cordoned_log_dirs="/c")
+    assert told == "cordoned.log.dirs=/c: must name directories of log.dirs (/a, /b), or *"
+
+
 def test_zookeeper_is_refused_with_advice() -> None:
     assert "there is no ZooKeeper here" in refusal(zookeeper_connect="localhost:2181")
     assert "there is no ZooKeeper here" in refusal(zookeeper_session_timeout_ms="1")

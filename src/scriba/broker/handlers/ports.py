@@ -146,7 +146,14 @@ class DiskSource(Protocol):
     def disk(self) -> Disk: ...
 
 
+class Cordons(Protocol):
+    def is_cordoned(self, directory: LogDir) -> bool: ...
+
+
 class LogDirDescription(Authorization, Protocol):
+    @property
+    def log_dirs(self) -> Cordons: ...
+
     @property
     def replicas(self) -> LogDirectories: ...
 
@@ -327,6 +334,9 @@ class Broker(
 
     mypy holds each handler of the table of APIs against it, and `Node` where it makes its dispatch.
     """
+
+    @property
+    def log_dirs(self) -> Cordons: ...
 
     @property
     def ack_deadlines(self) -> AckDeadlines: ...

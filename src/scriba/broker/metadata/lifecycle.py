@@ -88,6 +88,8 @@ class RegisteredDirs(Protocol):
 
     def offline_ids(self) -> list[bytes]: ...
 
+    def cordoned_ids(self) -> list[bytes]: ...
+
     def registered(self, broker_epoch: int) -> None:
         """The broker has this epoch now."""
 
@@ -264,6 +266,7 @@ class BrokerLifecycle:
                 current_metadata_offset=node.image.last_offset,
                 want_shut_down=stopping,
                 offline_log_dirs=node.log_dirs.offline_ids(),
+                cordoned_log_dirs=self._cordons(),
             ),
             timeout_ms=self._patience_ms(stopping),
         )
@@ -271,6 +274,14 @@ class BrokerLifecycle:
         if not stopping:
             self._tell_if_fenced(response.is_fenced)
         return response
+
+    def _cordons(self) -> list[bytes] | None:
+        """The cordoned directories, where the controller knows of others (KIP-1066)."""
+        node = self._node
+        cordoned = node.log_dirs.cordoned_ids()
+        broker = node.image.brokers.get(node.id)
+        known = broker.cordoned_directories if broker is not None else ()
+        return cordoned if set(cordoned) != set(known) else None
 
     def _patience_ms(self, stopping: bool) -> int:
         if not stopping:

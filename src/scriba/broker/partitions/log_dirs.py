@@ -20,6 +20,7 @@ from scriba.broker.ports import (
 from scriba.config import StartError, StorageLost
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
+from scriba.settings.node import ALL_DIRS
 from scriba.storage.directory.last_run import LastRun
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
@@ -134,6 +135,14 @@ class LogDirs:
     def offline_ids(self) -> list[bytes]:
         return [directory.id for directory in self.data if directory.failure is not None]
 
+    def cordoned_ids(self) -> list[bytes]:
+        """Directories that get no new partitions: as an administrator says, or nearly full."""
+        return [directory.id for directory in self.data if self.is_cordoned(directory)]
+
+    def is_cordoned(self, directory: LogDir) -> bool:
+        named = self._node.settings.cordoned_log_dirs
+        return directory.closed is not None or ALL_DIRS in named or directory.path in named
+
     def begin_run(self, incarnation: bytes) -> tuple[bytes, int]:
         """The incarnation to register under, and the broker's epoch up to which nothing was lost.
 
@@ -184,7 +193,10 @@ class LogDirs:
 
     def has_room(self) -> bool:
         """Whether a partition more can be made: some file system blocks for its files."""
-        return any(directory.has_room(LEAST_ROOM_BYTES) for directory in self.data)
+        return any(
+            directory.has_room(LEAST_ROOM_BYTES) and not self.is_cordoned(directory)
+            for directory in self.data
+        )
 
     def on_refused(self, path: str, what: str) -> None:
         """A device did not take a write: counted each time, told once a minute.

@@ -77,6 +77,11 @@ class ClockDoubt(Protocol):
         """Whether nothing may go because of its age, the clock being in doubt."""
 
 
+class Cordons(Protocol):
+    def is_cordoned(self, directory: LogDir) -> bool:
+        """Whether it is to get no new partitions."""
+
+
 class ReplicaHost(
     AssignmentHost,
     BackgroundTasks,
@@ -88,6 +93,9 @@ class ReplicaHost(
     Protocol,
 ):
     """What hosting replicas takes, and who is told of leaderships."""
+
+    @property
+    def log_dirs(self) -> Cordons: ...
 
     @property
     def channels(self) -> LeaderChannels: ...
@@ -593,16 +601,15 @@ class Replicas:
 
     def _choose_dir(self, image: PartitionImage, expected: Counter[LogDir | None]) -> LogDir | None:
         """For a new replica: where the controller put it, else the directory with fewest logs,
-        those that it is expected to get included, nearly full ones last. None where all are
+        those that it is expected to get included, cordoned ones last. None where all are
         offline."""
         online = [directory for directory in self.dirs if directory.failure is None]
         assigned = image.directory(self._node.id)
         for directory in online:
             if directory.id == assigned:
                 return directory
-        return min(
-            online, key=lambda d: (d.closed is not None, len(d.logs) + expected[d]), default=None
-        )
+        cordoned = self._node.log_dirs.is_cordoned
+        return min(online, key=lambda d: (cordoned(d), len(d.logs) + expected[d]), default=None)
 
     async def _delete(self, gone: list[tuple[str, bytes, tuple[int, ...]]]) -> None:
         pace = Pace(self._node.world.clock)

@@ -165,12 +165,12 @@ async def _events(
     name, _, port = entry.value.partition("://")[2].rpartition(":")
     address = f"http://{host if name in _ANYWHERE else name}:{port}/events"
     try:
-        return await asyncio.to_thread(_read_events, address, broker, limit_ms / 1000)
+        return await asyncio.to_thread(read_events, address, broker, limit_ms / 1000)
     except (OSError, ValueError, KeyError):
         return f"{address} does not answer"
 
 
-def _read_events(address: str, broker: int, seconds: float) -> list[EventFacts]:
+def read_events(address: str, broker: int, seconds: float) -> list[EventFacts]:
     """All that are kept, page by page."""
     found: list[EventFacts] = []
     since = 0

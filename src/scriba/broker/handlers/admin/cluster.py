@@ -77,6 +77,7 @@ def _log_dir(
     for name, index in node.replicas.unopened_in(hosted):
         tell(name, index, 0, 0)
     result.topics = list(topics.values())
+    result.is_cordoned = node.log_dirs.is_cordoned(hosted)
     result.total_bytes, result.usable_bytes = node.world.disk.space(hosted.path)
     return result
 
