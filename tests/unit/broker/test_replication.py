@@ -56,6 +56,9 @@ def test_what_is_acknowledged_by_all_is_on_every_replica_byte_for_byte() -> None
             ends = [brokers.partition(at, "t").log.end_offset for at in (1, 2, 3)]
             assert len(set(ends)) == 1
         assert len({log_bytes(brokers, at, "t") for at in (1, 2, 3)}) == 1
+        counters = brokers.nodes[2].counters
+        size = brokers.partition(2, "t").log.size
+        assert (counters.topic_bytes_out, counters.replication_bytes_out) == (0, 2 * size)
         assert brokers.partition(1, "t").log.end_offset == 3
         followers = [brokers.partition(at, "t").follower for at in (1, 3)]
         assert [state.state for state in followers if state] == [State.FETCHING] * 2

@@ -325,6 +325,7 @@ def _respond(
     node: Fetching, ctx: Context, plan: Plan, result: _Round
 ) -> Generator[None, None, FetchResponse]:
     response = FetchResponse(session_id=plan.session_id)
+    node.counters.topic_bytes_out += result.bytes
     session = plan.session
     topic: FetchableTopicResponse | None = None
     moved = False
@@ -365,7 +366,6 @@ def finish(node: Fetching, out: bytearray, holes: list[tuple[int, Hole]]) -> Par
         start = end
     if start < len(out):
         parts.append(view[start:])
-    node.counters.topic_bytes_out += total - len(out)
     set_length(out, total)
     return parts
 
