@@ -1,0 +1,80 @@
+"""`scriba cluster reassign`, `drain`, `balance` and `may-restart` as a person types them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scriba.cli.main import main
+from scriba.client import NewTopic, SyncAdmin, SyncProducer
+from tests.integration.commands import Done
+from tools.kafka.broker_fixtures import SWIFT
+from tools.kafka.scriba_nodes import ScribaNodes, running_nodes
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScribaNodes]:
+    with running_nodes(tmp_path_factory.mktemp("nodes"), SWIFT) as made:
+        yield made
+
+
+def replicas(nodes: ScribaNodes, topic: str) -> list[tuple[int, ...]]:
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        return [each.replicas for each in admin.describe_topics([topic])[topic].partitions]
+
+
+def test_replicas_move_as_it_is_typed(
+    nodes: ScribaNodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def typed(*words: str) -> Done:
+        code = main(["cluster", *words, "--bootstrap", nodes.bootstrap, "--timeout", "60"])
+        return Done(code, *capsys.readouterr())
+
+    topic = NewTopic("moved", assignments={0: [1], 1: [1], 2: [1]})
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        admin.create_topics([topic])
+    with SyncProducer(bootstrap_servers=nodes.bootstrap) as producer:
+        for n in range(30):
+            producer.send("moved", b"x" * 1000, partition=n % 3)
+    hurt = typed("may-restart", "1")
+    assert hurt.code == 1
+    assert "moved-0 would be offline: no other replica is in sync" in hurt.out
+    planned = typed("balance", "--dry-run", "--json").json
+    assert {b["id"]: b["replicas"] for b in planned["brokers"]} == {1: [3, 1], 2: [0, 1], 3: [0, 1]}
+    assert replicas(nodes, "moved") == [(1,)] * 3
+    balanced = typed("balance", "--throttle", "50000000", "--at-once", "1")
+    assert balanced.code == 0
+    assert "2 partitions moved" in balanced.err
+    assert sorted(replicas(nodes, "moved")) == [(1,), (2,), (3,)]
+    grown = typed("reassign", "moved", "--to", "1,2,3")
+    assert grown.code == 0
+    assert replicas(nodes, "moved") == [(1, 2, 3)] * 3
+    assert typed("may-restart", "2").out == "node 2 may restart\n"
+    assert "needs 3 brokers, and 2 would stay" in typed("drain", "3").line
+    plan = tmp_path / "plan.json"
+    moves = [{"topic": "moved", "partition": n, "replicas": [3, 1]} for n in range(3)]
+    plan.write_text(json.dumps({"version": 1, "partitions": moves}))
+    assert typed("reassign", "--file", str(plan)).code == 0
+    assert typed("drain", "3").code == 0
+    assert all(3 not in each for each in replicas(nodes, "moved"))
+    assert "every replica is where it should be" in typed("drain", "3").out
+    assert typed("reassign", "--list", "--json").json == []
+    assert typed("reassign", "--cancel").out == "nothing was under way\n"
+
+
+def test_what_cannot_be_is_refused_in_one_line(
+    nodes: ScribaNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def typed(*words: str) -> Done:
+        code = main(["cluster", *words, "--bootstrap", nodes.bootstrap, "--timeout", "60"])
+        return Done(code, *capsys.readouterr())
+
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        admin.create_topics([NewTopic("stays", assignments={0: [1]})])
+    assert "names broker 9, which is not there" in typed("reassign", "stays", "--to", "9").line
+    assert "names broker 1 twice" in typed("reassign", "stays", "--to", "1,1").line
+    assert "there is no broker 9; there are 1, 2, 3" in typed("drain", "9").line
+    assert "there is no node 9; there are 1, 2, 3" in typed("may-restart", "9").line
+    assert "where to is not said" in typed("reassign", "stays").err
+    assert replicas(nodes, "stays") == [(1,)]
