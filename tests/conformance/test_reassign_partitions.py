@@ -15,7 +15,9 @@ from tools.kafka.scriba_nodes import ScribaNodes, running_nodes
 
 PARTITIONS, RECORDS = 2, 400
 SETTINGS = {**SWIFT, "broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
-SLOW, FAST = "1000", "100000000"
+SLOW, FAST = "100", "100000000"
+SMALL = {"batch.num.messages": 10}
+"""A batch goes whole, whatever the throttle: so that none holds much of the topic."""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +77,7 @@ def mover(nodes: ScribaNodes, tools: Tools, topic: str, tmp_path: Path) -> Mover
         "topics", "--bootstrap-server", nodes.bootstrap,
         "--create", "--topic", topic, "--replica-assignment", assignment,
     ).ok()  # fmt: skip
-    producer = Producer({"bootstrap.servers": nodes.bootstrap})
+    producer = Producer({"bootstrap.servers": nodes.bootstrap, **SMALL})
     for n in range(RECORDS):
         producer.produce(topic, b"%d " % n + b"x" * 1000, partition=n % PARTITIONS)
     assert producer.flush(300) == 0
