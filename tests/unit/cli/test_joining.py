@@ -129,6 +129,28 @@ def test_words_that_do_not_go_together(given: tuple[str, ...], text: str) -> Non
         joining.check_words(words(*given))
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (("up", "--join", "nowhere"), "not of the form HOST:PORT"),
+        (("up", "--join", "h:1,h:0"), "not of the form HOST:PORT"),
+        (("up", "--join", "h:1", "--id", "0"), "must be at least 1"),
+        (("up", "--join", "h:1", "--replicas", "0"), "must be at least 1"),
+        (("cluster", "voters", "add", "4"), "--address"),
+        (("cluster", "voters", "add", "4", "--address", "h"), "not of the form HOST:PORT"),
+        (("cluster", "voters", "remove", "4", "--directory", "d"), "not a UUID"),
+        (("cluster", "replicas", "0"), "must be at least 1"),
+    ],
+)
+def test_words_that_make_no_sense(
+    given: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        parser().parse_args(given)
+    assert refused.value.code == 2
+    assert text in capsys.readouterr().err
+
+
 def test_number_that_is_taken_and_a_directory_that_is_used_are_refused(cluster: Path) -> None:
     assert free_id(CLUSTER, None) == 3
     with pytest.raises(StartError, match="the cluster has a node 4"):

@@ -3,7 +3,7 @@
 import argparse
 from typing import Final
 
-from scriba.cli.parsing.options import Commands, at_least, command, port
+from scriba.cli.parsing.options import Commands, addresses, at_least, command, port
 
 DATA: Final = "scriba-data"
 AUTO: Final = 0
@@ -42,6 +42,7 @@ def up(commands: Commands) -> None:
     )
     made.add_argument(
         "--join",
+        type=addresses,
         metavar="HOST:PORT",
         help="make a new node of the cluster that this broker belongs to",
     )

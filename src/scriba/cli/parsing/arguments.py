@@ -21,6 +21,7 @@ from scriba.cli.parsing.options import (
     asks,
     at_least,
     command,
+    directory_id,
     group,
     of_what,
     pair,
@@ -206,6 +207,7 @@ def _voters(commands: Commands) -> None:
     for made in (add, remove):
         made.add_argument(
             "--directory",
+            type=directory_id,
             metavar="UUID",
             help="the id of its directory, where more than one was seen",
         )

@@ -183,6 +183,21 @@ def address(text: str) -> tuple[str, int]:
     return found
 
 
+def addresses(text: str) -> str:
+    """One or more, with commas; they stay as they were typed."""
+    for each in text.split(","):
+        address(each)
+    return text
+
+
+def directory_id(text: str) -> str:
+    import re
+
+    if not re.fullmatch(r"[A-Za-z0-9_-]{22}", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a UUID of 22 characters, as shown")
+    return text
+
+
 def at_least(kind: type[N], least: N) -> Callable[[str], N]:
     def number(text: str) -> N:
         found = kind(text)
