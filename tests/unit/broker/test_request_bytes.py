@@ -554,6 +554,7 @@ def test_many_batches_are_not_all_checked_on_the_loop(in_a_node: InANode, codec:
         peer = await connected(
             world, CreatableTopic(name="t", num_partitions=partitions, replication_factor=1)
         )
+        node.fast_paths = False  # which takes lz4 as well, within a limit of its own
         world.clock = TickingClock(world.clock)
         world.offload = offload = CountingOffload(world.offload)
         values = [b"%d" % index * 100 for index in range(partitions)]
