@@ -232,7 +232,7 @@ class Scene:
         assert self.node.node is not None
         served = self.node.node.dispatch.table[METADATA]
         ask = served.handler
-        self.metadata_handled = 0
+        self.metadata_handled = served.count  # a client may have been quicker than this task
 
         def counting(node: Node, ctx: Any, request: Any) -> Any:
             self.metadata_handled += 1
