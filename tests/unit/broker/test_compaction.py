@@ -10,11 +10,11 @@ from scriba.broker.jobs.schedule import cleaning_pass, retention_pass
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
 from scriba.events import EventKind
-from scriba.records.batch import Record, decode_records, encode_batch, walk
-from scriba.storage.log import NotResident, Slice
+from scriba.records.batch import Record, encode_batch
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages import admin, produce
+from tests.unit.broker.stored_records import stored_records
 
 InANode = Callable[..., None]
 HOUR_MS = 3_600_000
@@ -57,19 +57,7 @@ async def fill(client: Peer, world: ProcessWorld, topic: str, keys: int = 2) -> 
 
 
 async def offsets(partition: Partition) -> list[int]:
-    log = partition.log
-    found: list[int] = []
-    offset = log.start_offset
-    while offset < log.end_offset:
-        while isinstance(read := log.read(offset, 1 << 20, log.end_offset), NotResident):
-            await read.file.load(read.position, read.size)
-        assert isinstance(read, Slice)
-        view = memoryview(bytearray(read.size))
-        read.file.pread_into(view, read.position)
-        for position, header in walk(view):
-            found += [record.offset for record in decode_records(view[position:])]
-            offset = header.next_offset
-    return found
+    return [record.offset for record in await stored_records(partition)]
 
 
 COMPACTION = [

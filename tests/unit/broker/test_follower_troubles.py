@@ -8,33 +8,15 @@ import pytest
 
 from scriba.broker.jobs.schedule import cleaning_pass
 from scriba.broker.partitions.follower_sessions import FollowerSession, FollowerSessions
-from scriba.broker.partitions.partition import Partition
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
 from scriba.records.batch import Record, decode_records, encode_batch, walk
-from scriba.storage.log import NotResident, Slice
 from scriba.wire.messages.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from scriba.wire.messages.produce import ProduceResponse
 from tests.unit.broker.brokers import Brokers, play
+from tests.unit.broker.stored_records import stored_records
 
 HOUR_MS = 3_600_000
-
-
-async def records(partition: Partition) -> list[Record]:
-    """All that a replica has."""
-    log = partition.log
-    found: list[Record] = []
-    offset = log.start_offset
-    while offset < log.end_offset:
-        while isinstance(read := log.read(offset, 1 << 20, log.end_offset), NotResident):
-            await read.file.load(read.position, read.size)
-        assert isinstance(read, Slice)
-        view = memoryview(bytearray(read.size))
-        read.file.pread_into(view, read.position)
-        for position, header in walk(view):
-            found += decode_records(view[position:])
-            offset = header.next_offset
-    return found
 
 
 def told(brokers: Brokers, broker_id: int, kind: EventKind) -> list[str]:
@@ -113,7 +95,10 @@ def test_batch_that_is_damaged_on_its_way_is_not_taken_and_asked_for_again() -> 
         assert follower.follower.why is ErrorCode.CORRUPT_MESSAGE
         file.pwritev([bytes(last)], log.size - 1)  # the way is well again
         await brokers.until(lambda: follower.log.end_offset == 2)
-        assert [record.value for record in await records(follower)] == [b"before", b"damaged"]
+        assert [record.value for record in await stored_records(follower)] == [
+            b"before",
+            b"damaged",
+        ]
 
     play(script, broker_session_timeout_ms=60_000)
 
@@ -180,12 +165,12 @@ class Table:
         assert node.counters.compactions == before + 1
 
     async def check(self, broker_id: int) -> None:
-        found = await records(self.brokers.partition(broker_id, "t"))
+        found = await stored_records(self.brokers.partition(broker_id, "t"))
         assert [r.offset for r in found] == sorted({r.offset for r in found})
         assert {r.key: r.value for r in found} == self.rows
 
     async def offsets(self, broker_id: int) -> list[int]:
-        return [r.offset for r in await records(self.brokers.partition(broker_id, "t"))]
+        return [r.offset for r in await stored_records(self.brokers.partition(broker_id, "t"))]
 
     async def fail_over(self, dead: int, heir: int) -> None:
         self.brokers.kill(dead)

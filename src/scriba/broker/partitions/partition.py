@@ -490,6 +490,7 @@ class Partition:
             self._move(leader.on_append(max(self._counted_end(), leader.own_end)))
 
     def _move(self, high_watermark: int) -> None:
+        # Each watermark is written out: most move with nobody waiting, and then without a call.
         mark = self.high_watermark
         if high_watermark > mark.value:
             if mark.waits:

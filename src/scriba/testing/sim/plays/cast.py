@@ -134,7 +134,7 @@ class Actor:
 
 class Feeder(Actor):
     quiet = False
-    """Set from outside: nothing is sent for now."""
+    """Set from outside: nothing is sent while it holds."""
 
     async def live(self, ports: Ports) -> None:
         pending: set[asyncio.Task[None]] = set()
