@@ -10,7 +10,8 @@ import errno
 import logging
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from scriba.runtime.files.disk import PosixFile
@@ -241,12 +242,13 @@ class SocketNet:
     async def connect(self, host: str, port: int) -> SocketStream:
         """Tries the host's addresses in turn; the last failure is raised when none answers."""
         loop = asyncio.get_running_loop()
-        try:
-            found = socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
-            )
-        except socket.gaierror:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        with _names():
+            try:
+                found = socket.getaddrinfo(
+                    host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
+                )
+            except socket.gaierror:
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         failure = OSError(errno.EHOSTUNREACH, f"{host} has no address")
         for family, _, _, _, address in found:
             connecting = socket.socket(family, socket.SOCK_STREAM)
@@ -263,13 +265,26 @@ class SocketNet:
         raise failure
 
 
+@contextmanager
+def _names() -> Iterator[None]:
+    """A name that no host can have (`a..b`) is an unknown one; Python cannot even spell it.
+
+    Such a name may come from a peer, so nobody who connects may have to think of another error.
+    """
+    try:
+        yield
+    except UnicodeError as error:
+        raise socket.gaierror(socket.EAI_NONAME, "no host can have this name") from error
+
+
 def _addresses_to_bind(host: str, port: int) -> list[tuple[socket.AddressFamily, tuple[Any, ...]]]:
     """All addresses of a name; for the empty host the wildcard, of both families if there are."""
     if not host:
         if socket.has_dualstack_ipv6():
             return [(socket.AF_INET6, ("::", port))]
         return [(socket.AF_INET, ("0.0.0.0", port))]
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    with _names():
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     # IPv4 first, as a JVM broker would choose; a hosts file may name an address twice.
     unique: list[tuple[socket.AddressFamily, tuple[Any, ...]]] = list(
         dict.fromkeys((entry[0], entry[4]) for entry in found)

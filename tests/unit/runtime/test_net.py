@@ -197,6 +197,18 @@ async def test_connecting_to_nobody_is_an_error(pair: Pair) -> None:
         await SocketNet().connect("127.0.0.1", pair.listener.port)
 
 
+IMPOSSIBLE = ["a..b", "x" * 64, "\ufffd", "..."]
+"""Python cannot encode these, and a peer may name any of them."""
+
+
+@pytest.mark.parametrize("host", IMPOSSIBLE)
+async def test_a_name_that_no_host_can_have_is_an_unknown_host(host: str) -> None:
+    with pytest.raises(OSError, match="name"):
+        await SocketNet().connect(host, 9092)
+    with pytest.raises(OSError, match="name"):
+        SocketNet().listen(host, 0, lambda stream: None)
+
+
 @pytest.mark.parametrize("host", ["localhost", "", "0.0.0.0"])
 async def test_names_and_wildcards_listen_on_one_port_of_every_family(host: str) -> None:
     net = SocketNet()
