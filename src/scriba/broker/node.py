@@ -9,7 +9,7 @@ leadership handed back, logs flushed and closed, directories marked clean.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -447,12 +447,13 @@ class Node:
         """A replica is no longer here, or of no use any more: nobody should keep it in mind."""
         self.departures += 1
 
-    def on_replica_removed(self, partition: Partition) -> None:
-        """The partition is no longer here, or of no use any more."""
+    def on_replicas_removed(self, partitions: Iterable[Partition]) -> None:
+        """The partitions are no longer here, or of no use any more."""
         self.dispatch.forget_partitions()
-        shards = self._shards_of(partition)
-        if shards is not None:
-            shards.unload(partition.index)
+        for partition in partitions:
+            shards = self._shards_of(partition)
+            if shards is not None:
+                shards.unload(partition.index)
 
     def _shards_of(self, partition: Partition) -> CoordinatorRuntime | None:
         if partition.topic not in INTERNAL_TOPICS:

@@ -25,6 +25,7 @@ from scriba.controller.machine import Controller, encode, idle_record
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.records.batch import HEADER_SIZE
+from scriba.runtime.loop.pace import next_turn
 from scriba.runtime.ports import Clock
 from scriba.settings import NodeSettings
 from scriba.storage.results import NoRoom
@@ -145,7 +146,7 @@ class ActiveController:
             else:
                 while records:
                     self._append(records)
-                    await asyncio.sleep(0)
+                    await next_turn()
                     records, _ = self._slice(pull)
         finally:
             self._long.set_result(None)
@@ -159,13 +160,13 @@ class ActiveController:
             for record in records:
                 builder.add(encode(record))
             everything += records
-            await asyncio.sleep(0)
+            await next_turn()
             records, _ = self._slice(pull)
         batch = self._write(builder, everything)
         for at in range(0, len(everything), SLICE):
             part = everything[at : at + SLICE]
             self.machine.replay(part, batch.base_offset + at, batch.epoch)
-            await asyncio.sleep(0)
+            await next_turn()
 
     def _append(self, records: Sequence[Message]) -> None:
         if not records:

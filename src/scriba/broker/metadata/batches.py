@@ -20,12 +20,16 @@ from scriba.records.batch import (
     walk,
     write_varint,
 )
+from scriba.runtime.loop.pace import next_turn
 from scriba.storage.log import Log, Slice
 from scriba.storage.segments.not_resident import NotResident
 from scriba.wire.messages.stored import decode_metadata_record
 from scriba.wire.schema import Message
 
 READ_BYTES: Final = 1 << 20
+
+DECODED_AT_ONCE: Final = 256
+"""Records decoded in one turn of the loop."""
 
 
 class Batch(NamedTuple):
@@ -91,31 +95,51 @@ async def read_batches(
     batches: list[Batch] = []
     bound = store.end_offset if end_offset is None else end_offset
     while offset < bound:
-        part = store.read(offset, READ_BYTES, bound)
-        if isinstance(part, NotResident):
-            await part.file.load(part.position, part.size)
-            continue
-        if not isinstance(part, Slice):
-            raise ParseError(f"{store.directory}: nothing at offset {offset}")
-        data = bytearray(part.size)
-        part.file.pread_into(memoryview(data), part.position)
-        before = offset
-        for at, header in walk(data):
-            if header.next_offset <= offset:
-                continue
-            if header.base_offset != offset or not check_crc(data, at, header):
-                raise ParseError(f"{part.file.path}: the batch at offset {offset} is damaged")
-            batch, facts = _decode(memoryview(data)[at : at + header.size], header, facts)
-            batches.append(batch)
-            offset = header.next_offset
-        if offset == before:
-            raise ParseError(f"{part.file.path}: no whole batch at offset {offset}")
+        part, facts = await read_part(store, offset, facts, bound)
+        batches += part
+        offset = batches[-1].end_offset
     return batches
 
 
-def _decode(data: memoryview, header: BatchHeader, facts: QuorumFacts) -> tuple[Batch, QuorumFacts]:
+async def read_part(
+    store: Log, offset: int, facts: QuorumFacts, bound: int
+) -> tuple[list[Batch], QuorumFacts]:
+    """As much of the log from `offset` on, and below `bound`, as one read takes; what it says of
+    the quorum. Others have their turn of the loop while many records are decoded."""
+    part = store.read(offset, READ_BYTES, bound)
+    while isinstance(part, NotResident):
+        await part.file.load(part.position, part.size)
+        part = store.read(offset, READ_BYTES, bound)
+    if not isinstance(part, Slice):
+        raise ParseError(f"{store.directory}: nothing at offset {offset}")
+    data = bytearray(part.size)
+    part.file.pread_into(memoryview(data), part.position)
+    batches: list[Batch] = []
+    decoded = 0
+    for at, header in walk(data):
+        if header.next_offset <= offset:
+            continue
+        if header.base_offset != offset or not check_crc(data, at, header):
+            raise ParseError(f"{part.file.path}: the batch at offset {offset} is damaged")
+        if decoded and decoded + header.count > DECODED_AT_ONCE:
+            decoded = 0
+            await next_turn()
+        decoded += header.count
+        batch, facts = await _decode(memoryview(data)[at : at + header.size], header, facts)
+        batches.append(batch)
+        offset = header.next_offset
+    if not batches:
+        raise ParseError(f"{part.file.path}: no whole batch at offset {offset}")
+    return batches, facts
+
+
+async def _decode(
+    data: memoryview, header: BatchHeader, facts: QuorumFacts
+) -> tuple[Batch, QuorumFacts]:
     messages: list[Message] = []
-    for record in decode_records(data):
+    for number, record in enumerate(decode_records(data)):
+        if number and number % DECODED_AT_ONCE == 0:
+            await next_turn()
         if header.is_control:
             facts = snapshots.learn(facts, record)
         else:

@@ -5,8 +5,10 @@ the quorum makes no difference, except that batches which it wrote itself need n
 whatever is in `image` is in the image of every later controller, and nobody reads a state that a
 crash could take back. Each change is told to the subscribers on the loop.
 
-A long stretch of records is folded in slices, on a copy that then replaces the image. It also takes
-the snapshots, which each node does by itself.
+A long stretch of records is worked off in slices of whole batches: after each of them the image is
+one that a controller meant, its changes are told, and others have their turn of the loop. A batch
+that is itself long is folded on a copy that then replaces the image. It also takes the snapshots,
+which each node does by itself.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from collections.abc import Callable
 from typing import Final
 
 from scriba.broker.metadata import snapshots
-from scriba.broker.metadata.batches import Batch, read_batches
+from scriba.broker.metadata.batches import Batch, read_part
 from scriba.broker.metadata.quorum import MetadataQuorum
 from scriba.broker.metadata.snapshots import Snapshot
 from scriba.controller.difference import difference
 from scriba.controller.image import KRAFT_VERSION, ClusterImage, Delta
 from scriba.instant import Instant
 from scriba.raft.messages import Position
+from scriba.runtime.loop.pace import next_turn
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
 from scriba.runtime.watermark import Watermark
@@ -71,6 +74,8 @@ class MetadataFollower:
         self._ahead: ClusterImage | None = None
         """The image up to a point that is not yet committed; kept while nobody asks for changes."""
         self._reading = asyncio.Lock()
+        self._cuts = 0
+        """How often the log lost its end, or began anew: what was read meanwhile may be gone."""
         self._bytes_since_snapshot = 0
         self._long_replay = False
         self._snapshots: dict[Position, int] = {}
@@ -137,12 +142,14 @@ class MetadataFollower:
             self._count(batch)
 
     def _on_truncate(self, offset: int) -> None:
+        self._cuts += 1
         self._ahead = None
         while self._waiting and self._waiting[-1].end_offset > offset:
             self._waiting.pop()
 
     def _on_snapshot(self, snapshot: Snapshot) -> None:
         """The leader has dropped what this node lacks: the image begins anew with its snapshot."""
+        self._cuts += 1
         self._ahead = None
         self._waiting.clear()
         self._fetched = snapshot
@@ -153,7 +160,8 @@ class MetadataFollower:
         ImageError when the log cannot be followed.
         """
         await self.applied.reach(self._quorum.log.start_offset)
-        await self._read_to(self._quorum.log.end_offset)
+        while self._known_end < self._quorum.log.end_offset:
+            await self._read(self._quorum.log.end_offset)
         # What is copied and what follows it are taken in one turn of the loop.
         image, rest = self.image.copy(), list(self._waiting)
         done = 0
@@ -161,35 +169,39 @@ class MetadataFollower:
             done += len(batch.records)
             if done > SLICE:
                 done = 0
-                await asyncio.sleep(0)
+                await next_turn()
             await _fold_slowly(image, batch, Delta())
         if not self._subscribers:
             self._ahead = image.copy()
         return image
 
-    async def _read_to(self, end_offset: int) -> None:
-        """Reads what the log has and this does not know yet, up to `end_offset`."""
-        if self._known_end >= end_offset:
-            return
+    async def _read(self, end_offset: int) -> None:
+        """Reads some of what the log has up to `end_offset` and this does not know yet."""
         async with self._reading:
-            while (known := self._known_end) < end_offset:
-                facts = self._quorum.history.at(known)
-                for batch in await read_batches(self._quorum.log, known, facts, end_offset):
-                    if batch.base_offset != self._known_end:
-                        break  # a truncation came between
-                    self._waiting.append(batch)
+            known, cuts = self._known_end, self._cuts
+            if known >= end_offset:
+                return
+            facts = self._quorum.history.at(known)
+            batches, _ = await read_part(self._quorum.log, known, facts, end_offset)
+            if cuts == self._cuts:
+                self._waiting.extend(batches)
+                for batch in batches:
                     self._count(batch)
 
     # ---- the committed image ----
 
     async def _follow_commits(self) -> None:
+        high_watermark = self._quorum.high_watermark
         try:
             while True:
-                await self._quorum.high_watermark.reach(self.image.end_offset + 1)
+                await high_watermark.reach(self.image.end_offset + 1)
                 while (snapshot := self._fetched) is not None:
                     await self._begin_anew(snapshot)
-                await self._read_to(self._quorum.high_watermark.value)
+                if not self._waiting:
+                    await self._read(high_watermark.value)
                 await self._apply(self._committed())
+                if high_watermark.value > self.image.end_offset:
+                    await next_turn()
         except Exception as error:
             # Nobody who waits for a commit may wait for ever.
             self.applied.fail(error)
@@ -222,19 +234,35 @@ class MetadataFollower:
         self.applied.advance(self.image.end_offset)
 
     def _committed(self) -> list[Batch]:
-        high_watermark = self._quorum.high_watermark.value
-        return [batch for batch in self._waiting if batch.end_offset <= high_watermark]
+        """What comes next and is committed: whole batches, as many as fit into one slice, or one
+        that is larger."""
+        high_watermark, records = self._quorum.high_watermark.value, 0
+        chosen: list[Batch] = []
+        for batch in self._waiting:
+            records += len(batch.records)
+            if batch.end_offset > high_watermark or (chosen and records > SLICE):
+                break
+            chosen.append(batch)
+        return chosen
+
+    def _take_ahead(self) -> bool:
+        """A start folds what may be a long log once, not twice."""
+        ahead, self._ahead = self._ahead, None
+        if (
+            ahead is None
+            or self._subscribers
+            or not self.image.end_offset < ahead.end_offset <= self._quorum.high_watermark.value
+        ):
+            return False
+        while self._waiting and self._waiting[0].end_offset <= ahead.end_offset:
+            self._waiting.popleft()
+        self.image = ahead
+        self.applied.advance(ahead.end_offset)
+        return True
 
     async def _apply(self, batches: list[Batch]) -> None:
-        ahead, self._ahead = self._ahead, None
-        if ahead is not None and not self._subscribers:
-            folded = [batch for batch in batches if batch.end_offset <= ahead.end_offset]
-            if folded and folded[-1].end_offset == ahead.end_offset:
-                # A start folds what may be a long log once, not twice.
-                self.image = ahead
-                for _ in folded:
-                    self._waiting.popleft()
-                batches = batches[len(folded) :]
+        if self._take_ahead():
+            return
         delta = Delta()
         if sum(len(batch.records) for batch in batches) <= 2 * SLICE:
             for batch in batches:
@@ -309,5 +337,5 @@ async def _fold_slowly(image: ClusterImage, batch: Batch, delta: Delta) -> None:
         part = batch.records[at : at + SLICE]
         image.replay(part, batch.base_offset + at, batch.epoch, delta)
         if at + SLICE < len(batch.records):
-            await asyncio.sleep(0)
+            await next_turn()
     fold(image, batch._replace(records=()), delta)

@@ -112,8 +112,8 @@ class ReplicaHost(
     def on_departure(self) -> None:
         """A replica is no longer here, or of no use any more."""
 
-    def on_replica_removed(self, partition: Partition) -> None:
-        """The partition is no longer led here: it is led elsewhere, gone, or of no use."""
+    def on_replicas_removed(self, partitions: Iterable[Partition]) -> None:
+        """The partitions are no longer led here: they are led elsewhere, gone, or of no use."""
 
 
 class Unopened(NamedTuple):
@@ -256,9 +256,12 @@ class Replicas:
     def _depose(self, placements: Iterable[Placement]) -> None:
         """Ends the leaderships that somebody else has now: nothing more is acknowledged here."""
         me = self._node.id
+        deposed: list[Partition] = []
         for topic, topic_id, partitions in placements:
             for index, image in partitions:
-                partition = self._partitions.get(PartitionName(topic, index))
+                partition: Partition | None = self._partitions.get(  # type: ignore[call-overload]
+                    (topic, index)
+                )
                 if (
                     partition is not None
                     and partition.leader is not None
@@ -266,7 +269,9 @@ class Replicas:
                     and partition.topic_id == topic_id
                 ):
                     partition.resign(image)
-                    self._node.on_replica_removed(partition)
+                    deposed.append(partition)
+        if deposed:
+            self._node.on_replicas_removed(deposed)
 
     async def settled(self) -> None:
         """Returns when everything queued so far has been carried out, and every log has its files.
@@ -451,7 +456,7 @@ class Replicas:
         else:
             partition.go_on_following(image, me in image.isr)
         if led:
-            self._node.on_replica_removed(partition)
+            self._node.on_replicas_removed((partition,))
 
     # ---- new replicas ----
 
@@ -648,7 +653,7 @@ class Replicas:
         self.isr_updates.forget(partition)
         self.throttles.forget(partition)
         partition.retire(error)
-        self._node.on_replica_removed(partition)
+        self._node.on_replicas_removed((partition,))
         self._node.on_departure()
 
     async def _reconfigure(self, topics: set[str] | None) -> None:

@@ -1,0 +1,132 @@
+"""Changes of thousands of partitions hold the loop of no node: so many at a time, by count."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scriba.broker.metadata import batches
+from scriba.broker.metadata.batches import BatchBuilder, read_batches
+from scriba.broker.metadata.follower import SLICE
+from scriba.broker.metadata.snapshots import QuorumFacts
+from scriba.broker.node import Node
+from scriba.controller.image import ClusterImage, Delta
+from scriba.controller.machine import encode
+from scriba.errors import ErrorCode
+from scriba.records.header import read_header
+from scriba.settings import TopicSettings
+from scriba.storage.log import Log
+from scriba.testing.sim.world.world import ProcessWorld, SimHost
+from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest
+from scriba.wire.messages.stored import PartitionChangeRecord, decode_metadata_record
+from tests.unit.broker.quorum_rig import Rig, simulate
+
+InANode = Callable[..., None]
+MANY = 10 * SLICE
+
+
+class Turns:
+    """Tells turns of the loop apart."""
+
+    def __init__(self) -> None:
+        self._turn = 0
+        self._ends = False
+
+    def now(self) -> int:
+        if not self._ends:
+            self._ends = True
+            asyncio.get_running_loop().call_soon(self._end)
+        return self._turn
+
+    def _end(self) -> None:
+        self._turn += 1
+        self._ends = False
+
+
+def test_lost_broker_costs_the_followers_of_the_log_a_slice_per_turn() -> None:
+    async def story(host: SimHost, live: Any) -> None:
+        async def body(world: ProcessWorld) -> None:
+            rig = await Rig(world).start()
+            assert await rig.create("wide", MANY) is ErrorCode.NONE
+            told: list[tuple[int, int]] = []
+            turns = Turns()
+
+            def count(delta: Delta, image: ClusterImage) -> None:
+                told.append((turns.now(), sum(map(len, delta.partitions.values()))))
+
+            rig.node.subscribe(count)
+            await rig.beat(want_fence=True)
+            assert sum(partitions for _, partitions in told) == MANY
+            assert max(partitions for _, partitions in told) <= SLICE
+            assert len({turn for turn, _ in told}) == len(told)
+            leaders = {p.leader for p in rig.node.image.topics_by_name["wide"].partitions.values()}
+            assert leaders == {-1}
+            await rig.stop()
+
+        await live(body)
+
+    simulate(story)
+
+
+def test_records_of_others_are_decoded_a_slice_per_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many batches, and one with many records."""
+
+    async def story(host: SimHost, live: Any) -> None:
+        async def body(world: ProcessWorld) -> None:
+            now = world.clock.now()
+            log = Log.open(
+                world.disk, "/data/t-0", "t", 0, bytes(16), TopicSettings(), now, clean=True
+            )
+            value = encode(PartitionChangeRecord(topic_id=bytes(16), partition_id=1, leader=2))
+            for count in (*[SLICE] * 10, MANY):
+                builder = BatchBuilder()
+                for _ in range(count):
+                    builder.add(value)
+                batch = builder.build(1)
+                log.append(memoryview(batch), read_header(batch), 1, now)
+            decoded: Counter[int] = Counter()
+            turns = Turns()
+
+            def decode(buf: Any) -> Any:
+                decoded[turns.now()] += 1
+                return decode_metadata_record(buf)
+
+            monkeypatch.setattr(batches, "decode_metadata_record", decode)
+            found = await read_batches(log, 0, QuorumFacts(0, None))
+            assert [len(batch.records) for batch in found] == [SLICE] * 10 + [MANY]
+            assert decoded.total() == 2 * MANY
+            assert max(decoded.values()) <= batches.DECODED_AT_ONCE
+            await log.close()
+
+        await live(body)
+
+    simulate(story)
+
+
+def test_fast_paths_forget_once_for_all_leaderships_that_end_together(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        topic = CreatableTopic(name="wide", num_partitions=SLICE, replication_factor=1)
+        await node.metadata.call(CreateTopicsRequest(topics=[topic], timeout_ms=1000))
+        await node.replicas.applied()
+        led = [node.replicas.find("wide", index) for index in range(SLICE)]
+        topic_id = node.image.topics_by_name["wide"].id
+        image, delta = node.image.copy(), Delta()
+        records = [
+            PartitionChangeRecord(topic_id=topic_id, partition_id=index, leader=7)
+            for index in range(SLICE)
+        ]
+        image.replay(records, image.end_offset, image.epoch, delta)
+        forgotten: list[None] = []
+        monkeypatch.setattr(node.dispatch, "forget_partitions", lambda: forgotten.append(None))
+        assert all(partition.leader is not None for partition in led)
+        node.replicas._depose(
+            [("wide", topic_id, list(image.topics_by_id[topic_id].partitions.items()))]
+        )
+        assert all(partition.leader is None for partition in led)
+        assert len(forgotten) == 1
+
+    in_a_node(script)
