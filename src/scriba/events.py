@@ -147,6 +147,14 @@ class EventKind(enum.Enum):
         "administrator allowed it.",
         "Compare with the producers what is missing: it is what no device had at the time.",
     )
+    UNCLEAN_CHOICE = (
+        "unclean_choice",
+        WARNING,
+        "The active controller asked the live replicas of a partition that nobody could lead "
+        "without a loss, and elected the one with the most. The text has who had what up to where, "
+        "and from which offset on records are lost.",
+        "Compare with the producers what is missing from that offset on.",
+    )
     RULES_NOT_ENFORCED = (
         "rules_not_enforced",
         WARNING,

@@ -35,6 +35,10 @@ class Stage:
         (node,) = [node for _, node in self.cluster.running() if _is_active(node)]
         return node
 
+    def actives(self) -> set[int]:
+        """Whoever takes itself for the active controller, paused or not."""
+        return {at for at, node in self.cluster.running() if _is_active(node)}
+
     @property
     def image(self) -> ClusterImage:
         return self.active.metadata.image
@@ -95,10 +99,14 @@ def _is_active(node: Node) -> bool:
     return getattr(node, "metadata", None) is not None and node.metadata.active is not None
 
 
-def play(script: Callable[[Stage], Awaitable[None]], seed: int) -> None:
+def play(
+    script: Callable[[Stage], Awaitable[None]],
+    seed: int,
+    settings: Mapping[str, str] | None = None,
+) -> None:
     """Plays a script with three brokers, all of which have the topic `t`."""
     sim = SimWorld(seed)
-    stage = Stage(sim)
+    stage = Stage(sim, settings=settings)
 
     async def main() -> None:
         await stage.cluster.start()

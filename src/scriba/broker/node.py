@@ -197,6 +197,8 @@ class Node:
             broker_epoch=lambda: self.broker_epoch,
             channels=self.quorum_channels,
             endpoints=self.controller_addresses(),
+            brokers=self.channels,
+            counters=self.counters,
         )
         self.server.open(bound.name for bound in self.controller_listeners)
         cluster_id = await self.metadata.find_cluster(

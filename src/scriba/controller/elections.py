@@ -9,7 +9,9 @@ elected when it returns.
 
 That one, and one that was neither in sync nor eligible (`unclean.leader.election.enable`, or an
 administrator's wish), may lack acknowledged records: it is then the whole in-sync set and marked as
-recovering (KIP-704), which is how everybody can tell.
+recovering (KIP-704), which is how everybody can tell. Of several such replicas the one that has the
+most leads. What they have only they can tell, so they are asked first (`controller.unclean`),
+unless `scriba.unclean.wait.ms` is 0.
 
 A cluster without eligible replicas never empties an in-sync set: the last replica stays in it, so
 that it is known who may come back.
@@ -20,7 +22,7 @@ gives way. Whenever replicas go a new leader epoch begins, so that no fetch of t
 """
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from scriba.controller.image import (
@@ -58,6 +60,17 @@ class Election(enum.Enum):
     UNCLEAN = "any replica that is alive, if no in-sync or eligible one is"
 
 
+class End(NamedTuple):
+    """How much a replica has: greater is more."""
+
+    epoch: int
+    """The newest leader epoch in its log, -1 for an empty one."""
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.offset} (epoch {self.epoch})"
+
+
 class Rules(NamedTuple):
     """What a topic's settings and the cluster's features say about elections."""
 
@@ -65,10 +78,12 @@ class Rules(NamedTuple):
     """Whether there are eligible leader replicas."""
     min_isr: int
     unclean: bool
+    asks: bool = False
+    """Whether replicas are asked what they have before one of them is elected uncleanly."""
 
     @property
     def election(self) -> Election:
-        return Election.UNCLEAN if self.unclean else Election.ONLINE
+        return Election.UNCLEAN if self.unclean and not self.asks else Election.ONLINE
 
 
 def rules(state: State, topic: str) -> Rules:
@@ -80,6 +95,7 @@ def rules(state: State, topic: str) -> Rules:
         table[UNCLEAN].parse(own[UNCLEAN])
         if UNCLEAN in own
         else settings.unclean_leader_election_enable,
+        settings.scriba_unclean_wait_ms > 0,
     )
 
 
@@ -104,18 +120,23 @@ def change(
     untrusted: int = NO_LEADER,
     leader_recovery_state: int | None = None,
     placed: PartitionImage | None = None,
+    ends: Mapping[int, End] | None = None,
 ) -> PartitionChangeRecord | None:
     """The record that brings the partition to the wanted state, or None when it is there.
 
     `untrusted` is a broker that may have lost records in a crash. The election is that of the rules
     where no other is given. `placed` is the partition with the replicas, directories and
-    reassignment that it is to have.
+    reassignment that it is to have. `ends` is what replicas answered that were asked for an unclean
+    election: nobody else is elected so. None where nobody was asked.
     """
     placed = partition if placed is None else placed
     wanted = partition.isr if isr is None else isr
     placed = _completed(placed, wanted)
     wanted = tuple(broker for broker in wanted if broker in placed.replicas)
-    now = _elect(placed, wanted, untrusted, acceptable, rules, election or rules.election)
+    now = _elect(placed, wanted, untrusted, acceptable, rules, election or rules.election, ends)
+    if _completed(placed, now.isr) is not placed:
+        # Whoever was elected is the one replica that is to stay: an empty in-sync set hid that.
+        placed, now = _completed(placed, now.isr), now._replace(eligible=())
     record = PartitionChangeRecord(topic_id=topic_id, partition_id=index)
     _set_replicas(record, partition, placed)
     if now.leader != partition.leader or not {*partition.replicas} <= {*placed.replicas}:
@@ -181,6 +202,7 @@ def _elect(
     acceptable: Callable[[int], bool],
     rules: Rules,
     election: Election,
+    ends: Mapping[int, End] | None,
 ) -> _Standing:
     eligible = _eligible(partition, isr, untrusted, rules)
     candidates = [partition.leader, *partition.replicas]
@@ -196,13 +218,28 @@ def _elect(
         if last in partition.replicas and acceptable(last):
             return _Standing(last, (last,), (), True)
     if election is Election.UNCLEAN:
-        # One that is being added has next to nothing yet.
-        for broker in (*partition.original, *partition.adding_replicas):
+        for broker in by_what_they_have(partition, ends):
             if acceptable(broker):
                 return _Standing(broker, (broker,), (), True)
     if not isr and not rules.eligible:
         isr = partition.isr
     return _Standing(NO_LEADER, isr, eligible, False)
+
+
+def by_what_they_have(partition: PartitionImage, ends: Mapping[int, End] | None) -> list[int]:
+    """The replicas for an unclean election, the best one first: of those that answered the one with
+    the most, else in their order. One that is being added comes last, with next to nothing yet.
+
+    A log has no record of an epoch that nobody led, so a replica that names that one told the epoch
+    that it follows and not that of its log (Apache Kafka's do): then offsets alone are compared.
+    """
+    order = [*partition.original, *partition.adding_replicas]
+    if ends is None:
+        return order
+    told = [broker for broker in order if broker in ends]
+    by_epoch = all(ends[broker].epoch < partition.leader_epoch for broker in told)
+    most = {each: (ends[each].epoch if by_epoch else 0, ends[each].offset) for each in told}
+    return sorted(told, key=most.__getitem__, reverse=True)
 
 
 def _eligible(
@@ -286,6 +323,14 @@ def update_leaders(
         )
         if record is not None:
             yield record
+        elif partition.leader == NO_LEADER:
+            wish_unclean(state, topic.id, index, known[topic.name])
+
+
+def wish_unclean(state: State, topic_id: bytes, index: int, rules: Rules) -> None:
+    """Notes a partition that nobody may lead, where replicas are to be asked what they have."""
+    if rules.unclean and rules.asks:
+        state.unclean_due[topic_id, index] = None
 
 
 def reckon_eligible(state: State, topic: str | None, min_isr: int) -> Iterator[Message]:
@@ -370,6 +415,12 @@ def _election(
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {name}-{index}", None
     preferred = kind == PREFERRED_ELECTION
+    of_topic = rules(state, name)
+    told = state.ends.pop((topic.id, index), None)
+    ends = None
+    if of_topic.asks:
+        fits = told is not None and told.leader_epoch == partition.leader_epoch
+        ends = told.by_broker if told is not None and fits else {}
     if partition.leader == partition.replicas[0] if preferred else partition.leader != NO_LEADER:
         return ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.ELECTION_NOT_NEEDED.text, None
     record = change(
@@ -377,14 +428,40 @@ def _election(
         index,
         partition,
         acceptor(state, partition),
-        rules(state, name),
+        of_topic,
         election=Election.PREFERRED if preferred else Election.UNCLEAN,
+        ends=ends,
     )
     if record is not None:
-        return ErrorCode.NONE, None, record
-    code = (
-        ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-        if preferred
-        else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    )
-    return code, code.text, None
+        lossy = ends is not None and record.leader_recovery_state == RECOVERING
+        text = lost_by(partition, record.leader, ends) if ends is not None and lossy else None
+        return ErrorCode.NONE, text, record
+    if preferred:
+        code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+        return code, code.text, None
+    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+    wait_ms = state.settings.scriba_unclean_wait_ms
+    silent = f"no replica that lives told within {wait_ms} ms what it has"
+    return code, silent if ends == {} else code.text, None
+
+
+def lost_by(partition: PartitionImage, leader: int, ends: Mapping[int, End]) -> str:
+    """What an unclean election loses, by offset."""
+    end = ends.get(leader)
+    if end is None:
+        return f"broker {leader} leads, and was not asked what it has"
+    text = f"broker {leader} leads with what it has up to offset {end}"
+    for broker in partition.replicas:
+        other = ends.get(broker)
+        if broker != leader and other is not None:
+            text += f"; broker {broker} had up to {other}"
+            if other.offset > end.offset:
+                text += f", offsets {end.offset} to {other.offset - 1} of it go"
+    silent = [str(broker) for broker in partition.replicas if broker not in ends]
+    if silent:
+        which, who = ("broker", "it") if len(silent) == 1 else ("brokers", "they")
+        text += (
+            f"; {which} {', '.join(silent)} did not answer: what only {who} had from offset "
+            f"{end.offset} on is lost"
+        )
+    return text

@@ -10,14 +10,24 @@ Never: answer from uncommitted state, let a request of an earlier broker incarna
 anything, write a record that the image cannot fold.
 """
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from scriba.controller import brokers, configs, elections, features, isr, reassignments, topics
+from scriba.controller import (
+    brokers,
+    configs,
+    elections,
+    features,
+    isr,
+    reassignments,
+    topics,
+    unclean,
+)
 from scriba.controller.image import BROKER, BrokerImage, ClusterImage, Delta
 from scriba.controller.rebalance import LeaderRebalance
-from scriba.controller.state import Result, Session, State
+from scriba.controller.state import Ends, Result, Session, State
+from scriba.controller.unclean import Choice, Place, Question
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.settings import NodeSettings
@@ -193,6 +203,34 @@ class Controller:
             told.append(f"{topic.name}-{index} (waits for {awaited})")
         return told
 
+    # ---- unclean elections ----
+
+    @property
+    def asks(self) -> bool:
+        """Whether replicas are to be asked what they have."""
+        return bool(self.state.unclean_due)
+
+    def questions(self, request: admin.ElectLeadersRequest | None = None) -> list[Question]:
+        """What to ask now: of what is due, or for an administrator's election."""
+        if request is not None:
+            return unclean.questions_of(self.state, request)
+        return unclean.take_questions(self.state)
+
+    def note_answers(self, asked: Iterable[Question], answers: Mapping[Place, Ends]) -> None:
+        """What replicas said, for the administrator's election that comes next."""
+        unclean.note_answers(self.state, answers, asked)
+
+    def elect_unclean(
+        self,
+        asked: Sequence[Question],
+        answers: Mapping[Place, Ends],
+        told: list[Choice],
+        now: Instant,
+    ) -> Iterable[Message]:
+        """Elects by what replicas answered; `told` gets what each election loses."""
+        self._listen(now)
+        return unclean.elect(self.state, asked, answers, told)
+
     def note_position(self, broker_id: int, end_offset: int) -> None:
         """A broker has applied the metadata log up to there, which a heartbeat would tell later."""
         session = self.state.sessions.get(broker_id)
@@ -221,6 +259,7 @@ class Controller:
         delta = Delta()
         self.image.replay(records, base_offset, epoch, delta)
         self.state.partitions.apply(delta, self.image)
+        unclean.note_leaderless(self.state, delta)
         for topic in delta.created.values():
             self._note_name(topic.name)
         for topic in delta.deleted.values():

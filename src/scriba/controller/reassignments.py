@@ -17,7 +17,7 @@ the last replica that may lead it, because a reassignment is cancelled or change
 
 from collections.abc import Iterator
 
-from scriba.controller.elections import acceptor, change, rules
+from scriba.controller.elections import Election, acceptor, change, rules
 from scriba.controller.image import NO_LEADER, PartitionImage, TopicImage, changed
 from scriba.controller.placement import check_replicas, refuse_replicas
 from scriba.controller.state import Result, State, fail
@@ -134,8 +134,16 @@ def _towards(state: State, partition: PartitionImage, target: tuple[int, ...]) -
 def _placed(
     state: State, topic: TopicImage, index: int, partition: PartitionImage, placed: PartitionImage
 ) -> PartitionChangeRecord | None:
+    of_topic = rules(state, topic.name)
     record = change(
-        topic.id, index, partition, acceptor(state, placed), rules(state, topic.name), placed=placed
+        topic.id,
+        index,
+        partition,
+        acceptor(state, placed),
+        of_topic,
+        # It is one record, so that there is no time to ask replicas what they have.
+        election=Election.UNCLEAN if of_topic.unclean else None,
+        placed=placed,
     )
     if record is None:
         return None

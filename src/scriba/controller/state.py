@@ -6,7 +6,7 @@ stored, started afresh when this node becomes the active controller.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from scriba.controller.image import BrokerImage, ClusterImage
 from scriba.controller.indexes import PartitionIndex
@@ -14,6 +14,16 @@ from scriba.errors import ErrorCode, KafkaError
 from scriba.settings.node import NodeSettings
 from scriba.wire.messages.admin import CreatableTopicConfigs
 from scriba.wire.schema import Message
+
+if TYPE_CHECKING:
+    from scriba.controller.elections import End
+
+
+class Ends(NamedTuple):
+    """What replicas of a partition that nobody leads answered, by broker."""
+
+    leader_epoch: int
+    by_broker: Mapping[int, "End"]
 
 
 class Result(NamedTuple):
@@ -61,6 +71,11 @@ class State:
         default_factory=dict
     )
     """What CreateTopics tells of a new topic's configs, by those that it sets itself."""
+    unclean_due: dict[tuple[bytes, int], None] = field(default_factory=dict)
+    """Partitions without a leader, by topic id and index, of which any replica may be elected once
+    all were asked what they have."""
+    ends: dict[tuple[bytes, int], Ends] = field(default_factory=dict)
+    """What replicas answered, until the election that they were asked for."""
 
     def active(self, broker_id: int) -> bool:
         """Whether a replica on this broker can lead and be in sync."""

@@ -446,6 +446,16 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         "if `min.insync.replicas` stay without it; and after which a leader that none of its "
         "followers reaches hands over. 0 for never.",
     )
+    scriba_unclean_wait_ms: int = setting(
+        Kind.LONG,
+        default=1_000,
+        at_least=0,
+        at_most=60_000,
+        scope=CLUSTER_WIDE,
+        doc="Time in which live replicas of a partition that nobody may lead can answer what they "
+        "have, before the one with the most is elected uncleanly. 0 elects the first that lives, "
+        "without asking.",
+    )
     replica_selector_class: str | None = setting(
         Kind.STRING,
         default=None,

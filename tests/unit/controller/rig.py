@@ -1,11 +1,15 @@
 """A controller without a quorum, what it appends is committed at once; requests to it."""
 
 import random
+from collections.abc import Callable
 from typing import Any
 
+from scriba.controller.elections import End
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import ELIGIBLE_VERSION, ClusterImage, Delta, PartitionImage
 from scriba.controller.machine import Controller, encode
+from scriba.controller.state import Ends
+from scriba.controller.unclean import Choice, Place, Question
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.settings import NodeSettings
@@ -15,6 +19,7 @@ from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
+    ElectLeadersRequest,
     ReassignablePartition,
     ReassignableTopic,
 )
@@ -70,6 +75,10 @@ class Cluster:
         **properties: str,
     ) -> None:
         self.now = Instant(1_000_000, 1_700_000_000_000)
+        self.has: Callable[[int], End | None] = lambda broker: End(-1, 0)
+        """What a broker answers that is asked what it has; None if it does not."""
+        self.choices: list[Choice] = []
+        """Unclean elections, with what they lose."""
         self.log: list[bytes] = []
         self._ids = 1000
         self._random = random.Random(5)
@@ -101,11 +110,30 @@ class Cluster:
             self.controller.replay(decoded, self.image.end_offset, epoch=1)
         return decoded
 
+    def _asked(self, questions: list[Question]) -> dict[Place, Ends]:
+        return {
+            each.place: Ends(
+                each.leader_epoch,
+                {broker: end for broker in each.brokers if (end := self.has(broker)) is not None},
+            )
+            for each in questions
+        }
+
+    def ask(self) -> None:
+        """Carries the elections out that wait for what replicas have, each once."""
+        questions = self.controller.questions()
+        answers = self._asked(questions)
+        self.append(self.controller.elect_unclean(questions, answers, self.choices, self.now))
+
     def do(self, request: Message, version: int | None = None) -> Any:
+        if isinstance(request, ElectLeadersRequest):
+            questions = self.controller.questions(request)
+            self.controller.note_answers(questions, self._asked(questions))
         result = self.controller.handle(
             request, request.VERSIONS.high if version is None else version, self.now
         )
         self.records = self.append(result.records)
+        self.ask()
         return result.response
 
     def pass_time(self, ms: int) -> None:
@@ -118,6 +146,7 @@ class Cluster:
             for broker in beating:
                 self.beat(broker)
             self.append(self.controller.tick(self.now))
+            self.ask()
 
     def restarted(self, own_broker: int | None = None, **facts: Any) -> "Cluster":
         """Another controller that took over what this one's log holds."""

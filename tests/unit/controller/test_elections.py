@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from scriba.controller.elections import End
 from scriba.controller.image import NO_LEADER, RECOVERING, TOPIC, PartitionImage
 from scriba.errors import ErrorCode
 from scriba.wire.messages.admin import ElectLeadersRequest
@@ -37,8 +38,12 @@ class Elections(RuleBasedStateMachine):
         self.logs = dict.fromkeys(BROKERS, 0)
         self.acknowledged = 0
         self.before = self.cluster.partition()
+        self.cluster.has = self._has
 
     # ---- what brokers do ----
+
+    def _has(self, broker: int) -> End | None:
+        return End(0, self.logs[broker]) if self.alive[broker] else None
 
     def _produce(self) -> None:
         """Clients write whenever they can."""
@@ -99,6 +104,7 @@ class Elections(RuleBasedStateMachine):
             epoch = cluster.image.brokers[broker].epoch
             lost = cluster.controller.broker_lost(broker, epoch, cluster.now, cluster.now)
             cluster.append(lost)
+            cluster.ask()
 
     @rule(broker=brokers, unfenced=st.booleans())
     def return_from_a_crash(self, broker: int, unfenced: bool) -> None:
@@ -161,6 +167,7 @@ class Elections(RuleBasedStateMachine):
         again.now = self.cluster.now
         again._ids = self.cluster._ids
         again.log = self.cluster.log + again.log
+        again.has = self._has
         again.controller.activate(again.now, None)
         self.cluster = again
 
@@ -187,9 +194,15 @@ class Elections(RuleBasedStateMachine):
         if flagged and now.leader not in trusted:
             last = before.last_known_elr == (now.leader,)
             assert last or self.unclean or forced, "nobody allowed it"
+            asked = [b for b in now.replicas if self.alive[b] and self._is_active(b)]
+            assert last or self.logs[now.leader] == max(self.logs[b] for b in asked)
             self.acknowledged = self.logs[now.leader]
         else:
             assert self.logs[now.leader] == self.acknowledged
+
+    def _is_active(self, broker: int) -> bool:
+        known = self.cluster.image.brokers.get(broker)
+        return known is not None and known.active
 
     def _epochs_rise(self, before: PartitionImage, now: PartitionImage) -> None:
         if now != before:

@@ -49,7 +49,9 @@ class ActiveController:
         clock: Clock,
         settings: NodeSettings,
         has_room: Callable[[], bool],
+        ask_replicas: Callable[[], None] = lambda: None,
     ) -> None:
+        """`ask_replicas` is told that elections wait for what replicas have."""
         self.epoch = epoch
         self.machine = machine
         self._quorum = quorum
@@ -57,6 +59,7 @@ class ActiveController:
         self._clock = clock
         self._settings = settings
         self._has_room = has_room
+        self._ask_replicas = ask_replicas
         self._long: asyncio.Future[None] | None = None
         self._last_append = clock.mono_ms()
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -111,6 +114,8 @@ class ActiveController:
             await asyncio.shield(asyncio.ensure_future(self._in_slices(first, pull, atomic)))
         else:
             self._append(first)
+        if self.machine.asks:
+            self._ask_replicas()
         # Reads wait as well: they may rest on records that are still on their way.
         await self._committed(self._quorum.log.end_offset)
 
@@ -205,6 +210,8 @@ class ActiveController:
         expired = self.machine.tick(now)
         if expired:
             await self._carry_out(expired, atomic=False)
+        elif self.machine.asks:
+            self._ask_replicas()
         idle = self._settings.metadata_max_idle_interval_ms
         if idle and now.mono_ms - self._last_append >= idle:
             self._last_append = self._clock.mono_ms()

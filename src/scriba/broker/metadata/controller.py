@@ -26,6 +26,7 @@ from scriba.broker.metadata.quorum import MetadataQuorum
 from scriba.broker.metadata.quorum_state import QUORUM_STATE
 from scriba.broker.metadata.snapshots import QuorumFacts
 from scriba.broker.metadata.transport import WireTransport
+from scriba.broker.metadata.unclean import ReplicaSurvey
 from scriba.broker.metadata.voters import KRAFT_LEVEL, Identity, Membership, voters_record
 from scriba.broker.metadata.wire import (
     TOPIC,
@@ -34,11 +35,13 @@ from scriba.broker.metadata.wire import (
     add_voter_request,
     remove_voter_request,
 )
+from scriba.broker.observe.counters import Counters
 from scriba.broker.observe.events import Note
 from scriba.config import StartError
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import KRAFT_VERSION, ClusterImage, Delta, ImageError
 from scriba.controller.machine import Controller
+from scriba.controller.unclean import Choice
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.events import EventKind
 from scriba.instant import Instant
@@ -50,6 +53,7 @@ from scriba.runtime.ports import World
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings
 from scriba.storage.results import as_no_room
+from scriba.wire.messages.admin import ElectLeadersRequest, ElectLeadersResponse
 from scriba.wire.messages.configs import UpdateFeaturesRequest, UpdateFeaturesResponse
 from scriba.wire.messages.quorum import (
     AddRaftVoterRequest,
@@ -59,6 +63,7 @@ from scriba.wire.messages.quorum import (
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
+    from scriba.broker.ports import BrokerClient
     from scriba.broker.request import Context
 
 ADDRESS_PAUSE_S: Final = 1
@@ -86,12 +91,15 @@ class QuorumController:
         broker_epoch: Callable[[], int] = lambda: -1,
         channels: NodeChannels | None = None,
         endpoints: Endpoints = (),
+        brokers: BrokerClient | None = None,
+        counters: Counters | None = None,
     ) -> None:
         """`log_dir` is the directory that holds the metadata log, `directory_id` its id.
 
         `on_refused` is told what the device did not take; `has_room` tells whether this broker can
         make another partition, `broker_epoch` under which epoch it is registered, -1 for none.
-        `endpoints` are where other controllers reach this one, by `channels`.
+        `endpoints` are where other controllers reach this one, by `channels`. `brokers` are asked
+        what their replicas have before one is elected uncleanly.
         """
         self.cluster_id = cluster_id
         self.follower = MetadataFollower(world, settings, tasks, on_refused)
@@ -109,6 +117,9 @@ class QuorumController:
         self._has_room = has_room
         self._broker_epoch = broker_epoch
         self._channels = channels
+        self._survey: ReplicaSurvey | None = None
+        if brokers is not None:
+            self._survey = ReplicaSurvey(self, brokers, tasks, note, counters or Counters())
         self._identity = Identity(Voter(node_id, directory_id), endpoints)
         self._quorum: MetadataQuorum | None = None
         self._changes: VoterChanges | None = None
@@ -422,6 +433,7 @@ class QuorumController:
             self._world.clock,
             self._settings,
             self._has_room,
+            self._ask_replicas,
         )
         active.begin([*first, *also(image)])
         self.active = active
@@ -444,7 +456,36 @@ class QuorumController:
                 return await self.changes.remove(request)
             case UpdateFeaturesRequest() if _raises_kraft(request):
                 return await self._raise_kraft(request, version, ctx)
+            case ElectLeadersRequest():
+                return await self._elect(request, version, ctx)
         return await self.active.call(request, version, ctx)
+
+    def _ask_replicas(self) -> None:
+        if self._survey is not None:
+            self._survey.look()
+
+    async def _elect(
+        self, request: ElectLeadersRequest, version: int | None, ctx: Context | None
+    ) -> Any:
+        """An unclean election goes by what replicas answer."""
+        active = self.active
+        assert active is not None
+        questions = active.machine.questions(request)
+        if not questions or self._survey is None:
+            return await active.call(request, version, ctx)
+        wait_ms = active.machine.state.settings.scriba_unclean_wait_ms
+        answers = await self._survey.ask(questions, wait_ms)
+        active.machine.note_answers(questions, answers)
+        response: ElectLeadersResponse = await active.call(request, version, ctx)
+        self._survey.tell(
+            [
+                Choice(f"{topic.topic}-{each.partition_id}", each.error_message)
+                for topic in response.replica_election_results
+                for each in topic.partition_result
+                if not each.error_code and each.error_message
+            ]
+        )
+        return response
 
     async def _raise_kraft(
         self, request: UpdateFeaturesRequest, version: int | None, ctx: Context | None

@@ -462,6 +462,20 @@ def _controller() -> Iterator[Metric]:
         lambda s: s.counters.unclean_elections,
     )
     yield Metric(
+        counter(
+            "scriba_controller_replicas_asked_total",
+            "Replicas that this controller asked what they have, before unclean elections.",
+        ),
+        lambda s: s.counters.replicas_asked,
+    )
+    yield Metric(
+        counter(
+            "scriba_controller_replicas_passed_over_total",
+            "Those of them that did not tell within `scriba.unclean.wait.ms`.",
+        ),
+        lambda s: s.counters.replicas_passed_over,
+    )
+    yield Metric(
         gauge(
             f"{_CONTROLLER}brokerregistrationstate",
             "On the active controller: 10 fenced, 20 in controlled shutdown, 30 active.",

@@ -79,6 +79,10 @@ class Counters:
     """Committed records that replicas here took away, as their new leader did not have them."""
     unclean_elections: int = 0
     """Partitions that this broker was elected to lead though it may lack acknowledged records."""
+    replicas_asked: int = 0
+    """Replicas that this controller asked what they have, before an unclean election."""
+    replicas_passed_over: int = 0
+    """Those of them that did not tell in time."""
     fastpath_produces: int = 0
     fastpath_fetches: int = 0
     fastpath_commits: int = 0

@@ -29,26 +29,32 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
     if options.partitions:
         named = await partitions_named(admin, options.partitions)
     kind = ElectionType.UNCLEAN if options.unclean else ElectionType.PREFERRED
-    results, errors = await _elect(admin, named, kind)
+    losses: dict[TopicPartition, str] = {}
+    results, errors = await _elect(admin, named, kind, losses)
     until = time.monotonic() + options.timeout
     while options.wait and _may_return(errors) and time.monotonic() < until:
         await asyncio.sleep(PAUSE_S)
-        more, still = await _elect(admin, list(errors), kind)
+        more, still = await _elect(admin, list(errors), kind, losses)
         results, errors = results | more, still
     leaders = await _leaders(admin, [where for where, elected in results.items() if elected])
     if options.json:
-        print_json(_document(results, errors, leaders))
+        print_json(_document(results, errors, leaders, losses))
     else:
-        _tell(results, errors, leaders)
+        _tell(results, errors, leaders, losses)
     return FAILED if errors else 0
 
 
 async def _elect(
-    admin: Admin, partitions: list[TopicPartition] | None, kind: ElectionType
+    admin: Admin,
+    partitions: list[TopicPartition] | None,
+    kind: ElectionType,
+    losses: dict[TopicPartition, str],
 ) -> tuple[dict[TopicPartition, bool], dict[TopicPartition, BrokerError]]:
-    """Where there was an election or no need for one, and where there could be none."""
+    """Where there was an election or no need for one, and where there could be none. `losses` gets
+    what the controller says of those that may have lost records."""
     try:
-        return await admin.elect_leaders(partitions, type=kind), {}
+        elected = await admin.elect_leaders(partitions, type=kind, on_loss=losses.__setitem__)
+        return elected, {}
     except PartlyFailed as failed:
         return dict(failed.results), dict(failed.errors)
     except BrokerError as refused:
@@ -74,6 +80,7 @@ def _document(
     results: dict[TopicPartition, bool],
     errors: dict[TopicPartition, BrokerError],
     leaders: dict[TopicPartition, int | None],
+    losses: dict[TopicPartition, str],
 ) -> list[dict[str, Any]]:
     told: list[dict[str, Any]] = [
         {
@@ -81,6 +88,7 @@ def _document(
             "partition": where.partition,
             "elected": elected,
             "leader": leaders.get(where),
+            "loss": losses.get(where),
             "error": None,
         }
         for where, elected in results.items()
@@ -91,6 +99,7 @@ def _document(
             "partition": where.partition,
             "elected": False,
             "leader": None,
+            "loss": None,
             "error": error.code.name,
         }
         for where, error in errors.items()
@@ -102,9 +111,14 @@ def _tell(
     results: dict[TopicPartition, bool],
     errors: dict[TopicPartition, BrokerError],
     leaders: dict[TopicPartition, int | None],
+    losses: dict[TopicPartition, str],
 ) -> None:
     print_names(
-        [f"{where}: node {leaders[where]} leads now" for where, done in results.items() if done],
+        [
+            f"{where}: {losses.get(where, f'node {leaders[where]} leads now')}"
+            for where, done in results.items()
+            if done
+        ],
         as_json=False,
     )
     for error in errors.values():

@@ -1,6 +1,6 @@
 """The part of `Admin` that is about the cluster itself: brokers, leaders, quorum, features."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from scriba.client.admin.calls import Calls, outcome
@@ -238,10 +238,12 @@ class ClusterAdmin:
         *,
         type: ElectionType = ElectionType.PREFERRED,
         timeout_ms: int | None = None,
+        on_loss: Callable[[TopicPartition, str], object] | None = None,
     ) -> dict[TopicPartition, bool]:
         """Has leaders elected for these partitions, or for all that need one.
 
         True where there was an election, False where the leader was the right one already.
+        `on_loss` is called with what the controller says of an election that may have lost records.
         """
         wanted = None if partitions is None else [TopicPartition(*where) for where in partitions]
 
@@ -251,6 +253,10 @@ class ClusterAdmin:
             request = elect_leaders(rest, type, self._calls.server_limit(timeout_ms))
             answer = await self._calls.ask(request, wire.ElectLeadersResponse)
             raise_for(answer.error_code, about="the election")
+            for topic in answer.replica_election_results:
+                for p in topic.partition_result:
+                    if on_loss is not None and not p.error_code and p.error_message:
+                        on_loss(TopicPartition(topic.topic, p.partition_id), p.error_message)
             return {
                 (where := TopicPartition(topic.topic, p.partition_id)): False
                 if p.error_code == ErrorCode.ELECTION_NOT_NEEDED
