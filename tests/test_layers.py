@@ -25,18 +25,22 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"errors"},
     "settings": {"errors", "config"},
     "wire": {"errors", "native"},
+    "placement": set(),
     "outcome": {"instant", "wire", "events"},
     "records": BASE | {"native"},
     "native": {"errors", "records"},
     **dict.fromkeys(MACHINES, IDEAS | {"events"}),
+    "controller": IDEAS | {"events", "placement"},
     "runtime": {"instant", "prometheus"},
     "storage": IDEAS | {"runtime"},
-    "broker": IDEAS | MACHINES | {"runtime", "storage", "peers", "events", "prometheus"},
+    "broker": IDEAS
+    | MACHINES
+    | {"placement", "runtime", "storage", "peers", "events", "prometheus"},
     "peers": IDEAS | {"runtime"},
     "client": IDEAS | {"runtime", "peers"},
     "testing": IDEAS
     | {"raft", "controller", "runtime", "storage", "broker", "client", "peers", "prometheus"},
-    "cli": BASE | {"client", "runtime", "broker", "spark", "pipelines"},
+    "cli": BASE | {"client", "placement", "runtime", "broker", "spark", "pipelines"},
     "console": BASE | {"client"},
     "spark": BASE | {"client"},
     "pipelines": BASE | {"client", "spark", "prometheus"},
@@ -141,7 +145,7 @@ class Module:
     @property
     def decides(self) -> bool:
         """Whether it is a machine or a plan, bound to the stricter rules."""
-        return self.room in MACHINES or (self.room, self.path.stem) in PLANS
+        return self.room in {*MACHINES, "placement"} or (self.room, self.path.stem) in PLANS
 
     def imports(self) -> Iterator[tuple[str, int]]:
         """Full names of all imported modules, with their lines; relative ones resolved."""

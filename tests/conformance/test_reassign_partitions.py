@@ -147,3 +147,25 @@ def test_a_plan_with_an_unknown_broker_is_refused_with_its_name(mover: Mover) ->
     assert refused.code == 1
     assert "9" in refused.out
     assert mover.replicas() == [[1, 2]] * PARTITIONS
+
+
+def test_a_broker_that_is_gone_is_listed_as_fenced_and_unregistered(
+    nodes: ScribaNodes, tools: Tools
+) -> None:
+    server = ("--bootstrap-server", nodes.bootstrap)
+
+    def listed() -> dict[str, str]:
+        told = tools.run("cluster", "list-endpoints", "--include-fenced-brokers", *server).ok()
+        rows = [line.split() for line in told.splitlines()[1:]]
+        return {row[0]: row[4] for row in rows}
+
+    assert listed() == {"1": "unfenced", "2": "unfenced", "3": "unfenced"}
+    nodes.nodes[3].kill()
+    eventually(lambda: listed()["3"] == "fenced")
+    gone = tools.run("cluster", "unregister", *server, "--id", "3").ok()
+    assert "Broker 3 is no longer registered." in gone
+    assert {*listed()} == {"1", "2"}
+    again = tools.run("cluster", "unregister", *server, "--id", "3")
+    assert "there is no broker 3 to unregister" in again.err
+    nodes.nodes[3].start()
+    assert {*listed()} == {"1", "2", "3"}

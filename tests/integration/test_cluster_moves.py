@@ -1,4 +1,5 @@
-"""`scriba cluster reassign`, `drain`, `balance` and `may-restart` as a person types them."""
+"""`scriba cluster reassign`, `drain`, `add`, `balance`, `unregister` and `may-restart` as a person
+types them."""
 
 import json
 from collections.abc import Iterator
@@ -7,15 +8,17 @@ from pathlib import Path
 import pytest
 
 from scriba.cli.main import main
-from scriba.client import NewTopic, SyncAdmin, SyncProducer
+from scriba.client import ConfigOp, ConfigResource, NewTopic, SyncAdmin, SyncProducer
 from tests.integration.commands import Done
-from tools.kafka.broker_fixtures import SWIFT
+from tools.kafka.broker_fixtures import SWIFT, eventually
 from tools.kafka.scriba_nodes import ScribaNodes, running_nodes
+
+SETTINGS = {**SWIFT, "broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
 
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScribaNodes]:
-    with running_nodes(tmp_path_factory.mktemp("nodes"), SWIFT) as made:
+    with running_nodes(tmp_path_factory.mktemp("nodes"), SETTINGS) as made:
         yield made
 
 
@@ -64,7 +67,7 @@ def test_replicas_move_as_it_is_typed(
 
 
 def test_what_cannot_be_is_refused_in_one_line(
-    nodes: ScribaNodes, capsys: pytest.CaptureFixture[str]
+    nodes: ScribaNodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def typed(*words: str) -> Done:
         code = main(["cluster", *words, "--bootstrap", nodes.bootstrap, "--timeout", "60"])
@@ -75,6 +78,54 @@ def test_what_cannot_be_is_refused_in_one_line(
     assert "names broker 9, which is not there" in typed("reassign", "stays", "--to", "9").line
     assert "names broker 1 twice" in typed("reassign", "stays", "--to", "1,1").line
     assert "there is no broker 9; there are 1, 2, 3" in typed("drain", "9").line
+    assert "broker 2 is named twice; name each once" in typed("drain", "2", "2").line
+    assert "there is no broker 9; there are 1, 2, 3" in typed("add", "9").line
+    assert "broker 3 is named twice; name each once" in typed("add", "3", "3").line
+    assert "there is no broker 9; there are 1, 2, 3" in typed("unregister", "9").line
     assert "there is no node 9; there are 1, 2, 3" in typed("may-restart", "9").line
     assert "where to is not said" in typed("reassign", "stays").err
+    plan = tmp_path / "plan.json"
+    twice = [{"topic": "stays", "partition": 0, "replicas": [n]} for n in (2, 3)]
+    plan.write_text(json.dumps({"version": 1, "partitions": twice}))
+    assert "names stays-0 twice" in typed("reassign", "--file", str(plan)).line
+    assert "No such file" in typed("reassign", "--file", str(tmp_path / "none")).line
+    rate = {ConfigResource.broker(2): [("follower.replication.throttled.rate", ConfigOp.SET, "7")]}
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        admin.incremental_alter_configs(rate)
+    refused = typed("reassign", "stays", "--to", "3", "--throttle", "1000")
+    assert "follower.replication.throttled.rate=7, set by somebody else" in refused.err
+    assert refused.code == 1
+    assert typed("reassign", "--cancel").code == 0
     assert replicas(nodes, "stays") == [(1,)]
+
+
+def test_a_broker_that_is_gone_is_emptied_unregistered_and_filled_when_it_returns(
+    nodes: ScribaNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def typed(*words: str) -> Done:
+        code = main(["cluster", *words, "--bootstrap", nodes.bootstrap, "--timeout", "60"])
+        return Done(code, *capsys.readouterr())
+
+    def is_fenced() -> bool:
+        with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+            return 3 in admin.describe_cluster(include_fenced=True).fenced
+
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        admin.create_topics([NewTopic("left", assignments={n: [1 + n, 3] for n in (0, 1)})])
+    assert "broker 3 is up; drain it (scriba cluster drain 3)" in typed("unregister", "3").line
+    nodes.nodes[3].kill()
+    eventually(is_fenced)
+    assert "broker 3 is fenced; start it" in typed("add", "3").line
+    assert "broker 3, which is not there or fenced" in typed("reassign", "left", "--to", "3").line
+    held = typed("unregister", "3").line
+    assert "broker 3 still has 2 replicas, left-0 first of all" in held
+    assert "scriba cluster drain 3" in held
+    assert typed("drain", "3").code == 0
+    assert [sorted(each) for each in replicas(nodes, "left")] == [[1, 2]] * 2
+    assert typed("unregister", "3").out == "broker 3 is no longer part of the cluster\n"
+    assert "there is no broker 3; there are 1, 2" in typed("unregister", "3").line
+    nodes.nodes[3].start()
+    filled = typed("add", "3")
+    assert filled.code == 0
+    assert any(3 in each for topic in ("moved", "left") for each in replicas(nodes, topic))
+    assert "every replica is where it should be" in typed("add", "3").out

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from scriba.cli.cluster.moving import RATES, Throttling, carry_out, look, take_back_throttles
-from scriba.cli.cluster.planning import balance, drain, loads
 from scriba.cli.cluster.reassign import check, document, page
 from scriba.cli.problems import CommandError
 from scriba.client import Admin, ConfigOp, ConfigResource, NewTopic, TopicPartition
+from scriba.placement.planning import balance, drain, loads
 from scriba.testing.sim.world.world import SimWorld
 from tests.sim.broker_stage import Stage
 
@@ -87,16 +87,16 @@ def test_a_throttle_is_set_and_taken_back_and_anothers_is_respected() -> None:
     async def script(stage: Stage) -> None:
         facts, _ = await stage.admin(look)
         plan = balance(facts)
-        await stage.admin(lambda a: Throttling(a, 1000, BROKERS).set(plan, facts.placed))
+        await stage.admin(lambda a: Throttling(a, 1000, BROKERS).set(plan, facts.placed, {}))
         configs = stage.image.config(2, "t")
         where = next(w for w in plan if {*plan[w]} != {*facts.placed[w]})
         (new,) = {*plan[where]} - {*facts.placed[where]}
         named = configs["follower.replication.throttled.replicas"].split(",")
         assert f"{where.partition}:{new}" in named
         assert await stage.admin(rates) == {"1000"}
-        await stage.admin(lambda a: Throttling(a, 1000, BROKERS).set(plan, facts.placed))
+        await stage.admin(lambda a: Throttling(a, 1000, BROKERS).set(plan, facts.placed, {}))
         with pytest.raises(CommandError, match="set by somebody else; give --throttle 1000"):
-            await stage.admin(lambda a: Throttling(a, 2000, BROKERS).set(plan, facts.placed))
+            await stage.admin(lambda a: Throttling(a, 2000, BROKERS).set(plan, facts.placed, {}))
         await stage.admin(lambda admin: take_back_throttles(admin, BROKERS))
         assert await stage.admin(rates) == {str(2**63 - 1)}
         assert stage.image.config(2, "t") == {}

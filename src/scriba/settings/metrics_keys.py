@@ -29,8 +29,8 @@ class MetricsKeys(Settings):
         Kind.STRING,
         default="",
         check=_address,
-        doc="Address at which `GET /metrics` answers in the text format of Prometheus and "
-        "`GET /events` in JSON, as `http://host:port`; empty for none.",
+        doc="Address at which `GET /metrics` answers in the text format of Prometheus, "
+        "`GET /events` and `GET /ready` in JSON, as `http://host:port`; empty for none.",
     )
 
     def check_metrics(self, insecure: bool) -> None:

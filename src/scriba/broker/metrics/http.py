@@ -1,4 +1,5 @@
-"""The small HTTP server of a node: `/metrics` for Prometheus, `/events` for consoles and scripts.
+"""The small HTTP server of a node: `/metrics` for Prometheus, `/events` for consoles and scripts,
+`/ready` for whoever restarts one node after the other.
 
 A client gets one answer for each connection. It has `PATIENCE_S` to ask, and only so many may ask
 at once, so that whoever forgets about a connection costs next to nothing.
@@ -9,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs
 
 from scriba.broker.metrics.exposition import Observed, render
+from scriba.broker.metrics.readiness import ReadinessHost, readiness
 from scriba.broker.observe.events import Events
+from scriba.broker.ports import BackgroundTasks
+from scriba.errors import KafkaError
 from scriba.prometheus import CONTENT_TYPE
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
 from scriba.settings.metrics_keys import metrics_endpoint
@@ -32,8 +37,12 @@ _ALLOW: Final = "Allow: GET, HEAD\r\n"
 _PLAIN: Final = "text/plain; charset=utf-8"
 
 
+class MetricsHost(Observed, ReadinessHost, BackgroundTasks, Protocol):
+    """What answering over HTTP takes."""
+
+
 class MetricsServer:
-    def __init__(self, node: Observed) -> None:
+    def __init__(self, node: MetricsHost) -> None:
         self._node = node
         self._listener: Listener | None = None
         self._clients: dict[_Client, None] = {}
@@ -55,20 +64,45 @@ class MetricsServer:
         else:
             self._clients[_Client(self, stream)] = None
 
-    def answer(self, request: bytes) -> bytes:
+    def answer(self, request: bytes) -> bytes | Coroutine[Any, Any, bytes]:
+        """What to send, or the work that finds it out."""
         line = request.splitlines()[0].split() if request.strip() else []
         if len(line) != 3 or not line[2].startswith(b"HTTP/1."):
             return _answer("400 Bad Request", "this is no request of HTTP/1.1\n")
         if line[0] not in (b"GET", b"HEAD"):
             return _answer("405 Method Not Allowed", "only GET is served\n", more=_ALLOW)
         path, _, query = _in_origin_form(line[1].decode("latin-1")).partition("?")
+        if path == "/ready":
+            return self._ready(query, whole=line[0] == b"GET")
         if path == "/metrics":
             whole = _answer("200 OK", render(self._node), CONTENT_TYPE)
         elif path == "/events":
             whole = _events(self._node.events, query)
         else:
-            whole = _answer("404 Not Found", "see /metrics and /events\n")
-        return whole if line[0] == b"GET" else whole[: whole.index(_BLANK) + len(_BLANK)]
+            whole = _answer("404 Not Found", "see /metrics, /events and /ready\n")
+        return whole if line[0] == b"GET" else _head(whole)
+
+    async def _ready(self, query: str, whole: bool) -> bytes:
+        """Of this node, or of the one that `node` names."""
+        asked = parse_qs(query, True)
+        named = asked.pop("node", [str(self._node.id)])[-1]
+        if asked or not (named.isascii() and named.isdigit()):
+            answer = _answer("400 Bad Request", "ask /ready, or /ready?node=ID\n")
+        else:
+            answer = await self._readiness(int(named))
+        return answer if whole else _head(answer)
+
+    async def _readiness(self, node: int) -> bytes:
+        try:
+            found = await readiness(self._node, node)
+        except KafkaError as error:
+            return _answer("404 Not Found", f"{error.message}\n")
+        told = {"node": found.node, "may_restart": found.may_restart, "hurts": found.hurts}
+        status = "200 OK" if found.may_restart else "503 Service Unavailable"
+        return _answer(status, json.dumps(told) + "\n", "application/json")
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        self._node.tasks.spawn(work, name="answer over HTTP")
 
     def forget(self, client: _Client) -> None:
         self._clients.pop(client, None)
@@ -117,6 +151,10 @@ def _answer(status: str, text: str, content_type: str = _PLAIN, more: str = "") 
     return head.encode() + body
 
 
+def _head(whole: bytes) -> bytes:
+    return whole[: whole.index(_BLANK) + len(_BLANK)]
+
+
 class _Client:
     """One connection: a request, an answer, the end."""
 
@@ -128,6 +166,7 @@ class _Client:
         self._refused = False
         """Whether it asked too much. What it goes on to send is read: a connection that is closed
         before that is reset, and takes the answer with it."""
+        self._closed = False
         self._alarm = asyncio.get_running_loop().call_later(PATIENCE_S, self.close)
         stream.want(self._on_readable, None)
 
@@ -152,7 +191,17 @@ class _Client:
             self._left = memoryview(_answer("431 Request Header Fields Too Large", text))
             self._send()
         elif end is not None:
-            self._left = memoryview(self._server.answer(bytes(self._asked)))
+            answer = self._server.answer(bytes(self._asked))
+            if isinstance(answer, bytes):
+                self._left = memoryview(answer)
+                self._send()
+            else:
+                self._stream.want(None, None)
+                self._server.spawn(self._send_later(answer))
+
+    async def _send_later(self, answer: Coroutine[Any, Any, bytes]) -> None:
+        self._left = memoryview(await answer)
+        if not self._closed:
             self._send()
 
     def _send(self) -> None:
@@ -171,6 +220,7 @@ class _Client:
         self.close()
 
     def close(self) -> None:
+        self._closed = True
         self._alarm.cancel()
         self._stream.close()
         self._server.forget(self)

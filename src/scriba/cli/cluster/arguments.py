@@ -39,6 +39,18 @@ def moves(commands: Commands) -> None:
         "brokers", nargs="+", type=at_least(int, 0), metavar="ID", help="who is to be empty"
     )
     _carried_out(drain)
+    add = command(
+        commands,
+        "add",
+        "scriba.cli.cluster.reassign:add",
+        "give brokers that have joined their share",
+        "Moves replicas to brokers that have joined, until each holds as many and leads as many "
+        "partitions as the others; nothing moves between the others.",
+    )
+    add.add_argument(
+        "brokers", nargs="+", type=at_least(int, 0), metavar="ID", help="who has joined"
+    )
+    _carried_out(add)
     balance = command(
         commands,
         "balance",
@@ -48,6 +60,15 @@ def moves(commands: Commands) -> None:
         "moves, over racks and machines.",
     )
     _carried_out(balance)
+    unregister = command(
+        commands,
+        "unregister",
+        "scriba.cli.cluster.unregister:run",
+        "take a broker that is gone for good out of the list",
+        "Takes a broker that is stopped and holds nothing out of the cluster's list of brokers.",
+    )
+    unregister.add_argument("broker", type=at_least(int, 0), metavar="ID", help="the broker")
+    asks(unregister)
     restart = command(
         commands,
         "may-restart",

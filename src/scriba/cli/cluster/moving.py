@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from scriba.cli.cluster.planning import Facts, Place, Placement, copied
 from scriba.cli.output import counted, note, size
 from scriba.cli.problems import CommandError
 from scriba.client import (
@@ -26,6 +25,7 @@ from scriba.client import (
     TopicPartition,
 )
 from scriba.config import Source
+from scriba.placement.planning import Facts, Place, Placement, copied
 
 PAUSE_S: Final = 0.5
 TELL_S: Final = 5.0
@@ -38,16 +38,18 @@ REPLICAS: Final = (
 COORDINATORS: Final = ("__consumer_offsets", "__transaction_state")
 
 Moves = dict[TopicPartition, Reassignment]
+Seen = Facts[TopicPartition]
+Plan = Placement[TopicPartition]
 
 
-async def look(admin: Admin) -> tuple[Facts, Moves]:
+async def look(admin: Admin) -> tuple[Seen, Moves]:
     """What brokers hold, what is under way counted as done; and that."""
     cluster = await admin.describe_cluster(include_fenced=True)
     under_way = await admin.list_partition_reassignments()
     names = [topic.name for topic in await admin.list_topics(include_internal=True)]
     placed = {
         TopicPartition(topic.name, each.partition): each.replicas
-        for topic in (await admin.describe_topics(names)).values()
+        for _, topic in sorted((await admin.describe_topics(names)).items())
         for each in topic.partitions
     }
     placed.update({where: move.target for where, move in under_way.items() if where in placed})
@@ -99,8 +101,9 @@ class Throttling:
         self._rate = str(rate)
         self._brokers = [ConfigResource.broker(broker) for broker in sorted(brokers)]
 
-    async def set(self, plan: Placement, before: Placement) -> None:
-        """Raises where somebody has set another rate."""
+    async def set(self, plan: Plan, before: Plan, under_way: Moves) -> None:
+        """Raises where somebody has set another rate. What is under way is slowed as well: it may
+        be what an earlier run of the same command has begun."""
         found = await self._admin.describe_configs(self._brokers, names=RATES)
         for resource, entries in found.items():
             for entry in entries.values():
@@ -116,11 +119,16 @@ class Throttling:
             leaders += (f"{where.partition}:{broker}" for broker in before[where])
             new = [broker for broker in replicas if broker not in before[where]]
             followers += (f"{where.partition}:{broker}" for broker in new)
+        for where, move in under_way.items():
+            leaders, followers = named.setdefault(where.topic, ([], []))
+            old = [broker for broker in move.replicas if broker not in move.adding]
+            leaders += (f"{where.partition}:{broker}" for broker in old)
+            followers += (f"{where.partition}:{broker}" for broker in move.adding)
         await self._admin.incremental_alter_configs(
             {
                 **{
                     ConfigResource.topic(topic): [
-                        (name, ConfigOp.SET, ",".join(those))
+                        (name, ConfigOp.SET, ",".join(dict.fromkeys(those)))
                         for name, those in zip(REPLICAS, lists, strict=True)
                     ]
                     for topic, lists in named.items()
@@ -162,7 +170,7 @@ async def take_back_throttles(admin: Admin, brokers: Iterable[int]) -> None:
 class Progress:
     """How far a plan is, in bytes, and how long the rest takes at the rate so far."""
 
-    def __init__(self, facts: Facts, plan: Placement, now: float) -> None:
+    def __init__(self, facts: Seen, plan: Plan, now: float) -> None:
         self._facts = facts
         self._plan = plan
         self.total = copied(facts.placed, plan, facts)
@@ -203,7 +211,7 @@ def _duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60} min"
 
 
-def waves(plan: Placement, before: Placement) -> list[TopicPartition]:
+def waves(plan: Plan, before: Plan) -> list[TopicPartition]:
     """In which order partitions go: what moves nothing first, coordinators' topics last."""
     return sorted(
         plan,
@@ -217,8 +225,8 @@ def waves(plan: Placement, before: Placement) -> list[TopicPartition]:
 
 async def carry_out(
     admin: Admin,
-    facts: Facts,
-    plan: Placement,
+    facts: Seen,
+    plan: Plan,
     at_once: int,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,

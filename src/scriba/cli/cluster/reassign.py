@@ -1,4 +1,4 @@
-"""`scriba cluster reassign`, `drain` and `balance`: replicas move to other brokers."""
+"""`scriba cluster reassign`, `drain`, `add` and `balance`: replicas move to other brokers."""
 
 import argparse
 import asyncio
@@ -10,20 +10,23 @@ from typing import Any, Final
 
 from scriba.cli.cluster.moving import (
     Moves,
+    Plan,
+    Seen,
     Throttling,
     carry_out,
     completed,
     look,
     take_back_throttles,
 )
-from scriba.cli.cluster.planning import CannotPlan, Facts, Placement, copied, loads
-from scriba.cli.cluster.planning import balance as plan_balance
-from scriba.cli.cluster.planning import drain as plan_drain
 from scriba.cli.output import counted, note, print_json, print_lines, print_names, size, table
 from scriba.cli.parsing.partitions import partitions_named
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
 from scriba.client import Admin, TopicPartition
+from scriba.placement.planning import CannotPlan, copied, loads
+from scriba.placement.planning import balance as plan_balance
+from scriba.placement.planning import drain as plan_drain
+from scriba.placement.planning import fill as plan_fill
 
 SHOWN: Final = 20
 """Partitions that a plan names for people; a program gets all of them."""
@@ -56,17 +59,19 @@ async def reassign(admin: Admin, options: argparse.Namespace) -> int:
 @with_admin
 async def drain(admin: Admin, options: argparse.Namespace) -> int:
     facts, under_way = await look(admin)
-    known = {*facts.places, *(b for replicas in facts.placed.values() for b in replicas)}
-    for broker in options.brokers:
-        if broker not in known:
-            raise CommandError(
-                f"there is no broker {broker}", f"there are {', '.join(map(str, sorted(known)))}"
-            )
+    await check_brokers(admin, options.brokers, facts)
     try:
         plan = plan_drain(facts, set(options.brokers))
     except CannotPlan as why:
         raise CommandError(str(why), "start another broker, or drain fewer") from None
     return await _do(admin, options, facts, under_way, plan)
+
+
+@with_admin
+async def add(admin: Admin, options: argparse.Namespace) -> int:
+    facts, under_way = await look(admin)
+    await check_brokers(admin, options.brokers, facts, live=True)
+    return await _do(admin, options, facts, under_way, plan_fill(facts, set(options.brokers)))
 
 
 @with_admin
@@ -78,24 +83,42 @@ async def balance(admin: Admin, options: argparse.Namespace) -> int:
 # ---- what was asked for ----
 
 
-def read_plan(name: str) -> Placement:
+def read_plan(name: str) -> Plan:
     """The partitions of a file in the form of Kafka's tools."""
+    plan: Plan = {}
     try:
-        found = json.loads(Path(name).read_text("utf-8"))
-        return {
-            TopicPartition(str(each["topic"]), int(each["partition"])): tuple(
-                int(broker) for broker in each["replicas"]
-            )
-            for each in found["partitions"]
-        }
+        for each in json.loads(Path(name).read_text("utf-8"))["partitions"]:
+            where = TopicPartition(str(each["topic"]), int(each["partition"]))
+            if where in plan:
+                raise CommandError(f"{name} names {where} twice", "name each partition once")
+            plan[where] = tuple(int(broker) for broker in each["replicas"])
     except (ValueError, TypeError, KeyError) as error:
         raise CommandError(
             f"{name} is no plan ({error!r})",
             'write {"partitions": [{"topic": ..., "partition": ..., "replicas": [...]}]}',
         ) from None
+    return plan
 
 
-def check(wanted: Placement, facts: Facts) -> None:
+async def check_brokers(
+    admin: Admin, named: Sequence[int], facts: Seen, live: bool = False
+) -> None:
+    """CommandError for the first broker that is not there, doubled, or fenced where only a live
+    one will do: nothing begins then."""
+    cluster = await admin.describe_cluster(include_fenced=True)
+    # One that was unregistered may have left replicas behind.
+    known = {*(n.id for n in cluster.nodes), *(b for r in facts.placed.values() for b in r)}
+    for n, broker in enumerate(named):
+        if broker not in known:
+            there = ", ".join(map(str, sorted(known)))
+            raise CommandError(f"there is no broker {broker}", f"there are {there}")
+        if broker in named[:n]:
+            raise CommandError(f"broker {broker} is named twice", "name each once")
+        if live and broker not in facts.places:
+            raise CommandError(f"broker {broker} is fenced", "start it, and wait until it is back")
+
+
+def check(wanted: Plan, facts: Seen) -> None:
     """CommandError for the first partition that cannot be moved so: nothing begins then."""
     for where, replicas in wanted.items():
         doubled = next((b for n, b in enumerate(replicas) if b in replicas[:n]), None)
@@ -159,7 +182,7 @@ def _listed(brokers: Sequence[int]) -> str:
 
 
 async def _do(
-    admin: Admin, options: argparse.Namespace, facts: Facts, under_way: Moves, plan: Placement
+    admin: Admin, options: argparse.Namespace, facts: Seen, under_way: Moves, plan: Plan
 ) -> int:
     found = document(facts, plan)
     if options.json:
@@ -171,7 +194,7 @@ async def _do(
     begun = time.monotonic()
     if options.throttle is not None and plan:
         throttling = Throttling(admin, options.throttle, facts.places)
-        await throttling.set(plan, facts.placed)
+        await throttling.set(plan, facts.placed, under_way)
     try:
         await carry_out(admin, facts, plan, options.at_once)
         await completed(admin, under_way)
@@ -189,7 +212,7 @@ async def _do(
     return 0
 
 
-def document(facts: Facts, plan: Placement) -> dict[str, Any]:
+def document(facts: Seen, plan: Plan) -> dict[str, Any]:
     """A plan as a difference: of each partition, and of each broker."""
     after = {**facts.placed, **plan}
     brokers = {b for replicas in (*facts.placed.values(), *plan.values()) for b in replicas}

@@ -109,6 +109,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "scriba cluster reassign --cancel",
     ),
     "scriba cluster drain": ("scriba cluster drain 3 --throttle 50000000",),
+    "scriba cluster add": ("scriba cluster add 4", "scriba cluster add 4 5 --dry-run"),
+    "scriba cluster unregister": ("scriba cluster unregister 3",),
     "scriba cluster balance": ("scriba cluster balance --dry-run",),
     "scriba cluster may-restart": ("scriba cluster may-restart 2",),
     "scriba node": ("scriba node list", "scriba node kill 2"),

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scriba.cli.cluster.planning import (
+from scriba.cli.cluster.reassign import read_plan
+from scriba.cli.problems import CommandError
+from scriba.client import TopicPartition
+from scriba.placement.planning import (
     CannotPlan,
     Facts,
     Place,
@@ -15,11 +18,9 @@ from scriba.cli.cluster.planning import (
     balance,
     copied,
     drain,
+    fill,
     loads,
 )
-from scriba.cli.cluster.reassign import read_plan
-from scriba.cli.problems import CommandError
-from scriba.client import TopicPartition
 
 
 def facts(
@@ -28,7 +29,7 @@ def facts(
     racks: dict[int, str] | None = None,
     hosts: dict[int, str] | None = None,
     sizes: dict[str, int] | None = None,
-) -> Facts:
+) -> Facts[TopicPartition]:
     return Facts(
         {at(name): replicas for name, replicas in placed.items()},
         {at(name): size for name, size in (sizes or {}).items()},
@@ -44,7 +45,7 @@ def at(name: str) -> TopicPartition:
     return TopicPartition(topic, int(index))
 
 
-def named(plan: Placement) -> dict[str, tuple[int, ...]]:
+def named(plan: Placement[TopicPartition]) -> dict[str, tuple[int, ...]]:
     return {str(where): replicas for where, replicas in plan.items()}
 
 
@@ -94,6 +95,20 @@ def test_a_new_broker_gets_its_share_by_the_fewest_moves() -> None:
     assert [load.replicas for load in loads(after, found).values()] == [9, 9, 9, 9]
     assert [load.leaders for load in loads(after, found).values()] == [3, 3, 3, 3]
     assert copied(found.placed, plan, found) <= 9 * 111
+
+
+def test_brokers_that_joined_are_filled_and_nothing_moves_between_the_others() -> None:
+    placed = {f"t-{n}": (1, 2) if n < 8 else (2, 3) for n in range(12)}
+    found = facts(placed, 5)
+    plan = fill(found, {4, 5})
+    after = {**found.placed, **plan}
+    new = [({*after[w]} - {*found.placed[w]}) for w in plan]
+    assert all(each <= {4, 5} for each in new)
+    held = {b: load.replicas for b, load in loads(after, found).items()}
+    assert held == {1: 5, 2: 5, 3: 4, 4: 5, 5: 5}
+    assert sum(map(len, new)) == 10
+    assert fill(Facts(after, found.sizes, found.places), {4, 5}) == {}
+    assert fill(found, set()) == {}
 
 
 def test_small_partitions_move_rather_than_large_ones() -> None:

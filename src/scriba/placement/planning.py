@@ -1,0 +1,347 @@
+"""Where replicas should go when a broker is to be emptied or filled, or when all should hold as
+much.
+
+Pure: facts in, a plan out. A plan names only partitions whose list of replicas changes. Data is
+moved as seldom as possible: a balance takes from those who have more than the others just what is
+too much, and leaders are spread by the order of a list, which moves nothing.
+
+What is preferred, in this order: another rack than the partition's other replicas have; another
+machine (nodes that advertise one host are one); a broker with fewer replicas; one with fewer bytes.
+None of it is ever a reason to refuse. Where nothing else decides, partitions are taken in the order
+in which the facts name them.
+
+Each plan comes in two forms: `drain`, `fill` and `balance` return it, `draining`, `filling` and
+`balancing` make it in short steps, for an event loop that has other work besides.
+"""
+
+from bisect import bisect_left, insort
+from collections import Counter, deque
+from collections.abc import Collection, Generator, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=tuple[str, int])
+"""A partition: topic and index."""
+
+Placement = dict[K, tuple[int, ...]]
+"""Replicas of each partition, the preferred leader first."""
+
+Steps = Generator[None, None, Placement[K]]
+
+
+class CannotPlan(Exception):
+    """What was asked for cannot be had, with the partition that shows it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A broker, as far as it matters where replicas go."""
+
+    id: int
+    host: str
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Facts(Generic[K]):
+    placed: Placement[K]
+    """As it is, or will be when what is under way is done."""
+    sizes: Mapping[K, int]
+    """Bytes of one replica."""
+    places: Mapping[int, Place]
+    """Brokers that may be given replicas."""
+
+    def size(self, where: K) -> int:
+        return self.sizes.get(where, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one broker has."""
+
+    leaders: int = 0
+    replicas: int = 0
+    bytes: int = 0
+
+
+def loads(placed: Placement[K], facts: Facts[K], brokers: Iterable[int] = ()) -> dict[int, Load]:
+    leaders: Counter[int] = Counter()
+    replicas: Counter[int] = Counter()
+    held: Counter[int] = Counter()
+    for where, brokers_of in placed.items():
+        leaders[brokers_of[0]] += 1
+        for broker in brokers_of:
+            replicas[broker] += 1
+            held[broker] += facts.size(where)
+    everyone = sorted({*replicas, *facts.places, *brokers})
+    return {broker: Load(leaders[broker], replicas[broker], held[broker]) for broker in everyone}
+
+
+def copied(before: Placement[K], after: Placement[K], facts: Facts[K]) -> int:
+    """Bytes that go over the network."""
+    return sum(
+        facts.size(where) * len({*replicas} - {*before[where]}) for where, replicas in after.items()
+    )
+
+
+# ---- the plans ----
+
+
+def drain(facts: Facts[K], leaving: Collection[int]) -> Placement[K]:
+    """Empties brokers: each of their replicas goes to the one that suits it best."""
+    return _whole(draining(facts, leaving))
+
+
+def fill(facts: Facts[K], joined: Collection[int]) -> Placement[K]:
+    """Gives brokers that hold less than the others their share, and moves nothing else."""
+    return _whole(filling(facts, joined))
+
+
+def balance(facts: Facts[K]) -> Placement[K]:
+    """Has all brokers hold as many replicas, and lead as many partitions, as nearly as can be."""
+    return _whole(balancing(facts))
+
+
+def draining(facts: Facts[K], leaving: Collection[int]) -> Steps[K]:
+    board = _Board(facts)
+    yield from board.fill()
+    staying = [broker for broker in sorted(facts.places) if broker not in leaving]
+    for where, replicas in facts.placed.items():
+        yield
+        for broker in replicas:
+            if broker not in leaving:
+                continue
+            new = board.best(where, broker, staying)
+            if new is None:
+                topic, index = where
+                raise CannotPlan(
+                    f"{topic}-{index} needs {len(replicas)} brokers, and {len(staying)} would stay"
+                )
+            board.replace(where, broker, new)
+    yield from _spread_leaders(board, staying, staying)
+    return (yield from board.changes())
+
+
+def filling(facts: Facts[K], joined: Collection[int]) -> Steps[K]:
+    board = _Board(facts)
+    yield from board.fill()
+    brokers = sorted(facts.places)
+    takers = [broker for broker in brokers if broker in joined]
+    yield from _even_out(board, brokers, takers)
+    yield from _spread_leaders(board, brokers, takers)
+    return (yield from board.changes())
+
+
+def balancing(facts: Facts[K]) -> Steps[K]:
+    board = _Board(facts)
+    yield from board.fill()
+    brokers = sorted(facts.places)
+    if brokers:
+        yield from _spread_racks(board, brokers)
+        yield from _even_out(board, brokers, brokers)
+        yield from _spread_leaders(board, brokers, brokers)
+    return (yield from board.changes())
+
+
+def _whole(steps: Steps[K]) -> Placement[K]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            plan: Placement[K] = end.value
+            return plan
+
+
+# ---- how they are made ----
+
+
+class _Board(Generic[K]):
+    """The placement while it is worked on, with the loads that follow from it."""
+
+    def __init__(self, facts: Facts[K]) -> None:
+        self.facts = facts
+        self.placed: Placement[K] = {}
+        self.counts: Counter[int] = Counter()
+        self.bytes: Counter[int] = Counter()
+        self.by_rank: list[K] = []
+        """Partitions in the order in which they are to move, small ones first."""
+        self._rank: dict[K, int] = {}
+        self.held: dict[int, list[int]] = {broker: [] for broker in facts.places}
+        """By broker, the ranks of what it holds, sorted."""
+
+    def fill(self) -> Generator[None, None, None]:
+        facts = self.facts
+        order: Iterable[K] = facts.placed
+        if facts.sizes:
+            order = sorted(facts.placed, key=facts.size)
+        for where in order:
+            yield
+            self._rank[where] = len(self.by_rank)
+            self.by_rank.append(where)
+            self.placed[where] = facts.placed[where]
+            for broker in facts.placed[where]:
+                self._take(where, broker)
+
+    def _take(self, where: K, broker: int) -> None:
+        self.counts[broker] += 1
+        self.bytes[broker] += self.facts.size(where)
+        insort(self.held.setdefault(broker, []), self._rank[where])
+
+    def _give(self, where: K, broker: int) -> None:
+        self.counts[broker] -= 1
+        self.bytes[broker] -= self.facts.size(where)
+        held = self.held[broker]
+        del held[bisect_left(held, self._rank[where])]
+
+    def replace(self, where: K, old: int, new: int) -> None:
+        self.placed[where] = tuple(new if b == old else b for b in self.placed[where])
+        self._give(where, old)
+        self._take(where, new)
+
+    def shared(self, where: K, broker: int, without: int) -> tuple[int, int]:
+        """How many other replicas are in this broker's rack, and on its machine."""
+        places = self.facts.places
+        own = places[broker]
+        others = [
+            places[b] for b in self.placed[where] if b in places and b not in (broker, without)
+        ]
+        racks = sum(own.rack is not None and other.rack == own.rack for other in others)
+        return racks, sum(other.host == own.host for other in others)
+
+    def best(self, where: K, instead_of: int, among: Iterable[int]) -> int | None:
+        free = [broker for broker in among if broker not in self.placed[where]]
+        return min(
+            free,
+            key=lambda b: (*self.shared(where, b, instead_of), self.counts[b], self.bytes[b], b),
+            default=None,
+        )
+
+    def changes(self) -> Steps[K]:
+        plan: Placement[K] = {}
+        for where, before in self.facts.placed.items():
+            yield
+            if self.placed[where] != before:
+                plan[where] = self.placed[where]
+        return plan
+
+
+def _spread_racks(board: _Board[K], brokers: list[int]) -> Generator[None, None, None]:
+    """Moves replicas that share a rack while another rack has none of them."""
+    for where in board.facts.placed:
+        yield
+        for broker in board.placed[where]:
+            if broker not in board.facts.places:
+                continue
+            now = board.shared(where, broker, broker)[0]
+            new = board.best(where, broker, brokers) if now else None
+            if new is not None and board.shared(where, new, broker)[0] < now:
+                board.replace(where, broker, new)
+
+
+def _even_out(
+    board: _Board[K], brokers: list[int], takers: list[int]
+) -> Generator[None, None, None]:
+    """Takes one replica at a time from who has most to who has fewest, while that evens out."""
+    stuck: set[tuple[int, int]] = set()
+    while True:
+        pairs = [
+            (full, empty)
+            for full in brokers
+            for empty in takers
+            if board.counts[full] - board.counts[empty] > 1 and (full, empty) not in stuck
+        ]
+        if not pairs:
+            return
+        full, empty = max(
+            pairs, key=lambda p: (board.counts[p[0]] - board.counts[p[1]], -p[0], -p[1])
+        )
+        where = yield from _movable(board, full, empty)
+        if where is None:
+            stuck.add((full, empty))
+        else:
+            board.replace(where, full, empty)
+            stuck.clear()
+
+
+def _movable(board: _Board[K], full: int, empty: int) -> Generator[None, None, K | None]:
+    """The smallest partition that can go from one to the other without a worse spread."""
+    for rank in board.held[full]:
+        yield
+        where = board.by_rank[rank]
+        if empty not in board.placed[where] and (
+            board.shared(where, empty, full) <= board.shared(where, full, full)
+        ):
+            return where
+    return None
+
+
+class _Leaders(Generic[K]):
+    """Who is to lead what, and who else could."""
+
+    def __init__(self, board: _Board[K], brokers: Iterable[int]) -> None:
+        self._board = board
+        self.counts: dict[int, int] = dict.fromkeys(brokers, 0)
+        self.could: dict[int, dict[int, dict[K, None]]] = {broker: {} for broker in self.counts}
+        """By who leads and by who could, the partitions."""
+
+    def fill(self) -> Generator[None, None, None]:
+        for where in self._board.facts.placed:
+            yield
+            self._add(where)
+
+    def _add(self, where: K) -> None:
+        first, *others = self._board.placed[where]
+        if first in self.counts:
+            self.counts[first] += 1
+            for broker in others:
+                if broker in self.counts:
+                    self.could[first].setdefault(broker, {})[where] = None
+
+    def _remove(self, where: K) -> None:
+        first, *others = self._board.placed[where]
+        self.counts[first] -= 1
+        for broker in others:
+            if broker in self.counts:
+                del self.could[first][broker][where]
+
+    def lead(self, where: K, broker: int) -> None:
+        self._remove(where)
+        rest = tuple(b for b in self._board.placed[where] if b != broker)
+        self._board.placed[where] = (broker, *rest)
+        self._add(where)
+
+    def path(self, takers: Collection[int]) -> list[tuple[K, int]] | None:
+        """From who leads too much to one of the takers that leads too little: each partition on it
+        gets the next broker of the path, which has a replica of it, as its first."""
+        counts = self.counts
+        for most in sorted(counts, key=lambda b: (-counts[b], b)):
+            came: dict[int, tuple[int, K]] = {}
+            queue = deque([most])
+            while queue:
+                at = queue.popleft()
+                for broker, led in self.could[at].items():
+                    if led and broker != most and broker not in came:
+                        came[broker] = (at, next(iter(led)))
+                        queue.append(broker)
+            few = [b for b in takers if b in came and counts[b] <= counts[most] - 2]
+            if few:
+                broker = min(few, key=lambda b: (counts[b], b))
+                found = []
+                while broker != most:
+                    before, where = came[broker]
+                    found.append((where, broker))
+                    broker = before
+                return found
+        return None
+
+
+def _spread_leaders(
+    board: _Board[K], brokers: list[int], takers: list[int]
+) -> Generator[None, None, None]:
+    """Changes the order of replicas until no broker is to lead two more than a taker could."""
+    leaders = _Leaders(board, brokers)
+    yield from leaders.fill()
+    while (path := leaders.path(takers)) is not None:
+        yield
+        for where, broker in path:
+            leaders.lead(where, broker)
