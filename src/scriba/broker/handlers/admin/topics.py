@@ -188,23 +188,28 @@ async def _delete_topics(
         old = ctx.version < 3
         code = ErrorCode.INVALID_REQUEST if old else ErrorCode.TOPIC_DELETION_DISABLED
         raise KafkaError(code, "delete.topic.enable is false on this broker")
-    if ctx.version < 6:
-        request.topics = [DeleteTopicState(name=name) for name in request.topic_names]
-        request.topic_names = []
     refused: list[DeletableTopicResult] = []
     allowed: list[DeleteTopicState] = []
-    for topic in request.topics:
+    for topic in _asked(request):
         refusal = _refuse_delete(node, ctx, topic)
         if refusal is None:
             allowed.append(topic)
         else:
             refused.append(refusal)
-    request.topics = allowed
+    if ctx.version < 6:  # it is forwarded in the version that it came in
+        request.topic_names = [topic.name for topic in allowed if topic.name is not None]
+    else:
+        request.topics = allowed
     response = DeleteTopicsResponse()
     if allowed:
         response = await node.controller.call(request, ctx.version, ctx)
     response.responses.extend(refused)
     return response
+
+
+def _asked(request: DeleteTopicsRequest) -> list[DeleteTopicState]:
+    """The topics to delete. Before version 6 they are named and nothing else."""
+    return request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
 
 
 def _refuse_delete(
@@ -243,12 +248,11 @@ def _refuse_delete(
 def refuse_delete_topics(
     request: DeleteTopicsRequest, code: ErrorCode, text: str
 ) -> DeleteTopicsResponse:
-    topics = request.topics or [DeleteTopicState(name=name) for name in request.topic_names]
     return DeleteTopicsResponse(
         responses=[
             DeletableTopicResult(
                 name=topic.name, topic_id=topic.topic_id, error_code=code, error_message=text
             )
-            for topic in topics
+            for topic in _asked(request)
         ]
     )
