@@ -10,6 +10,7 @@ from scriba.broker.metadata.wire import TOPIC, TOPIC_ID
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.raft.messages import Position
+from scriba.raft.roles import LAST_EPOCH
 from scriba.wire.messages import quorum as messages
 from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ReplicaState
 from scriba.wire.messages.metadata import DescribeClusterRequest
@@ -63,6 +64,7 @@ def test_vote_that_is_meant_for_somebody_else_or_makes_no_sense_is_refused_with_
             ({"voter_id": 77}, ErrorCode.INVALID_VOTER_KEY),
             ({"voter_directory_id": b"y" * 16}, ErrorCode.INVALID_VOTER_KEY),
             ({"replica_epoch": epoch - 1}, ErrorCode.FENCED_LEADER_EPOCH),
+            ({"replica_epoch": LAST_EPOCH}, ErrorCode.INVALID_REQUEST),
             ({"last_offset_epoch": epoch + 1}, ErrorCode.INVALID_REQUEST),
             ({"last_offset_epoch": -1}, ErrorCode.INVALID_REQUEST),
             ({"last_offset": -1}, ErrorCode.INVALID_REQUEST),
@@ -101,6 +103,7 @@ def test_leader_that_contradicts_the_known_one_is_refused_and_nobody_ends() -> N
             (next(i for i in quorum.ids if i not in (leader, asked)), epoch, "INVALID_REQUEST"),
             (asked, epoch + 1, "INVALID_REQUEST"),
             (-1, epoch + 1, "INVALID_REQUEST"),
+            (leader, LAST_EPOCH, "INVALID_REQUEST"),
             (leader, epoch - 1, "FENCED_LEADER_EPOCH"),
             (leader, epoch, "NONE"),
         ):
@@ -109,6 +112,50 @@ def test_leader_that_contradicts_the_known_one_is_refused_and_nobody_ends() -> N
             partition = answer.topics[0].partitions[0]
             assert (partition.leader_id, partition.leader_epoch) == (leader, epoch)
         await quorum.same_image()
+
+    play(story)
+
+
+def test_every_version_is_answered_and_names_the_leader_where_it_can() -> None:
+    async def story(quorum: SimQuorum) -> None:
+        await quorum.start()
+        leader = await quorum.leader()
+        asked = next(i for i in quorum.ids if i != leader)
+        node = quorum.node(asked)
+        epoch = node.metadata.quorum.raft.epoch
+        end = messages.EndQuorumEpochRequestPartitionData(leader_id=leader, leader_epoch=epoch - 1)
+        begin = messages.BeginQuorumEpochRequestPartitionData(
+            leader_id=leader, leader_epoch=epoch - 1
+        )
+        requests: list[Any] = [
+            vote(node, replica_epoch=epoch - 1),
+            messages.BeginQuorumEpochRequest(
+                cluster_id=node.cluster_id,
+                topics=[
+                    messages.BeginQuorumEpochRequestTopicData(topic_name=TOPIC, partitions=[begin])
+                ],
+            ),
+            messages.EndQuorumEpochRequest(
+                cluster_id=node.cluster_id,
+                topics=[
+                    messages.EndQuorumEpochRequestTopicData(topic_name=TOPIC, partitions=[end])
+                ],
+            ),
+            snapshot_request(node, Position(1, 3), epoch=epoch - 1),
+        ]
+        for request in requests:
+            for version in range(request.VERSIONS.low, request.VERSIONS.high + 1):
+                answer = await ask(quorum, asked, request, version)
+                assert code_of(answer) is ErrorCode.FENCED_LEADER_EPOCH, (request, version)
+                named = [end.node_id for end in answer.node_endpoints]
+                assert named == ([leader] if version else [])
+        for version in range(FetchRequest.VERSIONS.low, FetchRequest.VERSIONS.high + 1):
+            old = version < 12
+            request = fetch(node, version=version, last_epoch=-1 if old else 0)
+            answer = await ask(quorum, asked, request, version)
+            code = "UNSUPPORTED_VERSION" if old else "NOT_LEADER_OR_FOLLOWER"
+            assert code_of(answer).name == code, version
+            assert [end.node_id for end in answer.node_endpoints] == [leader] * (version >= 16)
 
     play(story)
 
@@ -124,9 +171,11 @@ def fetch(node: Node, **changes: Any) -> FetchRequest:
         replica_directory_id=b"z" * 16,
     )
     topic_id = changes.get("topic_id", TOPIC_ID)
+    new = changes.get("version", FetchRequest.VERSIONS.high) >= 15
     return FetchRequest(
         cluster_id=changes.get("cluster_id", node.cluster_id),
-        replica_state=ReplicaState(replica_id=55),
+        replica_id=-1 if new else 55,
+        replica_state=ReplicaState(replica_id=55 if new else -1),
         max_wait_ms=changes.get("max_wait_ms", 0),
         topics=[FetchTopic(topic=TOPIC, topic_id=topic_id, partitions=[partition])],
     )

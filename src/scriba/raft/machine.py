@@ -46,7 +46,7 @@ from scriba.raft.messages import (
 )
 from scriba.raft.outbox import Outbox
 from scriba.raft.progress import Progress
-from scriba.raft.roles import VALID, Role, Timeouts
+from scriba.raft.roles import LAST_EPOCH, VALID, Role, Timeouts
 
 
 class Raft:
@@ -109,7 +109,7 @@ class Raft:
         self._start(now)
 
     def _start(self, now: Instant) -> None:
-        if self.is_voter and len(self.voters) == 1:
+        if self.is_voter and len(self.voters) == 1 and self.epoch < LAST_EPOCH:
             # Nobody else can lead or vote: the next epoch is ours, without asking.
             self.role = Role.CANDIDATE
             self._begin_election(now)
@@ -464,11 +464,14 @@ class Raft:
     def _count_votes(self, now: Instant) -> None:
         majority = len(self.voters) // 2 + 1
         if len(self._granted) >= majority:
-            if self.role is Role.PROSPECTIVE:
+            if self.role is not Role.PROSPECTIVE:
+                self._lead(now)
+            elif self.epoch < LAST_EPOCH:
                 self._become(Role.CANDIDATE)
                 self._begin_election(now)
             else:
-                self._lead(now)
+                self._resend_at = {}
+                self._out.faults.append(f"nobody can be elected after epoch {self.epoch}")
         elif len(self._refused) > len(self.voters) - majority:
             self._lose(now)
 

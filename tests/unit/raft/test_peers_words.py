@@ -1,5 +1,7 @@
 """What peers say that cannot be true ends nobody; voters count from the moment they are told."""
 
+import pytest
+
 from scriba.instant import Instant
 from scriba.raft.epochs import EpochTable
 from scriba.raft.machine import Raft
@@ -18,7 +20,7 @@ from scriba.raft.messages import (
     VoteReply,
     VoteRequest,
 )
-from scriba.raft.roles import Role, Timeouts
+from scriba.raft.roles import LAST_EPOCH, Role, Timeouts
 from tests.unit.raft.bench import OBSERVER, ONE, THREE, TIMEOUTS, TWO, Bench
 
 
@@ -85,6 +87,19 @@ def test_records_that_do_not_follow_are_not_appended() -> None:
         assert ready.append is None, runs
         assert ready.faults, runs
         assert bench.raft.log.end_offset == 10
+
+
+@pytest.mark.parametrize("voters", [(ONE, TWO, THREE), (ONE,)])
+def test_after_the_last_epoch_nobody_stands_and_nobody_ends(voters: tuple[Voter, ...]) -> None:
+    bench = Bench(voters=voters, hard=HardState(LAST_EPOCH))
+    bench.raft.ready()
+    bench.pass_time(1000)
+    bench.step(TWO, VoteReply(LAST_EPOCH, None, True, pre_vote=True))
+    assert "nobody can be elected" in bench.ready().faults[0]
+    for _ in range(5):
+        bench.pass_time(1000)
+    assert bench.raft.epoch == LAST_EPOCH
+    assert bench.role() in (Role.UNATTACHED, Role.PROSPECTIVE)
 
 
 def test_candidate_whose_log_is_ahead_of_its_epoch_gets_no_vote() -> None:

@@ -31,7 +31,7 @@ from scriba.raft.messages import (
 )
 from scriba.raft.messages import FetchRequest as FetchFacts
 from scriba.raft.messages import VoteRequest as VoteFacts
-from scriba.raft.roles import Role
+from scriba.raft.roles import MAX_EPOCHS_AHEAD, Role
 from scriba.storage.log import Slice
 from scriba.storage.segments.not_resident import NotResident
 from scriba.wire.messages import fetch as fetch_messages
@@ -82,15 +82,15 @@ def vote(
         code = ErrorCode.FENCED_LEADER_EPOCH
     elif code is ErrorCode.NONE and (
         asked.replica_id < 0
+        or asked.replica_epoch > quorum.raft.epoch + MAX_EPOCHS_AHEAD
         or asked.last_offset < 0
         or last < 0
         or last > asked.replica_epoch - (not asked.pre_vote)
     ):
         code = ErrorCode.INVALID_REQUEST
     if code is not ErrorCode.NONE:
-        return _vote_response(
-            quorum, VoteReply(quorum.raft.epoch, quorum.raft.leader, False, False), code
-        )
+        refused = VoteReply(quorum.raft.epoch, quorum.raft.leader, False, False)
+        return _vote_response(quorum, refused, ctx.version, code)
     facts = VoteFacts(
         asked.replica_epoch,
         Voter(asked.replica_id, asked.replica_directory_id),
@@ -102,13 +102,13 @@ def vote(
     async def answer() -> messages.VoteResponse:
         reply = await quorum.ask(asked.replica_id, facts)
         assert isinstance(reply, VoteReply)
-        return _vote_response(quorum, reply)
+        return _vote_response(quorum, reply, ctx.version)
 
     return Deferred(answer())
 
 
 def _vote_response(
-    quorum: MetadataQuorum, reply: VoteReply, code: ErrorCode = ErrorCode.NONE
+    quorum: MetadataQuorum, reply: VoteReply, version: int, code: ErrorCode = ErrorCode.NONE
 ) -> messages.VoteResponse:
     partition = messages.VoteResponsePartitionData(
         partition_index=0,
@@ -120,7 +120,7 @@ def _vote_response(
     topic = messages.VoteResponseTopicData(topic_name=TOPIC, partitions=[partition])
     return messages.VoteResponse(
         topics=[topic],
-        node_endpoints=_endpoints(quorum, reply.leader, messages.VoteResponseNodeEndpoint),
+        node_endpoints=_endpoints(quorum, reply.leader, messages.VoteResponseNodeEndpoint, version),
     )
 
 
@@ -152,7 +152,7 @@ def begin_quorum_epoch(
                 messages.BeginQuorumEpochResponseTopicData(topic_name=TOPIC, partitions=[partition])
             ],
             node_endpoints=_endpoints(
-                quorum, reply.leader, messages.BeginQuorumEpochResponseNodeEndpoint
+                quorum, reply.leader, messages.BeginQuorumEpochResponseNodeEndpoint, ctx.version
             ),
         )
 
@@ -188,7 +188,7 @@ def end_quorum_epoch(
                 messages.EndQuorumEpochResponseTopicData(topic_name=TOPIC, partitions=[partition])
             ],
             node_endpoints=_endpoints(
-                quorum, reply.leader, messages.EndQuorumEpochResponseNodeEndpoint
+                quorum, reply.leader, messages.EndQuorumEpochResponseNodeEndpoint, ctx.version
             ),
         )
 
@@ -229,6 +229,8 @@ async def _fetch(
         or asked.current_leader_epoch < 0
     ):
         code = ErrorCode.INVALID_REQUEST
+    if ctx.version < 12:  # it can neither say where two logs part nor name a snapshot
+        code = ErrorCode.UNSUPPORTED_VERSION
     data = fetch_messages.PartitionData(partition_index=0, error_code=code, high_watermark=-1)
     reply = FetchReply(quorum.raft.epoch, quorum.raft.leader, refused=True)
     if code is ErrorCode.NONE:
@@ -245,13 +247,14 @@ async def _fetch(
         reply = answered
         limit = min(request.max_bytes, asked.partition_max_bytes, LARGEST_ANSWER)
         await _fill(quorum, data, reply, limit)
-    data.current_leader = fetch_messages.LeaderIdAndEpoch(
-        leader_id=_id(reply.leader), leader_epoch=reply.epoch
-    )
+    if ctx.version >= 12:
+        data.current_leader = fetch_messages.LeaderIdAndEpoch(
+            leader_id=_id(reply.leader), leader_epoch=reply.epoch
+        )
     topic = fetch_messages.FetchableTopicResponse(topic=TOPIC, topic_id=TOPIC_ID, partitions=[data])
     told: list[fetch_messages.NodeEndpoint] = []
     address = None if reply.leader is None else quorum.address(reply.leader)
-    if data.error_code and address is not None and reply.leader is not None:
+    if data.error_code and address is not None and reply.leader is not None and ctx.version >= 16:
         host, port = address
         told = [fetch_messages.NodeEndpoint(node_id=reply.leader, host=host, port=port)]
     return fetch_messages.FetchResponse(responses=[topic], node_endpoints=told)
@@ -321,7 +324,7 @@ def fetch_snapshot(
             if topic.name == TOPIC and asked.partition == 0 and found is None:
                 found, data = asked, told
     response.node_endpoints = _endpoints(
-        quorum, quorum.raft.leader, messages.FetchSnapshotResponseNodeEndpoint
+        quorum, quorum.raft.leader, messages.FetchSnapshotResponseNodeEndpoint, ctx.version
     )
     if found is None:
         return response
@@ -477,7 +480,7 @@ def _check_leader(quorum: MetadataQuorum, epoch: int, leader: int) -> ErrorCode:
     raft = quorum.raft
     if epoch < raft.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if leader < 0 or leader == raft.own.id:
+    if leader < 0 or leader == raft.own.id or epoch > raft.epoch + MAX_EPOCHS_AHEAD:
         return ErrorCode.INVALID_REQUEST
     if epoch == raft.epoch and raft.leader not in (None, leader):
         return ErrorCode.INVALID_REQUEST
@@ -488,9 +491,10 @@ def _id(leader: int | None) -> int:
     return -1 if leader is None else leader
 
 
-def _endpoints(quorum: MetadataQuorum, leader: int | None, kind: Any) -> list[Any]:
+def _endpoints(quorum: MetadataQuorum, leader: int | None, kind: Any, version: int) -> list[Any]:
+    """Where the leader is, in the versions that can say it (KIP-853)."""
     address = None if leader is None else quorum.address(leader)
-    if address is None:
+    if address is None or version < 1:
         return []
     return [kind(node_id=leader, host=address[0], port=address[1])]
 
