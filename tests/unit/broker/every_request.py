@@ -42,6 +42,30 @@ EVERY_VERSION = [
 ]
 
 
+EXPECTED: dict[tuple[ApiKey, int | None], int] = {
+    (ApiKey.JOIN_GROUP, 4): ErrorCode.MEMBER_ID_REQUIRED,
+    (ApiKey.HEARTBEAT, None): ErrorCode.UNKNOWN_MEMBER_ID,
+    (ApiKey.LEAVE_GROUP, None): ErrorCode.UNKNOWN_MEMBER_ID,
+    (ApiKey.SYNC_GROUP, None): ErrorCode.UNKNOWN_MEMBER_ID,
+    (ApiKey.CONSUMER_GROUP_DESCRIBE, None): ErrorCode.GROUP_ID_NOT_FOUND,
+    (ApiKey.ADD_PARTITIONS_TO_TXN, None): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    (ApiKey.ADD_OFFSETS_TO_TXN, None): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    (ApiKey.END_TXN, None): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    (ApiKey.TXN_OFFSET_COMMIT, None): ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    (ApiKey.DESCRIBE_TRANSACTIONS, None): ErrorCode.TRANSACTIONAL_ID_NOT_FOUND,
+    (ApiKey.ELECT_LEADERS, None): ErrorCode.ELECTION_NOT_NEEDED,
+    (ApiKey.DESCRIBE_ACLS, None): ErrorCode.SECURITY_DISABLED,
+    (ApiKey.CREATE_ACLS, None): ErrorCode.SECURITY_DISABLED,
+    (ApiKey.DELETE_ACLS, None): ErrorCode.SECURITY_DISABLED,
+    (ApiKey.UNREGISTER_BROKER, None): ErrorCode.BROKER_ID_NOT_REGISTERED,
+    (ApiKey.ADD_RAFT_VOTER, None): ErrorCode.INCONSISTENT_CLUSTER_ID,
+    (ApiKey.REMOVE_RAFT_VOTER, None): ErrorCode.INCONSISTENT_CLUSTER_ID,
+}
+"""What is told to a stranger by a classic group without members, and of a transactional id that
+nobody has used; of a leader that leads, and of lists that nobody keeps; of voters of a cluster that
+is another one."""
+
+
 async def with_a_topic(node: Node, world: ProcessWorld) -> Peer:
     client = await Peer.connect(world.net, "127.0.0.1", 9092)
     create = admin.CreateTopicsRequest(

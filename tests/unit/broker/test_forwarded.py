@@ -6,8 +6,7 @@ from scriba.broker.handlers.controllers import FORWARDED
 from scriba.testing.sim.world.peer import Peer
 from scriba.wire.apis import API, ApiKey
 from tests.unit.broker.brokers import PORT, Brokers, play
-from tests.unit.broker.every_request import EVERY_VERSION, TOPIC, error_codes, request_for
-from tests.unit.broker.test_every_api import EXPECTED
+from tests.unit.broker.every_request import EVERY_VERSION, EXPECTED, TOPIC, error_codes, request_for
 
 PASSED_ON = [(key, version) for key, version in EVERY_VERSION if key in FORWARDED]
 
