@@ -233,9 +233,7 @@ class Node:
 
     async def _open_replicas(self) -> None:
         await self.lifecycle.register()
-        # Of replicas on disk that the metadata does not name, nobody knows whether they are strays
-        # before all is applied that was there when the broker came back.
-        await self.metadata.applied.reach(self.broker_epoch + 1)
+        await self._registration_applied()
         self.replicas = Replicas(self, self.log_dirs.data)
         self._refresh_settings()
         for shards in (self.group_coordinators, self.txn_coordinators):
@@ -250,6 +248,22 @@ class Node:
         await self.replicas.losses_told()
         await self.lifecycle.unfence()
         await self.replicas.settled()
+
+    async def _registration_applied(self) -> None:
+        """Returns when the metadata has all that was there when the broker came back, and knows it
+        as the one that it is now.
+
+        Of replicas on disk that the metadata does not name, nobody knows before whether they are
+        strays. And what it says of an earlier incarnation, which may have led, must not be taken up
+        by this one: it knows a smaller high watermark and, after a power cut, fewer records. The
+        epoch is where the metadata ended, and the records that end the old leaderships come before
+        the registration, maybe in several batches: so its offset alone tells nothing.
+        """
+        await self.metadata.applied.reach(self.broker_epoch + 1)
+        while (
+            known := self.image.brokers.get(self.id)
+        ) is not None and known.epoch < self.broker_epoch:
+            await self.metadata.applied.reach(self.image.end_offset + 1)
 
     async def _follow_leadership(self) -> None:
         """Nobody waits for a controller that has been replaced; the new one looks around, and

@@ -29,16 +29,39 @@ class SimCluster:
         """`controllers` nodes that vote, and serve clients unless they are `dedicated`, and
         `brokers` that only serve."""
         self.sim = sim
-        self._controllers = controllers
         self._dedicated = dedicated
         self._more = more
-        self.ids = tuple(range(1, controllers + brokers + 1))
+        self._complain = complain
+        self.voters = tuple(range(1, controllers + 1))
+        """Those that found the quorum."""
+        self.joined: dict[int, bool] = {}
+        """Nodes that came later, and whether each is a controller as well."""
         self.hosts: dict[int, SimHost] = {}
         self.nodes: dict[int, SimNode] = {}
-        for at in self.ids:
-            # Clocks that began at other times: nobody may compare them.
-            host = self.hosts[at] = sim.host(self.name(at), uptime_s=1_000.0 * at)
-            self.nodes[at] = SimNode(host, self._settings_of(at), _as(self.name(at), complain))
+        for at in range(1, controllers + brokers + 1):
+            self._add(at)
+        self._last = controllers + brokers
+
+    def _add(self, at: int) -> None:
+        # Clocks that began at other times: nobody may compare them.
+        host = self.hosts[at] = self.sim.host(self.name(at), uptime_s=1_000.0 * at)
+        self.nodes[at] = SimNode(host, self._settings_of(at), _as(self.name(at), self._complain))
+
+    def join(self, controller: bool = False) -> int:
+        """A new node, yet to be started, that asks the voters for the cluster; its id."""
+        self._last += 1
+        self.joined[self._last] = controller
+        self._add(self._last)
+        return self._last
+
+    def leave(self, at: int) -> None:
+        """A node that joined is gone for good, with its host."""
+        self.nodes.pop(at).process.kill()
+        del self.hosts[at], self.joined[at]
+
+    @property
+    def ids(self) -> tuple[int, ...]:
+        return tuple(self.nodes)
 
     @staticmethod
     def name(node_id: int) -> str:
@@ -53,22 +76,24 @@ class SimCluster:
         return self._more.get("log.dirs", DATA).split(",")
 
     @property
-    def voters(self) -> tuple[int, ...]:
-        return self.ids[: self._controllers]
-
-    @property
     def brokers(self) -> tuple[str, ...]:
         """Names of the hosts that clients may ask."""
-        return self.names[self._controllers :] if self._dedicated else self.names
+        return self.names[len(self.voters) :] if self._dedicated else self.names
 
     def _settings_of(self, node_id: int) -> Callable[[], NodeSettings]:
         name = self.name(node_id)
-        voters = [f"{at}@{self.name(at)}:{CONTROLLER_PORT}" for at in self.voters]
+        controllers = [f"{self.name(at)}:{CONTROLLER_PORT}" for at in self.voters]
+        voters = (f"{at}@{each}" for at, each in zip(self.voters, controllers, strict=True))
+        quorum = (
+            {"controller.quorum.bootstrap.servers": ",".join(controllers)}
+            if node_id in self.joined
+            else {"controller.quorum.voters": ",".join(voters)}
+        )
         roles, listeners = [], []
         if node_id not in self.voters or not self._dedicated:
             roles.append("broker")
             listeners.append(f"PLAINTEXT://{name}:{CLIENT_PORT}")
-        if node_id in self.voters:
+        if node_id in self.voters or self.joined.get(node_id):
             roles.append("controller")
             listeners.append(f"CONTROLLER://{name}:{CONTROLLER_PORT}")
         given = {
@@ -76,7 +101,7 @@ class SimCluster:
             "process.roles": ",".join(roles),
             "listeners": ",".join(listeners),
             "controller.listener.names": "CONTROLLER",
-            "controller.quorum.voters": ",".join(voters),
+            **quorum,
             "scriba.allow.insecure.bind": "true",
             "log.dirs": DATA,
             "metadata.log.dir": DATA,

@@ -6,7 +6,10 @@ python -m scriba.testing.sim.run -p cluster 17  the play: records, coordinated (
                                                 differential (with fast paths and without),
                                                 cluster, replicas (the same without groups
                                                 and transactions), quorum (of controllers),
-                                                voters (a quorum of which these change);
+                                                voters (a quorum of which these change),
+                                                changing (replicas move, brokers and voters
+                                                come and go), moves (the same without groups
+                                                and transactions);
                                                 diverging, truncating, joining, reborn or
                                                 markers (faults at the worst moment, see
                                                 plays.directed)
@@ -20,6 +23,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from scriba.testing.sim.plays import (
+    changing,
     cluster,
     coordinated,
     differential,
@@ -55,6 +59,8 @@ PLAYS: Final[dict[str, Callable[[int], Report]]] = {
     "replicas": partial(cluster.run, plain=True),
     "quorum": quorum.run,
     "voters": voters.run,
+    "changing": changing.run,
+    "moves": partial(changing.run, plain=True),
     **{scene: partial(directed.run, scene=scene) for scene in directed.SCENES},
 }
 

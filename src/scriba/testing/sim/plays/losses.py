@@ -57,7 +57,10 @@ class Losses:
             partition = None if topic is None else topic.partitions.get(index)
             if partition is None or (
                 set(partition.isr) == set(partition.replicas)
-                and all(image.brokers[at].epoch > epoch for at, epoch in lost.items())
+                and all(
+                    at not in image.brokers or image.brokers[at].epoch > epoch
+                    for at, epoch in lost.items()
+                )
             ):
                 del self.lost[topic_id, index]
 

@@ -53,9 +53,8 @@ class Mishaps:
         self._losses = losses
         self._tell = tell
         self._reckless = reckless
-        self._ids = tuple(only) or cluster.ids
-        self._names = tuple(cluster.name(at) for at in self._ids)
-        self._busy: dict[int, str] = {}
+        self._only = tuple(only)
+        self.busy: dict[int, str] = {}
         """Nodes to which something is being done, and what."""
         self._under_way = 0
         self._calm_since = 0.0
@@ -80,6 +79,14 @@ class Mishaps:
             self._under_way -= 1
             self._calm_since = self._cluster.sim.loop.true_time()
 
+    @property
+    def _ids(self) -> tuple[int, ...]:
+        return self._only or self._cluster.ids
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return tuple(self._cluster.name(at) for at in self._ids)
+
     def _pick(self) -> int:
         return self._ids[self._draw.below(len(self._ids))]
 
@@ -90,18 +97,18 @@ class Mishaps:
 
     async def _strike(self, kind: str) -> None:
         at = self._pick()
-        if at in self._busy:
+        if at in self.busy:
             return
         if kind in POWER and not (self._reckless or self._losses.allow(at)):
             kind = "kill"
         if kind == "directory" and MORE not in self._cluster.directories:
             kind = "sick"
-        self._busy[at] = kind
+        self.busy[at] = kind
         self._tell(kind, self._cluster.name(at))
         try:
             await getattr(self, f"_{kind}")(at)
         finally:
-            del self._busy[at]
+            del self.busy[at]
         self._tell("end of", kind, self._cluster.name(at))
 
     async def _kill(self, at: int) -> None:
@@ -131,16 +138,16 @@ class Mishaps:
 
     async def _blackout(self) -> None:
         """All nodes that nothing else happens to lose their power at one moment."""
-        struck = [at for at in self._ids if at not in self._busy]
+        struck = [at for at in self._ids if at not in self.busy]
         self._tell("blackout", *(self._cluster.name(at) for at in struck))
         for at in struck:
-            self._busy[at] = "blackout"
+            self.busy[at] = "blackout"
             self._cluster.nodes[at].note_failure()
             self._cut_power(at)
         for at in struck:
             await self._pause(0, 1)
             self._cluster.nodes[at].boot()
-            del self._busy[at]
+            del self.busy[at]
 
     async def _hold(self, at: int) -> None:
         process = self._cluster.nodes[at].process

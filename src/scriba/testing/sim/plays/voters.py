@@ -7,7 +7,7 @@ all has healed, the recruiters put everybody back, within a bound.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,8 +25,8 @@ RESTORED_S: Final = 60
 
 @dataclass(slots=True)
 class Recruiter(Actor):
-    pool: tuple[int, ...] = ()
-    """Who may be a voter."""
+    pool: Collection[int] = ()
+    """Who may be a voter; others are taken out."""
     calm: bool = False
     """Set from outside: nobody is taken out any more."""
 
@@ -50,6 +50,8 @@ class Recruiter(Actor):
             at = missing[self.rng.below(len(missing))]
             address = Endpoint("CONTROLLER", f"n{at}", CONTROLLER_PORT)
             await admin.add_raft_voter(at, waiting[at], [address])
+        elif len(votes) > 1 and (unwanted := [at for at in sorted(votes) if at not in self.pool]):
+            await admin.remove_raft_voter(unwanted[0], votes[unwanted[0]])
         elif not self.calm and len(votes) > 1:
             at = sorted(votes)[self.rng.below(len(votes))]
             await admin.remove_raft_voter(at, votes[at])

@@ -27,8 +27,10 @@ from scriba.testing.history.replication import (
 )
 from scriba.testing.sim.cluster import DATA, SimCluster
 from scriba.testing.sim.node import Node
+from scriba.testing.sim.plays.placements import Placements
 from scriba.testing.sim.world.volume import Dir, Inode
 from scriba.wire.messages.stored import BrokerRegistrationChangeRecord, decode_metadata_record
+from scriba.wire.schema import Message
 
 LOOK_S: Final = 0.01
 READ_EVERY: Final = 40
@@ -51,6 +53,8 @@ class Witness:
         self.looks = 0
         self.follow_voters = False
         """Whether the voters change, and are looked at."""
+        self.placements: Placements | None = None
+        """Where replicas are, if they move and somebody wants to know."""
         self._cluster = cluster
         self.tell: Callable[..., None] = lambda *event: None
         """Told of leaders and in-sync replicas as they change."""
@@ -65,7 +69,8 @@ class Witness:
 
     @property
     def violations(self) -> list[str]:
-        return [*self.quorum.violations, *self.replication.violations]
+        moves = [] if self.placements is None else self.placements.moves.violations
+        return [*self.quorum.violations, *self.replication.violations, *moves]
 
     async def watch(self) -> None:
         while True:
@@ -172,18 +177,39 @@ class Witness:
         leading = self.quorum_leader()
         if leading is None:
             return []
-        found: list[int] = []
-        for name in self._names(leading[0], METADATA, ".log"):
-            file = self._cluster.hosts[leading[0]].volume.find(f"{METADATA}/{name}")
+        return [
+            change.broker_id
+            for _, change in self._metadata(leading[0], end_offset)
+            if isinstance(change, BrokerRegistrationChangeRecord) and change.fenced > 0
+        ]
+
+    def _metadata(self, at: int, from_offset: int) -> Iterator[tuple[int, Message]]:
+        """Records of the metadata log that a node has, from the batch on that begins there."""
+        for name in self._names(at, METADATA, ".log"):
+            file = self._cluster.hosts[at].volume.find(f"{METADATA}/{name}")
             assert isinstance(file, Inode)
             content = bytes(file.content)
-            for at, header in walk(content):
-                if header.base_offset >= end_offset and not header.is_control:
-                    for record in decode_records(content[at : at + header.size]):
-                        change = decode_metadata_record(record.value or b"")
-                        if isinstance(change, BrokerRegistrationChangeRecord) and change.fenced > 0:
-                            found.append(change.broker_id)
-        return found
+            for start, header in walk(content):
+                if header.base_offset >= from_offset and not header.is_control:
+                    for record in decode_records(content[start : start + header.size]):
+                        yield record.offset, decode_metadata_record(record.value or b"")
+
+    def _read_placements(self, placements: Placements) -> None:
+        """All that was committed since, from the node that knows most of what is."""
+        high_watermark, at = max(
+            (
+                (raft.high_watermark, at)
+                for at, node in self._cluster.running()
+                if (raft := raft_of(node)) is not None
+            ),
+            default=(-1, -1),
+        )
+        if at < 0:
+            return
+        for offset, record in self._metadata(at, placements.end_offset):
+            if offset >= high_watermark:
+                return
+            placements.follow(offset, record)
 
     def _hear(self, at: int, node: Node) -> None:
         life = self._cluster.nodes[at].lives
@@ -246,6 +272,8 @@ class Witness:
     def read(self) -> None:
         """Reads all logs and holds them against each other."""
         self._read_quorum()
+        if self.placements is not None:
+            self._read_placements(self.placements)
         newest: dict[Where, tuple[Leading, Partition]] = {}
         for at, node in self._cluster.running():
             for seen, partition in self.leadings(at, node):
@@ -361,6 +389,8 @@ class Witness:
                         f"{place((topic.name, index))} is led by {partition.leader}, of replicas "
                         f"{list(partition.replicas)} are in sync {list(partition.isr)}"
                     )
+                if partition.is_reassigning:
+                    return f"{place((topic.name, index))} is on its way to {partition.target}"
         return ""
 
     def finish(self) -> None:
@@ -368,6 +398,8 @@ class Witness:
         self.look()
         self.read()
         self.quorum.finish()
+        if self.placements is not None:
+            self.placements.moves.finish()
 
     def compare_replicas(self) -> None:
         """At rest all replicas of a partition have the same log, committed to its end."""
