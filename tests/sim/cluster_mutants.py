@@ -21,7 +21,7 @@ from scriba.broker.metadata.quorum import MetadataQuorum, _slowly
 from scriba.broker.metadata.quorum_state import QUORUM_STATE
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replicas import Replicas
-from scriba.controller import brokers, image, isr
+from scriba.controller import brokers, elections, image, isr
 from scriba.controller.image import ClusterImage, Delta
 from scriba.controller.machine import Controller
 from scriba.controller.parts import PartitionImage
@@ -44,7 +44,7 @@ Patch = pytest.MonkeyPatch
 Lied = Callable[[], None]
 """To be called when a variant does what the rightful code would not do."""
 
-QUORUM, REPLICAS, VOTERS = "quorum", "replicas", "voters"
+QUORUM, REPLICAS, VOTERS, MOVES = "quorum", "replicas", "voters", "moves"
 DIVERGING, TRUNCATING = "diverging", "truncating"
 JOINING, REBORN, MARKERS = "joining", "reborn", "markers"
 
@@ -203,6 +203,36 @@ def does_not_check_broker_epochs(patch: Patch, lied: Lied) -> None:
         return eligible(state, partition, members)
 
     patch.setattr(isr, "_eligible", any_incarnation)
+
+
+# ---- reassignments ----
+
+
+def completes_before_the_isr(patch: Patch, lied: Lied) -> None:
+    """The old replicas go as soon as one of the target is in sync."""
+    rightly = elections._completed
+
+    def early(partition: PartitionImage, isr: tuple[int, ...]) -> PartitionImage:
+        told = rightly(partition, partition.target if {*isr} & {*partition.target} else isr)
+        if told != rightly(partition, isr):
+            lied()
+        return told
+
+    patch.setattr(elections, "_completed", early)
+
+
+def counts_a_removed_replica(patch: Patch, lied: Lied) -> None:
+    """The in-sync set keeps those who are no replicas any more."""
+    rightly = elections._elect
+
+    def generous(partition: PartitionImage, *rest: Any) -> Any:
+        found = rightly(partition, *rest)
+        gone = [b for b in partition.isr if b not in partition.replicas]
+        if gone:
+            lied()
+        return found._replace(isr=(*found.isr, *gone))
+
+    patch.setattr(elections, "_elect", generous)
 
 
 # ---- leaders ----
@@ -370,6 +400,8 @@ MUTANTS: Final = (
     Mutant(begins_two_changes_of_voters_at_once, VOTERS, 3, "other than committed", cheap=True),
     Mutant(does_not_raise_the_epoch, REPLICAS, 0, "lead it in epoch"),
     Mutant(trusts_a_replica_after_an_unclean_restart, REPLICAS, 1, "nobody was told of a loss"),
+    Mutant(completes_before_the_isr, MOVES, 0, "are in sync", 10, cheap=True),
+    Mutant(counts_a_removed_replica, MOVES, 0, "its replicas are", 10),
     Mutant(does_not_check_broker_epochs, REBORN, 0, DIFFERS, 10),
     Mutant(counts_a_fetch_that_diverges, DIVERGING, 0, DIFFERS, 10, cheap=True),
     Mutant(lets_in_before_the_epoch_starts, JOINING, 1, "joined the in-sync", 10, cheap=True),

@@ -1,0 +1,37 @@
+"""A cluster that changes its shape, seed by seed: replicas move, brokers join and leave, voters
+come and go, while everything goes wrong that can.
+
+SEEDS=n plays more of them. A seed that fails is replayed with
+`python -m scriba.testing.sim.run -p changing SEED` (or `-p moves`).
+"""
+
+import os
+
+import pytest
+
+from scriba.testing.sim.plays.changing import run
+from scriba.testing.sim.run import describe
+from tests.sim.hash_seeds import digests_by_hash_seed
+
+SEEDS = int(os.environ.get("SEEDS", "4"))
+PLAIN_SEEDS = int(os.environ.get("SEEDS", "10"))
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_groups_and_transactions_go_on_while_the_cluster_changes(seed: int) -> None:
+    report = run(seed)
+    assert not report.violations, describe(report)
+    assert report.counts["acknowledged"] > 0
+
+
+@pytest.mark.parametrize("seed", range(PLAIN_SEEDS))
+def test_replicas_are_as_asked_or_as_before_and_lose_nothing(seed: int) -> None:
+    report = run(seed, plain=True)
+    assert not report.violations, describe(report)
+    assert report.counts["acknowledged"] > 0
+    assert report.counts["finished"] + report.counts["cancelled"] > 0, describe(report)
+
+
+def test_the_same_seed_gives_the_same_trace_whatever_the_hash_seed() -> None:
+    first, second = digests_by_hash_seed("scriba.testing.sim.plays.changing", 3)
+    assert first == second
