@@ -1,6 +1,7 @@
 """`scriba topic`: create, list, describe, alter, delete."""
 
 import argparse
+import asyncio
 from typing import Any
 
 from scriba.cli.output import (
@@ -17,14 +18,13 @@ from scriba.cli.output import (
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
 from scriba.cli.topics import unwell
+from scriba.cli.topics.figures import Offsets, Sizes, offsets_of, sizes_of
 from scriba.cli.topics.plan import CONSUMER_MBPS, PARTITION_MBPS, Proposal, propose
 from scriba.client import (
     Admin,
     BrokerError,
     ConfigResource,
     NewTopic,
-    OffsetAndTimestamp,
-    OffsetSpec,
     TopicPartition,
 )
 from scriba.client.admin.model import ConfigEntry, TopicDescription, TopicListing
@@ -32,9 +32,6 @@ from scriba.config import Source
 from scriba.errors import ErrorCode
 
 SECONDS_A_DAY = 86_400
-
-Sizes = dict[TopicPartition, int]
-Offsets = dict[TopicPartition, tuple[int | None, int | None]]
 
 
 # -- create --------------------------------------------------------------------------------------
@@ -164,8 +161,7 @@ async def _listed(admin: Admin, topics: list[TopicListing]) -> list[dict[str, An
     """
     described = await admin.describe_topics([t.name for t in topics]) if topics else {}
     leaders = _leaders(described)
-    offsets = await _offsets(admin, leaders) if leaders else {}
-    sizes = await _sizes(admin, leaders) if leaders else {}
+    offsets, sizes = await _figures(admin, leaders)
     records: dict[str, int | None] = {topic.name: 0 for topic in topics}
     stored: dict[str, int | None] = {topic.name: 0 for topic in topics}
     for name, topic in described.items():
@@ -204,8 +200,7 @@ async def describe(admin: Admin, options: argparse.Namespace) -> int:
     names = options.topics or [topic.name for topic in await admin.list_topics()]
     topics = await admin.describe_topics(names)
     leaders = _leaders(topics)
-    offsets = await _offsets(admin, leaders)
-    sizes = await _sizes(admin, leaders)
+    offsets, sizes = await _figures(admin, leaders)
     settings = await admin.describe_configs([ConfigResource.topic(name) for name in topics])
     documents = [
         _document(topic, own_settings(settings[ConfigResource.topic(name)]), offsets, sizes)
@@ -237,26 +232,17 @@ def _leaders(topics: dict[str, TopicDescription]) -> dict[TopicPartition, int]:
     }
 
 
-async def _offsets(admin: Admin, leaders: dict[TopicPartition, int]) -> Offsets:
-    starts = await admin.list_offsets(dict.fromkeys(leaders, OffsetSpec.EARLIEST))
-    ends = await admin.list_offsets(dict.fromkeys(leaders, OffsetSpec.LATEST))
-    return {where: (_offset(starts[where]), _offset(ends[where])) for where in leaders}
-
-
-def _offset(found: OffsetAndTimestamp | None) -> int | None:
-    return None if found is None else found.offset
-
-
-async def _sizes(admin: Admin, leaders: dict[TopicPartition, int]) -> Sizes:
-    """Bytes of each partition at its leader."""
-    found = await admin.describe_log_dirs(sorted(set(leaders.values())))
-    return {
-        where: replica.size
-        for broker, directories in found.items()
-        for directory in directories
-        for where, replica in directory.replicas.items()
-        if leaders.get(where) == broker and not replica.future
-    }
+async def _figures(admin: Admin, leaders: dict[TopicPartition, int]) -> tuple[Offsets, Sizes]:
+    """What leaders tell of their partitions; who does not tell it is named."""
+    offsets, sizes = await asyncio.gather(offsets_of(admin, leaders), sizes_of(admin, leaders))
+    silent = [where for where, told in offsets.items() if None in told]
+    if silent:
+        where = silent[0]
+        note(
+            f"{counted(len(silent), 'partition')} did not tell the offsets; to see why: "
+            f"scriba topic why {where.topic}-{where.partition}"
+        )
+    return offsets, sizes
 
 
 def _document(

@@ -1,0 +1,34 @@
+"""What `scriba topic describe` shows of partitions, when some of them are not well."""
+
+from functools import partial
+
+from scriba.cli.topics.figures import offsets_of, sizes_of
+from scriba.client import Admin, TopicPartition
+from tests.unit.broker.brokers import PORT, Brokers, play
+
+SICK = TopicPartition("sick", 0)
+WELL, ELSEWHERE = TopicPartition("well", 0), TopicPartition("well", 1)
+
+
+def left(brokers: Brokers, broker_id: int) -> bool:
+    return broker_id not in brokers.image("sick").isr
+
+
+def test_a_partition_without_an_end_and_a_dead_leader_leave_gaps_and_no_more() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("sick", (2, 3, 1), configs={"min.insync.replicas": "2"})
+        await brokers.create("well", (1,), (3,))
+        for broker, where in ((2, SICK), (1, WELL), (3, ELSEWHERE)):
+            assert await brokers.produce(broker, where.topic, b"v", index=where.partition) == 0
+        for lost in (3, 2):
+            brokers.kill(lost)
+            await brokers.until(partial(left, brokers, lost))
+        assert brokers.image("sick").leader == 1
+        leaders = {SICK: 1, WELL: 1, ELSEWHERE: 3}
+        async with Admin(bootstrap_servers=f"b1:{PORT}", _ports=brokers.client) as admin:
+            offsets = await offsets_of(admin, leaders)
+            sizes = await sizes_of(admin, leaders)
+        assert offsets == {SICK: (0, None), WELL: (0, 1), ELSEWHERE: (None, None)}
+        assert sorted(sizes) == [SICK, WELL]
+
+    play(script)
