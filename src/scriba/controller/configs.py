@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from scriba.config import ConfigError, Kind, Settings
-from scriba.controller.elections import MIN_ISR, reckon_eligible
+from scriba.controller.elections import MIN_ISR, observe, reckon_eligible
 from scriba.controller.image import BROKER, ELIGIBLE_VERSION, GROUP, TOPIC
+from scriba.controller.placement import check_racks
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.settings import GroupConfigs, NodeSettings, TopicSettings
+from scriba.settings.placement import PLACEMENT
 from scriba.wire.messages.configs import (
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -215,7 +217,10 @@ def _changes(
         for key, value in wanted.items()
         if value != current.get(key) or resource_type == BROKER
     ]
-    if MIN_ISR in wanted and resource_type == TOPIC:
+    if PLACEMENT in wanted and resource_type == TOPIC:
+        check_racks(state, after.get(PLACEMENT))
+        records += observe(state, state.image.topics_by_name[name], after)
+    elif MIN_ISR in wanted and resource_type == TOPIC:
         min_isr = TopicSettings.resolve(after, state.settings).min_insync_replicas
         records += reckon_eligible(state, name, min_isr)
     elif MIN_ISR in wanted and resource_type == BROKER and not name:

@@ -19,6 +19,12 @@ that it is known who may come back.
 A reassignment (KIP-455) is done by the first change after which every replica that is to stay is in
 sync: the others go in the same record, out of the in-sync set as well, and a leader among them
 gives way. Whenever replicas go a new leader epoch begins, so that no fetch of theirs counts.
+
+Observers (`scriba.replica.placement`) are in no in-sync set, and eligible for nothing: whatever
+changes a partition takes them out. One exception keeps a partition from being lost: where those
+that are trusted have all become observers, because their brokers came back in another rack, they
+stay until a voter is in sync. A reassignment that adds observers is done when the leader says, by
+asking for the in-sync set that is there, that they have caught up.
 """
 
 import enum
@@ -32,12 +38,14 @@ from scriba.controller.image import (
     RECOVERING,
     TOPIC,
     PartitionImage,
+    TopicImage,
 )
 from scriba.controller.indexes import Chosen
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
-from scriba.settings.topic import TopicSettings
+from scriba.settings.placement import PLACEMENT, replica_placement
+from scriba.settings.topic import MAX_INT, TopicSettings
 from scriba.wire.messages.admin import (
     ElectLeadersRequest,
     ElectLeadersResponse,
@@ -80,15 +88,21 @@ class Rules(NamedTuple):
     unclean: bool
     asks: bool = False
     """Whether replicas are asked what they have before one of them is elected uncleanly."""
+    voters: int = MAX_INT
+    """As many replicas of a partition vote at most, by its placement: more are not waited for."""
+    observing: frozenset[int] = frozenset()
+    """Brokers whose replicas of this topic observe."""
 
     @property
     def election(self) -> Election:
         return Election.UNCLEAN if self.unclean and not self.asks else Election.ONLINE
 
 
-def rules(state: State, topic: str) -> Rules:
-    settings, own = state.settings, state.image.config(TOPIC, topic)
+def rules(state: State, topic: str, own: Mapping[str, str] | None = None) -> Rules:
+    """The rules of a topic, or what they would be with these settings of its own."""
+    settings, own = state.settings, state.image.config(TOPIC, topic) if own is None else own
     table = TopicSettings.table
+    placement = replica_placement(own.get(PLACEMENT))
     return Rules(
         bool(state.image.features.get(ELIGIBLE_VERSION)),
         table[MIN_ISR].parse(own[MIN_ISR]) if MIN_ISR in own else settings.min_insync_replicas,
@@ -96,7 +110,13 @@ def rules(state: State, topic: str) -> Rules:
         if UNCLEAN in own
         else settings.unclean_leader_election_enable,
         settings.scriba_unclean_wait_ms > 0,
+        MAX_INT if placement is None else placement.voter_count,
+        frozenset() if placement is None else placement.observing(racks(state)),
     )
+
+
+def racks(state: State) -> dict[int, str | None]:
+    return {broker.id: broker.rack for broker in state.image.brokers.values()}
 
 
 class _Standing(NamedTuple):
@@ -121,22 +141,26 @@ def change(
     leader_recovery_state: int | None = None,
     placed: PartitionImage | None = None,
     ends: Mapping[int, End] | None = None,
+    arrived: bool = False,
 ) -> PartitionChangeRecord | None:
     """The record that brings the partition to the wanted state, or None when it is there.
 
     `untrusted` is a broker that may have lost records in a crash. The election is that of the rules
     where no other is given. `placed` is the partition with the replicas, directories and
     reassignment that it is to have. `ends` is what replicas answered that were asked for an unclean
-    election: nobody else is elected so. None where nobody was asked.
+    election: nobody else is elected so. None where nobody was asked. `arrived` says that observers
+    that are added have caught up.
     """
     placed = partition if placed is None else placed
     wanted = partition.isr if isr is None else isr
-    placed = _completed(placed, wanted)
+    placed = _completed(placed, wanted, rules, arrived)
     wanted = tuple(broker for broker in wanted if broker in placed.replicas)
+    wanted = tuple(broker for broker in wanted if broker not in rules.observing) or wanted
     now = _elect(placed, wanted, untrusted, acceptable, rules, election or rules.election, ends)
-    if _completed(placed, now.isr) is not placed:
+    completed = _completed(placed, now.isr, rules, arrived)
+    if completed is not placed:
         # Whoever was elected is the one replica that is to stay: an empty in-sync set hid that.
-        placed, now = _completed(placed, now.isr), now._replace(eligible=())
+        placed, now = completed, now._replace(eligible=())
     record = PartitionChangeRecord(topic_id=topic_id, partition_id=index)
     _set_replicas(record, partition, placed)
     if now.leader != partition.leader or not {*partition.replicas} <= {*placed.replicas}:
@@ -155,10 +179,15 @@ def change(
     return None if _is_empty(record) else record
 
 
-def _completed(partition: PartitionImage, isr: tuple[int, ...]) -> PartitionImage:
-    """The partition without what its reassignment removes, once all that stay are in sync."""
+def _completed(
+    partition: PartitionImage, isr: tuple[int, ...], rules: Rules, arrived: bool
+) -> PartitionImage:
+    """The partition without what its reassignment removes, once all that stay are in sync, and
+    those that observe have arrived."""
     target = partition.target
-    if not partition.is_reassigning or not {*target} <= {*isr}:
+    if not partition.is_reassigning or not {*target} <= {*isr, *rules.observing}:
+        return partition
+    if not arrived and not rules.observing.isdisjoint({*target} & {*partition.adding_replicas}):
         return partition
     return partition._replace(
         replicas=target,
@@ -215,11 +244,12 @@ def _elect(
             return _Standing(broker, isr, _eligible(partition, isr, untrusted, rules), False)
     if not isr and not eligible and rules.eligible and len(partition.last_known_elr) == 1:
         last = partition.last_known_elr[0]
-        if last in partition.replicas and acceptable(last):
+        votes = last in partition.replicas and last not in rules.observing
+        if votes and acceptable(last):
             return _Standing(last, (last,), (), True)
     if election is Election.UNCLEAN:
         for broker in by_what_they_have(partition, ends):
-            if acceptable(broker):
+            if acceptable(broker) and broker not in rules.observing:
                 return _Standing(broker, (broker,), (), True)
     if not isr and not rules.eligible:
         isr = partition.isr
@@ -246,14 +276,16 @@ def _eligible(
     partition: PartitionImage, isr: tuple[int, ...], untrusted: int, rules: Rules
 ) -> tuple[int, ...]:
     """Who may lead beside the in-sync set. None once that is large enough to move on alone."""
-    if not rules.eligible or len(isr) >= min(rules.min_isr, len(partition.replicas)):
+    if not rules.eligible or len(isr) >= min(rules.min_isr, rules.voters, len(partition.replicas)):
         return ()
     trusted = (*partition.isr, *partition.eligible_leader_replicas)
-    return tuple(
+    found = tuple(
         broker
         for broker in partition.replicas
         if broker in trusted and broker not in isr and broker != untrusted
     )
+    voters = tuple(broker for broker in found if broker not in rules.observing)
+    return voters if voters or isr else found
 
 
 def _last_known(partition: PartitionImage, now: _Standing, rules: Rules) -> tuple[int, ...]:
@@ -350,6 +382,39 @@ def reckon_eligible(state: State, topic: str | None, min_isr: int) -> Iterator[M
             record = change(each.id, index, partition, accept, of_topic)
             if record is not None:
                 yield record
+
+
+def observe(
+    state: State, topic: TopicImage, own: Mapping[str, str]
+) -> Iterator[PartitionChangeRecord]:
+    """What changes with the placement of a topic, which has these settings afterwards.
+
+    Observers leave the in-sync set, and stand behind the voters, the first of which is to lead.
+    KafkaError where a partition would have nobody to lead it.
+    """
+    of_topic = rules(state, topic.name, own)
+    for index, partition in sorted(topic.partitions.items()):
+        replicas = sorted(partition.replicas, key=lambda broker: broker in of_topic.observing)
+        placed = partition._replace(
+            replicas=tuple(replicas), directories=tuple(map(partition.directory, replicas))
+        )
+        accept = acceptor(state, placed)
+        led = partition.leader != NO_LEADER
+        trusted = partition.isr if led else partition.replicas
+        if of_topic.observing.issuperset(trusted):
+            fail(
+                ErrorCode.INVALID_CONFIG,
+                f"{topic.name}-{index} would have no voter{' in sync' if led else ''}: brokers "
+                f"{list(trusted)} would observe; have replicas elsewhere first, and wait for them",
+            )
+        record = change(topic.id, index, partition, accept, of_topic, placed=placed)
+        if record is not None:
+            if record.leader == NO_LEADER != partition.leader:
+                fail(
+                    ErrorCode.INVALID_CONFIG,
+                    f"{topic.name}-{index} would have no leader; wait until a voter is in sync",
+                )
+            yield record
 
 
 def without_eligible(state: State) -> Iterator[Message]:

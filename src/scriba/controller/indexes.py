@@ -123,9 +123,10 @@ class PartitionIndex:
         """Partitions that have one of these brokers as their first replica, and another leads."""
         return self._walk(image, [self._displaced.get(broker, {}) for broker in brokers])
 
-    def is_behind(self, broker: int) -> bool:
-        """Whether a replica of the broker is out of sync, those being added apart."""
-        return bool(self._behind.get(broker))
+    def behind(self, image: ClusterImage, broker: int) -> Iterator[TopicImage]:
+        """Topics of which a replica of the broker is out of sync, those being added apart."""
+        for topic_id in self._behind.get(broker, {}):
+            yield image.topics_by_id[topic_id]
 
     def with_eligible(self, image: ClusterImage) -> Iterator[Chosen]:
         """Partitions that have eligible replicas outside their in-sync set."""

@@ -65,7 +65,7 @@ def _alter(
                 continue
             partition = topic.partitions.get(wanted.partition_index)
             members = _members(wanted, version)
-            error = _objection(state, request.broker_id, partition, wanted, members)
+            error = _objection(state, request.broker_id, partition, wanted, members, of_topic)
             if error or partition is None:
                 answer.error_code = error
                 continue
@@ -77,6 +77,7 @@ def _alter(
                 of_topic,
                 isr=tuple(member.broker_id for member in members),
                 leader_recovery_state=wanted.leader_recovery_state,
+                arrived=_is_as_asked(partition, wanted, members),
             )
             if record is not None:
                 yield record
@@ -93,6 +94,17 @@ def _members(wanted: AlterPartitionRequestPartitionData, version: int) -> list[B
     return [BrokerState(broker_id=broker, broker_epoch=-1) for broker in wanted.new_isr]
 
 
+def _is_as_asked(
+    partition: PartitionImage,
+    wanted: AlterPartitionRequestPartitionData,
+    members: list[BrokerState],
+) -> bool:
+    """Whether the leader asks for what is: it says that observers have caught up."""
+    return wanted.leader_recovery_state == partition.leader_recovery_state and {
+        member.broker_id for member in members
+    } == {*partition.isr}
+
+
 def _fill(answer: AlterPartitionResponsePartitionData, partition: PartitionImage) -> None:
     answer.leader_id = partition.leader
     answer.leader_epoch = partition.leader_epoch
@@ -107,6 +119,7 @@ def _objection(
     partition: PartitionImage | None,
     wanted: AlterPartitionRequestPartitionData,
     members: list[BrokerState],
+    rules: Rules,
 ) -> ErrorCode:
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -134,6 +147,8 @@ def _objection(
         or (recovering and partition.leader_recovery_state == RECOVERED)
     ):
         return ErrorCode.INVALID_REQUEST
+    if any(broker in rules.observing and broker not in partition.isr for broker in isr):
+        return ErrorCode.INELIGIBLE_REPLICA
     if not _eligible(state, partition, members):
         return ErrorCode.INELIGIBLE_REPLICA
     return ErrorCode.NONE

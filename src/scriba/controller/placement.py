@@ -12,6 +12,10 @@ A rack counts for more than a broker, as in Kafka: the only broker of a rack may
 every partition, and one that is away gets it before a second one of another rack does. Within its
 rack a broker that is fenced or shuts down comes last, and it never leads. Unlike Kafka's, leaders
 are as even over brokers as they can be, whatever the sizes of the racks.
+
+A topic may say how many of its replicas go to which rack, and which of them observe
+(`scriba.replica.placement`): then every rack has just as many, voters lead in turn, and observers
+come last.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,6 +25,7 @@ from typing import NoReturn, TypeVar
 from scriba.controller.image import BrokerImage
 from scriba.controller.state import State, fail
 from scriba.errors import ErrorCode
+from scriba.settings.placement import PLACEMENT, ReplicaPlacement, replica_placement
 
 T = TypeVar("T")
 
@@ -40,6 +45,48 @@ def check_replicas(state: State, brokers: Sequence[int], about: str) -> None:
 
 def refuse_replicas(about: str, why: str) -> NoReturn:
     fail(ErrorCode.INVALID_REPLICA_ASSIGNMENT, f"{about} {why}")
+
+
+def check_racks(state: State, text: str | None) -> ReplicaPlacement | None:
+    """The placement that a topic asks for; KafkaError where it names a rack that nobody is in."""
+    placement = replica_placement(text)
+    if placement is None:
+        return None
+    known = {broker.rack for broker in state.image.brokers.values()}
+    for rack in placement.racks:
+        if rack not in known:
+            there = ", ".join(sorted(filter(None, known))) or "no rack (broker.rack)"
+            fail(
+                ErrorCode.INVALID_CONFIG,
+                f"{PLACEMENT} names rack {rack}, where no broker is; they are in {there}",
+            )
+    return placement
+
+
+def check_placement(
+    state: State,
+    brokers: Sequence[int],
+    about: str,
+    placement: ReplicaPlacement | None,
+    before: Sequence[int] | None = None,
+) -> frozenset[int]:
+    """Those of the replicas that would observe; KafkaError where the placement forbids them."""
+    if placement is None:
+        return frozenset()
+    known = state.image.brokers
+    racks = {broker: known[broker].rack for broker in brokers}
+    there = None
+    if before is not None:
+        there = [known[broker].rack for broker in before if broker in known]
+    complaint = placement.complaint(racks.values(), there)
+    if complaint is not None:
+        refuse_replicas(about, complaint)
+    observing = placement.observing(racks)
+    if brokers[0] in observing:
+        refuse_replicas(
+            about, f"names observer {brokers[0]} first; the first replica is to lead, name a voter"
+        )
+    return observing
 
 
 class _Rack:
@@ -71,6 +118,7 @@ def place(
     brokers: Iterable[BrokerImage],
     replication_factor: int,
     below: Callable[[int], int],
+    placement: ReplicaPlacement | None = None,
 ) -> Iterator[tuple[int, ...]]:
     """Replica lists without end, one per new partition, the preferred leader first.
 
@@ -102,7 +150,56 @@ def place(
             f"each replica takes a broker of its own (at hand: {ready + away}{_and(cordoned)}); "
             "start more, or ask for fewer replicas",
         )
+    if placement is not None:
+        return _by_placement(by_name, placement, below)
     return _stripes(racks, ready, replication_factor, below)
+
+
+def _by_placement(
+    racks: dict[str, _Rack], placement: ReplicaPlacement, below: Callable[[int], int]
+) -> Iterator[tuple[int, ...]]:
+    """Checks at once that every rack has enough brokers, and one of the voters' an active one."""
+    for name, count in placement.racks.items():
+        rack = racks.get(name, _Rack())
+        there = len(rack.ready) + len(rack.away)
+        if there < count:
+            fail(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"rack {name} has {there} brokers that take replicas, {PLACEMENT} asks for {count}",
+            )
+    voters = {name: racks[name] for name in placement.voters}
+    if not any(rack.ready for rack in voters.values()):
+        fail(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"no broker in the racks of the voters is active ({', '.join(voters)})",
+        )
+    return _placed_stripes(racks, placement, below)
+
+
+def _placed_stripes(
+    racks: dict[str, _Rack], placement: ReplicaPlacement, below: Callable[[int], int]
+) -> Iterator[tuple[int, ...]]:
+    names = list(placement.voters)
+    ready = sum(len(racks[name].ready) for name in names)
+    start = below(ready)
+    while True:
+        leaders = _leaders([racks[name] for name in names])
+        for turn in range(start, start + ready):
+            at, leader = leaders[turn % ready]
+            chosen = [racks[names[at]].from_leader(leader, turn)[: placement.voters[names[at]]]]
+            chosen += [
+                racks[name].next()[: placement.voters[name]] for name in _rotated(names, at)[1:]
+            ]
+            rounds = zip_longest(*chosen)
+            voters = [broker for each in rounds for broker in each if broker is not None]
+            observers = [
+                broker
+                for name, count in placement.observers.items()
+                for broker in racks[name].next()[:count]
+            ]
+            yield (*voters, *observers)
+        for name in placement.racks:
+            racks[name].shuffle(below)
 
 
 def _and(cordoned: int) -> str:

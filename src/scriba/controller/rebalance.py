@@ -51,7 +51,7 @@ class LeaderRebalance:
 
     def _elections(self) -> Iterator[Message]:
         state, index = self._state, self._state.partitions
-        ready = [b for b in state.image.brokers if state.active(b) and not index.is_behind(b)]
+        ready = [b for b in state.image.brokers if state.active(b) and not self._is_behind(b)]
         for last in (False, True):
             chosen = islice(index.displaced(state.image, ready), LOOKED_AT)
             for each in chosen:
@@ -59,6 +59,15 @@ class LeaderRebalance:
                     record = self._election(each)
                     if record is not None:
                         yield record
+
+    def _is_behind(self, broker: int) -> bool:
+        """Whether a replica of the broker is out of sync that should not be: observers always
+        are."""
+        state = self._state
+        return any(
+            broker not in rules(state, topic.name).observing
+            for topic in state.partitions.behind(state.image, broker)
+        )
 
     def _election(self, chosen: Chosen) -> Message | None:
         topic, index, partition = chosen

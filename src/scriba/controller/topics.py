@@ -6,13 +6,20 @@ from typing import Final
 
 from scriba.config import ConfigError, Source
 from scriba.controller.configs import refuse_long
-from scriba.controller.elections import MIN_ISR
+from scriba.controller.elections import MIN_ISR, Rules, rules
 from scriba.controller.image import TOPIC, PartitionImage, TopicImage, partition_record
-from scriba.controller.placement import check_replicas, place, refuse_replicas
+from scriba.controller.placement import (
+    check_placement,
+    check_racks,
+    check_replicas,
+    place,
+    refuse_replicas,
+)
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.settings import NodeSettings, TopicSettings, describe_topic
+from scriba.settings.placement import PLACEMENT, ReplicaPlacement, replica_placement
 from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -151,15 +158,17 @@ def _create_topic(
         fail(ErrorCode.TOPIC_ALREADY_EXISTS, f"{topic.name} is taken: the topic already exists")
     _refuse_collision(state, topic.name)
     configs = _checked_configs(state, topic)
+    placement = check_racks(state, configs.get(PLACEMENT))
     if topic.assignments:
-        replicas = _manual_assignment(state, topic)
+        replicas = _manual_assignment(state, topic, placement)
         count, factor = len(replicas), len(replicas[0])
         placed: Iterator[tuple[int, ...]] = iter(replicas)
     else:
-        count, factor = _sizes(state, topic)
-        placed = _placed(state, factor)
+        count, factor = _sizes(state, topic, placement)
+        placed = _placed(state, factor, placement)
         if topic.replication_factor == -1:
-            configs = _with_min_isr(state, configs, factor)
+            voters = factor if placement is None else placement.voter_count
+            configs = _with_min_isr(state, configs, voters)
     topic_id = state.uuid()
     result = CreatableTopicResult(
         name=topic.name,
@@ -172,7 +181,9 @@ def _create_topic(
     return result, _topic_records(state, topic.name, topic_id, configs, islice(placed, count))
 
 
-def _sizes(state: State, topic: CreatableTopic) -> tuple[int, int]:
+def _sizes(
+    state: State, topic: CreatableTopic, placement: ReplicaPlacement | None
+) -> tuple[int, int]:
     if topic.replication_factor < -1 or topic.replication_factor == 0:
         fail(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -186,9 +197,16 @@ def _sizes(state: State, topic: CreatableTopic) -> tuple[int, int]:
             f"num.partitions ({state.settings.num_partitions})",
         )
     count, factor = topic.num_partitions, topic.replication_factor
+    if placement is not None and factor not in (-1, placement.total):
+        fail(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"{PLACEMENT} asks for {placement.total} replicas, the request for {factor}; leave the "
+            "replication factor out (-1), or give the same",
+        )
+    default = _default_factor(state) if placement is None else placement.total
     return (
         state.settings.num_partitions if count == -1 else count,
-        _default_factor(state) if factor == -1 else factor,
+        default if factor == -1 else factor,
     )
 
 
@@ -217,9 +235,11 @@ def _with_min_isr(state: State, configs: dict[str, str], factor: int) -> dict[st
     return configs | {MIN_ISR: str(SAFE_MIN_ISR)}
 
 
-def _placed(state: State, factor: int) -> Iterator[tuple[int, ...]]:
+def _placed(
+    state: State, factor: int, placement: ReplicaPlacement | None
+) -> Iterator[tuple[int, ...]]:
     try:
-        return place(state.image.brokers.values(), factor, state.below)
+        return place(state.image.brokers.values(), factor, state.below, placement)
     except KafkaError as error:
         fail(error.code, f"replication factor {factor} is out of reach: {error.message}")
 
@@ -240,7 +260,9 @@ def _checked_configs(state: State, topic: CreatableTopic) -> dict[str, str]:
     return configs
 
 
-def _manual_assignment(state: State, topic: CreatableTopic) -> list[tuple[int, ...]]:
+def _manual_assignment(
+    state: State, topic: CreatableTopic, placement: ReplicaPlacement | None
+) -> list[tuple[int, ...]]:
     if topic.replication_factor != -1:
         fail(
             ErrorCode.INVALID_REQUEST,
@@ -262,7 +284,7 @@ def _manual_assignment(state: State, topic: CreatableTopic) -> list[tuple[int, .
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"partition {index} is listed twice",
             )
-        _check_new(state, assignment.broker_ids, factor, index)
+        _check_new(state, assignment.broker_ids, factor, index, placement)
         factor = len(assignment.broker_ids)
         by_index[index] = tuple(assignment.broker_ids)
     for index in range(len(by_index)):
@@ -274,7 +296,13 @@ def _manual_assignment(state: State, topic: CreatableTopic) -> list[tuple[int, .
     return [by_index[index] for index in range(len(by_index))]
 
 
-def _check_new(state: State, brokers: Sequence[int], factor: int | None, index: int) -> None:
+def _check_new(
+    state: State,
+    brokers: Sequence[int],
+    factor: int | None,
+    index: int,
+    placement: ReplicaPlacement | None,
+) -> None:
     """A new partition's replicas: as many as the others have, and one can lead at once."""
     about = f"partition {index}"
     check_replicas(state, brokers, about)
@@ -283,7 +311,8 @@ def _check_new(state: State, brokers: Sequence[int], factor: int | None, index: 
             about,
             f"names {len(brokers)} brokers, those before it {factor}; all need the same number",
         )
-    if not any(state.active(broker) for broker in brokers):
+    observing = check_placement(state, brokers, about, placement)
+    if not any(state.active(broker) for broker in brokers if broker not in observing):
         refuse_replicas(
             about, "names only brokers that are fenced or shutting down; add one that is active"
         )
@@ -320,22 +349,24 @@ def _topic_records(
     yield TopicRecord(name=name, topic_id=topic_id)
     for key, value in configs.items():
         yield ConfigRecord(resource_type=TOPIC, resource_name=name, name=key, value=value)
-    yield from _partition_records(state, topic_id, 0, placed)
+    yield from _partition_records(state, topic_id, 0, placed, rules(state, name, configs))
 
 
 def _partition_records(
-    state: State, topic_id: bytes, first: int, placed: Iterable[tuple[int, ...]]
+    state: State, topic_id: bytes, first: int, placed: Iterable[tuple[int, ...]], rules: Rules
 ) -> Iterator[Message]:
     images: dict[tuple[int, ...], PartitionImage] = {}
     for index, replicas in enumerate(placed, first):
         image = images.get(replicas)
         if image is None:
-            image = images[replicas] = _new_partition(state, replicas)
+            image = images[replicas] = _new_partition(state, replicas, rules.observing)
         yield partition_record(topic_id, index, image)
 
 
-def _new_partition(state: State, replicas: tuple[int, ...]) -> PartitionImage:
-    isr = tuple(broker for broker in replicas if state.active(broker))
+def _new_partition(
+    state: State, replicas: tuple[int, ...], observing: frozenset[int]
+) -> PartitionImage:
+    isr = tuple(b for b in replicas if state.active(b) and b not in observing)
     return PartitionImage(
         replicas=replicas,
         directories=tuple(state.image.brokers[broker].default_directory() for broker in replicas),
@@ -497,11 +528,15 @@ def _create_partitions(
         )
     if added > room:
         fail(ErrorCode.POLICY_VIOLATION, TOO_MANY)
+    placement = replica_placement(state.image.config(TOPIC, topic.name).get(PLACEMENT))
     factor = len(next(iter(image.partitions.values())).target)
+    if placement is not None:
+        factor = placement.total
     if topic.assignments is not None:
         for index, assignment in enumerate(topic.assignments, present):
-            _check_new(state, assignment.broker_ids, factor, index)
+            _check_new(state, assignment.broker_ids, factor, index, placement)
         placed: Iterator[tuple[int, ...]] = (tuple(a.broker_ids) for a in topic.assignments)
     else:
-        placed = _placed(state, factor)
-    return added, _partition_records(state, image.id, present, islice(placed, added))
+        placed = _placed(state, factor, placement)
+    of_topic = rules(state, topic.name)
+    return added, _partition_records(state, image.id, present, islice(placed, added), of_topic)

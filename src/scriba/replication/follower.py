@@ -144,6 +144,12 @@ class FollowerState:
     state: State = State.CATCHING_UP
     leader_high_watermark: int = UNDEFINED
     """As far as it was told in this epoch."""
+    caught_up_ms: int | None = None
+    """When it last was known to have all that the leader had committed at some moment: that moment,
+    monotonic. None until it was, in this epoch."""
+    awaited_high_watermark: int = UNDEFINED
+    awaited_since_ms: int = 0
+    """What it has to reach to be caught up as of then."""
     failures: int = 0
     """Refusals in a row."""
     why: ErrorCode = ErrorCode.NONE
@@ -164,6 +170,11 @@ class FollowerState:
     @property
     def fetches(self) -> bool:
         return self.state is State.CATCHING_UP or self.state is State.FETCHING
+
+    @property
+    def is_caught_up(self) -> bool:
+        """Whether it has all that it was told to be committed, and fetches on."""
+        return self.state is State.FETCHING and not self.failures
 
     @property
     def lag(self) -> int:
@@ -211,6 +222,26 @@ class FollowerState:
         )
         behind = self.leader_high_watermark < 0 or self.end_offset < self.leader_high_watermark
         self._move(State.CATCHING_UP if behind else State.FETCHING)
+
+    def heard(self, now_ms: int) -> None:
+        """The leader has answered, and what it sent is in the log.
+
+        A leader that is written to is always a little ahead. So what counts is when it had what is
+        here now, not whether it has more by now.
+        """
+        if self.leader_high_watermark < 0:
+            return
+        if self.end_offset >= self.leader_high_watermark:
+            self.caught_up_ms = now_ms
+            self.awaited_high_watermark = UNDEFINED
+        elif self.awaited_high_watermark < 0:
+            self._await(now_ms)
+        elif self.end_offset >= self.awaited_high_watermark:
+            self.caught_up_ms = self.awaited_since_ms
+            self._await(now_ms)
+
+    def _await(self, now_ms: int) -> None:
+        self.awaited_high_watermark, self.awaited_since_ms = self.leader_high_watermark, now_ms
 
     def start_after(self, told: Told) -> int:
         """Where the own log should begin: where the leader's does, and never past what is known to
@@ -341,6 +372,10 @@ class FetcherPlan:
     def has_pauses(self) -> bool:
         """Whether some partition is left out for a while."""
         return bool(self._paused)
+
+    def asks_for(self, key: Key) -> bool:
+        """Whether the leader counts the partition to the session, and would tell of it."""
+        return key in self._in_session and key not in self._paused and key not in self._held
 
     def hold(self, key: Key) -> None:
         """Leaves a partition out until `release`."""

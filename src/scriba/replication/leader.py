@@ -22,11 +22,16 @@ A follower that has not had for `stall_ms` what it was sent holds every acknowle
 before it is slow enough to leave. It leaves early if enough stay without it, and returns after it
 has been caught up for a while, which is twice as long each time that it stalls again soon.
 
-Never: the high watermark goes back within a leader epoch, or moves below `min.insync.replicas`; a
-fetch of another leader epoch, of a follower whose log diverges, of another incarnation or of an
-unknown replica moves anything; a replica that has not reached the high watermark and the start of
-this epoch is proposed for the ISR; the leader leaves its own ISR; a new leader takes a follower for
-a laggard before that had `replica.lag.time.max.ms` to be heard of.
+An observer is a follower that counts for nothing: it is never proposed, and nobody waits for it.
+What it has is known all the same: it serves consumers while it is not too far behind, and when a
+reassignment adds one that has caught up, this machine says so by proposing the ISR that is there.
+
+Never: an observer is proposed, or counted in the high watermark; the high watermark goes back
+within a leader epoch, or moves below `min.insync.replicas`; a fetch of another leader epoch, of a
+follower whose log diverges, of another incarnation or of an unknown replica moves anything; a
+replica that has not reached the high watermark and the start of this epoch is proposed for the ISR;
+the leader leaves its own ISR; a new leader takes a follower for a laggard before that had
+`replica.lag.time.max.ms` to be heard of.
 """
 
 from __future__ import annotations
@@ -107,6 +112,16 @@ class Follower:
         self.steady_since_ms = now_ms
 
 
+class Observed(NamedTuple):
+    """How far an observer is behind."""
+
+    replica: int
+    lag: int
+    """In records."""
+    behind_ms: int
+    """How long ago it was caught up; 0 where it is."""
+
+
 class Cause(enum.Enum):
     """Why a follower left the ISR."""
 
@@ -182,6 +197,10 @@ class LeaderState:
     adding: tuple[int, ...] = ()
     """Replicas that a reassignment is adding."""
     reassigning: bool = False
+    observers: frozenset[int] = frozenset()
+    """Replicas that copy, and count for nothing."""
+    voters: int = 1 << 31
+    """How many of the replicas vote at most, as the topic's placement says."""
     active: Mapping[int, int] = field(default_factory=dict)
     """The epoch of each broker that is neither fenced nor shutting down, as the metadata has it
     now: only these may join the ISR. Shared by all partitions, and kept up to date outside."""
@@ -223,22 +242,52 @@ class LeaderState:
         return not self.in_sync(self.min_insync)
 
     @property
+    def at_min_isr(self) -> bool:
+        """Whether not one more in-sync replica may be lost."""
+        return len(self.isr) == min(self.min_insync, self.voters)
+
+    @property
     def under_replicated(self) -> bool:
-        """Whether fewer are in sync than it had replicas before a reassignment, as Kafka counts."""
-        return len(self.isr) < len(self.replicas) - len(self.adding)
+        """Whether fewer are in sync than it had replicas before a reassignment, as Kafka counts;
+        observers apart."""
+        counted = len(self.replicas) - len(self.adding)
+        if self.observers:
+            counted -= len(self.observers.difference(self.adding))
+        return len(self.isr) < counted
 
     @property
     def low_watermark(self) -> int:
-        """The smallest known start of the followers' logs, as far as their brokers are active."""
-        starts = [f.start_offset for r, f in self.followers.items() if r in self.active]
+        """The smallest known start of the followers' logs, as far as their brokers are active, and
+        they do not merely observe."""
+        starts = [
+            follower.start_offset
+            for replica, follower in self.followers.items()
+            if replica in self.active and replica not in self.observers
+        ]
         return min(starts, default=1 << 63)
 
-    def holders(self, offset: int) -> Iterator[tuple[int, int, int]]:
-        """In-sync followers that have the record at `offset`, or will have it next: each with the
-        end of its log and when it was last caught up."""
+    def holders(self, offset: int, now_ms: int, max_lag_ms: int) -> Iterator[tuple[int, int, int]]:
+        """Followers that have the record at `offset`, or will have it next, and are in sync, or
+        observe and lag no more than that: each with the end of its log and when it was last caught
+        up."""
         for replica, follower in self.followers.items():
-            if replica in self.isr and follower.start_offset <= offset <= follower.end_offset:
-                yield replica, follower.end_offset, self._caught_up_ms(follower)
+            if not follower.start_offset <= offset <= follower.end_offset:
+                continue
+            caught_up_ms = self._caught_up_ms(follower)
+            if replica in self.isr or (
+                replica in self.observers and now_ms - caught_up_ms <= max_lag_ms
+            ):
+                yield replica, follower.end_offset, caught_up_ms
+
+    def observed(self, now: Instant) -> Iterator[Observed]:
+        """How far each observer has come."""
+        now_ms = max(now.mono_ms, self.now_ms)
+        for replica in sorted(self.observers):
+            follower = self.followers.get(replica)
+            if follower is not None:
+                lag = max(self.own_end - max(follower.end_offset, 0), 0)
+                behind_ms = max(now_ms - self._caught_up_ms(follower), 0) if lag else 0
+                yield Observed(replica, lag, behind_ms)
 
     # ---- what the logs do ----
 
@@ -324,7 +373,8 @@ class LeaderState:
     def _may_join(self, replica: int, follower: Follower) -> bool:
         """At the watermark, past the start of this epoch, not silent since, and still the same."""
         return (
-            follower.end_offset >= self.high_watermark
+            replica not in self.observers
+            and follower.end_offset >= self.high_watermark
             and follower.end_offset >= self.epoch_start_offset
             and self.now_ms - self._caught_up_ms(follower) <= self.lag_ms
             and self.now_ms - follower.steady_since_ms >= follower.probation_ms
@@ -334,13 +384,30 @@ class LeaderState:
     # ---- the in-sync replicas ----
 
     def wants(self, replica: int) -> bool:
-        """Whether a follower outside the ISR should be proposed for it now."""
+        """Whether a follower outside the ISR should be proposed for it now, or its arrival told."""
         follower = self.followers.get(replica)
         return (
             follower is not None
             and self.pending is None
             and replica not in self.isr
-            and self._may_join(replica, follower)
+            and (
+                self._may_join(replica, follower)
+                or (replica in self.adding and self._observers_arrived())
+            )
+        )
+
+    def _observers_arrived(self) -> bool:
+        """Whether those that a reassignment adds as observers have all caught up, and the others
+        are in sync: nobody else knows, and the reassignment waits for it."""
+        added = self.observers.intersection(self.adding)
+        if not added or not {*self.adding} <= {*self.isr, *self.observers}:
+            return False
+        return all(
+            (follower := self.followers.get(replica)) is not None
+            and follower.end_offset >= max(self.high_watermark, self.epoch_start_offset)
+            and self.now_ms - self._caught_up_ms(follower) <= self.lag_ms
+            and follower.broker_epoch == self.active.get(replica)
+            for replica in added
         )
 
     def propose(self, now: Instant, broker_epoch: int = UNKNOWN) -> IsrProposal | None:
@@ -366,7 +433,7 @@ class LeaderState:
             for replica, follower in self.followers.items()
             if replica not in self.isr and self._may_join(replica, follower)
         )
-        if not dropped and not joined and not self.recovering:
+        if not (dropped or joined or self.recovering or self._observers_arrived()):
             return None
         wanted = [replica for replica in self.isr if replica not in gone] + list(joined)
         members = tuple(Member(r, self._epoch_of(r, broker_epoch)) for r in wanted)
@@ -401,7 +468,7 @@ class LeaderState:
         now = Instant(self.now_ms, 0)
         found = [r for r in self.isr if r not in leaving and self.holds_back(r, now)]
         stay = len(self.isr) - len(leaving) - len(found)
-        return found if stay >= min(self.min_insync, len(self.replicas)) else []
+        return found if stay >= min(self.min_insync, self.voters, len(self.replicas)) else []
 
     def _drop(self, replica: int, cause: Cause | None = None) -> Dropped:
         follower = self.followers.get(replica)
@@ -480,4 +547,4 @@ class LeaderState:
 
     def in_sync(self, minimum: int) -> bool:
         """Whether acks=all may be promised: counted on the committed ISR, never on hopes."""
-        return len(self.isr) >= min(minimum, len(self.replicas))
+        return len(self.isr) >= min(minimum, self.voters, len(self.replicas))

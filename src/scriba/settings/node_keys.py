@@ -464,6 +464,15 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         f"`{RACK_AWARE_SELECTOR}` names one in the consumer's rack (`client.rack`); "
         f"`{LEADER_SELECTOR}`, and no value, the leader.",
     )
+    scriba_observer_max_lag_ms: int = setting(
+        Kind.LONG,
+        default=10_000,
+        at_least=1_000,
+        scope=CLUSTER_WIDE,
+        doc="Time without all that is committed after which an observer of a topic "
+        "(`scriba.replica.placement`) sends its consumers back to the leader, and leaders send it "
+        "none.",
+    )
     auto_leader_rebalance_enable: bool = setting(
         Kind.BOOLEAN,
         default=True,

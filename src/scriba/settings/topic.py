@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from scriba.config import ConfigError, Kind, Scope, Settings, setting
+from scriba.settings.placement import refused
 
 if TYPE_CHECKING:
     from scriba.settings.node import NodeSettings
@@ -266,6 +267,15 @@ class TopicSettings(Settings):
         scope=Scope.CLUSTER_WIDE,
         synonyms=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
         doc="Age of its newest record at which a segment goes; -1 for never.",
+    )
+    scriba_replica_placement: str | None = setting(
+        Kind.STRING,
+        default=None,
+        check=refused,
+        scope=Scope.CLUSTER_WIDE,
+        doc="How many replicas of each partition are in which rack, and whether they vote or "
+        "observe: `voters=2@zone-a,1@zone-b;observers=1@zone-c`. Observers copy and serve readers "
+        "of their rack; they are never in sync, and count for no acknowledgement and no election.",
     )
     segment_bytes: int = setting(
         Kind.INT,

@@ -347,3 +347,27 @@ def test_the_diagram_of_the_docs_is_the_table() -> None:
     page = (Path(__file__).parents[3] / "docs" / "replication.md").read_text()
     drawn = set(re.findall(r"^    ([A-Z_]+) --> ([A-Z_]+):", page, re.MULTILINE))
     assert drawn == {(old.name, new.name) for old, after in VALID.items() for new in after}
+
+
+def test_a_follower_knows_as_of_when_it_has_everything() -> None:
+    state = FollowerState(3, 0, 0, -1, 0)
+
+    def answer(high_watermark: int, end_offset: int, now_ms: int) -> None:
+        state.on_told(Told(ErrorCode.NONE, high_watermark, 0), None)
+        state.appended(end_offset, 3)
+        state.heard(now_ms)
+
+    assert state.caught_up_ms is None
+    answer(100, 40, 1_000)
+    assert state.caught_up_ms is None
+    assert not state.is_caught_up
+    answer(150, 90, 2_000)
+    answer(200, 120, 3_000)
+    assert state.caught_up_ms == 1_000, "it has what was committed then"
+    answer(250, 180, 4_000)
+    assert state.caught_up_ms == 1_000
+    answer(300, 210, 5_000)
+    assert state.caught_up_ms == 3_000
+    answer(310, 320, 6_000)
+    assert state.caught_up_ms == 6_000
+    assert state.is_caught_up

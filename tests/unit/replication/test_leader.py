@@ -391,12 +391,12 @@ def test_consumers_are_sent_to_followers_that_are_in_sync_and_have_the_offset() 
     state = leading(end=10)
     state.on_append(12)
     state.on_fetch(2, 12, 1, at(50), 3)
-    holders = [replica for replica, _, _ in state.holders(11)]
+    holders = [replica for replica, _, _ in state.holders(11, 50, 0)]
     assert holders == [2], "the third ends at 10"
-    assert [replica for replica, _, _ in state.holders(2)] == [3], "the second begins at 3"
-    assert list(state.holders(10)) == [(2, 12, 50), (3, 10, 0)]
+    assert [replica for replica, _, _ in state.holders(2, 50, 0)] == [3], "the second begins at 3"
+    assert list(state.holders(10, 50, 0)) == [(2, 12, 50), (3, 10, 0)]
     state.installed((1, 3), 8)
-    assert [replica for replica, _, _ in state.holders(10)] == [3]
+    assert [replica for replica, _, _ in state.holders(10, 50, 0)] == [3]
 
 
 STALL_MS = 2_500
@@ -507,3 +507,74 @@ def test_a_relapse_while_it_waits_begins_the_time_anew_and_old_ones_are_forgiven
     follower = state.followers[3]
     follower.stalled(back + FORGIVEN_MS + 1, STALL_MS)
     assert follower.probation_ms == STALL_MS
+
+
+# ---- observers ----
+
+
+def observed(isr: tuple[int, ...] = (1, 2), min_insync: int = 1) -> LeaderState:
+    """1 leads, 2 votes, 3 observes."""
+    state = leading(isr=isr, min_insync=min_insync)
+    state.observers = frozenset({3})
+    state.voters = 2
+    return state
+
+
+def test_an_observer_that_has_caught_up_is_not_waited_for_and_not_proposed() -> None:
+    state = observed()
+    state.on_fetch(3, 10, 1, at(10))
+    assert not state.wants(3)
+    assert state.propose(at(20), OWN_EPOCH) is None
+    state.on_append(15)
+    assert state.on_fetch(2, 15, 1, at(30)) == 15, "it has 10, and is about to join nothing"
+    assert not state.under_replicated
+
+
+def test_an_observer_is_nobody_whom_min_insync_replicas_counts() -> None:
+    state = observed(isr=(1,), min_insync=2)
+    state.on_fetch(3, 10, 1, at(10))
+    state.on_append(12)
+    state.on_fetch(3, 12, 1, at(20))
+    assert not state.in_sync(2)
+    assert state.high_watermark == 10
+    assert state.in_sync(1)
+
+
+def test_no_more_are_needed_in_sync_than_there_are_voters() -> None:
+    state = observed(min_insync=3)
+    assert state.in_sync(3)
+    assert state.at_min_isr
+
+
+def test_delete_records_does_not_wait_for_an_observer() -> None:
+    state = observed()
+    state.on_fetch(2, 10, 1, at(10), 4)
+    state.on_fetch(3, 10, 1, at(10), 0)
+    assert state.low_watermark == 4
+
+
+def test_consumers_are_sent_to_an_observer_within_its_bound() -> None:
+    state = observed()
+    state.on_fetch(3, 10, 1, at(100), 0)
+    assert 3 in [replica for replica, _, _ in state.holders(5, 1_100, 1_000)]
+    assert 3 not in [replica for replica, _, _ in state.holders(5, 1_101, 1_000)]
+    state.on_append(20)
+    assert [(each.replica, each.lag, each.behind_ms) for each in state.observed(at(600))] == [
+        (3, 10, 500)
+    ]
+
+
+def test_an_observer_that_is_added_is_told_of_when_it_has_caught_up() -> None:
+    state = observed()
+    state.adding, state.reassigning = (3,), True
+    state.on_fetch(3, 5, 1, at(10))
+    assert not state.wants(3)
+    state.on_fetch(3, 10, 1, at(20))
+    assert state.wants(3)
+    proposal = state.propose(at(20), OWN_EPOCH)
+    assert proposal is not None
+    assert proposal.isr == (1, 2), "the in-sync set that is there"
+    assert state.maximal_isr == (1, 2)
+    state.installed((1, 2), 8, (1, 2, 3))
+    state.adding = ()
+    assert state.propose(at(30), OWN_EPOCH) is None

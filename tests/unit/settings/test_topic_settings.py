@@ -129,7 +129,7 @@ def test_retention_that_comes_from_the_hours_counts_as_default_as_in_kafka() -> 
 def test_a_whole_description_leaves_out_what_is_internal_and_not_set() -> None:
     names = [row.name for row in describe_topic({}, NODE)]
     assert "internal.segment.bytes" not in names
-    assert len(names) == 33
+    assert len(names) == 34
     given = describe_topic({"internal.segment.bytes": "9"}, NODE)
     assert "internal.segment.bytes" in [row.name for row in given]
 

@@ -36,6 +36,7 @@ CONTROLLER_TICK_MS: Final = 500
 REMOVAL_CHECK_MS: Final = 1_000
 VOLUME_CHECK_MS: Final = 1_000
 STALL_CHECK_MS: Final = 250
+OBSERVER_CHECK_MS: Final = 500
 EVENTS_CHECK_MS: Final = 10_000
 LONGEST_FLUSH_CHECK_MS: Final = 1_000
 
@@ -187,6 +188,10 @@ async def stalls_pass(node: JobHost, now: Instant) -> None:
     await node.stalls.look(now)
 
 
+async def observers_pass(node: JobHost, now: Instant) -> None:
+    await node.replicas.observers.look(now)
+
+
 async def volumes_pass(node: JobHost, now: Instant) -> None:
     await node.write_watermarks.look()
 
@@ -245,6 +250,7 @@ JOBS: Final = (
     Job("controller", controller_pass, lambda n: CONTROLLER_TICK_MS, on_controllers=True),
     Job("in-sync sets", isr_pass, lambda n: n.settings.replica_lag_time_max_ms // 2),
     Job("stalled followers", stalls_pass, lambda n: STALL_CHECK_MS),
+    Job("observers", observers_pass, lambda n: OBSERVER_CHECK_MS),
     Job("volumes", volumes_pass, lambda n: VOLUME_CHECK_MS),
     Job("removal", removal_pass, lambda n: REMOVAL_CHECK_MS),
     Job("events", events_pass, lambda n: EVENTS_CHECK_MS, on_controllers=True),

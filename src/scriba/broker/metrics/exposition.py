@@ -84,7 +84,7 @@ class Scrape:
                 self.under_replicated += leader.under_replicated
                 self.reassigning += leader.reassigning
                 self.under_min_isr += leader.under_min_isr
-                self.at_min_isr += len(leader.isr) == leader.min_insync
+                self.at_min_isr += leader.at_min_isr
                 for replica, follower in leader.followers.items():
                     lag = max(leader.own_end - max(follower.end_offset, 0), 0)
                     id_ = str(replica)

@@ -145,6 +145,16 @@ class Fetchers:
             del self._fetchers[leader_id]
             fetcher.stop()
 
+    def caught_up_ms(self, partition: Partition) -> int | None:
+        """As of when a replica has all that was committed then; None where that was never."""
+        leader_id, state = self._leader_of.get(partition), partition.follower
+        if leader_id is None or state is None or state.caught_up_ms is None:
+            return None
+        fetcher = self._fetchers[leader_id]
+        if state.is_caught_up and fetcher.asks_for(partition):
+            return max(state.caught_up_ms, fetcher.answered_ms)  # there was nothing to tell of it
+        return state.caught_up_ms
+
     async def truncated(self, partition: Partition) -> None:
         """Returns when no truncation of it is under way: before that its role must not change."""
         if partition in self._truncating:
@@ -196,6 +206,8 @@ class Fetcher:
         self._asked: deque[tuple[Question, asyncio.Future[FetchResponse]]] = deque()
         self._connection: Connection | None = None
         """While it is conversed on, and no answer is being taken in slices."""
+        self.answered_ms = 0
+        """When the leader last answered, whatever it was about."""
         self._flushes: list[Partition] = []
         """What only counts on the device is asked for again when it is there."""
         self._failure: Exception | None = None
@@ -402,8 +414,13 @@ class Fetcher:
                 await pace()
         self._taken(truncations)
 
+    def asks_for(self, partition: Partition) -> bool:
+        """Whether an answer without a word of the partition says that there is nothing new."""
+        return self._plan.asks_for(Key(partition.topic_id, partition.index))
+
     def _taken(self, truncations: list[Truncation]) -> None:
         self._failures = 0
+        self.answered_ms = self._now_ms()
         if truncations:
             self._begin_truncation(truncations)
         self._tell_progress()

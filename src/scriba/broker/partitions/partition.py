@@ -5,7 +5,8 @@ wake whoever waits. `append` is one synchronous step: nothing can come between t
 leader epoch and the bytes in the log.
 
 Consumers may read from a follower as well, up to the high watermark that it knows, as long as it is
-in sync (`serves`): one that is not could keep its readers back without end.
+in sync (`serves`): one that is not could keep its readers back without end. One that observes is
+never in sync, and serves while it is not too far behind (`partitions.observers`).
 
 Its role changes as often as the controller says: it leads (`leader`), follows (`follower`), or
 waits for a leader (neither). Whoever waits for a watermark waits for this leadership: when it ends,
@@ -32,6 +33,8 @@ from scriba.replication.follower import EpochEnd, FollowerState
 from scriba.replication.leader import UNCHANGED, Heard, Installed, LeaderState
 from scriba.runtime.watermark import Watermark
 from scriba.settings import NodeSettings, TopicSettings
+from scriba.settings.placement import replica_placement
+from scriba.settings.topic import MAX_INT
 
 if TYPE_CHECKING:
     from scriba.controller.image import PartitionImage
@@ -48,6 +51,8 @@ class Leading(NamedTuple):
     stall_ms: int
     active: Mapping[int, int]
     """Epochs of the brokers that may join an ISR, as they are at each moment."""
+    racks: Mapping[int, str | None]
+    """Where all brokers are, at each moment: it says who observes."""
 
 
 def stall_ms(settings: NodeSettings) -> int:
@@ -75,6 +80,7 @@ class Partition:
         "_flushing",
         "_messages_unflushed",
         "_oldest_unflushed_ms",
+        "_racks",
         "acknowledged",
         "closed",
         "feeds",
@@ -87,10 +93,12 @@ class Partition:
         "log",
         "low_watermark",
         "partition_epoch",
+        "placement",
         "serves",
         "settings",
         "stable_offset",
         "syncs",
+        "told_high_watermark",
         "topic",
         "topic_id",
     )
@@ -103,6 +111,8 @@ class Partition:
         self.index = index
         self.log = store
         self.settings: TopicSettings = store.settings
+        self.placement = replica_placement(store.settings.scriba_replica_placement)
+        """Where its replicas are to be, and who observes; None where the topic does not say."""
         self.syncs = store.settings.flush_messages == 1
         """Whether only what the device has counts."""
         self.leader: LeaderState | None = None
@@ -111,6 +121,9 @@ class Partition:
         self.partition_epoch = -1
         self.serves = False
         """Whether it follows, and consumers may read from it."""
+        self.told_high_watermark = -1
+        """What the last leader that it followed said to be committed: it may lack some of that."""
+        self._racks: Mapping[int, str | None] = {}
         self.feeds: list[Feed] = []
         self.closed: KafkaError | None = None
         """Why records of clients are refused, while they are: its directory is nearly full."""
@@ -135,10 +148,12 @@ class Partition:
     def configure(self, settings: TopicSettings) -> None:
         """Takes new settings; a stricter flush policy counts from the next append on."""
         self.settings = self.log.settings = settings
+        self.placement = replica_placement(settings.scriba_replica_placement)
         self.syncs = settings.flush_messages == 1
         self.flushed.advance(self.log.flushed_offset)
         if self.leader is not None:
             self.leader.min_insync = settings.min_insync_replicas
+            self.know_observers()
         self.refresh()
         if self.syncs:
             self._ask_for_flush()
@@ -160,6 +175,7 @@ class Partition:
         leader = self.leader
         replicas, isr = tuple(image.replicas), tuple(image.isr)
         recovering = image.leader_recovery_state == RECOVERING
+        self._racks = leading.racks
         if leader is not None and image.leader_epoch == self.leader_epoch:
             changed = self._installed(isr, image.partition_epoch, replicas, recovering, now)
             self._know_reassignment(leader, image)
@@ -185,7 +201,10 @@ class Partition:
             min_insync=self.settings.min_insync_replicas,
             active=leading.active,
             recovering=recovering,
+            voters=self._voters(),
         )
+        self.know_observers()
+        self.told_high_watermark = -1
         self._know_reassignment(self.leader, image)
         self._move(self.leader.high_watermark)
         self.move_low_watermark()
@@ -193,6 +212,17 @@ class Partition:
         if self._counted_end() < self.log.end_offset:
             self._ask_for_flush()
         return UNCHANGED
+
+    def _voters(self) -> int:
+        return MAX_INT if self.placement is None else self.placement.voter_count
+
+    def know_observers(self) -> None:
+        """Looks again at which of its followers observe, by the racks that they are in."""
+        leader, placement = self.leader, self.placement
+        if leader is not None:
+            leader.voters = self._voters()
+            everyone = placement.observing(self._racks) if placement is not None else frozenset()
+            leader.observers = everyone.intersection(leader.replicas)
 
     def _know_reassignment(self, leader: LeaderState, image: PartitionImage) -> None:
         leader.adding, leader.reassigning = image.adding_replicas, image.is_reassigning
@@ -210,6 +240,7 @@ class Partition:
         assert leader is not None
         leader.now_ms = max(leader.now_ms, now.mono_ms)
         changed = leader.installed(isr, partition_epoch, replicas, recovering)
+        self.know_observers()
         self.partition_epoch = max(self.partition_epoch, leader.partition_epoch)
         self._tell_feeds()
         self._move(leader.high_watermark)
@@ -253,9 +284,13 @@ class Partition:
     def go_on_following(self, image: PartitionImage, in_sync: bool) -> None:
         """Only the ISR is another."""
         self.partition_epoch = image.partition_epoch
-        if self.serves and not in_sync:
+        self.serve(in_sync)
+
+    def serve(self, may: bool) -> None:
+        """Whether consumers may read from this follower; those that wait here are told."""
+        if self.serves and not may:
             self._look_again()
-        self.serves = in_sync
+        self.serves = may
 
     def _look_again(self) -> None:
         """Has consumers that wait at this follower look whether they may go on."""
@@ -377,6 +412,8 @@ class Partition:
     def _took(self, follower: FollowerState, before: int, now: Instant) -> None:
         log = self.log
         follower.appended(log.end_offset, log.epochs.latest)
+        follower.heard(now.mono_ms)
+        self.told_high_watermark = follower.leader_high_watermark
         self._move(follower.high_watermark)
         if log.end_offset > before:
             if self._oldest_unflushed_ms < 0:

@@ -27,6 +27,7 @@ from scriba.broker.partitions.fetchers import Fetchers, LeaderChannels
 from scriba.broker.partitions.follower_sessions import FollowerSessions
 from scriba.broker.partitions.isr_updates import IsrUpdates
 from scriba.broker.partitions.nearby import ReplicaSelector
+from scriba.broker.partitions.observers import Observers
 from scriba.broker.partitions.partition import Leading, Partition, stall_ms
 from scriba.broker.partitions.throttles import ReplicationThrottles
 from scriba.broker.ports import (
@@ -158,8 +159,11 @@ class Replicas:
         """Led since a short while: some of their followers may not have been heard yet."""
         self.active: dict[int, int] = {}
         """Epochs of the brokers that may be in an ISR."""
+        self.racks: dict[int, str | None] = {}
+        """Where the brokers of the cluster are."""
         self.fetchers = Fetchers(node)
-        self.selector = ReplicaSelector(node, node.settings)
+        self.observers = Observers(node, self.fetchers)
+        self.selector = ReplicaSelector(node)
         self.follower_sessions = FollowerSessions(node.world.rng, prompt=self.selector.by_rack)
         self.isr_updates = IsrUpdates(node)
         self.throttles = ReplicationThrottles(node)
@@ -250,6 +254,12 @@ class Replicas:
         for broker_id in self.active.keys() - before.keys():
             self.follower_sessions.look_again(broker_id)
         self.follower_sessions.keep_brokers(image.brokers)
+        racks = {broker.id: broker.rack for broker in image.brokers.values()}
+        if racks != self.racks:
+            self.racks.clear()
+            self.racks.update(racks)
+            for partition in self:
+                partition.know_observers()
         for partition in self._trimming:
             partition.move_low_watermark()  # nobody waits for a broker that is gone
 
@@ -436,7 +446,8 @@ class Replicas:
             self.fetchers.drop(partition)
             now = self._node.world.clock.now()
             lag_ms = self._node.settings.replica_lag_time_max_ms
-            leading = Leading(me, lag_ms, stall_ms(self._node.settings), self.active)
+            stalls_ms = stall_ms(self._node.settings)
+            leading = Leading(me, lag_ms, stalls_ms, self.active, self.racks)
             if image.leader_epoch != partition.leader_epoch:
                 self.unheard[partition] = None
             before = partition.leader
@@ -444,6 +455,7 @@ class Replicas:
             if partition.leader is before:
                 # A replica that was refused may be eligible now: its directory is another.
                 self.isr_updates.look(partition, now)
+            self.observers.watch(partition)
             self._node.on_lead(partition)
             return
         led = partition.leader is not None
@@ -454,7 +466,9 @@ class Replicas:
             partition.follow(image, me in image.isr)
             self.fetchers.follow(partition, image.leader)
         else:
-            partition.go_on_following(image, me in image.isr)
+            observes = partition in self.observers
+            partition.go_on_following(image, partition.serves if observes else me in image.isr)
+        self.observers.watch(partition)
         if led:
             self._node.on_replicas_removed((partition,))
 
@@ -652,6 +666,7 @@ class Replicas:
         self.unheard.pop(partition, None)
         self.isr_updates.forget(partition)
         self.throttles.forget(partition)
+        self.observers.forget(partition)
         partition.retire(error)
         self._node.on_replicas_removed((partition,))
         self._node.on_departure()
@@ -668,8 +683,18 @@ class Replicas:
                 self._inspecting.discard(partition)
                 partition.configure(self._settings_of(partition.topic))
                 self._watch(partition)
+                self._watch_placement(partition)
                 await pace()
         self.configured += 1
+
+    def _watch_placement(self, partition: Partition) -> None:
+        """Who observed may vote now, and the other way round."""
+        self.observers.watch(partition)
+        image = self._now(partition.topic_id, partition.index)
+        if partition.leader is not None:
+            self.isr_updates.look(partition, self._node.world.clock.now())
+        elif partition.follower is not None and partition not in self.observers:
+            partition.serve(image is not None and self._node.id in image.isr)
 
     def _settings_of(self, topic: str) -> TopicSettings:
         found = self._topic_settings.get(topic)

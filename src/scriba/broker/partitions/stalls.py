@@ -25,6 +25,7 @@ from scriba.events import EventKind
 from scriba.runtime.loop.pace import Pace
 
 if TYPE_CHECKING:
+    from scriba.broker.partitions.follower_sessions import FollowerSession
     from scriba.broker.partitions.replicas import Replicas
     from scriba.instant import Instant
 
@@ -46,6 +47,15 @@ class ControllerContact(Protocol):
     @property
     def heard_at(self) -> int:
         """When it last answered a heartbeat, in monotonic milliseconds."""
+
+
+def _votes(session: FollowerSession) -> bool:
+    """Whether it follows anything as more than an observer: one behind a link that is down says
+    nothing of this broker."""
+    return any(
+        each.leader is None or session.replica not in each.leader.observers
+        for each in session.followed.values()
+    )
 
 
 class StallHost(Configuration, EventLog, HandoverHost, WorldAccess, Protocol):
@@ -113,7 +123,7 @@ class Stalls:
         replicas = self._node.replicas
         found: set[int] = set()
         for session in replicas.follower_sessions:
-            if session.followed and session.replica in replicas.active:
+            if _votes(session) and session.replica in replicas.active:
                 if session.heard.ms >= since_ms:
                     return []
                 found.add(session.replica)

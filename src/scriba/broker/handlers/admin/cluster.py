@@ -72,7 +72,7 @@ def _log_dir(
             )
 
     for partition in node.replicas.in_dir(hosted):
-        lag = max(partition.high_watermark.value - partition.log.end_offset, 0)
+        lag = partition.follower.lag if partition.follower is not None else 0
         tell(partition.topic, partition.index, partition.log.size, lag)
     for name, index in node.replicas.unopened_in(hosted):
         tell(name, index, 0, 0)

@@ -238,6 +238,9 @@ def _read_one(
     store = partition.log
     committed_only = request.isolation_level == READ_COMMITTED
     data.high_watermark = partition.high_watermark.value
+    if replica == DEBUGGING_REPLICA:
+        # How much a replica lacks is seen by what it was told to be committed, not what it has.
+        data.high_watermark = max(data.high_watermark, partition.told_high_watermark)
     data.last_stable_offset = partition.stable_offset.value
     data.log_start_offset = store.start_offset
     if request.rack_id:
