@@ -33,6 +33,7 @@ PLAYS = {
     "truncating": 40,
     "joining": 40,
     "reborn": 40,
+    "observed": 40,
     "markers": 40,
 }
 """Plays of the simulator, and how many new seeds of each a round takes."""

@@ -47,6 +47,7 @@ Lied = Callable[[], None]
 QUORUM, REPLICAS, VOTERS, MOVES = "quorum", "replicas", "voters", "moves"
 DIVERGING, TRUNCATING = "diverging", "truncating"
 JOINING, REBORN, MARKERS = "joining", "reborn", "markers"
+OBSERVED = "observed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,6 +284,38 @@ def acknowledges_below_min_isr(patch: Patch, lied: Lied) -> None:
     patch.setattr(LeaderState, "in_sync", lenient)
 
 
+def counts_an_observer_for_acks(patch: Patch, lied: Lied) -> None:
+    """An observer that has everything is as good as one that is in sync."""
+    in_sync = LeaderState.in_sync
+
+    def generous(self: LeaderState, minimum: int) -> bool:
+        has_all = [
+            replica
+            for replica in self.observers
+            if self.followers[replica].end_offset >= self.high_watermark
+        ]
+        truth = in_sync(self, minimum)
+        told = truth or len(self.isr) + len(has_all) >= min(minimum, len(self.replicas))
+        if told != truth:
+            lied()
+        return told
+
+    patch.setattr(LeaderState, "in_sync", generous)
+
+
+def waits_for_an_observer(patch: Patch, lied: Lied) -> None:
+    """The high watermark counts an observer that has caught up as one that is about to join."""
+    may_join = LeaderState._may_join
+
+    def as_any(self: LeaderState, replica: int, follower: Follower) -> bool:
+        if replica in self.observers:
+            lied()
+            return follower.end_offset >= self.high_watermark
+        return may_join(self, replica, follower)
+
+    patch.setattr(LeaderState, "_may_join", as_any)
+
+
 def goes_on_when_deposed(patch: Patch, lied: Lied) -> None:
     """A leader does not hear that another one leads."""
     follow = Replicas._follow
@@ -406,6 +439,8 @@ MUTANTS: Final = (
     Mutant(counts_a_fetch_that_diverges, DIVERGING, 0, DIFFERS, 10, cheap=True),
     Mutant(lets_in_before_the_epoch_starts, JOINING, 1, "joined the in-sync", 10, cheap=True),
     Mutant(acknowledges_below_min_isr, REPLICAS, 1, "with in-sync replicas", cheap=True),
+    Mutant(counts_an_observer_for_acks, OBSERVED, 0, "with in-sync replicas", 10, cheap=True),
+    Mutant(waits_for_an_observer, OBSERVED, 0, "waits for an observer", 10),
     Mutant(goes_on_when_deposed, REPLICAS, 0, "the cluster is not whole"),
     Mutant(truncates_to_the_high_watermark, JOINING, 0, "joined the in-sync", 10),
     Mutant(does_not_sync_a_truncation, TRUNCATING, 1, DIFFERS, 40),

@@ -111,12 +111,8 @@ def rules(state: State, topic: str, own: Mapping[str, str] | None = None) -> Rul
         else settings.unclean_leader_election_enable,
         settings.scriba_unclean_wait_ms > 0,
         MAX_INT if placement is None else placement.voter_count,
-        frozenset() if placement is None else placement.observing(racks(state)),
+        state.image.observing(placement),
     )
-
-
-def racks(state: State) -> dict[int, str | None]:
-    return {broker.id: broker.rack for broker in state.image.brokers.values()}
 
 
 class _Standing(NamedTuple):

@@ -45,6 +45,7 @@ from scriba.controller.parts import (
 )
 from scriba.controller.security import KEYS as SECURITY_RECORDS
 from scriba.controller.security import SecurityImage
+from scriba.settings.placement import PLACEMENT, ReplicaPlacement, replica_placement
 from scriba.wire.messages.stored import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -197,6 +198,16 @@ class ClusterImage:
 
     def config(self, resource_type: int, name: str) -> dict[str, str]:
         return self.configs.get((resource_type, name), {})
+
+    def placement(self, topic: str) -> ReplicaPlacement | None:
+        """Where a topic wants its replicas; None where it does not say."""
+        return replica_placement(self.config(TOPIC, topic).get(PLACEMENT))
+
+    def observing(self, placement: ReplicaPlacement | None) -> frozenset[int]:
+        """Brokers whose replicas observe in a topic with this placement."""
+        if placement is None:
+            return frozenset()
+        return placement.observing({broker.id: broker.rack for broker in self.brokers.values()})
 
     def copy(self) -> ClusterImage:
         """An image that later changes to this one do not reach."""

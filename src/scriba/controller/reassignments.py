@@ -18,12 +18,11 @@ the last replica that may lead it, because a reassignment is cancelled or change
 from collections.abc import Iterator
 
 from scriba.controller.elections import Election, acceptor, change, rules
-from scriba.controller.image import NO_LEADER, TOPIC, PartitionImage, TopicImage, changed
+from scriba.controller.image import NO_LEADER, PartitionImage, TopicImage, changed
 from scriba.controller.placement import check_placement, check_replicas, refuse_replicas
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
-from scriba.settings.placement import PLACEMENT, replica_placement
 from scriba.wire.messages.admin import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -98,7 +97,7 @@ def _alter(
         )
     else:
         check_replicas(state, asked.replicas, about)
-        placement = replica_placement(state.image.config(TOPIC, name).get(PLACEMENT))
+        placement = state.image.placement(name)
         check_placement(state, asked.replicas, about, placement, partition.target)
         if not factor_may_change and len(asked.replicas) != len(partition.target):
             fail(

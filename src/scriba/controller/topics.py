@@ -19,7 +19,7 @@ from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.settings import NodeSettings, TopicSettings, describe_topic
-from scriba.settings.placement import PLACEMENT, ReplicaPlacement, replica_placement
+from scriba.settings.placement import PLACEMENT, ReplicaPlacement
 from scriba.wire.messages.admin import (
     CreatableTopic,
     CreatableTopicConfigs,
@@ -528,7 +528,7 @@ def _create_partitions(
         )
     if added > room:
         fail(ErrorCode.POLICY_VIOLATION, TOO_MANY)
-    placement = replica_placement(state.image.config(TOPIC, topic.name).get(PLACEMENT))
+    placement = state.image.placement(topic.name)
     factor = len(next(iter(image.partitions.values())).target)
     if placement is not None:
         factor = placement.total

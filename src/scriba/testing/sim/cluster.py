@@ -25,9 +25,11 @@ class SimCluster:
         more: Mapping[str, str],
         complain: Callable[[str], None],
         dedicated: bool = False,
+        racks: Mapping[int, str] | None = None,
     ) -> None:
         """`controllers` nodes that vote, and serve clients unless they are `dedicated`, and
         `brokers` that only serve."""
+        self._racks = racks or {}
         self.sim = sim
         self._dedicated = dedicated
         self._more = more
@@ -105,6 +107,7 @@ class SimCluster:
             "scriba.allow.insecure.bind": "true",
             "log.dirs": DATA,
             "metadata.log.dir": DATA,
+            **({"broker.rack": self._racks[node_id]} if node_id in self._racks else {}),
             **self._more,
         }
         return lambda: NodeSettings.parse(given)

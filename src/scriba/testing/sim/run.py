@@ -10,9 +10,9 @@ python -m scriba.testing.sim.run -p cluster 17  the play: records, coordinated (
                                                 changing (replicas move, brokers and voters
                                                 come and go), moves (the same without groups
                                                 and transactions);
-                                                diverging, truncating, joining, reborn or
-                                                markers (faults at the worst moment, see
-                                                plays.directed)
+                                                diverging, truncating, joining, reborn,
+                                                observed or markers (faults at the worst
+                                                moment, see plays.directed)
 """
 
 import argparse

@@ -12,6 +12,8 @@ situation, played several times; who is struck how, and when exactly, is the see
                of them is committed, and whose answers are slow to arrive.
     reborn     A replica catches up, and loses its power while the word that it has is on its way to
                the controller. It is back, with less, before the word arrives.
+    observed   A voter falls out of sync while an observer, behind a slow link, has all that the
+               leader has. The leader falls, and the voter leads.
     markers    A transaction is decided, and the leader of its partition falls with the marker that
                nobody has fetched.
 
@@ -69,6 +71,7 @@ class Directed(ClusterStage):
     times = 3
     more: ClassVar[Mapping[str, str]] = {}
     """Settings beside those of all scenes."""
+    racks: ClassVar[Mapping[int, str]] = {}
 
     def __init__(self, seed: int) -> None:
         draw = SimWorld(seed).rng.fork("scene")
@@ -90,7 +93,13 @@ class Directed(ClusterStage):
             **self.more,
         }
         cluster = SimCluster(
-            sim, 1, self.brokers_wanted, settings, books.records.violation, dedicated=True
+            sim,
+            1,
+            self.brokers_wanted,
+            settings,
+            books.records.violation,
+            dedicated=True,
+            racks=self.racks,
         )
         super().__init__(cluster, books, 1, draw, Witness(cluster))
         self.losses = Losses(self.witness, MIN_ISR, self.synced)
@@ -404,6 +413,69 @@ class Reborn(Fed):
         return state is not None and state.pending is not None and late in state.pending.joined
 
 
+class Observed(Fed):
+    racks: ClassVar[Mapping[int, str]] = {2: "near", 3: "near", 4: "far"}
+    observer = 4
+    slow: ClassVar[tuple[Path, ...]] = (
+        Path(delay_ms=(150, 250)),
+        Path(delay_ms=(50, 100), loss=0.2),
+    )
+
+    async def set_up(self, world: ProcessWorld) -> None:
+        configs = {"scriba.replica.placement": "voters=2@near;observers=1@far"}
+        async with Admin({"bootstrap.servers": self.bootstrap}, _ports=world) as admin:
+            await admin.create_topics([NewTopic(SOURCE, 1, configs=configs)])
+
+    async def strike(self) -> None:
+        led = self.now()
+        leader = led.leader
+        (voter,) = (at for at in led.isr if at != leader)
+        self.tell(f"observed: {leader} leads, {voter} votes, {self.observer} observes")
+        self.worsen_observer()
+        await self.goes_on(leader)
+        self.sim.network.cut(self.name(leader), self.name(voter))
+        if not await self.until(lambda: self.now().isr == (leader,), 8.0):
+            return
+        end = self.end(leader)
+        await self.until(lambda: self.end(self.observer) > end, 3.0)
+        self.moments += 1
+        self.fell(leader, quickly=True)
+        self.sim.network.heal(self.name(leader), self.name(voter))
+        await self.until(lambda: self.now().leader == voter, 5.0)
+        await self.watch_closely(self.draw.between(0.5, 1.5))
+
+    def worsen_observer(self) -> None:
+        path = self.slow[self.draw.below(len(self.slow))]
+        for other in self.cluster.names:
+            if other != self.name(self.observer):
+                self.sim.network.worsen(other, self.name(self.observer), path)
+                self.sim.network.worsen(self.name(self.observer), other, path)
+
+    async def goes_on(self, leader: int) -> None:
+        """Records are committed before an observer behind such a link can have them."""
+        replica = self.replica(leader)
+        assert replica is not None
+        start = replica.high_watermark.value
+        ahead = await self.until(
+            lambda: replica.high_watermark.value > max(start, self.end(self.observer)), 10.0
+        )
+        if not ahead:
+            self.books.records.violation("what is committed waits for an observer")
+
+    async def settle(self) -> None:
+        """The observer comes to have what all have, some time."""
+        self.hush(True)
+        caught_up = await self.until(
+            lambda: self.end(self.observer) == self.end(self.now().leader), ENDED_S, 0.05
+        )
+        if not caught_up:
+            self.books.records.violation(
+                f"all had healed, and the observer ends at {self.end(self.observer)}, the leader "
+                f"at {self.end(self.now().leader)}"
+            )
+        self.hush(False)
+
+
 class Writer(Actor):
     """Writes small transactions; the scene says when one may begin, and when it may end."""
 
@@ -528,5 +600,6 @@ SCENES: Final[dict[str, Callable[[int], Directed]]] = {
     "truncating": Truncating,
     "joining": Joining,
     "reborn": Reborn,
+    "observed": Observed,
     "markers": Markers,
 }

@@ -51,12 +51,13 @@ class Losses:
                 self.lost.setdefault(key, {})[broker] = -1 if known is None else known.epoch
 
     def _forgive(self, image: ClusterImage) -> None:
-        """Partitions of which all replicas are in sync again begin anew."""
+        """Partitions of which all voters are in sync again begin anew."""
         for (topic_id, index), lost in list(self.lost.items()):
             topic = image.topics_by_id.get(topic_id)
             partition = None if topic is None else topic.partitions.get(index)
+            observing = image.observing(image.placement(topic.name) if topic else None)
             if partition is None or (
-                set(partition.isr) == set(partition.replicas)
+                set(partition.isr) == set(partition.replicas) - observing
                 and all(
                     at not in image.brokers or image.brokers[at].epoch > epoch
                     for at, epoch in lost.items()

@@ -244,7 +244,9 @@ class Witness:
         for partition in getattr(node, "replicas", ()):
             leader = partition.leader
             if leader is not None:
-                needed = min(partition.settings.min_insync_replicas, len(leader.replicas))
+                placement = partition.placement
+                voters = len(leader.replicas) if placement is None else placement.voter_count
+                needed = min(partition.settings.min_insync_replicas, voters, len(leader.replicas))
                 yield (
                     Leading(
                         (self._name_of(partition), partition.index),
@@ -360,7 +362,7 @@ class Witness:
     # ---- the end ----
 
     def unsettled(self) -> str:
-        """What keeps the cluster from being whole: all up and agreed, all replicas in sync."""
+        """What keeps the cluster from being whole: all up and agreed, all voters in sync."""
         images: list[ClusterImage] = []
         for at in self._cluster.ids:
             if not self._cluster.nodes[at].is_up:
@@ -383,8 +385,10 @@ class Witness:
             if broker.fenced:
                 return f"broker {broker.id} is fenced"
         for topic in images[0].topics_by_id.values():
+            observing = images[0].observing(images[0].placement(topic.name))
             for index, partition in topic.partitions.items():
-                if set(partition.isr) != set(partition.replicas) or partition.leader < 0:
+                voters = set(partition.replicas) - observing
+                if set(partition.isr) != voters or partition.leader < 0:
                     return (
                         f"{place((topic.name, index))} is led by {partition.leader}, of replicas "
                         f"{list(partition.replicas)} are in sync {list(partition.isr)}"
@@ -416,7 +420,8 @@ class Witness:
                         f"{seen.high_watermark}, the log ends at {log.end_offset}"
                     )
                 whole = seen._replace(high_watermark=log.end_offset)
-                for broker in seen.isr:
+                observing = image.observing(image.placement(partition.topic))
+                for broker in (*seen.isr, *sorted(observing)):
                     follower = self._replica(broker, image, partition)
                     if follower is not None:
                         self.replication.in_sync(whole, log, broker, self.log_of(broker, follower))
