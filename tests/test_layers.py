@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "config": {"errors"},
     "settings": {"errors", "config"},
     "wire": {"errors", "native"},
-    "placement": set(),
+    "placement": {"settings"},
     "outcome": {"instant", "wire", "events"},
     "records": BASE | {"native"},
     "native": {"errors", "records"},

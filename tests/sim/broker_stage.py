@@ -17,12 +17,16 @@ BROKERS = (4, 5, 6)
 
 class Stage:
     def __init__(
-        self, sim: SimWorld, brokers: int = 3, settings: Mapping[str, str] | None = None
+        self,
+        sim: SimWorld,
+        brokers: int = 3,
+        settings: Mapping[str, str] | None = None,
+        racks: Mapping[int, str] | None = None,
     ) -> None:
         self.sim = sim
         self.complaints: list[str] = []
         self.cluster = SimCluster(
-            sim, 3, brokers, settings or {}, self.complaints.append, dedicated=True
+            sim, 3, brokers, settings or {}, self.complaints.append, dedicated=True, racks=racks
         )
 
     async def until(self, true: Callable[[], Any], seconds: float = 60) -> None:

@@ -105,7 +105,8 @@ def _question(state: State, topic: TopicImage, index: int) -> Iterator[Question]
     if partition is None or partition.leader != NO_LEADER:
         return
     brokers = tuple(filter(acceptor(state, partition), partition.replicas))
-    if brokers:
+    # Observers are asked, too: what they have beyond the one elected is lost. None is elected.
+    if not rules(state, topic.name).observing.issuperset(brokers):
         yield Question(topic.name, topic.id, index, partition.leader_epoch, brokers)
 
 

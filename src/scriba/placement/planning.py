@@ -7,8 +7,10 @@ too much, and leaders are spread by the order of a list, which moves nothing.
 
 What is preferred, in this order: another rack than the partition's other replicas have; another
 machine (nodes that advertise one host are one); a broker with fewer replicas; one with fewer bytes.
-None of it is ever a reason to refuse. Where nothing else decides, partitions are taken in the order
-in which the facts name them.
+None of it is ever a reason to refuse. But where a topic says which racks hold how many of its
+replicas (`scriba.replica.placement`), each stays in its rack, observers never come first, and a
+balance gives each rack what was asked for. Where nothing else decides, partitions are taken in the
+order in which the facts name them.
 
 Each plan comes in two forms: `drain`, `fill` and `balance` return it, `draining`, `filling` and
 `balancing` make it in short steps, for an event loop that has other work besides.
@@ -17,8 +19,10 @@ Each plan comes in two forms: `drain`, `fill` and `balance` return it, `draining
 from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Collection, Generator, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
+
+from scriba.settings.placement import ReplicaPlacement
 
 K = TypeVar("K", bound=tuple[str, int])
 """A partition: topic and index."""
@@ -50,6 +54,20 @@ class Facts(Generic[K]):
     """Bytes of one replica."""
     places: Mapping[int, Place]
     """Brokers that may be given replicas."""
+    racks: Mapping[int, str | None] = field(default_factory=dict)
+    """Where all brokers are, those that are given none as well."""
+    asked: Mapping[str, ReplicaPlacement] = field(default_factory=dict)
+    """Topics that say where their replicas are to be."""
+
+    def rack(self, broker: int) -> str | None:
+        return self.places[broker].rack if broker in self.places else self.racks.get(broker)
+
+    def may_lead(self, where: K, broker: int) -> bool:
+        asked = self.asked.get(where[0])
+        return asked is None or self.rack(broker) not in asked.observers
+
+    def may_replace(self, where: K, old: int, new: int) -> bool:
+        return where[0] not in self.asked or self.rack(old) == self.rack(new)
 
     def size(self, where: K) -> int:
         return self.sizes.get(where, 0)
@@ -116,6 +134,9 @@ def draining(facts: Facts[K], leaving: Collection[int]) -> Steps[K]:
                 topic, index = where
                 raise CannotPlan(
                     f"{topic}-{index} needs {len(replicas)} brokers, and {len(staying)} would stay"
+                    if topic not in facts.asked
+                    else f"{topic}-{index} needs another broker in rack {facts.rack(broker)}, by "
+                    "its scriba.replica.placement, and none would stay"
                 )
             board.replace(where, broker, new)
     yield from _spread_leaders(board, staying, staying)
@@ -137,6 +158,7 @@ def balancing(facts: Facts[K]) -> Steps[K]:
     yield from board.fill()
     brokers = sorted(facts.places)
     if brokers:
+        yield from _place_as_asked(board, brokers)
         yield from _spread_racks(board, brokers)
         yield from _even_out(board, brokers, brokers)
         yield from _spread_leaders(board, brokers, brokers)
@@ -198,6 +220,17 @@ class _Board(Generic[K]):
         self._give(where, old)
         self._take(where, new)
 
+    def put(self, where: K, replicas: tuple[int, ...]) -> None:
+        """Gives a partition other replicas, in whatever number."""
+        before = self.placed[where]
+        self.placed[where] = replicas
+        for broker in before:
+            if broker not in replicas:
+                self._give(where, broker)
+        for broker in replicas:
+            if broker not in before:
+                self._take(where, broker)
+
     def shared(self, where: K, broker: int, without: int) -> tuple[int, int]:
         """How many other replicas are in this broker's rack, and on its machine."""
         places = self.facts.places
@@ -209,7 +242,12 @@ class _Board(Generic[K]):
         return racks, sum(other.host == own.host for other in others)
 
     def best(self, where: K, instead_of: int, among: Iterable[int]) -> int | None:
-        free = [broker for broker in among if broker not in self.placed[where]]
+        facts = self.facts
+        free = [
+            broker
+            for broker in among
+            if broker not in self.placed[where] and facts.may_replace(where, instead_of, broker)
+        ]
         return min(
             free,
             key=lambda b: (*self.shared(where, b, instead_of), self.counts[b], self.bytes[b], b),
@@ -223,6 +261,34 @@ class _Board(Generic[K]):
             if self.placed[where] != before:
                 plan[where] = self.placed[where]
         return plan
+
+
+def _place_as_asked(board: _Board[K], brokers: list[int]) -> Generator[None, None, None]:
+    """Gives each rack as many replicas as a topic asks for, voters first."""
+    facts = board.facts
+    for where in facts.placed:
+        asked = facts.asked.get(where[0])
+        yield
+        if asked is None:
+            continue
+        wanted = asked.racks
+        before = board.placed[where]
+        kept: list[int] = []
+        held: Counter[str | None] = Counter()
+        for broker in sorted(before, key=lambda b: b not in facts.places):
+            rack = facts.rack(broker)
+            if rack is not None and held[rack] < wanted.get(rack, 0):
+                held[rack] += 1
+                kept.append(broker)
+        kept.sort(key=before.index)
+        for rack, count in wanted.items():
+            free = [b for b in brokers if facts.rack(b) == rack and b not in kept]
+            free.sort(key=lambda b: (board.counts[b], board.bytes[b], b))
+            kept += free[: count - held[rack]]
+        enough = len(kept) >= min(len(before), asked.total)
+        leads = any(facts.may_lead(where, b) for b in kept)
+        if {*kept} != {*before} and enough and leads:
+            board.put(where, tuple(sorted(kept, key=lambda b: not facts.may_lead(where, b))))
 
 
 def _spread_racks(board: _Board[K], brokers: list[int]) -> Generator[None, None, None]:
@@ -268,8 +334,10 @@ def _movable(board: _Board[K], full: int, empty: int) -> Generator[None, None, K
     for rank in board.held[full]:
         yield
         where = board.by_rank[rank]
-        if empty not in board.placed[where] and (
-            board.shared(where, empty, full) <= board.shared(where, full, full)
+        if (
+            empty not in board.placed[where]
+            and board.facts.may_replace(where, full, empty)
+            and board.shared(where, empty, full) <= board.shared(where, full, full)
         ):
             return where
     return None
@@ -294,14 +362,14 @@ class _Leaders(Generic[K]):
         if first in self.counts:
             self.counts[first] += 1
             for broker in others:
-                if broker in self.counts:
+                if broker in self.counts and self._board.facts.may_lead(where, broker):
                     self.could[first].setdefault(broker, {})[where] = None
 
     def _remove(self, where: K) -> None:
         first, *others = self._board.placed[where]
         self.counts[first] -= 1
         for broker in others:
-            if broker in self.counts:
+            if broker in self.counts and self._board.facts.may_lead(where, broker):
                 del self.could[first][broker][where]
 
     def lead(self, where: K, broker: int) -> None:

@@ -21,6 +21,7 @@ from scriba.placement.planning import (
     fill,
     loads,
 )
+from scriba.settings.placement import parse
 
 
 def facts(
@@ -29,6 +30,8 @@ def facts(
     racks: dict[int, str] | None = None,
     hosts: dict[int, str] | None = None,
     sizes: dict[str, int] | None = None,
+    asked: dict[str, str] | None = None,
+    gone: dict[int, str] | None = None,
 ) -> Facts[TopicPartition]:
     return Facts(
         {at(name): replicas for name, replicas in placed.items()},
@@ -36,7 +39,10 @@ def facts(
         {
             n: Place(n, (hosts or {}).get(n, f"host{n}"), (racks or {}).get(n))
             for n in range(1, brokers + 1)
+            if n not in (gone or {})
         },
+        {**(racks or {}), **(gone or {})},
+        {topic: parse(text) for topic, text in (asked or {}).items()},
     )
 
 
@@ -194,3 +200,52 @@ def test_a_plan_is_read_from_a_file_of_kafkas_tools(tmp_path: Path) -> None:
         file.write_text(text)
         with pytest.raises(CommandError, match="is no plan"):
             read_plan(str(file))
+
+
+# ---- topics that say where their replicas are to be ----
+
+RACKS = {1: "a", 2: "a", 3: "b", 4: "b", 5: "c", 6: "c"}
+ASKED = {"t": "voters=1@a,1@b;observers=1@c"}
+
+
+def test_a_drained_broker_of_observers_gives_them_to_its_rack() -> None:
+    placed = {"t-0": (1, 3, 5), "t-1": (2, 4, 5), "t-2": (3, 1, 6)}
+    plan = drain(facts(placed, 6, RACKS, asked=ASKED), {5})
+    assert named(plan) == {"t-0": (1, 3, 6), "t-1": (2, 4, 6)}
+
+
+def test_a_drained_broker_that_does_not_live_gives_to_its_rack_as_well() -> None:
+    plan = drain(facts({"t-0": (1, 3, 5)}, 6, RACKS, asked=ASKED, gone={3: "b"}), {3})
+    assert named(plan) == {"t-0": (1, 4, 5)}
+
+
+def test_a_drain_that_leaves_a_rack_without_brokers_is_refused_with_its_name() -> None:
+    with pytest.raises(CannotPlan, match="t-0 needs another broker in rack c, by its scriba"):
+        drain(facts({"t-0": (1, 3, 5)}, 6, RACKS, asked=ASKED), {5, 6})
+
+
+def test_a_balance_keeps_racks_and_has_no_observer_first() -> None:
+    placed = {f"t-{n}": (1, 3, 5) for n in range(6)}
+    found = facts(placed, 6, RACKS, asked=ASKED)
+    after = {**found.placed, **balance(found)}
+    for replicas in after.values():
+        assert sorted(RACKS[broker] for broker in replicas) == ["a", "b", "c"]
+        assert RACKS[replicas[0]] != "c"
+    counted = loads(after, found)
+    assert [counted[n].replicas for n in RACKS] == [3] * 6
+    assert [counted[n].leaders for n in (5, 6)] == [0, 0]
+    assert max(counted[n].leaders for n in (1, 2, 3, 4)) == 2
+
+
+def test_a_balance_brings_a_topic_to_the_placement_that_it_was_given() -> None:
+    found = facts({"t-0": (1, 2), "u-0": (1, 2)}, 6, RACKS, asked=ASKED)
+    plan = balance(found)
+    assert len(plan[at("t-0")]) == 3
+    assert sorted(RACKS[broker] for broker in plan[at("t-0")]) == ["a", "b", "c"]
+    assert RACKS[plan[at("t-0")][-1]] == "c"
+
+
+def test_a_balance_takes_no_replica_away_while_a_rack_has_no_broker_for_it() -> None:
+    gone = {5: "c", 6: "c"}
+    found = facts({"t-0": (1, 2, 3)}, 6, RACKS, asked=ASKED, gone=gone)
+    assert len({**found.placed, **balance(found)}[at("t-0")]) == 3

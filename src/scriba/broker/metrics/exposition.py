@@ -327,7 +327,8 @@ def _replicas() -> Iterator[Metric]:
     yield Metric(
         gauge(
             f"{_REPLICAS}underreplicatedpartitions",
-            "Partitions led from here with replicas out of sync, those being added apart.",
+            "Partitions led from here with replicas out of sync, observers and those being added "
+            "apart.",
         ),
         lambda s: s.under_replicated,
     )
@@ -402,6 +403,28 @@ def _replication() -> Iterator[Metric]:
             "follower",
         ),
         lambda s: s.follower_lag,
+    )
+    yield Metric(
+        gauge("scriba_observer_replicas", "Replicas here that observe."),
+        lambda s: len(s.node.replicas.observers),
+    )
+    yield Metric(
+        gauge("scriba_observer_serving_replicas", "Those of them that consumers may read from."),
+        lambda s: s.node.replicas.observers.serving,
+    )
+    yield Metric(
+        gauge(
+            "scriba_observer_lag_records",
+            "Records by which the worst observer here is behind what is committed.",
+        ),
+        lambda s: s.node.replicas.observers.max_lag,
+    )
+    yield Metric(
+        gauge(
+            "scriba_observer_lag_seconds",
+            "How long ago the worst observer here had all that was committed then.",
+        ),
+        lambda s: s.node.replicas.observers.max_behind_ms(s.node.world.clock.now()) / 1000,
     )
     yield Metric(
         gauge(

@@ -101,12 +101,17 @@ def _looked_at(host: ReadinessHost, found: Harm) -> Generator[None, None, list[s
             if own is None
             else TopicSettings.table[MIN_ISR].parse(own)
         )
+        placement = image.placement(topic.name)
+        observing = image.observing(placement)
+        if placement is not None:
+            least = min(least, placement.voter_count)
         for index, each in topic.partitions.items():
             yield
             held = Held(
                 f"{topic.name}-{index}", each.replicas, each.isr, each.adding_replicas, least
             )
             found.to_partition(held)
-            if found.node in each.replicas and found.node not in (*each.isr, *held.adding):
+            catching_up = found.node in each.replicas and found.node not in observing
+            if catching_up and found.node not in (*each.isr, *held.adding):
                 behind.append(held.name)
     return behind

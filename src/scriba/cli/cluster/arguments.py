@@ -69,6 +69,30 @@ def moves(commands: Commands) -> None:
     )
     unregister.add_argument("broker", type=at_least(int, 0), metavar="ID", help="the broker")
     asks(unregister)
+    promote = command(
+        commands,
+        "promote",
+        "scriba.cli.cluster.promote:run",
+        "have the observers of a rack vote",
+        "Has the observers of a rack vote (scriba.replica.placement), of all topics or of those "
+        "named, and tells what is missing where no voter is left to lead.",
+    )
+    promote.add_argument("rack", metavar="RACK", help="where the observers are")
+    promote.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        dest="topics",
+        metavar="TOPIC",
+        help="only this one; may be repeated",
+    )
+    promote.add_argument(
+        "--unclean",
+        action="store_true",
+        help="have an observer lead where no voter is left: records that it does not have are lost",
+    )
+    promote.add_argument("--dry-run", action="store_true", help="only show what would be")
+    asks(promote)
     restart = command(
         commands,
         "may-restart",

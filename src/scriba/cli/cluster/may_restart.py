@@ -7,11 +7,12 @@ from typing import Any, Final
 from scriba.cli.output import print_json, print_lines
 from scriba.cli.problems import FAILED, CommandError
 from scriba.cli.session import with_admin
+from scriba.cli.topics.observers import MIN_ISR, least_in_sync
 from scriba.client import Admin, ConfigResource, TopicPartition
 from scriba.client.admin.model import QuorumDescription, Reassignment
 from scriba.placement.harm import Held, harm
+from scriba.settings.placement import PLACEMENT
 
-MIN_ISR: Final = "min.insync.replicas"
 SHOWN: Final = 20
 
 
@@ -27,8 +28,9 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
     names = [topic.name for topic in await admin.list_topics(include_internal=True)]
     topics = await admin.describe_topics(names)
     resources = [ConfigResource.topic(name) for name in names]
-    configs = await admin.describe_configs(resources, names=[MIN_ISR]) if resources else {}
-    least = {each.name: int(found[MIN_ISR].value or 1) for each, found in configs.items()}
+    wanted = [MIN_ISR, PLACEMENT]
+    configs = await admin.describe_configs(resources, names=wanted) if resources else {}
+    least = {each.name: least_in_sync(found) for each, found in configs.items()}
     moves = await admin.list_partition_reassignments()
     held = (
         Held(

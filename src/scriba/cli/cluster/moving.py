@@ -15,6 +15,7 @@ from typing import Final
 
 from scriba.cli.output import counted, note, size
 from scriba.cli.problems import CommandError
+from scriba.cli.topics.observers import placements
 from scriba.client import (
     Admin,
     ConfigOp,
@@ -62,7 +63,9 @@ async def look(admin: Admin) -> tuple[Seen, Moves]:
     for held in (await sizes_on(admin, places)).values():
         for where, bytes_ in held.items():
             sizes[where] = max(sizes.get(where, 0), bytes_)
-    return Facts(placed, sizes, places), under_way
+    racks = {node.id: node.rack for node in cluster.nodes}
+    asked = await placements(admin, names)
+    return Facts(placed, sizes, places, racks, asked), under_way
 
 
 async def completed(admin: Admin, moves: Iterable[TopicPartition]) -> None:

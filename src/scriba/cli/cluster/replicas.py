@@ -15,7 +15,9 @@ from typing import Final, NamedTuple
 from scriba.cli.output import counted, note, print_json
 from scriba.cli.problems import CommandError
 from scriba.cli.session import with_admin
+from scriba.cli.topics.observers import placements
 from scriba.client import Admin, PartlyFailed, TopicPartition
+from scriba.settings.placement import PLACEMENT
 
 WAVE: Final = 50
 PAUSE_S: Final = 0.2
@@ -48,6 +50,10 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
 async def spread(admin: Admin, factor: int, off: frozenset[int] = frozenset()) -> Growth:
     """Gives every partition so many replicas; returns when the last one has caught up."""
     held = await _held(admin)
+    own = await placements(admin, sorted({where.topic for where in held}))
+    if own:
+        note(f"left alone, for their {PLACEMENT} says how many: {', '.join(own)}")
+    held = {where: each for where, each in held.items() if where.topic not in own}
     brokers = await _live(admin)
     moves = plan(held, brokers, factor, off)
     waiting = list(moves)

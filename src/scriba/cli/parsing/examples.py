@@ -112,6 +112,10 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "scriba cluster add": ("scriba cluster add 4", "scriba cluster add 4 5 --dry-run"),
     "scriba cluster unregister": ("scriba cluster unregister 3",),
     "scriba cluster balance": ("scriba cluster balance --dry-run",),
+    "scriba cluster promote": (
+        "scriba cluster promote zone-c --dry-run",
+        "scriba cluster promote zone-c --topic orders --unclean",
+    ),
     "scriba cluster may-restart": ("scriba cluster may-restart 2",),
     "scriba node": ("scriba node list", "scriba node kill 2"),
     "scriba node list": ("scriba node list --json",),

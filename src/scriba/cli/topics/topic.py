@@ -19,6 +19,7 @@ from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
 from scriba.cli.topics import unwell
 from scriba.cli.topics.figures import Offsets, Sizes, offsets_of, sizes_of
+from scriba.cli.topics.observers import Observed, observed
 from scriba.cli.topics.plan import CONSUMER_MBPS, PARTITION_MBPS, Proposal, propose
 from scriba.client import (
     Admin,
@@ -202,8 +203,11 @@ async def describe(admin: Admin, options: argparse.Namespace) -> int:
     leaders = _leaders(topics)
     offsets, sizes = await _figures(admin, leaders)
     settings = await admin.describe_configs([ConfigResource.topic(name) for name in topics])
+    observers = await observed(admin, topics, settings)
     documents = [
-        _document(topic, own_settings(settings[ConfigResource.topic(name)]), offsets, sizes)
+        _document(
+            topic, own_settings(settings[ConfigResource.topic(name)]), offsets, sizes, observers
+        )
         for name, topic in topics.items()
     ]
     if options.json:
@@ -246,7 +250,11 @@ async def _figures(admin: Admin, leaders: dict[TopicPartition, int]) -> tuple[Of
 
 
 def _document(
-    topic: TopicDescription, settings: dict[str, str | None], offsets: Offsets, sizes: Sizes
+    topic: TopicDescription,
+    settings: dict[str, str | None],
+    offsets: Offsets,
+    sizes: Sizes,
+    observers: Observed,
 ) -> dict[str, Any]:
     partitions = []
     for p in topic.partitions:
@@ -260,6 +268,14 @@ def _document(
                 "replicas": list(p.replicas),
                 "isr": list(p.isr),
                 "offline": list(p.offline_replicas),
+                "observers": [
+                    {
+                        "broker": broker,
+                        "end_offset": has,
+                        "lag": max(end - has, 0) if end is not None and has is not None else None,
+                    }
+                    for broker, has in observers.get(where, {}).items()
+                ],
                 "start_offset": start,
                 "end_offset": end,
                 "bytes": sizes.get(where),
@@ -276,12 +292,14 @@ def _document(
 
 def _page(document: dict[str, Any]) -> str:
     config = ", ".join(f"{name}={value}" for name, value in document["config"].items())
+    shown = any(p["observers"] for p in document["partitions"])
     rows = [
         (
             p["partition"],
             p["leader"],
             ",".join(map(str, p["replicas"])),
             ",".join(map(str, p["isr"])),
+            *([_observers(p["observers"])] if shown else []),
             p["start_offset"],
             p["end_offset"],
             p["bytes"],
@@ -289,12 +307,22 @@ def _page(document: dict[str, Any]) -> str:
         for p in document["partitions"]
     ]
     headings = ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END", "BYTES"]
+    if shown:
+        headings.insert(4, "OBSERVERS")
     return "\n".join(
         [
             f"{document['topic']}  id {document['id']}",
             f"  config: {config or 'all defaults'}",
             *(f"  {line}" for line in table(headings, rows)),
         ]
+    )
+
+
+def _observers(found: list[dict[str, Any]]) -> str:
+    """Each with the records it lacks."""
+    return ",".join(
+        f"{each['broker']} (?)" if each["lag"] is None else f"{each['broker']} (-{each['lag']:,})"
+        for each in found
     )
 
 

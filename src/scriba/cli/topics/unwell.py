@@ -7,6 +7,7 @@ import argparse
 from typing import Any
 
 from scriba.cli.output import note, print_json, print_table
+from scriba.cli.topics.observers import observing
 from scriba.client import Admin
 from scriba.client.admin.model import PartitionDescription
 
@@ -15,11 +16,17 @@ async def show(admin: Admin, options: argparse.Namespace) -> int:
     names = options.topics
     if not names:
         names = [topic.name for topic in await admin.list_topics(include_internal=True)]
+    topics = await admin.describe_topics(names)
+    observers = await observing(admin, topics)
     found = [
-        document(topic.name, partition)
-        for topic in (await admin.describe_topics(names)).values()
+        document(topic.name, partition, observers.get(topic.name, frozenset()))
+        for topic in topics.values()
         for partition in topic.partitions
-        if (is_offline(partition) if options.offline else is_under_replicated(partition))
+        if (
+            is_offline(partition)
+            if options.offline
+            else is_under_replicated(partition, observers.get(topic.name, frozenset()))
+        )
     ]
     if options.json:
         print_json(found)
@@ -36,11 +43,21 @@ def is_offline(partition: PartitionDescription) -> bool:
     return partition.leader is None
 
 
-def is_under_replicated(partition: PartitionDescription) -> bool:
-    return len(partition.isr) < len(partition.replicas)
+def is_under_replicated(
+    partition: PartitionDescription, observers: frozenset[int] = frozenset()
+) -> bool:
+    """Observers are never in sync, and never missed."""
+    return bool(missing(partition, observers))
 
 
-def document(topic: str, partition: PartitionDescription) -> dict[str, Any]:
+def missing(partition: PartitionDescription, observers: frozenset[int]) -> list[int]:
+    known = {*partition.isr, *observers}
+    return [each for each in partition.replicas if each not in known]
+
+
+def document(
+    topic: str, partition: PartitionDescription, observers: frozenset[int] = frozenset()
+) -> dict[str, Any]:
     return {
         "topic": topic,
         "partition": partition.partition,
@@ -48,7 +65,8 @@ def document(topic: str, partition: PartitionDescription) -> dict[str, Any]:
         "leader_epoch": partition.leader_epoch,
         "replicas": list(partition.replicas),
         "isr": list(partition.isr),
-        "missing": [each for each in partition.replicas if each not in partition.isr],
+        "missing": missing(partition, observers),
+        "observers": [each for each in partition.replicas if each in observers],
         "waits_for": waits_for(partition),
     }
 
