@@ -213,9 +213,10 @@ def completes_before_the_isr(patch: Patch, lied: Lied) -> None:
     """The old replicas go as soon as one of the target is in sync."""
     rightly = elections._completed
 
-    def early(partition: PartitionImage, isr: tuple[int, ...]) -> PartitionImage:
-        told = rightly(partition, partition.target if {*isr} & {*partition.target} else isr)
-        if told != rightly(partition, isr):
+    def early(partition: PartitionImage, isr: tuple[int, ...], *rest: Any) -> PartitionImage:
+        seen = partition.target if {*isr} & {*partition.target} else isr
+        told = rightly(partition, seen, *rest)
+        if told != rightly(partition, isr, *rest):
             lied()
         return told
 
