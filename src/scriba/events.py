@@ -58,6 +58,32 @@ class EventKind(enum.Enum):
         "A replica cannot be opened while the device is full. It is tried again by itself.",
         "Make room on the device.",
     )
+    DIR_MOVE_BEGUN = (
+        "dir_move_begun",
+        INFO,
+        "A replica is being copied to another log directory of its broker, or goes on after a "
+        "restart or a lack of room.",
+        "Nothing. It is served from the old directory until the copy is complete.",
+    )
+    DIR_MOVE_DONE = (
+        "dir_move_done",
+        INFO,
+        "A replica is in another log directory of its broker now.",
+        "Nothing. The old files go after `file.delete.delay.ms`.",
+    )
+    DIR_MOVE_STALLED = (
+        "dir_move_stalled",
+        WARNING,
+        "The copy of a replica to another log directory waits for room there. Clients do not "
+        "notice.",
+        "Make room in that directory, or ask for the one in which the replica is: that ends it.",
+    )
+    DIR_MOVE_ENDED = (
+        "dir_move_ended",
+        WARNING,
+        "A move of a replica between log directories ended without effect. It is where it was.",
+        "Read why. Ask again if it is still wanted.",
+    )
     WRITE_REFUSED = (
         "write_refused",
         WARNING,

@@ -463,6 +463,11 @@ class Node:
         """A replica is no longer here, or of no use any more: nobody should keep it in mind."""
         self.departures += 1
 
+    def on_moved(self) -> None:
+        """A replica has another log now: nobody should keep the old one in mind."""
+        self.departures += 1
+        self.dispatch.forget_partitions()
+
     def on_replicas_removed(self, partitions: Iterable[Partition]) -> None:
         """The partitions are no longer here, or of no use any more."""
         self.dispatch.forget_partitions()

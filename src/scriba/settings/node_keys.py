@@ -503,6 +503,14 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         doc="Bytes a second at which this broker catches up, in the partitions that "
         "`follower.replication.throttled.replicas` names.",
     )
+    replica_alter_log_dirs_io_max_bytes_per_second: int = setting(
+        Kind.LONG,
+        default=MAX_LONG,
+        at_least=0,
+        scope=CLUSTER_WIDE,
+        doc="Bytes a second at which this broker copies replicas that move between its log "
+        "directories, all of them together.",
+    )
     replica_fetch_backoff_ms: int = setting(
         Kind.INT,
         default=1000,

@@ -367,9 +367,6 @@ LATER: Final = _defaults(
             unstable.api.versions.enable=false
             unstable.feature.versions.enable=false
         """,
-        "replication throttling": """
-            replica.alter.log.dirs.io.max.bytes.per.second=9223372036854775807
-        """,
     }
 )
 """Key to the feature that it belongs to and Kafka's default, which is always accepted."""

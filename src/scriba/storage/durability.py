@@ -123,6 +123,9 @@ class Durability:
         self._files_new = True
         self.flushed_offset = min(self.flushed_offset, end_offset)
 
+    def renamed(self) -> None:
+        self._files_new = self._created = True
+
     async def flush(self, target: int) -> None:
         """Returns when everything before `target`, as far as it still exists, is durable."""
         while self.flushed_offset < min(target, self._end()):

@@ -99,6 +99,13 @@ class Epochs:
         self._starts[0] = start_offset
         self.dirty = True
 
+    def adopt(self, other: "Epochs") -> None:
+        """Says what another log's epochs say, of which this one is a copy."""
+        if self.entries() != other.entries():
+            self._epochs[:], self._starts[:] = other._epochs, other._starts
+            self.dirty = True
+        self.latest, self.begun = other.latest, other.begun
+
     def clear(self) -> None:
         self.dirty = self.dirty or bool(self._epochs)
         self._epochs.clear()

@@ -237,12 +237,14 @@ class Log:
         settings: TopicSettings,
         now: Instant,
         *,
+        base_offset: int = 0,
         offload: Offload | None = None,
         sync_parent: Callable[[], Awaitable[None]] | None = None,
     ) -> Self:
         """A log for a directory that is not there. It has no files yet; nothing is touched."""
         location = _location_of(disk, directory, settings, now, offload)
-        log = cls(new(location, 0), topic, partition, topic_id, settings, None, sync_parent)
+        loaded = new(location, base_offset)
+        log = cls(loaded, topic, partition, topic_id, settings, None, sync_parent)
         log.has_files = False
         return log
 
@@ -268,6 +270,12 @@ class Log:
             if self.has_files:
                 return
             disk.open(f"{directory}/{file_name(self._segments.first_offset, suffix)}", True).close()
+
+    def renamed(self, directory: str) -> None:
+        """The directory has another name now, which is not durable yet."""
+        self.directory = self._snapshots.directory = directory
+        self._segments.moved(directory)
+        self._durability.renamed()
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.partition}"
@@ -381,6 +389,17 @@ class Log:
             if header.producer_id >= 0:
                 marker = read_marker(view[position:]) if header.is_control else None
                 self._note_producer(segment, header, marker, header.base_offset, now)
+
+    def skip_to(self, offset: int, now: Instant) -> None:
+        """Goes on at `offset`: in the log of which this is a copy, compaction left nothing before.
+
+        A segment begins there, whose name tells it to the next start.
+        """
+        try:
+            self._writer.roll(offset, now)
+        except OSError as error:
+            raise self.refused("cannot begin a segment", error) from error
+        self.end_offset = offset
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """A leader takes note of the epoch it begins, before the first record of it."""

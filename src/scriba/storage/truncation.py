@@ -244,8 +244,7 @@ class Truncation:
             if error.errno not in FULL:
                 raise
             self._remove_now()
-        log.directory = self._snapshots.directory = gone
-        self._segments.moved(log.directory)
+        log.renamed(gone)
         log.failure = Failure(KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), device=False)
 
     def _remove_now(self) -> None:

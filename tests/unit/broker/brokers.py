@@ -17,10 +17,13 @@ from scriba.settings import NodeSettings
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld, SimProcess, SimWorld
 from scriba.wire.messages.admin import (
+    AlterPartitionReassignmentsRequest,
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
     CreateTopicsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
 )
 from scriba.wire.messages.brokers import BrokerHeartbeatRequest
 from scriba.wire.messages.fetch import (
@@ -104,6 +107,16 @@ class Brokers:
     def power_cut(self, broker_id: int) -> None:
         """As `kill`, and what was not synced is gone."""
         self.sim.host(f"b{broker_id}").power_cut()
+
+    async def reboot(self, broker_id: int, end: str = "stop") -> None:
+        """Ends a broker, by a clean "stop", a "kill" or a "power cut", and starts it again."""
+        if end == "stop":
+            await self.nodes[broker_id].stop()
+        elif end == "kill":
+            self.kill(broker_id)
+        else:
+            self.power_cut(broker_id)
+        await self.boot(broker_id)
 
     # ---- what a test asks for ----
 
@@ -195,6 +208,17 @@ class Brokers:
         )
         peer.close()
         return response.responses[0].partitions[0]
+
+    async def reassign(self, topic: str, replicas: Iterable[int], index: int = 0) -> None:
+        """Begins to move a partition to other brokers."""
+        wanted = ReassignablePartition(partition_index=index, replicas=list(replicas))
+        answer = await self.nodes[1].metadata.call(
+            AlterPartitionReassignmentsRequest(
+                topics=[ReassignableTopic(name=topic, partitions=[wanted])]
+            ),
+            1,
+        )
+        assert answer.responses[0].partitions[0].error_code == 0
 
     async def elect(self, topic: str, leader: int, index: int = 0) -> None:
         """Has the controller make another member of the ISR the leader."""

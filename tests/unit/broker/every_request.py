@@ -296,6 +296,11 @@ def request_for(key: int, version: int, topic_id: bytes) -> Message:
                     )
                 ]
             )
+        case ApiKey.ALTER_REPLICA_LOG_DIRS:
+            here = admin.AlterReplicaLogDirTopic(name=TOPIC, partitions=[0])
+            return admin.AlterReplicaLogDirsRequest(
+                dirs=[admin.AlterReplicaLogDir(path="/data", topics=[here])]
+            )
         case ApiKey.DESCRIBE_LOG_DIRS:
             return admin.DescribeLogDirsRequest(topics=None)
         case ApiKey.CREATE_PARTITIONS:

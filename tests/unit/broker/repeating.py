@@ -184,7 +184,7 @@ class Committer(Writer):
         log = self.node.replicas.find(
             "__consumer_offsets", self.node.group_coordinators.partition_of(group)
         ).log
-        await read_back(log, machine, 1 << 20, Pace(self.world.clock))
+        await read_back(lambda: log, machine, 1 << 20, Pace(self.world.clock))
         return machine.state.store
 
     def offsets(self, group: str = "g") -> list[int]:

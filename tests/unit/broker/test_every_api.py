@@ -86,6 +86,7 @@ REFUSALS = {
         (
             ApiKey.ELECT_LEADERS,
             ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+            ApiKey.ALTER_REPLICA_LOG_DIRS,
             ApiKey.LIST_PARTITION_REASSIGNMENTS,
             ApiKey.DESCRIBE_ACLS,
             ApiKey.CREATE_ACLS,

@@ -62,6 +62,10 @@ _HANDLERS: Final[dict[ApiKey, tuple[BrokerHandler, Refuse | None]]] = {
     ApiKey.DELETE_ACLS: (acls.change_acls, acls.refuse_delete_acls),
     ApiKey.DESCRIBE_CONFIGS: (configs.describe_configs, configs.refuse_describe_configs),
     ApiKey.ALTER_CONFIGS: (configs.alter_configs, configs.refuse_alter_configs),
+    ApiKey.ALTER_REPLICA_LOG_DIRS: (
+        replicas.alter_replica_log_dirs,
+        replicas.refuse_alter_replica_log_dirs,
+    ),
     ApiKey.DESCRIBE_LOG_DIRS: (cluster.describe_log_dirs, cluster.refuse_log_dirs),
     ApiKey.CREATE_PARTITIONS: (topics.create_partitions, topics.refuse_create_partitions),
     ApiKey.DELETE_GROUPS: (groups.delete_groups, groups.refuse),

@@ -404,10 +404,9 @@ class CoordinatorRuntime:
     async def _load(self, shard: Shard) -> None:
         clock = self._node.world.clock
         begun = clock.mono_ms()
-        store = shard.partition.log
         chunk = self._kind.load_bytes(self._node.settings)
         try:
-            await read_back(store, shard.machine, chunk, Pace(clock))
+            await read_back(lambda: shard.partition.log, shard.machine, chunk, Pace(clock))
         except Exception as error:
             if self._shards.get(shard.index) is shard:
                 self._not_loaded(shard, error)

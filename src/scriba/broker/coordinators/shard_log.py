@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -121,14 +122,18 @@ def _batch(
     return Batch(memoryview(batch), read_header(batch), changes)
 
 
-async def read_back(log: Log, machine: Machine, chunk_bytes: int, pace: Pace) -> None:
+async def read_back(
+    store: Callable[[], Log], machine: Machine, chunk_bytes: int, pace: Pace
+) -> None:
     """Replays a whole log into a machine, a chunk at a time, giving way between.
+
+    `store` gives the log: a replica that moves to another directory has another one meanwhile.
 
     Records that are appended meanwhile are replayed, too: when this returns, without an await
     after the last look, the machine knows everything up to the log's end.
     """
-    offset = log.start_offset
-    while offset < log.end_offset:
+    offset = store().start_offset
+    while offset < (log := store()).end_offset:
         offset = max(offset, log.start_offset)  # which may have moved
         found = await _chunk(log, offset, chunk_bytes)
         if found is None:

@@ -141,7 +141,6 @@ class Target:
         "epoch",
         "high_watermark",
         "leader",
-        "log",
         "partition",
         "stable_offset",
         "start_offset",
@@ -152,7 +151,6 @@ class Target:
     def __init__(self, topic: Topic, partition: Partition) -> None:
         self.topic = topic
         self.partition = partition
-        self.log = partition.log
         self.leader: LeaderState | None = None
         self.epoch = self.high_watermark = self.stable_offset = self.start_offset = -1
         self.bound = -1
@@ -165,11 +163,10 @@ class Target:
     def look(self, from_followers: bool) -> bool:
         """Takes note of a partition that has changed; whether it may be read."""
         partition = self.partition
-        self.log = log = partition.log
         self.leader = leader = partition.leader
         self.high_watermark = partition.high_watermark.value
         self.stable_offset = partition.stable_offset.value
-        self.start_offset = log.start_offset
+        self.start_offset = partition.log.start_offset
         self.bound = partition.readable(self.topic.isolation == READ_COMMITTED).value
         self.begin = self.told = b""
         if leader is None and not (partition.serves and from_followers):
@@ -634,7 +631,7 @@ class FetchFastPath:
             if epoch >= 0 and epoch != target.epoch:
                 return None
             if offset >= target.bound:
-                if offset > target.bound and offset > target.log.end_offset:
+                if offset > target.bound and offset > partition.log.end_offset:
                     return None
                 found.append(target.told or self._told(target))
             elif offset < target.start_offset:
@@ -651,7 +648,7 @@ class FetchFastPath:
             target = targets[at]
             limit = most[at]
             one = _read(
-                target.log,
+                target.partition.log,
                 offsets[at],
                 limit if limit < left else left,
                 target.bound,

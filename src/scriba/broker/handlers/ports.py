@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from scriba.broker.coordinators.runtime import CoordinatorRuntime
     from scriba.broker.handlers.records.acks import AckDeadlines
     from scriba.broker.net.api_entry import ApiEntry
+    from scriba.broker.partitions.dir_moves import DirMoves
     from scriba.broker.partitions.fetch_sessions import FetchSessions
     from scriba.broker.partitions.follower_sessions import FollowerSessions
     from scriba.broker.partitions.isr_updates import IsrUpdates
@@ -140,6 +141,9 @@ class LogDirectories(Protocol):
 
     def unopened_in(self, directory: LogDir) -> Iterator[PartitionName]: ...
 
+    @property
+    def moves(self) -> DirMoves: ...
+
 
 class DiskSource(Protocol):
     @property
@@ -159,6 +163,11 @@ class LogDirDescription(Authorization, Protocol):
 
     @property
     def world(self) -> DiskSource: ...
+
+
+class DirChanges(Authorization, Protocol):
+    @property
+    def replicas(self) -> LogDirectories: ...
 
 
 # ---- what administers ----

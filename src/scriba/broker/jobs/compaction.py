@@ -134,6 +134,7 @@ class LogCleaner:
         return (
             "compact" in log.settings.cleanup_policy
             and log.failure is None
+            and not self._node.replicas.moves.is_moving(partition)  # its copy would fall behind
             and self._node.replicas.get(partition.topic, partition.index) is partition
         )
 

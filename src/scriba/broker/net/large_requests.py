@@ -170,6 +170,8 @@ LIMITS: Final[dict[ApiKey, RequestLimits]] = {
     ApiKey.DESCRIBE_PRODUCERS: _by_topic(
         "partition_indexes", elements=_OF_PARTITIONS, at_once=10, part=1, check=_check_named_once
     ),
+    # Each that moves is made files for, one by one.
+    ApiKey.ALTER_REPLICA_LOG_DIRS: RequestLimits(elements=_OF_PARTITIONS),
     ApiKey.DESCRIBE_LOG_DIRS: RequestLimits(elements=_OF_PARTITIONS),
     ApiKey.FIND_COORDINATOR: _flat("coordinator_keys", "coordinators", elements=50_000),
     ApiKey.DESCRIBE_GROUPS: _flat("groups", "groups", elements=50_000, at_once=100),

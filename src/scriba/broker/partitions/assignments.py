@@ -61,6 +61,10 @@ class Assignments:
         """The replica lacks records that it is trusted to have."""
         self._lost[name] = DirectoryAssignment(topic_id, DIRECTORY_LOST)
 
+    def is_told(self, name: PartitionName) -> bool:
+        """Whether the controller has answered to what was last noted of the replica."""
+        return name not in self._untold
+
     def forget(self, name: PartitionName) -> None:
         self._untold.pop(name, None)
 

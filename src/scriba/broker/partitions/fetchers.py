@@ -155,6 +155,9 @@ class Fetchers:
             return max(state.caught_up_ms, fetcher.answered_ms)  # there was nothing to tell of it
         return state.caught_up_ms
 
+    def is_truncating(self, partition: Partition) -> bool:
+        return partition in self._truncating
+
     async def truncated(self, partition: Partition) -> None:
         """Returns when no truncation of it is under way: before that its role must not change."""
         if partition in self._truncating:

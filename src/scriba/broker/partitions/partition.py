@@ -158,6 +158,13 @@ class Partition:
         if self.syncs:
             self._ask_for_flush()
 
+    def take_log(self, store: Log) -> None:
+        """Goes on with a copy of its log, in another directory, that ends where this one does."""
+        assert store.end_offset == self.log.end_offset, "no offset is lost or made twice"
+        self.log = store
+        if self.syncs and store.flushed_offset < store.end_offset:
+            self._ask_for_flush()
+
     # ---- roles ----
 
     def knows(self, image: PartitionImage) -> bool:
@@ -502,11 +509,13 @@ class Partition:
 
     async def _flush(self) -> None:
         """Flushes until nothing waits; appends made meanwhile share the next round."""
+        store = self.log
         try:
             while self.log.flushed_offset < self.log.end_offset:
                 self._messages_unflushed = 0
                 self._oldest_unflushed_ms = -1
-                await self.log.flush()
+                store = self.log
+                await store.flush()
                 self.flushed.advance(self.log.flushed_offset)
                 self.refresh()
                 if not self.syncs:
@@ -514,7 +523,7 @@ class Partition:
         except KafkaError as error:
             # No second try: after a failed fsync nobody knows what the device holds. The log has
             # told its directory, and that the node.
-            if self.leader is not None:
+            if self.leader is not None and store is self.log:
                 self.retire(error)
         finally:
             self._flushing = None

@@ -23,6 +23,7 @@ from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from scriba.broker.partitions.assignments import AssignmentHost, Assignments
+from scriba.broker.partitions.dir_moves import DirMoves
 from scriba.broker.partitions.fetchers import Fetchers, LeaderChannels
 from scriba.broker.partitions.follower_sessions import FollowerSessions
 from scriba.broker.partitions.isr_updates import IsrUpdates
@@ -110,6 +111,9 @@ class ReplicaHost(
     def on_lead(self, partition: Partition) -> None:
         """This broker leads the partition, in an epoch that may be new."""
 
+    def on_moved(self) -> None:
+        """A replica has another log now, in another directory."""
+
     def on_departure(self) -> None:
         """A replica is no longer here, or of no use any more."""
 
@@ -161,6 +165,9 @@ class Replicas:
         """Epochs of the brokers that may be in an ISR."""
         self.racks: dict[int, str | None] = {}
         """Where the brokers of the cluster are."""
+        self.moves = DirMoves(node)
+        self._doubtful: set[PartitionName] = set()
+        """Replicas found at the start that may lack what they are trusted to have."""
         self.fetchers = Fetchers(node)
         self.observers = Observers(node, self.fetchers)
         self.selector = ReplicaSelector(node)
@@ -336,7 +343,12 @@ class Replicas:
 
     async def _load(self, image: ClusterImage) -> None:
         for directory in self.dirs:
-            self._found.update(dict.fromkeys(directory.partitions(), directory))
+            for name in directory.partitions():
+                found = self._found.get(name)
+                if found is not None:
+                    found = await self._better(name, found, directory, image)
+                self._found[name] = found or directory
+        moving = await self._find_futures(image)
         placements = [
             (topic.name, topic.id, sorted(topic.partitions.items()))
             for topic in image.topics_by_name.values()
@@ -345,9 +357,87 @@ class Replicas:
         for name, directory in self._found.items():
             await self._rename_stray(name, directory)
         self._found.clear()
+        self._resume_moves(moving)
         for directory in self._online():
             left = directory.remove_deleted(directory.deleted())
             self._node.tasks.spawn(left, name="deleted partitions")
+
+    async def _better(
+        self, name: PartitionName, one: LogDir, other: LogDir, image: ClusterImage
+    ) -> LogDir:
+        """Which of two directories has the replica: a move between them was interrupted.
+
+        The copy with the greater (epoch, end) has all that the other one has.
+        """
+        topic = image.topics_by_name.get(name.topic)
+        partition = topic.partitions.get(name.partition) if topic is not None else None
+        if topic is None or partition is None or self._node.id not in partition.replicas:
+            await self._rename_stray(name, other)
+            return one
+        reached: dict[LogDir, tuple[bool, int, int, bool]] = {}
+        for directory in (one, other):
+            reached[directory] = (False, -1, -1, False)
+            assigned = directory.id == partition.directory(self._node.id)
+            with suppress(KafkaError):
+                store = await self._open_log(name, topic.id, directory)
+                directory.logs.pop(name, None)
+                whole = store.failure is None
+                reached[directory] = (whole, store.epochs.latest, store.end_offset, assigned)
+                if store.cut_batches:
+                    self._doubtful.add(name)
+                await store.close()
+        best, rest = (one, other) if reached[one] > reached[other] else (other, one)
+        if not reached[rest][0] or not await rest.discard(name, topic.id):
+            await self._rename_stray(name, rest)
+        return best
+
+    async def _find_futures(self, image: ClusterImage) -> list[tuple[PartitionName, LogDir, str]]:
+        """What moves between directories have left; those that go on."""
+        moving: list[tuple[PartitionName, LogDir, str]] = []
+        for directory in self.dirs:
+            for entry, name, topic_id in directory.found_futures():
+                topic = image.topics_by_name.get(name.topic)
+                partition = topic.partitions.get(name.partition) if topic is not None else None
+                index, home = name.partition, self._found.get(name)
+                if topic_id is None and home is not None:
+                    # It was made, and no more: whoever asked for it got no answer.
+                    await directory.remove_deleted((entry,))
+                    continue
+                if (
+                    topic is None
+                    or topic.id != topic_id
+                    or partition is None
+                    or self._node.id not in partition.replicas
+                ):
+                    await self._keep_future(directory, entry, name)
+                    continue
+                if home is not None:
+                    moving.append((name, directory, entry))
+                elif partition.directory(self._node.id) == directory.id:
+                    # It was told of and takes the place of one that is gone. Whether it has all of
+                    # that is only certain where that one was being removed.
+                    if not any(each.took_away(topic_id, index) for each in self.dirs):
+                        self._doubtful.add(name)
+                    await directory.adopt_future(entry, name)
+                    self._found[name] = directory
+                else:
+                    await self._keep_future(directory, entry, name)
+        return moving
+
+    async def _keep_future(self, directory: LogDir, entry: str, name: PartitionName) -> None:
+        """Part of a replica of which there is nothing else, or that is not of this cluster."""
+        kept = await directory.rename_stray_future(entry, name)
+        text = f"{entry} was to become a replica that is not here: kept as {kept}"
+        self._node.note(EventKind.PARTITION_STRAY, entry, text)
+
+    def _resume_moves(self, moving: list[tuple[PartitionName, LogDir, str]]) -> None:
+        for name, directory, entry in moving:
+            partition, home = self._partitions.get(name), self._homes.get(name)
+            if partition is not None and home is not None and home is not directory:
+                self.moves.resume(partition, home, directory, entry)
+            elif home is directory:
+                left = directory.remove_deleted((entry,))
+                self._node.tasks.spawn(left, name="future replica that is not needed")
 
     async def _rename_stray(self, name: PartitionName, directory: LogDir) -> None:
         """Files that belong to no partition of this cluster are kept, under another name."""
@@ -439,7 +529,8 @@ class Replicas:
         home = self._homes.get(name)
         if home is None:  # it was opened, and found damaged
             return
-        self.assignments.note(name, partition.topic_id, home.id, image.directory(me))
+        told = self.moves.told_as(name, home)
+        self.assignments.note(name, partition.topic_id, told.id, image.directory(me))
         if partition.knows(image):
             return
         if image.leader == me:
@@ -493,7 +584,7 @@ class Replicas:
             await pace()
             partition = self._partitions.get(name)
             if partition is None:
-                home = self._choose_dir(each.image, expected)
+                home = self._choose_dir(name, each.image, expected)
                 expected[home] += 1
                 unopened[name] = each._replace(home=home)
             else:  # somebody asked for it meanwhile
@@ -513,7 +604,7 @@ class Replicas:
         try:
             directory = new.home
             if directory is None or directory.failure is not None:
-                directory = self._choose_dir(new.image, Counter())
+                directory = self._choose_dir(name, new.image, Counter())
             if directory is None:
                 raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "every log directory is offline")
             now = self._node.world.clock.now()
@@ -570,14 +661,7 @@ class Replicas:
     ) -> Partition | None:
         topic, index = name
         try:
-            store = await directory.open_log(
-                topic,
-                index,
-                topic_id,
-                self._settings_of(topic),
-                self._node.world.clock.now(),
-                self._producer_expiration_ms(),
-            )
+            store = await self._open_log(name, topic_id, directory)
         except KafkaError as error:
             if error.code is ErrorCode.INCONSISTENT_TOPIC_ID:
                 # A topic of the same name that was deleted while this node was away.
@@ -595,11 +679,21 @@ class Replicas:
         partition = self._add(name, topic_id, store, directory)
         if store.lost_tail:
             self._node.note(EventKind.LOG_TRUNCATED, repr(partition), store.lost_tail)
-        if store.cut_batches:
+        if store.cut_batches or name in self._doubtful:
+            self._doubtful.discard(name)
             self._lose(name, topic_id, image)
         if store.failure is not None:
             self.offline(name, store.failure.error)
         return partition
+
+    async def _open_log(self, name: PartitionName, topic_id: bytes, directory: LogDir) -> Log:
+        return await directory.open_log(
+            *name,
+            topic_id,
+            self._settings_of(name.topic),
+            self._node.world.clock.now(),
+            self._producer_expiration_ms(),
+        )
 
     def _add(
         self, name: PartitionName, topic_id: bytes, store: Log, directory: LogDir
@@ -609,8 +703,17 @@ class Replicas:
         partition.closed = directory.closed
         self._partitions[name] = partition
         self._homes[name] = directory
+        self.moves.settled_in(name)
         self._watch(partition)
         return partition
+
+    def moved(self, name: PartitionName, partition: Partition, directory: LogDir) -> None:
+        """The files of a replica are in another directory now."""
+        self._homes[name] = directory
+        partition.closed = directory.closed
+
+    def is_cordoned(self, directory: LogDir) -> bool:
+        return self._node.log_dirs.is_cordoned(directory)
 
     def _producer_expiration_ms(self) -> int:
         """How long producers are known; for ever while the clock is in doubt."""
@@ -618,11 +721,16 @@ class Replicas:
             return FOR_EVER_MS
         return self._node.settings.producer_id_expiration_ms
 
-    def _choose_dir(self, image: PartitionImage, expected: Counter[LogDir | None]) -> LogDir | None:
-        """For a new replica: where the controller put it, else the directory with fewest logs,
-        those that it is expected to get included, cordoned ones last. None where all are
-        offline."""
+    def _choose_dir(
+        self, name: PartitionName, image: PartitionImage, expected: Counter[LogDir | None]
+    ) -> LogDir | None:
+        """For a new replica: where it was asked to go, where the controller put it, or else the
+        directory with fewest logs, those that it is expected to get included, cordoned ones last.
+        None where all are offline."""
         online = [directory for directory in self.dirs if directory.failure is None]
+        preferred = self.moves.preferred(name)
+        if preferred in online:
+            return preferred
         assigned = image.directory(self._node.id)
         for directory in online:
             if directory.id == assigned:
@@ -649,6 +757,7 @@ class Replicas:
         self._waiting.pop(name, None)
         self._unopened.pop(name, None)
         self._fileless.pop(name, None)
+        self.moves.stop(name, f"ended: {why.message}")
         partition = self._partitions.pop(name, None)
         if partition is None:
             return
@@ -659,6 +768,10 @@ class Replicas:
         self._homes.pop(name).begin_deletion(store)
         self.assignments.forget(name)
         self._removals.append((due, store))
+
+    def remove_later(self, store: Log, delay_ms: int) -> None:
+        """Removes the files of a log that was taken away, once nobody can be sending from them."""
+        self._removals.append((self._node.world.clock.mono_ms() + delay_ms, store))
 
     def _end(self, partition: Partition, error: KafkaError) -> None:
         """Ends whatever role a replica has here."""
@@ -682,6 +795,7 @@ class Replicas:
             if topics is None or partition.topic in topics:
                 self._inspecting.discard(partition)
                 partition.configure(self._settings_of(partition.topic))
+                self.moves.configure(partition, partition.settings)
                 self._watch(partition)
                 self._watch_placement(partition)
                 await pace()
@@ -733,8 +847,11 @@ class Replicas:
             self._end(partition, error)
             home, failure = self._homes.pop(name, None), partition.log.failure
             self.assignments.forget(name)
-            if home is not None and failure is not None and not failure.device:
+            told_elsewhere = self.moves.leave(name)
+            damaged = home is not None and failure is not None and not failure.device
+            if home is not None and damaged:
                 self._damaged[name] = (home, partition.log)
+            if damaged or told_elsewhere:
                 self._tell_lost(name, partition.topic_id)
         self._node.note(
             EventKind.PARTITION_OFFLINE, f"{name.topic}-{name.partition}", error.message
@@ -870,6 +987,7 @@ class Replicas:
         """Ends every wait; the directories then close their logs."""
         self.fetchers.close()
         self.follower_sessions.close()
+        await self.moves.close()
         await self.settled()
         closing = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "the broker is shutting down")
         pace = Pace(self._node.world.clock)

@@ -45,8 +45,11 @@ from scriba.storage.directory.meta_properties import FILE_NAME as META_PROPERTIE
 from scriba.storage.directory.meta_properties import MetaProperties
 from scriba.storage.directory.names import (
     DELETED_DIR,
+    FUTURE_DIR,
     PartitionName,
     deleted_dir,
+    future_dir,
+    parse_apart,
     parse_partition_dir,
     partition_dir,
     stray_dir,
@@ -79,6 +82,8 @@ class LogDir:
     ) -> None:
         self.path = path
         self.logs: dict[PartitionName, Log] = {}
+        self.futures: dict[PartitionName, Log] = {}
+        """Replicas on their way here from another directory of this broker (KIP-113)."""
         self.meta: MetaProperties | None = None
         self.clean = False
         """Whether the last shutdown was clean."""
@@ -213,9 +218,13 @@ class LogDir:
         await self._sync_parent()
 
     async def _sync_parent(self) -> None:
-        """Makes the directory itself durable, where we may look into the one above it."""
+        """Makes the directory itself durable, and those above it, which may be as new: as far up
+        as we may look."""
+        above = self.path.rstrip("/")
         with suppress(PermissionError):
-            await self._disk.sync_dir(self.path.rstrip("/").rpartition("/")[0] or "/")
+            while "/" in above:
+                above = above.rpartition("/")[0]
+                await self._disk.sync_dir(above or "/")
 
     def mark(self, run: LastRun) -> None:
         """Says who uses the directory now, for as long as the page cache is what it is. OSError
@@ -392,6 +401,154 @@ class LogDir:
         self.logs[name] = log
         log.on_refused = self._tell_refused
         log.on_failure = self._log_failed
+
+    # ---- replicas that come from another directory ----
+
+    def new_future(
+        self,
+        name: PartitionName,
+        topic_id: bytes,
+        settings: TopicSettings,
+        base_offset: int,
+        unique: bytes,
+        now: Instant,
+    ) -> Log:
+        """A log that is to take the place of one in another directory; nothing is touched yet."""
+        if self.failure is not None:
+            raise self._error()
+        log = Log.new(
+            self._disk,
+            f"{self.path}/{future_dir(*name, unique)}",
+            *name,
+            topic_id,
+            settings,
+            now,
+            base_offset=base_offset,
+            offload=self._offload,
+            sync_parent=self._names.join,
+        )
+        self._add_future(log)
+        return log
+
+    def found_futures(self) -> list[tuple[str, PartitionName, bytes | None]]:
+        """What earlier runs left on its way here: the entry, whose it is, and the topic's id.
+
+        That is None where a crash came before it was written.
+        """
+        return [
+            (entry, name, read_topic_id(self._disk, f"{self.path}/{entry}"))
+            for entry in self._disk.list(self.path)
+            if entry.endswith(FUTURE_DIR) and (name := parse_apart(entry)) is not None
+        ]
+
+    def took_away(self, topic_id: bytes, partition: int) -> bool:
+        """Whether a replica of this partition lay here that was deleted, files and all but done."""
+        return any(
+            entry.endswith(DELETED_DIR)
+            and (name := parse_apart(entry)) is not None
+            and name.partition == partition
+            and read_topic_id(self._disk, f"{self.path}/{entry}") == topic_id
+            for entry in self._disk.list(self.path)
+        )
+
+    async def open_future(
+        self,
+        entry: str,
+        name: PartitionName,
+        topic_id: bytes,
+        settings: TopicSettings,
+        now: Instant,
+        producer_expiration_ms: int,
+    ) -> Log:
+        """Opens what an earlier run left on its way here. Off the loop: after a crash all of it is
+        read, for no checkpoint tells of it."""
+
+        def open_log() -> Log:
+            return Log.open(
+                self._disk,
+                f"{self.path}/{entry}",
+                *name,
+                topic_id,
+                settings,
+                now,
+                clean=self.clean,
+                offload=self._offload,
+                producer_expiration_ms=producer_expiration_ms,
+                sync_parent=self._names.join,
+            )
+
+        try:
+            log = await self._offload.run(open_log)
+        except OSError as error:
+            raise storage_error(f"{self.path}/{entry} cannot be opened: {error}", error) from error
+        if log.failure is None and log.cut_tail:
+            await log.sync(hurried=True)
+        self._add_future(log)
+        return log
+
+    def _add_future(self, log: Log) -> None:
+        self.futures[_name_of(log)] = log
+        log.on_refused = self._tell_refused
+        log.on_failure = self._future_failed
+
+    def _future_failed(self, log: Log, failure: Failure) -> None:
+        """Nobody is served from it; only its device may be one that others lie on."""
+        if failure.device:
+            self._fail(failure.error.message)
+
+    async def expect(self, log: Log, start_offset: int) -> None:
+        """Has the checkpoints tell nothing of earlier logs of this name, and where it starts."""
+        name = _name_of(log)
+        await self.forget((name,))
+        if start_offset > log.first_segment_offset:
+            await self._write_log_starts(self._log_starts | {name: start_offset})
+
+    def promote(self, log: Log) -> None:
+        """Gives a log that has come here the partition's name. NoRoom: nothing has changed."""
+        name = _name_of(log)
+        try:
+            self._disk.rename(log.directory, self._directory(name))
+        except OSError as error:
+            if error.errno in FULL:
+                raise self._refused(f"{log!r} cannot be renamed", error) from error
+            self._fail(f"{log.directory}: {error}")
+            raise self._error() from error
+        log.renamed(self._directory(name))
+        self.futures.pop(name, None)
+        self._add(name, log)
+
+    async def promoted(self, log: Log, high_watermark: int, compacted: int | None) -> None:
+        """Makes a log that was promoted durable here, with what the checkpoints tell of it."""
+        name = _name_of(log)
+        await log.sync(hurried=True)
+        await self._disk.sync_dir(self.path)
+        await self.checkpoint_starts()
+        if compacted is not None:
+            await self.checkpoint_compacted(self.compacted | {name: compacted})
+        await self.checkpoint_high_watermarks(self.high_watermarks | {name: high_watermark})
+        if log.failure is None:
+            flushed = {name: log.flushed_offset}
+            await self._write_recovery_points(self._recovery_points | flushed)
+
+    async def adopt_future(self, entry: str, name: PartitionName) -> None:
+        """Gives a replica the partition's name whose change of directories was interrupted."""
+        await self.forget((name,))
+        self._disk.rename(f"{self.path}/{entry}", self._directory(name))
+        await self._disk.sync_dir(self.path)
+
+    async def rename_stray_future(self, entry: str, name: PartitionName) -> str:
+        """Keeps a part of a replica of which nothing else is here, under another name."""
+        topic_id = read_topic_id(self._disk, f"{self.path}/{entry}") or bytes(16)
+        kept = unused_dir(self._disk, self.path, lambda each: stray_dir(*name, each), topic_id)
+        self._disk.rename(f"{self.path}/{entry}", kept)
+        await self._disk.sync_dir(self.path)
+        return kept
+
+    def drop_future(self, log: Log) -> None:
+        """Ends a replica on its way here; its files go with `log.remove_files`."""
+        if self.futures.get(_name_of(log)) is log:
+            del self.futures[_name_of(log)]
+        log.truncation.begin_delete()
 
     # ---- using ----
 
@@ -614,7 +771,7 @@ class LogDir:
         if self.failure is not None:
             return
         self.failure = why
-        for log in list(self.logs.values()):
+        for log in (*self.logs.values(), *self.futures.values()):
             log.fail(f"its directory is offline: {why}", device=True)
         if self._on_failure is not None:
             self._on_failure(self, None, why)
@@ -626,7 +783,7 @@ class LogDir:
 
     async def close(self, broker_epoch: int = -1) -> None:
         """Closes every log; the mark of a clean shutdown only if all of them are whole."""
-        waiting = iter(list(self.logs.values()))
+        waiting = iter([*self.logs.values(), *self.futures.values()])
         full: list[KafkaError] = []
 
         async def close_in_turn() -> None:

@@ -19,11 +19,13 @@ LEADER_EPOCHS: Final = "leader-epoch-checkpoint"
 PARTITION_METADATA: Final = "partition.metadata"
 
 DELETED_DIR: Final = "-delete"
+FUTURE_DIR: Final = "-future"
 STRAY_DIR: Final = "-stray"
-_OTHER_DIRS: Final = (DELETED_DIR, "-future", STRAY_DIR)
-_LONGEST_NAME: Final = 255
+_OTHER_DIRS: Final = (DELETED_DIR, FUTURE_DIR, STRAY_DIR)
+LONGEST_NAME: Final = 255
 _FILE: Final = re.compile(r"(\d{20})(\.[a-z.]+)")
 _PARTITION: Final = re.compile(r"(.+)-(\d+)")
+_APART: Final = re.compile(r"(.+)-(\d+)\.[0-9a-f]{32}-[a-z]+")
 
 
 class PartitionName(NamedTuple):
@@ -57,6 +59,23 @@ def parse_partition_dir(name: str) -> PartitionName | None:
     return PartitionName(found[1], int(found[2])) if found else None
 
 
+def parse_apart(name: str) -> PartitionName | None:
+    """Whose a directory is or was that is called like no partition's: a future replica's say.
+
+    Of a long name the topic may lack its end.
+    """
+    found = _APART.fullmatch(name)
+    return PartitionName(found[1], int(found[2])) if found else None
+
+
+def future_dir(topic: str, partition: int, unique: bytes) -> str:
+    """What the directory of a replica is called that is to take the place of another.
+
+    The name is whole, as in Kafka: too long a topic has no such directory (`LONGEST_NAME`).
+    """
+    return f"{topic}-{partition}.{unique.hex()}{FUTURE_DIR}"
+
+
 def deleted_dir(topic: str, partition: int, unique: bytes) -> str:
     """What a partition's directory is called until its files are removed."""
     return _unlike_any(topic, partition, unique, DELETED_DIR)
@@ -70,4 +89,4 @@ def stray_dir(topic: str, partition: int, unique: bytes) -> str:
 def _unlike_any(topic: str, partition: int, unique: bytes, kind: str) -> str:
     """A name that no partition can have; long topic names lose their end."""
     tail = f"-{partition}.{unique.hex()}{kind}"
-    return topic[: _LONGEST_NAME - len(tail)] + tail
+    return topic[: LONGEST_NAME - len(tail)] + tail

@@ -36,6 +36,13 @@ class Removal:
                     self._disk.unlink(path)
         self._scheduled_deletions.append((deadline_ms, paths, segment.release_file()))
 
+    def moved(self, old: str, new: str) -> None:
+        """The files are in a directory of another name now."""
+        self._scheduled_deletions = [
+            (deadline, [new + path.removeprefix(old) for path in paths], file)
+            for deadline, paths, file in self._scheduled_deletions
+        ]
+
     async def sweep(self, now_ms: int) -> int:
         """One pass: removes what is due."""
         removed = 0

@@ -229,6 +229,7 @@ class Segments:
 
     def moved(self, directory: str) -> None:
         """The directory has another name now."""
+        self.removal.moved(self.directory, directory)
         self.directory = directory
         for segment in self._list:
             segment.moved(directory)

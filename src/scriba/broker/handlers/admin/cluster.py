@@ -62,13 +62,15 @@ def _log_dir(
         return result
     topics: dict[str, DescribeLogDirsTopic] = {}
 
-    def tell(name: str, index: int, size: int, lag: int) -> None:
+    def tell(name: str, index: int, size: int, lag: int, future: bool = False) -> None:
         if wanted is None or index in wanted.get(name, ()):
             topic = topics.get(name)
             if topic is None:
                 topic = topics[name] = DescribeLogDirsTopic(name=name)
             topic.partitions.append(
-                DescribeLogDirsPartition(partition_index=index, partition_size=size, offset_lag=lag)
+                DescribeLogDirsPartition(
+                    partition_index=index, partition_size=size, offset_lag=lag, is_future_key=future
+                )
             )
 
     for partition in node.replicas.in_dir(hosted):
@@ -76,6 +78,8 @@ def _log_dir(
         tell(partition.topic, partition.index, partition.log.size, lag)
     for name, index in node.replicas.unopened_in(hosted):
         tell(name, index, 0, 0)
+    for move in node.replicas.moves.into(hosted):
+        tell(move.partition.topic, move.partition.index, move.log.size, move.lag, future=True)
     result.topics = list(topics.values())
     result.is_cordoned = node.log_dirs.is_cordoned(hosted)
     result.total_bytes, result.usable_bytes = node.world.disk.space(hosted.path)

@@ -7,9 +7,14 @@ from typing import TYPE_CHECKING
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
+from scriba.storage.directory.names import PartitionName
 from scriba.wire.messages.admin import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
     ElectLeadersRequest,
     ElectLeadersResponse,
     ListPartitionReassignmentsRequest,
@@ -21,10 +26,13 @@ from scriba.wire.messages.admin import (
 )
 
 if TYPE_CHECKING:
-    from scriba.broker.handlers.ports import ControllerForwarding
+    from collections.abc import Mapping
+
+    from scriba.broker.handlers.ports import ControllerForwarding, DirChanges
+    from scriba.broker.ports import Authorization
 
 
-def _require(node: ControllerForwarding, ctx: Context, operation: Operation) -> None:
+def _require(node: Authorization, ctx: Context, operation: Operation) -> None:
     if not node.access.allowed(ctx, operation, Resource.CLUSTER, CLUSTER_NAME):
         raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
@@ -80,6 +88,54 @@ def refuse_alter_partition_reassignments(
             )
             for topic in request.topics
         ],
+    )
+
+
+def alter_replica_log_dirs(
+    node: DirChanges, ctx: Context, request: AlterReplicaLogDirsRequest
+) -> Deferred[AlterReplicaLogDirsResponse]:
+    """Between directories of this broker; of a replica that is to come, where it goes (KIP-113)."""
+    _require(node, ctx, Operation.ALTER)
+    return Deferred(_alter_replica_log_dirs(node, request))
+
+
+async def _alter_replica_log_dirs(
+    node: DirChanges, request: AlterReplicaLogDirsRequest
+) -> AlterReplicaLogDirsResponse:
+    wanted = {
+        PartitionName(topic.name, index): directory.path
+        for directory in request.dirs
+        for topic in directory.topics
+        for index in topic.partitions
+    }
+    refused = await node.replicas.moves.alter(wanted)
+    return _dirs_answer({name: _code(refused.get(name)) for name in wanted})
+
+
+def _code(error: KafkaError | None) -> ErrorCode:
+    return ErrorCode.NONE if error is None else error.code
+
+
+def _dirs_answer(codes: Mapping[PartitionName, ErrorCode]) -> AlterReplicaLogDirsResponse:
+    topics: dict[str, AlterReplicaLogDirTopicResult] = {}
+    for (topic, index), code in codes.items():
+        result = topics.setdefault(topic, AlterReplicaLogDirTopicResult(topic_name=topic))
+        result.partitions.append(
+            AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code)
+        )
+    return AlterReplicaLogDirsResponse(results=list(topics.values()))
+
+
+def refuse_alter_replica_log_dirs(
+    request: AlterReplicaLogDirsRequest, code: ErrorCode, text: str
+) -> AlterReplicaLogDirsResponse:
+    return _dirs_answer(
+        {
+            PartitionName(topic.name, index): code
+            for directory in request.dirs
+            for topic in directory.topics
+            for index in topic.partitions
+        }
     )
 
 

@@ -54,7 +54,7 @@ class SimFile:
         data = b"".join(views)
         content = self._node.content
         growth = max(0, offset + len(data) - len(content))
-        room = max(0, volume.faults.capacity - volume.used)
+        room = volume.room(self.path)
         written = data[: len(data) - (growth - room)] if growth > room else data
         before = len(content)
         if written:
@@ -283,8 +283,7 @@ class SimDisk:
 
     def space(self, path: str) -> tuple[int, int]:
         self.check(path)
-        capacity = self.volume.faults.capacity
-        return capacity, max(0, capacity - self.volume.used)
+        return self.volume.faults.capacity, self.volume.room(path)
 
     async def sync(self, node: Inode, path: str) -> None:
         """Makes durable what was written to the file before this call."""
@@ -325,7 +324,7 @@ class SimDisk:
 
     def _check_room(self, path: str) -> None:
         """A name takes room, too: where there is none at all, it does not fit."""
-        if self.volume.used >= self.volume.faults.capacity:
+        if not self.volume.room(path):
             raise _fail(errno.ENOSPC, path)
 
     def _remove(self, path: str) -> None:

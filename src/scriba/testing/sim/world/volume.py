@@ -23,6 +23,7 @@ from typing import Final
 from scriba.runtime.rng import SeededRng
 
 SECTOR: Final = 512
+PLENTY: Final = 1 << 40
 
 
 @dataclass(slots=True)
@@ -41,7 +42,9 @@ class DiskFaults:
     """Part of the paths of files that this happens to."""
     cold: float = 0.0
     """Chance that a file's cached pages are found evicted."""
-    capacity: int = 1 << 40
+    capacity: int = PLENTY
+    full_in: str = ""
+    """Part of the paths that this holds for: with several directories, each may be a device."""
 
 
 @dataclass(slots=True)
@@ -190,6 +193,12 @@ class Volume:
     def power_cut(self) -> None:
         self.root.power_cut(self.rng)
         self.used = sum(len(content) for content in self.files().values())
+
+    def room(self, path: str) -> int:
+        """Bytes that still fit where `path` is."""
+        limited = self.faults.full_in in path
+        capacity = self.faults.capacity if limited else PLENTY
+        return max(0, capacity - self.used)
 
     def files(self) -> dict[str, bytes]:
         """What a process would read: all files by their paths."""
