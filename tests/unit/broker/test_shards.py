@@ -382,7 +382,7 @@ def test_loading_gives_way_between_batches(in_a_node: InANode) -> None:
 
         watching = asyncio.get_running_loop().create_task(bystander())
         machine = Toy(0)
-        await read_back(partition.log, machine, 1 << 20, Pace(Hurried()))
+        await read_back(lambda: partition.log, machine, 1 << 20, Pace(Hurried()))
         watching.cancel()
         assert machine.numbers == {"g": 50}
         assert turns >= 50

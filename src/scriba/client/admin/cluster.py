@@ -17,6 +17,7 @@ from scriba.client.admin.model import (
 )
 from scriba.client.admin.requests import (
     LAST_FETCH_BY_NAME,
+    alter_log_dirs,
     alter_reassignments,
     elect_leaders,
     ends_of_replicas,
@@ -87,6 +88,31 @@ class ClusterAdmin:
                 raise_for(directory.error_code, about=f"broker {node}, {directory.log_dir}")
             found[node] = [read_log_dir(directory) for directory in answer.results]
         return found
+
+    async def alter_replica_log_dirs(
+        self, broker: int, moves: Mapping[Place, str], *, timeout_ms: int | None = None
+    ) -> None:
+        """Begins to move replicas of a broker to others of its log directories (KIP-113).
+
+        The directory in which a replica is ends a move of it. `describe_log_dirs` tells what is
+        under way: there is a future replica, and how much it lacks. A replica that is not there yet
+        is refused with REPLICA_NOT_AVAILABLE; when it comes, it goes to the directory named.
+        """
+        wanted = {TopicPartition(*where): path for where, path in moves.items()}
+        await self._calls.cluster.ready(self._calls.limit(timeout_ms))
+
+        async def attempt(rest: list[TopicPartition]) -> dict[TopicPartition, BrokerError | None]:
+            request = alter_log_dirs({where: wanted[where] for where in rest})
+            answer = await self._calls.ask(request, wire.AlterReplicaLogDirsResponse, broker)
+            return {
+                (where := TopicPartition(topic.topic_name, p.partition_index)): outcome(
+                    p.error_code, None, None, f"{where} on broker {broker}, {wanted[where]}"
+                )
+                for topic in answer.results
+                for p in topic.partitions
+            }
+
+        await self._calls.each(wanted, attempt, timeout_ms, f"directories of broker {broker}")
 
     async def describe_replicas(
         self,

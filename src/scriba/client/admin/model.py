@@ -183,6 +183,8 @@ class LogDir:
     replicas: dict[TopicPartition, ReplicaLog]
     total_bytes: int | None
     usable_bytes: int | None
+    cordoned: bool = False
+    """Whether it gets no new replicas (KIP-1066)."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -226,6 +226,24 @@ def alter_reassignments(
     )
 
 
+def alter_log_dirs(moves: Mapping[TopicPartition, str]) -> wire.AlterReplicaLogDirsRequest:
+    dirs: dict[str, dict[str, list[int]]] = {}
+    for where, path in moves.items():
+        dirs.setdefault(path, {}).setdefault(where.topic, []).append(where.partition)
+    return wire.AlterReplicaLogDirsRequest(
+        dirs=[
+            wire.AlterReplicaLogDir(
+                path=path,
+                topics=[
+                    wire.AlterReplicaLogDirTopic(name=topic, partitions=partitions)
+                    for topic, partitions in topics.items()
+                ],
+            )
+            for path, topics in dirs.items()
+        ]
+    )
+
+
 def list_reassignments(
     partitions: Iterable[TopicPartition] | None, timeout_ms: int
 ) -> wire.ListPartitionReassignmentsRequest:

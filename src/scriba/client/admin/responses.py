@@ -108,6 +108,7 @@ def read_log_dir(said: DescribeLogDirsResult) -> LogDir:
         },
         said.total_bytes if said.total_bytes >= 0 else None,
         said.usable_bytes if said.usable_bytes >= 0 else None,
+        said.is_cordoned,
     )
 
 

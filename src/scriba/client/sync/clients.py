@@ -252,6 +252,7 @@ class SyncAdmin(Sync[Admin]):
     alter_configs = waits(Admin.alter_configs)
     alter_group_offsets = waits(Admin.alter_group_offsets)
     alter_partition_reassignments = waits(Admin.alter_partition_reassignments)
+    alter_replica_log_dirs = waits(Admin.alter_replica_log_dirs)
     create_partitions = waits(Admin.create_partitions)
     create_topics = waits(Admin.create_topics)
     delete_group_offsets = waits(Admin.delete_group_offsets)
