@@ -159,6 +159,19 @@ class EventKind(enum.Enum):
         "Start those brokers. If their data is gone: `scriba cluster elect --unclean`, which may "
         "lose records.",
     )
+    BALANCE_BEGUN = (
+        "balance_begun",
+        INFO,
+        "The controller moves replicas by itself (`scriba.balance.auto`): a broker has joined, or "
+        "has been gone for `scriba.balance.gone.ms`.",
+        "Nothing. `scriba cluster reassign --list` shows what is under way, `--cancel` stops it.",
+    )
+    BALANCE_ENDED = (
+        "balance_ended",
+        INFO,
+        "The controller has moved what it wanted to by itself, or was stopped.",
+        "Nothing.",
+    )
     PARTITIONS_LED = (
         "partitions_led",
         INFO,

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from scriba.controller.elections import update_leaders
 from scriba.controller.image import ELIGIBLE_VERSION, METADATA_VERSION, BrokerImage
+from scriba.controller.runs import joined
 from scriba.controller.state import Result, Session, State, fail
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
@@ -137,7 +138,9 @@ def _registration(
         if state.image.features.get(ELIGIBLE_VERSION) and broker_id in state.image.brokers:
             yield from _missing(state, broker_id, record.log_dirs)
         yield from _without(state, (broker_id,))
+    begun = joined(state, broker_id)
     yield record
+    yield from begun
 
 
 def _missing(state: State, broker_id: int, directories: Collection[bytes]) -> Iterator[Message]:

@@ -128,6 +128,10 @@ class PartitionIndex:
         for topic_id in self._behind.get(broker, {}):
             yield image.topics_by_id[topic_id]
 
+    def has_replicas(self, broker: int) -> bool:
+        """Whether any partition has a replica there, those being added apart."""
+        return bool(self._in_sync.get(broker) or self._behind.get(broker))
+
     def with_eligible(self, image: ClusterImage) -> Iterator[Chosen]:
         """Partitions that have eligible replicas outside their in-sync set."""
         return self._walk(image, list(self._eligible.values()))

@@ -24,6 +24,7 @@ from scriba.controller import (
     topics,
     unclean,
 )
+from scriba.controller.balancing import Balancer
 from scriba.controller.image import BROKER, BrokerImage, ClusterImage, Delta
 from scriba.controller.rebalance import LeaderRebalance
 from scriba.controller.state import Ends, Result, Session, State
@@ -94,6 +95,7 @@ class Controller:
         self._heard_at = 0
         self._elections_due = False
         self._rebalance = LeaderRebalance(self.state)
+        self.balancer = Balancer(self.state)
         for name in image.topics_by_name:
             self._note_name(name)
         self._refresh_settings()

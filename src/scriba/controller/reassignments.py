@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from scriba.controller.elections import Election, acceptor, change, rules
 from scriba.controller.image import NO_LEADER, PartitionImage, TopicImage, changed
 from scriba.controller.placement import check_placement, check_replicas, refuse_replicas
+from scriba.controller.runs import stopped
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
@@ -55,6 +56,7 @@ def _alter_each(
 ) -> Iterator[Message]:
     """Each partition stands for itself: one that is refused does not hold the others up."""
     altered: set[tuple[str, int]] = set()
+    cancelled = False
     for topic in request.topics:
         answers = ReassignableTopicResponse(name=topic.name)
         response.responses.append(answers)
@@ -74,9 +76,20 @@ def _alter_each(
                 known = error.code is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
                 answer.error_message = None if known else error.message
                 continue
+            cancelled = cancelled or asked.replicas is None
             if record is not None:
                 altered.add((topic.name, index))
                 yield record
+    if cancelled:
+        yield from stopped(state)
+
+
+def reassign(
+    state: State, name: str, index: int, replicas: tuple[int, ...]
+) -> PartitionChangeRecord | None:
+    """Has a partition go to these brokers, as a request would; KafkaError where it cannot."""
+    asked = ReassignablePartition(partition_index=index, replicas=list(replicas))
+    return _alter(state, name, asked, factor_may_change=False)
 
 
 def _alter(

@@ -20,12 +20,16 @@ from bisect import bisect_left, insort
 from collections import Counter, deque
 from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from scriba.settings.placement import ReplicaPlacement
 
 K = TypeVar("K", bound=tuple[str, int])
 """A partition: topic and index."""
+
+T = TypeVar("T")
+
+COORDINATORS: Final = ("__consumer_offsets", "__transaction_state")
 
 Placement = dict[K, tuple[int, ...]]
 """Replicas of each partition, the preferred leader first."""
@@ -120,7 +124,13 @@ def balance(facts: Facts[K]) -> Placement[K]:
     return _whole(balancing(facts))
 
 
-def draining(facts: Facts[K], leaving: Collection[int]) -> Steps[K]:
+def waves(plan: Placement[K], before: Placement[K]) -> list[K]:
+    """`in_order`, at once."""
+    return _whole(in_order(plan, before))
+
+
+def draining(facts: Facts[K], leaving: Collection[int], partial: bool = False) -> Steps[K]:
+    """CannotPlan where a replica has no place to go to; or with `partial` it stays."""
     board = _Board(facts)
     yield from board.fill()
     staying = [broker for broker in sorted(facts.places) if broker not in leaving]
@@ -130,6 +140,8 @@ def draining(facts: Facts[K], leaving: Collection[int]) -> Steps[K]:
             if broker not in leaving:
                 continue
             new = board.best(where, broker, staying)
+            if new is None and partial:
+                continue
             if new is None:
                 topic, index = where
                 raise CannotPlan(
@@ -165,13 +177,27 @@ def balancing(facts: Facts[K]) -> Steps[K]:
     return (yield from board.changes())
 
 
-def _whole(steps: Steps[K]) -> Placement[K]:
+def _whole(steps: Generator[None, None, T]) -> T:
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            plan: Placement[K] = end.value
-            return plan
+            made: T = end.value
+            return made
+
+
+def in_order(plan: Placement[K], before: Placement[K]) -> Generator[None, None, list[K]]:
+    """In which order partitions go: what copies nothing first, coordinators' topics last."""
+    orders: list[K] = []
+    copies: list[K] = []
+    last: list[K] = []
+    for where, replicas in plan.items():
+        yield
+        if where[0] in COORDINATORS:
+            last.append(where)
+        else:
+            (orders if {*replicas} <= {*before[where]} else copies).append(where)
+    return [*orders, *copies, *last]
 
 
 # ---- how they are made ----

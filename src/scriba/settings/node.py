@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self
 
 from scriba.config import ConfigError, Scope, Source
+from scriba.settings.balance_runs import NAME as BALANCE_RUN
 from scriba.settings.listeners import (
     WILDCARDS,
     Endpoint,
@@ -25,6 +26,7 @@ CONTROLLER_PORT: Final = 9093
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
+ONLY_OF_THE_CLUSTER: Final = "is set at run time for the whole cluster, by its controller"
 ALL_DIRS: Final = "*"
 """In `cordoned.log.dirs`: every directory, those of later as well."""
 
@@ -49,6 +51,8 @@ class NodeSettings(NodeKeys):
         static |= screened.kept
         settings = cls._layered({Source.STATIC_BROKER_CONFIG: static}, screened, machine)
         settings.check_cordons()
+        if settings.scriba_balance_run:
+            raise ConfigError(BALANCE_RUN, ONLY_OF_THE_CLUSTER)
         return settings
 
     def check_cordons(self) -> None:
@@ -91,6 +95,8 @@ class NodeSettings(NodeKeys):
                 raise ConfigError(name, "is read at start only; set it there and restart")
             if cluster and declaration.scope is Scope.PER_BROKER:
                 raise ConfigError(name, "is set per broker, not for the whole cluster")
+            if not cluster and name == BALANCE_RUN:
+                raise ConfigError(name, ONLY_OF_THE_CLUSTER)
             declaration.parse(text)
 
     def layer(self, source: Source) -> Mapping[str, str]:

@@ -9,6 +9,7 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 from scriba.config import Importance, Kind, Scope, Setting, setting
+from scriba.settings.balance_runs import unknown_run
 from scriba.settings.cleaner_keys import CleanerKeys
 from scriba.settings.coordinator_keys import GroupKeys, TransactionKeys
 from scriba.settings.listeners import PROTOCOLS
@@ -486,6 +487,28 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         at_least=1,
         importance=HIGH,
         doc="Interval between the rounds in which preferred leaders come back, a few a second.",
+    )
+    scriba_balance_auto: bool = setting(
+        Kind.BOOLEAN,
+        default=False,
+        scope=CLUSTER_WIDE,
+        doc="Whether replicas move by themselves: to a broker that joins, and from one that has "
+        "been gone for `scriba.balance.gone.ms`.",
+    )
+    scriba_balance_gone_ms: int = setting(
+        Kind.LONG,
+        default=1_800_000,
+        at_least=1,
+        scope=CLUSTER_WIDE,
+        doc="How long a broker is gone before others get what it held (`scriba.balance.auto`).",
+    )
+    scriba_balance_run: str = setting(
+        Kind.STRING,
+        default="",
+        check=unknown_run,
+        scope=CLUSTER_WIDE,
+        doc="Which brokers the controller is filling or emptying by itself, such as "
+        "`fill:4,empty:5`. It writes this; delete it to stop.",
     )
     leader_replication_throttled_rate: int = setting(
         Kind.LONG,

@@ -368,6 +368,10 @@ ELSEWHERE = {
     "kafka_server_replicamanager_underreplicatedpartitions": "one node has no followers",
     "kafka_server_replicamanager_reassigningpartitions": "one node: sim/test_reassignment",
     "scriba_storage_closed_log_dirs": "no volume is nearly full: test_write_watermark",
+    **dict.fromkeys(
+        ("scriba_balance_brokers", "scriba_balance_partitions_left"),
+        "one node has nobody to give replicas to: sim/test_balancing",
+    ),
     "scriba_cleaner_in_progress": "0 before and after a pass: test_compaction",
     **dict.fromkeys(
         REPLICATION_METRICS,

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 CONNECTION_CHECK_MS: Final = 1_000
 CLOCK_CHECK_MS: Final = 5_000
 CONTROLLER_TICK_MS: Final = 500
+BALANCE_CHECK_MS: Final = 1_000
 REMOVAL_CHECK_MS: Final = 1_000
 VOLUME_CHECK_MS: Final = 1_000
 STALL_CHECK_MS: Final = 250
@@ -180,6 +181,10 @@ async def controller_pass(node: JobHost, now: Instant) -> None:
     node.deaths.look()
 
 
+async def balance_pass(node: JobHost, now: Instant) -> None:
+    await node.metadata.balance()
+
+
 async def isr_pass(node: JobHost, now: Instant) -> None:
     await node.replicas.isr_updates.look_at_all(node.replicas, now)
 
@@ -248,6 +253,7 @@ JOBS: Final = (
     ),
     Job("cleaner", cleaning_pass, lambda n: n.settings.log_cleaner_backoff_ms),
     Job("controller", controller_pass, lambda n: CONTROLLER_TICK_MS, on_controllers=True),
+    Job("balance", balance_pass, lambda n: BALANCE_CHECK_MS, on_controllers=True),
     Job("in-sync sets", isr_pass, lambda n: n.settings.replica_lag_time_max_ms // 2),
     Job("stalled followers", stalls_pass, lambda n: STALL_CHECK_MS),
     Job("observers", observers_pass, lambda n: OBSERVER_CHECK_MS),

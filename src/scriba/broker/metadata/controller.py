@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scriba.broker.channels import Address, NodeChannels
 from scriba.broker.metadata import snapshots
 from scriba.broker.metadata.active import ActiveController
+from scriba.broker.metadata.balance import AutomaticBalance
 from scriba.broker.metadata.changes import VoterChanges
 from scriba.broker.metadata.describe import describe_quorum
 from scriba.broker.metadata.elections import OfflineWatch
@@ -112,6 +113,7 @@ class QuorumController:
         self._tasks = tasks
         self._note = note
         self._offline = OfflineWatch(note)
+        self._balance = AutomaticBalance(note, world.clock)
         self._supported = supported
         self._on_refused = on_refused
         self._has_room = has_room
@@ -519,6 +521,11 @@ class QuorumController:
         self._offline.look(None if self.active is None else self.active.machine, now)
         if self._quorum is not None:
             self.follower.tick(now)
+
+    async def balance(self) -> None:
+        """One pass over what the active controller moves by itself."""
+        with self.unless_refused():
+            await self._balance.look(self.active)
 
     @contextmanager
     def unless_refused(self) -> Iterator[None]:

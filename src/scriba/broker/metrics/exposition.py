@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from scriba.broker.net.server import Server
     from scriba.broker.observe.events import Events
     from scriba.broker.partitions.replicas import Replicas
+    from scriba.controller.balancing import Balancer
     from scriba.controller.image import BrokerImage
 
 T = TypeVar("T")
@@ -112,6 +113,11 @@ class Scrape:
     def offline_partitions(self) -> int:
         active = self.node.metadata.active
         return 0 if active is None else active.machine.offline_count
+
+    @property
+    def balancer(self) -> Balancer | None:
+        active = self.node.metadata.active
+        return None if active is None else active.machine.balancer
 
     def broker_states(self) -> dict[str, int]:
         """Of each broker, as the active controller has it; the others tell nothing."""
@@ -476,6 +482,20 @@ def _controller() -> Iterator[Metric]:
             "On the active controller: partitions that nobody leads.",
         ),
         lambda s: s.offline_partitions(),
+    )
+    yield Metric(
+        gauge(
+            "scriba_balance_brokers",
+            "On the active controller: brokers that it is filling or emptying by itself.",
+        ),
+        lambda s: 0 if s.balancer is None else len(s.balancer.running),
+    )
+    yield Metric(
+        gauge(
+            "scriba_balance_partitions_left",
+            "On the active controller: partitions that it is still to move by itself.",
+        ),
+        lambda s: 0 if s.balancer is None else s.balancer.left,
     )
     yield Metric(
         counter(

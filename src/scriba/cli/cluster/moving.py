@@ -26,7 +26,7 @@ from scriba.client import (
     TopicPartition,
 )
 from scriba.config import Source
-from scriba.placement.planning import Facts, Place, Placement, copied
+from scriba.placement.planning import Facts, Place, Placement, copied, waves
 
 PAUSE_S: Final = 0.5
 TELL_S: Final = 5.0
@@ -36,7 +36,6 @@ REPLICAS: Final = (
     "leader.replication.throttled.replicas",
     "follower.replication.throttled.replicas",
 )
-COORDINATORS: Final = ("__consumer_offsets", "__transaction_state")
 
 Moves = dict[TopicPartition, Reassignment]
 Seen = Facts[TopicPartition]
@@ -212,18 +211,6 @@ def _duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def waves(plan: Plan, before: Plan) -> list[TopicPartition]:
-    """In which order partitions go: what moves nothing first, coordinators' topics last."""
-    return sorted(
-        plan,
-        key=lambda where: (
-            where.topic in COORDINATORS,
-            not {*plan[where]} <= {*before[where]},
-            where,
-        ),
-    )
 
 
 async def carry_out(
