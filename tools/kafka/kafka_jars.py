@@ -161,9 +161,13 @@ def command(name: str, *args: str) -> list[str]:
     """The command line that runs one of Kafka's tools."""
     path = classpath()
     options = [*TOOL_JVM, logging_option("tools-log4j2.properties"), "-cp", path]
-    if _archive().exists():
-        options.append(f"-XX:SharedArchiveFile={_archive()}")
+    options += archive_option()
     return ["java", *options, TOOLS[name], *args]
+
+
+def archive_option() -> list[str]:
+    """Takes classes from the archive, once there is one."""
+    return [f"-XX:SharedArchiveFile={_archive()}"] if _archive().exists() else []
 
 
 def tool(name: str, *args: str, stdin: str = "", timeout: float = 300) -> Outcome:
