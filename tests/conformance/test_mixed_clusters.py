@@ -24,17 +24,32 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from scriba.client import SyncProducer
+from scriba.client import SyncAdmin, SyncProducer, UpgradeType
 from tools.kafka.broker_fixtures import eventually
 from tools.kafka.clusters import create, described
 from tools.kafka.kafka_jars import Tools
-from tools.kafka.mixed import KAFKA, SCRIBA, MixedCluster, running_mixed
+from tools.kafka.mixed import (
+    CONTROLLER,
+    KAFKA,
+    SCRIBA,
+    MixedCluster,
+    MixedScriba,
+    running_mixed,
+)
 
 PARTITIONS = 2
 OURS, THEIRS = 0, 1
 """Partitions by who leads them at first: each has the other broker as its second replica."""
-LACKED = ("--feature=share.version=0", "--feature=streams.version=0")
-"""Features of Apache Kafka that are off where Scriba takes part, because it lacks them."""
+OLD, NEW = 21, 30
+"""Levels of metadata.version: 3.9-IV0 and 4.3-IV0."""
+FORMAT = [
+    f"--feature=metadata.version={OLD}",
+    "--feature=group.version=1",
+    "--feature=transaction.version=2",
+    "--feature=share.version=0",
+    "--feature=streams.version=0",
+]
+"""Kafka's controller makes a cluster of an older level. What Scriba lacks is off in it."""
 BROKERS = (SCRIBA, KAFKA)
 GROUP, TRANSACTION = 0, 1
 
@@ -44,7 +59,7 @@ def mixed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, tools: Tools
 ) -> Iterator[MixedCluster]:
     folder = tmp_path_factory.mktemp(f"mixed-{request.param}")
-    with running_mixed(folder, request.param, tools, format=LACKED) as made:
+    with running_mixed(folder, request.param, tools, format=FORMAT) as made:
         yield made
 
 
@@ -94,7 +109,7 @@ def coordinated_by(cluster: MixedCluster, number: int, kind: int, prefix: str) -
             request = FindCoordinatorRequest(key=f"{prefix}-{n}", key_type=kind)
 
             def known(request: Any = request) -> bool:
-                return connection.call(request, 2).error_code == 0
+                return bool(connection.call(request, 2).error_code == 0)
 
             eventually(known)
             if connection.call(request, 2).node_id == number:
@@ -247,7 +262,7 @@ def produce(cluster: MixedCluster, topic: str, count: int) -> list[str]:
 
 
 def read(consumer: Consumer, count: int) -> list[str]:
-    found = []
+    found: list[str] = []
     while len(found) < count:
         taken: Any = consumer.poll(300)
         assert taken is not None
@@ -323,3 +338,37 @@ def test_a_transaction_of_either_coordinator_ends_in_what_both_lead(
         eventually(lambda: offsets() == {n + len("kept")})  # noqa: B023
     whole(mixed, topic)
     eventually(lambda: same_bytes(mixed, topic))
+
+
+def finalised(cluster: MixedCluster) -> set[int | None]:
+    """The levels of the metadata that the brokers tell their clients."""
+    found = set()
+    for number in BROKERS:
+        with SyncAdmin(bootstrap_servers=cluster.nodes[number].bootstrap) as admin:
+            found.add(admin.describe_features()["metadata.version"].finalized)
+    return found
+
+
+def test_the_level_of_the_metadata_goes_up_and_down_under_both(
+    mixed: MixedCluster, topic: str
+) -> None:
+    steps: list[tuple[int, dict[str, int]]] = [(NEW, {"metadata.version": NEW})]
+    if isinstance(mixed.nodes[CONTROLLER], MixedScriba):
+        lower = {"metadata.version": OLD, "eligible.leader.replicas.version": 0}
+        steps = [(OLD, lower), *steps]  # Kafka lowers no level that has changed its records
+    with SyncAdmin(bootstrap_servers=mixed.bootstrap) as admin:
+        for level, wanted in steps:
+            down = level == OLD
+            kind = UpgradeType.SAFE_DOWNGRADE if down else UpgradeType.UPGRADE
+            admin.update_features(wanted, upgrade_type=kind)
+            eventually(lambda: finalised(mixed) == {level})  # noqa: B023
+            name = f"{topic}-{level}"
+            new_topic(mixed, name)
+            values = produce(mixed, name, 10)
+            mixed.nodes[KAFKA].kill()
+            eventually(lambda: set(leaders(mixed, name).values()) == {SCRIBA})  # noqa: B023
+            values += produce(mixed, name, 10)
+            mixed.nodes[KAFKA].start()
+            whole(mixed, name)
+            found = everything(mixed, name)
+            assert sorted(found[OURS] + found[THEIRS]) == sorted(values)

@@ -139,7 +139,7 @@ def takes_a_snapshot_past_the_high_watermark(patch: Patch, lied: Lied) -> None:
         position = Position(image.epoch, image.end_offset)
         await self.log.flush(position.offset)
         facts = self.history.at(position.offset)
-        batches = snapshots.encoded(position, facts, image.records(), last_timestamp)
+        batches = snapshots.encoded(position, facts, image, last_timestamp)
         await snapshots.write(self._world.disk, self.directory, position, _slowly(batches))
         return position
 

@@ -14,6 +14,7 @@ replicas in log directories that it came back without.
 import enum
 from collections.abc import Collection, Iterator, Sequence
 
+from scriba.controller import levels
 from scriba.controller.elections import update_leaders
 from scriba.controller.image import ELIGIBLE_VERSION, METADATA_VERSION, BrokerImage
 from scriba.controller.runs import joined
@@ -239,18 +240,28 @@ def heartbeat(state: State, request: BrokerHeartbeatRequest, version: int, now: 
     )
     if (
         after is before
-        and not _directories_changed(broker, request)
+        and not _directories_changed(state, broker, request)
         and not (after is Standing.CONTROLLED_SHUTDOWN and state.partitions.leads(broker.id))
     ):
         return Result([], response)
     return Result(_heartbeat(state, broker, before, after, request), response, atomic=False)
 
 
-def _directories_changed(broker: BrokerImage, request: BrokerHeartbeatRequest) -> bool:
-    cordoned = request.cordoned_log_dirs
+def _directories_changed(
+    state: State, broker: BrokerImage, request: BrokerHeartbeatRequest
+) -> bool:
     offline = set(broker.directories).intersection(request.offline_log_dirs)
-    return bool(offline and len(offline) < len(broker.directories)) or (
-        cordoned is not None and set(cordoned) != set(broker.cordoned_directories)
+    return bool(offline and len(offline) < len(broker.directories)) or _cordons_changed(
+        state, broker, request
+    )
+
+
+def _cordons_changed(state: State, broker: BrokerImage, request: BrokerHeartbeatRequest) -> bool:
+    cordoned = request.cordoned_log_dirs
+    return (
+        cordoned is not None
+        and set(cordoned) != set(broker.cordoned_directories)
+        and state.image.metadata_version >= levels.CORDONS
     )
 
 
@@ -282,9 +293,8 @@ def _heartbeat(
         )
         yield from update_leaders(state, lost, untrusted=broker.id)
         yield _change(broker, log_dirs=[d for d in broker.directories if d not in offline])
-    cordoned = request.cordoned_log_dirs
-    if cordoned is not None and set(cordoned) != set(broker.cordoned_directories):
-        yield _change(broker, cordoned_log_dirs=list(cordoned))
+    if _cordons_changed(state, broker, request):
+        yield _change(broker, cordoned_log_dirs=list(request.cordoned_log_dirs or ()))
 
 
 def _controlled_shutdown(state: State, broker: BrokerImage) -> Iterator[Message]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from scriba.config import Source
+from scriba.controller import levels
 from scriba.controller.elections import MIN_ISR, without_eligible
 from scriba.controller.image import (
     BROKER,
@@ -32,16 +33,13 @@ from scriba.wire.messages.configs import (
 from scriba.wire.messages.stored import ConfigRecord, FeatureLevelRecord
 from scriba.wire.schema import Message
 
-METADATA_LEVEL: Final = 30
-"""4.3-IV0: the level whose record formats this release writes."""
-
 GROUP_VERSION: Final = "group.version"
 """At 1, groups may use the protocol of KIP-848."""
 TRANSACTION_VERSION: Final = "transaction.version"
 """At 1, transactions are stored with tagged fields; at 2, each one has an epoch of its own."""
 
 SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
-    METADATA_VERSION: (METADATA_LEVEL, METADATA_LEVEL),
+    METADATA_VERSION: (levels.OLDEST, levels.NEWEST),
     KRAFT_VERSION: (0, 1),
     GROUP_VERSION: (0, 1),
     TRANSACTION_VERSION: (0, 2),
@@ -49,7 +47,7 @@ SUPPORTED: Final[Mapping[str, tuple[int, int]]] = {
 }
 
 AT_FIRST: Final[Mapping[str, int]] = {
-    METADATA_VERSION: METADATA_LEVEL,
+    METADATA_VERSION: levels.NEWEST,
     GROUP_VERSION: 1,
     TRANSACTION_VERSION: 2,
     ELIGIBLE_VERSION: 1,
@@ -118,6 +116,7 @@ def update_features(
             if version == 0 and update.allow_downgrade:
                 kind = SAFE_DOWNGRADE
             records += _update(state, update.feature, update.max_version_level, kind)
+        _check_together(state, request)
     except KafkaError as error:
         response.error_code, response.error_message = error.code, error.message
         records = []
@@ -135,6 +134,14 @@ def _refuse_duplicates(request: UpdateFeaturesRequest) -> None:
         if update.feature in seen:
             fail(ErrorCode.INVALID_REQUEST, f"{update.feature} is named twice; give one level")
         seen.add(update.feature)
+
+
+def _check_together(state: State, request: UpdateFeaturesRequest) -> None:
+    """Some features need a level of the metadata, whichever of the two is changed."""
+    wanted = {**state.image.features}
+    wanted.update((each.feature, each.max_version_level) for each in request.feature_updates)
+    if why := levels.unmet(wanted):
+        fail(ErrorCode.INVALID_UPDATE_VERSION, why)
 
 
 def _update(state: State, name: str, level: int, kind: int) -> Iterator[Message]:
@@ -166,6 +173,13 @@ def _update(state: State, name: str, level: int, kind: int) -> Iterator[Message]
         if level < current:
             refuse("the voters stand in the log by now, and would be lost; it stays")
         return  # no record here says so: the quorum writes its own
+    if name == METADATA_VERSION and level < levels.CORDONS <= current:
+        cordoned = [b.id for b in state.image.brokers.values() if b.cordoned_directories]
+        if cordoned:
+            refuse(
+                f"level {level} cannot say which directories are cordoned, and broker "
+                f"{cordoned[0]} has some; clear its cordoned.log.dirs first"
+            )
     yield FeatureLevelRecord(name=name, feature_level=level)
     if name == ELIGIBLE_VERSION and level:
         yield from _one_min_isr(state)

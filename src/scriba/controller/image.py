@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
+from scriba.controller import levels
 from scriba.controller.parts import (
     BROKER,
     DIRECTORY_LOST,
@@ -466,7 +467,7 @@ class ClusterImage:
             if name not in (METADATA_VERSION, KRAFT_VERSION):
                 yield FeatureLevelRecord(name=name, feature_level=level)
         for broker in self.brokers.values():
-            yield broker_record(broker)
+            yield broker_record(broker, self.metadata_version >= levels.CORDONS)
         for controller in self.controllers.values():
             yield controller_record(controller)
         for topic in self.topics_by_name.values():

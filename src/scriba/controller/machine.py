@@ -20,6 +20,7 @@ from scriba.controller import (
     elections,
     features,
     isr,
+    levels,
     reassignments,
     topics,
     unclean,
@@ -35,11 +36,7 @@ from scriba.settings import NodeSettings
 from scriba.wire.messages import admin
 from scriba.wire.messages import brokers as broker_messages
 from scriba.wire.messages import configs as config_messages
-from scriba.wire.messages.stored import (
-    BrokerRegistrationChangeRecord,
-    NoOpRecord,
-    encode_metadata_record,
-)
+from scriba.wire.messages.stored import NoOpRecord
 from scriba.wire.schema import Message
 
 TICK_MS: Final = 1000
@@ -103,6 +100,11 @@ class Controller:
     @property
     def image(self) -> ClusterImage:
         return self.state.image
+
+    @property
+    def level(self) -> int:
+        """Of the metadata: that of a new cluster where there is none yet."""
+        return self.image.metadata_version or levels.NEWEST
 
     def prepare(self) -> Generator[None, None, None]:
         """Fills the indexes in short steps; what is left of it is done when needed."""
@@ -298,16 +300,3 @@ def effective_settings(static: NodeSettings, image: ClusterImage, node_id: int) 
 def idle_record() -> Message:
     """What an idle controller writes, so that others see the quorum alive (KIP-835)."""
     return NoOpRecord()
-
-
-def encode(record: Message) -> bytes:
-    """A record as it stands in the log, at the version Kafka would write."""
-    if type(record) is BrokerRegistrationChangeRecord:
-        if record.cordoned_log_dirs is not None:
-            version = 3
-        elif record.log_dirs:
-            version = 2
-        else:
-            version = 1 if record.in_controlled_shutdown else 0
-        return encode_metadata_record(record, version)
-    return encode_metadata_record(record)

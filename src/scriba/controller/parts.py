@@ -196,7 +196,8 @@ def ranges_of(
     return {f.name: (f.min_supported_version, f.max_supported_version) for f in features}
 
 
-def broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
+def broker_record(broker: BrokerImage, cordons: bool) -> RegisterBrokerRecord:
+    """`cordons` says whether the cluster's level has a word for cordoned directories."""
     return RegisterBrokerRecord(
         broker_id=broker.id,
         incarnation_id=broker.incarnation_id,
@@ -215,7 +216,7 @@ def broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
         fenced=broker.fenced,
         in_controlled_shutdown=broker.in_controlled_shutdown,
         log_dirs=list(broker.directories),
-        cordoned_log_dirs=list(broker.cordoned_directories),
+        cordoned_log_dirs=list(broker.cordoned_directories) if cordons else None,
     )
 
 

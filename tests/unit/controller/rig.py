@@ -7,7 +7,8 @@ from typing import Any
 from scriba.controller.elections import End
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import ELIGIBLE_VERSION, ClusterImage, Delta, PartitionImage
-from scriba.controller.machine import Controller, encode
+from scriba.controller.levels import encode
+from scriba.controller.machine import Controller
 from scriba.controller.state import Ends
 from scriba.controller.unclean import Choice, Place, Question
 from scriba.errors import ErrorCode
@@ -103,7 +104,7 @@ class Cluster:
         return uid(self._ids << 64)
 
     def append(self, records: Any) -> list[Message]:
-        encoded = [encode(record) for record in records]
+        encoded = [encode(record, self.controller.level) for record in records]
         decoded = [decode_metadata_record(data) for data in encoded]
         self.log += encoded
         if decoded:
@@ -173,15 +174,18 @@ class Cluster:
                     name="PLAINTEXT", host=f"broker{broker}", port=9092, security_protocol=0
                 )
             ],
-            "features": [
-                BrokerRegistrationRequestFeature(
-                    name=name, min_supported_version=low, max_supported_version=high
-                )
-                for name, (low, high) in self.controller.state.supported.items()
-            ],
+            "features": self.ranges(self.controller.state.supported),
             "log_dirs": [uid((broker << 72) + 1)],
         }
         return self.do(BrokerRegistrationRequest(**(facts | changes)))
+
+    def ranges(self, supported: Any) -> list[BrokerRegistrationRequestFeature]:
+        return [
+            BrokerRegistrationRequestFeature(
+                name=name, min_supported_version=low, max_supported_version=high
+            )
+            for name, (low, high) in supported.items()
+        ]
 
     def beat(self, broker: int, **changes: Any) -> Any:
         facts: dict[str, Any] = {

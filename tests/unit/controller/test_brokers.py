@@ -42,7 +42,7 @@ def test_registration_names_listeners_directories_and_features(cluster: Any) -> 
     broker = cluster.image.brokers[1]
     assert broker.listeners[0] == ("PLAINTEXT", "broker1", 9092, 0)
     assert len(broker.directories) == 1
-    assert broker.features["metadata.version"] == (30, 30)
+    assert broker.features["metadata.version"] == (17, 30)
 
 
 def test_foreign_cluster_is_refused(cluster: Any) -> None:

@@ -124,8 +124,3 @@ def test_quorum_writes_its_version_itself_and_never_goes_back(cluster: Any) -> N
     answer = update(cluster, 2, kraft_version=0)
     assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert "voters stand in the log" in answer.error_message
-
-
-def test_metadata_version_cannot_go_back(cluster: Any) -> None:
-    answer = update(cluster, 3, metadata_version=29)
-    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION

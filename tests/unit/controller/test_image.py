@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from scriba.controller.image import _FOLDS, TOPIC, ClusterImage, Delta, ImageError
-from scriba.controller.machine import encode
+from scriba.controller.levels import NEWEST, encode
 from scriba.errors import KafkaError
 from scriba.wire.messages.brokers import AllocateProducerIdsRequest
 from scriba.wire.messages.stored import (
@@ -164,7 +164,7 @@ def test_image_written_down_folds_into_the_same_image(trio: Any) -> None:
     epoch = trio.image.brokers[1].epoch
     trio.do(AllocateProducerIdsRequest(broker_id=1, broker_epoch=epoch))
     again = ClusterImage()
-    records = [decode_metadata_record(encode(record)) for record in trio.image.records()]
+    records = [decode_metadata_record(encode(record, NEWEST)) for record in trio.image.records()]
     again.replay(records, 0, 1, Delta())
     assert again == trio.image
     assert trio.reloaded() == trio.image
@@ -231,7 +231,7 @@ def test_rules_that_are_not_served_here_are_kept_and_written_down() -> None:
     assert list(image.security) == [changed]
     assert len(list(kept.security)) == 5
     again = ClusterImage()
-    written = [decode_metadata_record(encode(record)) for record in kept.records()]
+    written = [decode_metadata_record(encode(record, NEWEST)) for record in kept.records()]
     again.replay(written, 0, 1, Delta())
     assert again == kept
     assert again != image

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from scriba.broker.metadata.batches import Batch, BatchBuilder
 from scriba.broker.metadata.follower import SLICE, MetadataFollower
 from scriba.broker.metadata.quorum import MAX_BATCH_BYTES, MetadataQuorum
-from scriba.controller.machine import Controller, encode, idle_record
+from scriba.controller import levels
+from scriba.controller.machine import Controller, idle_record
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.records.batch import HEADER_SIZE
@@ -159,11 +160,11 @@ class ActiveController:
 
     async def _append_slowly(self, records: list[Message], pull: Iterator[Message]) -> None:
         """One batch of any number of records: encoded and replayed a slice at a time."""
-        builder = BatchBuilder()
+        builder, level = BatchBuilder(), self.machine.level
         everything: list[Message] = []
         while records:
             for record in records:
-                builder.add(encode(record))
+                builder.add(levels.encode(record, level))
             everything += records
             await next_turn()
             records, _ = self._slice(pull)
@@ -176,9 +177,9 @@ class ActiveController:
     def _append(self, records: Sequence[Message]) -> None:
         if not records:
             return
-        builder = BatchBuilder()
+        builder, level = BatchBuilder(), self.machine.level
         for record in records:
-            builder.add(encode(record))
+            builder.add(levels.encode(record, level))
         batch = self._write(builder, records)
         self.machine.replay(records, batch.base_offset, batch.epoch)
 

@@ -236,7 +236,7 @@ class QuorumController:
         facts = QuorumFacts(KRAFT_LEVEL, voters_record(found.voters))
         with as_no_room(f"{self._directory} cannot be written"):
             disk.mkdir(self._directory)
-            batches = snapshots.encoded(position, facts, (), self._world.clock.wall_ms())
+            batches = snapshots.encoded(position, facts, None, self._world.clock.wall_ms())
             await snapshots.write(disk, self._directory, position, _each(batches))
 
     # ---- start and stop ----

@@ -23,6 +23,7 @@ from scriba.broker.ports import (
     Timekeeping,
 )
 from scriba.config import StartError
+from scriba.controller import levels
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.wire.messages.brokers import (
@@ -276,8 +277,11 @@ class BrokerLifecycle:
         return response
 
     def _cordons(self) -> list[bytes] | None:
-        """The cordoned directories, where the controller knows of others (KIP-1066)."""
+        """The cordoned directories, where the controller knows of others (KIP-1066), and where the
+        cluster's level has a word for them."""
         node = self._node
+        if node.image.metadata_version < levels.CORDONS:
+            return None
         cordoned = node.log_dirs.cordoned_ids()
         broker = node.image.brokers.get(node.id)
         known = broker.cordoned_directories if broker is not None else ()

@@ -439,7 +439,7 @@ class MetadataQuorum:
         # it believes its log up to the snapshot.
         await self.log.flush(position.offset)
         facts = self.history.at(position.offset)
-        batches = snapshots.encoded(position, facts, image.records(), last_timestamp)
+        batches = snapshots.encoded(position, facts, image, last_timestamp)
         disk = self._world.disk
         try:
             with as_no_room("a snapshot of the metadata does not fit"):

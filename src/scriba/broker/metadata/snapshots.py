@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from typing import Final, NamedTuple
 
 from scriba.broker.observe.events import Note
-from scriba.controller.machine import encode
+from scriba.controller import levels
+from scriba.controller.image import ClusterImage
 from scriba.errors import ParseError
 from scriba.events import EventKind
 from scriba.raft.messages import Position
@@ -78,9 +79,10 @@ def remove_parts(disk: Disk, directory: str) -> None:
 
 
 def encoded(
-    position: Position, quorum: QuorumFacts, records: Iterable[Message], last_timestamp: int
+    position: Position, quorum: QuorumFacts, image: ClusterImage | None, last_timestamp: int
 ) -> Iterator[bytearray]:
-    """The batches of a snapshot, one at a time; `last_timestamp` is that of the last record."""
+    """The batches of a snapshot, one at a time; `last_timestamp` is that of the last record. A new
+    cluster has no image yet."""
     head = [
         (
             ControlType.SNAPSHOT_HEADER,
@@ -95,8 +97,9 @@ def encoded(
     batch = control_batch(head, last_timestamp, position.epoch)
     yield batch
     waiting: list[Record] = []
-    for record in records:
-        waiting.append(Record(0, last_timestamp, None, encode(record)))
+    level = (image.metadata_version if image else 0) or levels.NEWEST
+    for record in image.records() if image else ():
+        waiting.append(Record(0, last_timestamp, None, levels.encode(record, level)))
         if len(waiting) == RECORDS_PER_BATCH:
             yield encode_batch(waiting, base_offset=offset, leader_epoch=position.epoch)
             offset += len(waiting)
