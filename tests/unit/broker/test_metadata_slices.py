@@ -13,7 +13,7 @@ from scriba.broker.metadata.follower import SLICE
 from scriba.broker.metadata.snapshots import QuorumFacts
 from scriba.broker.node import Node
 from scriba.controller.image import ClusterImage, Delta
-from scriba.controller.machine import encode
+from scriba.controller.levels import NEWEST, encode
 from scriba.errors import ErrorCode
 from scriba.records.header import read_header
 from scriba.settings import TopicSettings
@@ -79,7 +79,9 @@ def test_records_of_others_are_decoded_a_slice_per_turn(monkeypatch: pytest.Monk
             log = Log.open(
                 world.disk, "/data/t-0", "t", 0, bytes(16), TopicSettings(), now, clean=True
             )
-            value = encode(PartitionChangeRecord(topic_id=bytes(16), partition_id=1, leader=2))
+            value = encode(
+                PartitionChangeRecord(topic_id=bytes(16), partition_id=1, leader=2), NEWEST
+            )
             for count in (*[SLICE] * 10, MANY):
                 builder = BatchBuilder()
                 for _ in range(count):
