@@ -197,8 +197,16 @@ class EventKind(enum.Enum):
     RULES_NOT_ENFORCED = (
         "rules_not_enforced",
         WARNING,
-        "Another controller has written ACLs or client quotas. This broker does not enforce them.",
-        "Remove them, or keep clients that they are meant for away from this broker.",
+        "Another controller has written ACLs or client quotas, which this broker does not enforce. "
+        "While there are ACLs it serves no client: it is fenced, and others lead its partitions.",
+        "Remove them (kafka-acls --remove), or take this broker out of the cluster.",
+    )
+    RECORDS_UNKNOWN = (
+        "records_unknown",
+        WARNING,
+        "The metadata log has records of a feature that this release lacks. This node goes on "
+        "without them, takes no snapshots that would lose them, and does not lead the quorum.",
+        "Start a release that has the feature, or turn the feature off.",
     )
     BROKER_LOST = (
         "broker_lost",
@@ -235,6 +243,13 @@ class EventKind(enum.Enum):
         "The active controller has written other voters, or other addresses of theirs, into the "
         "metadata log.",
         "Nothing, if somebody asked for it.",
+    )
+    QUORUM_NOT_LED = (
+        "quorum_not_led",
+        WARNING,
+        "This controller was elected, and the cluster uses what this release lacks: a level of a "
+        "feature, ACLs, client quotas. It left the lead to another controller.",
+        "Start a release that has it, let controllers that have it vote alone, or turn it off.",
     )
     QUORUM_NOT_JOINED = (
         "quorum_not_joined",

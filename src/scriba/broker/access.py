@@ -53,6 +53,17 @@ class AllowAll:
         return True
 
 
+class RefuseClients:
+    """What holds while the cluster has ACLs: nobody here can tell whom they allow what.
+
+    Only brokers go on, so that others take over what this one led."""
+
+    open = False
+
+    def allowed(self, ctx: Context, operation: Operation, resource: Resource, name: str) -> bool:
+        return operation is Operation.CLUSTER_ACTION
+
+
 class TopicVisibility:
     """Whether the sender of a request may know of a topic; equal for equal senders."""
 

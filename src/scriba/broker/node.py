@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from scriba.broker.access import Access, AllowAll
+from scriba.broker.access import Access, AllowAll, RefuseClients
 from scriba.broker.api.dispatch import Dispatch
 from scriba.broker.api.faults import Faults
 from scriba.broker.api.table import api_table
@@ -83,6 +83,7 @@ class Node:
         self.settings_changed = asyncio.Event()
         """Set once, when they do; then there is another one for the next time."""
         self.access: Access = access or AllowAll()
+        self._granted = self.access
         self.tasks = Tasks()
         self.counters = Counters()
         self.events = Events(world.clock)
@@ -427,8 +428,17 @@ class Node:
 
     # ---- what the metadata changes ----
 
+    def _keep_rules(self, image: ClusterImage) -> None:
+        """Serves clients, unless the cluster has ACLs."""
+        self.access = RefuseClients() if image.security.forbids else self._granted
+
     def _on_change(self, delta: Delta, image: ClusterImage) -> None:
         tell_changes(self, delta, image)
+        if delta.security:
+            before = self.access
+            self._keep_rules(image)
+            if self._started and type(self.access) is not type(before):
+                self.tasks.spawn(self.lifecycle.beat(), name="heartbeat of changed rules")
         if delta.configs:
             self._refresh_settings()
             self.clock_guard.on_configs()

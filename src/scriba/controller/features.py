@@ -101,6 +101,12 @@ def check_enforced(image: ClusterImage) -> None:
             ErrorCode.UNSUPPORTED_VERSION,
             f"the cluster has {unenforced}, which this release does not enforce; remove them first",
         )
+    if image.unknown:
+        types = ", ".join(map(str, sorted(image.unknown)))
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_VERSION,
+            f"the metadata log has records of type {types}, which this release does not know",
+        )
 
 
 def update_features(

@@ -65,6 +65,7 @@ from scriba.wire.messages.stored import (
     RemoveTopicRecord,
     TopicRecord,
     UnfenceBrokerRecord,
+    UnknownRecord,
     UnregisterBrokerRecord,
     ZkMigrationStateRecord,
 )
@@ -114,6 +115,7 @@ class Delta:
         "partitions",
         "producer_ids",
         "security",
+        "unknown",
     )
 
     def __init__(self) -> None:
@@ -127,6 +129,8 @@ class Delta:
         self.producer_ids = False
         self.security = False
         """Whether ACLs, quotas, credentials or tokens changed."""
+        self.unknown: set[int] = set()
+        """Types of records that are not known here."""
         self.end_offset = 0
 
     def __bool__(self) -> bool:
@@ -139,6 +143,7 @@ class Delta:
             or self.features
             or self.producer_ids
             or self.security
+            or self.unknown
         )
 
 
@@ -155,6 +160,7 @@ class ClusterImage:
         "security",
         "topics_by_id",
         "topics_by_name",
+        "unknown",
     )
 
     def __init__(self) -> None:
@@ -166,6 +172,8 @@ class ClusterImage:
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
         self.security = SecurityImage()
+        self.unknown: frozenset[int] = frozenset()
+        """Types of records in the log that are not known here. A snapshot would lose them."""
         self.end_offset = 0
         """The first offset not folded in, exclusive as every end offset."""
         self.epoch = 0
@@ -221,6 +229,7 @@ class ClusterImage:
         other.features = self.features.copy()
         other.next_producer_id = self.next_producer_id
         other.security = self.security.copy()
+        other.unknown = self.unknown
         other.end_offset = self.end_offset
         other.epoch = self.epoch
         if self._open_transaction is not None:
@@ -454,6 +463,11 @@ class ClusterImage:
             ranges_of(record.features),
         )
 
+    def _unknown(self, record: UnknownRecord, offset: int, delta: Delta) -> None:
+        """Of a feature that this release lacks, so that nothing else here depends on it."""
+        self.unknown |= {record.type}
+        delta.unknown.add(record.type)
+
     def _no_op(self, record: Message, offset: int, delta: Delta) -> None:
         pass
 
@@ -505,6 +519,7 @@ _FOLDS: Final[dict[type[Message], Callable[[ClusterImage, Any, int, Delta], None
     RegisterControllerRecord: ClusterImage._register_controller,
     ClearElrRecord: ClusterImage._clear_elr,
     NoOpRecord: ClusterImage._no_op,
+    UnknownRecord: ClusterImage._unknown,
     # Written once by every Kafka that could come from ZooKeeper.
     ZkMigrationStateRecord: ClusterImage._no_op,
     **dict.fromkeys(SECURITY_RECORDS, ClusterImage._security),

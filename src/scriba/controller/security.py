@@ -61,6 +61,12 @@ class SecurityImage:
     def count(self, kind: str) -> int:
         return sum(1 for each, _ in self.records if each == kind)
 
+    @property
+    def forbids(self) -> str:
+        """The ACLs there are, in words: a broker that cannot keep them must not serve anybody."""
+        count = self.count(ACL)
+        return f"{count} ACL{'s' * (count > 1)}" if count else ""
+
     def unenforced(self) -> str:
         """What there is that brokers would have to enforce, in words; empty when nothing."""
         counts = [(self.count(kind), kind) for kind in _ENFORCED_BY_BROKERS]

@@ -339,7 +339,7 @@ class QuorumController:
             return
         self._note(EventKind.QUORUM_LEADER, f"epoch {leadership.epoch}", _told(leadership))
         if leadership.leader == self._node_id:
-            self._tasks.spawn(self._activate(leadership.epoch), name="active controller")
+            self._tasks.spawn(self._lead(leadership.epoch), name="active controller")
         elif leadership.leader is not None:
             self._tasks.spawn(self._take_part(leadership), name="voter")
 
@@ -398,6 +398,14 @@ class QuorumController:
             text = answer.error_message or error_code(answer.error_code).text
             self.not_joined = text
             self._note(EventKind.QUORUM_NOT_JOINED, f"controller {leader}", text)
+
+    async def _lead(self, epoch: int) -> None:
+        """Leads, or leaves that to another controller where the cluster has what this one lacks."""
+        try:
+            await self._activate(epoch)
+        except UnsupportedFeature as error:
+            self._note(EventKind.QUORUM_NOT_LED, f"epoch {epoch}", str(error))
+            await self.resign()
 
     async def _activate(
         self, epoch: int, also: Callable[[ClusterImage], list[Message]] = lambda image: []

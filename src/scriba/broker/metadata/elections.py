@@ -72,6 +72,8 @@ def tell_changes(node: ElectionHost, delta: Delta, image: ClusterImage) -> None:
         node.note(EventKind.UNCLEAN_ELECTION, "cluster", text)
     if delta.security and (unenforced := image.security.unenforced()):
         node.note(EventKind.RULES_NOT_ENFORCED, "cluster", f"the cluster has {unenforced}")
+    for kind in sorted(delta.unknown):
+        node.note(EventKind.RECORDS_UNKNOWN, "cluster", f"records of type {kind} are passed over")
 
 
 def _listed(named: Iterable[str], count: int) -> str:

@@ -294,8 +294,8 @@ class MetadataFollower:
     def _snapshot_due(self, now: Instant) -> bool:
         if self._snapshotting is not None or not self._bytes_since_snapshot:
             return False
-        if now.mono_ms < self._no_snapshot_before:
-            return False
+        if now.mono_ms < self._no_snapshot_before or self.image.unknown:
+            return False  # a release that knows such records must find them in the log
         interval = self._settings.metadata_log_max_snapshot_interval_ms
         return (
             self._bytes_since_snapshot

@@ -265,6 +265,7 @@ class BrokerLifecycle:
                 broker_id=node.id,
                 broker_epoch=self.broker_epoch,
                 current_metadata_offset=node.image.last_offset,
+                want_fence=bool(node.image.security.forbids),
                 want_shut_down=stopping,
                 offline_log_dirs=node.log_dirs.offline_ids(),
                 cordoned_log_dirs=self._cordons(),
@@ -309,8 +310,15 @@ class BrokerLifecycle:
                 await self._register_again()
 
     async def unfence(self) -> None:
-        """Sends heartbeats until the broker takes part in the cluster."""
+        """Sends heartbeats until the broker takes part in the cluster.
+
+        StartError while the cluster has ACLs, which nobody here would keep."""
         while True:
+            if rules := self._node.image.security.forbids:
+                raise StartError(
+                    f"the cluster has {rules}, which this release does not enforce; remove them "
+                    "(kafka-acls --remove), or run this broker in a cluster without"
+                )
             await self.beat()
             if not self.fenced:
                 return

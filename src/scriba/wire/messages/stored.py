@@ -239,6 +239,13 @@ class ClearElrRecord(Message, key=28, versions="0", flexible="0+"):
     topic_name: Str = field("0+")
 
 
+class UnknownRecord(Message, versions="0", flexible="0+"):
+    """Stands for a record of the metadata log whose type this release does not know."""
+
+    type: Int32 = field("0+")
+    version: Int32 = field("0+")
+
+
 class ControlRecordTypeSchema(Message, versions="0"):
     type: Int16 = field("0+")
 
@@ -395,6 +402,7 @@ def encode_metadata_record(message: Message, version: int | None = None) -> byte
 
 
 def decode_metadata_record(buf: Buffer) -> Message:
+    """A record of the metadata log; an `UnknownRecord` where a later release has added its type."""
     try:
         frame, key, version, pos = buf[0], buf[1], buf[2], 3
         if (frame | key | version) & 0x80:
@@ -407,7 +415,7 @@ def decode_metadata_record(buf: Buffer) -> Message:
         raise ParseError(f"metadata record: unknown frame version {frame}")
     cls = METADATA_RECORDS.get(key)
     if cls is None:
-        raise ParseError(f"metadata record: unknown type {key}")
+        return UnknownRecord(type=key, version=version)
     message, end = cls.decode_from(buf, pos, version)
     if end != len(buf):
         raise ParseError(f"{cls.__name__} v{version}: {len(buf) - end} bytes left over")
