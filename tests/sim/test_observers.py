@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from scriba.broker.metrics.exposition import render
 from scriba.cli.cluster import promote
 from scriba.cli.topics.observers import observing, placements
 from scriba.cli.topics.unwell import is_under_replicated
@@ -199,6 +200,41 @@ def test_consumers_of_its_rack_read_from_an_observer_that_is_not_too_far_behind(
     play(script)
 
 
+def told(stage: Far, broker: int) -> dict[str, float]:
+    """What a broker's metrics say of its observers."""
+    lines = (line.rpartition(" ") for line in render(stage.node(broker)).splitlines())
+    return {name: float(value) for name, _, value in lines if name.startswith("scriba_observer_")}
+
+
+def test_the_lag_of_an_observer_is_in_the_metrics_of_its_broker() -> None:
+    async def script(stage: Far) -> None:
+        await stage.write(20)
+        await stage.until(lambda: stage.end(FAR) == 21)
+        await stage.until(lambda: stage.serves)
+        seen = told(stage, FAR)
+        assert seen["scriba_observer_replicas"] == seen["scriba_observer_serving_replicas"] == 1
+        assert seen["scriba_observer_lag_records"] == 0
+        assert seen["scriba_observer_lag_seconds"] < 3
+        await stage.cut()
+        await asyncio.sleep(10)
+        seen = told(stage, FAR)
+        assert seen["scriba_observer_serving_replicas"] == 0
+        assert seen["scriba_observer_lag_seconds"] > 9
+        assert told(stage, NEAR[0])["scriba_observer_replicas"] == 0
+        stage.sim.network.heal()
+
+    play(script)
+
+
+def test_records_that_an_observer_was_told_of_are_in_its_metrics() -> None:
+    async def script(stage: Far) -> None:
+        await stage.write(40)
+        await stage.until(lambda: stage.end(FAR) >= 5)
+        assert told(stage, FAR)["scriba_observer_lag_records"] > 0
+
+    play(script, replica_fetch_max_bytes="1")
+
+
 def test_the_placement_of_a_living_topic_makes_a_voter_of_an_observer_and_back() -> None:
     async def script(stage: Far) -> None:
         stage.sim.network.heal()
@@ -258,8 +294,8 @@ async def promoted(stage: Far) -> promote.Promotion:
     await stage.admin(lambda admin: promote.promote(admin, wanted, found))
     assert stage.partition().leader == FAR
     assert await stage.admin(lambda admin: placements(admin, ["t"])) == wanted
-    told: promote.Promotion = found[0]
-    return told
+    before: promote.Promotion = found[0]
+    return before
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -270,9 +306,14 @@ def test_promotion_after_the_loss_of_a_region_tells_what_is_missing(seed: int) -
         await stage.cut()
         await stage.write(9)
         await lose_the_region(stage)
-        told = await promoted(stage)
-        assert (told.leader, told.chosen, told.end_offset, told.missing) == (None, FAR, 31, 0)
-        assert told.loses() == "whatever was written from offset 31 on"
+        before = await promoted(stage)
+        assert (before.leader, before.chosen, before.end_offset, before.missing) == (
+            None,
+            FAR,
+            31,
+            0,
+        )
+        assert before.loses() == "whatever was written from offset 31 on"
         await stage.cluster.start()
         await stage.until(lambda: all(stage.end(at) == stage.end(FAR) for at in NEAR))
         assert stage.partition().isr == (FAR,), "they observe now"
@@ -290,9 +331,11 @@ def test_what_an_observer_was_told_of_and_lacks_is_named_by_offset() -> None:
         has = stage.end(FAR)
         await stage.cut()
         await lose_the_region(stage)
-        told = await promoted(stage)
-        assert told.end_offset == has < 41
-        assert told.committed == 41
-        assert told.loses() == (f"offsets {has} to 40, and whatever was written from offset 41 on")
+        before = await promoted(stage)
+        assert before.end_offset == has < 41
+        assert before.committed == 41
+        assert before.loses() == (
+            f"offsets {has} to 40, and whatever was written from offset 41 on"
+        )
 
     play(script, replica_fetch_max_bytes="1")

@@ -395,6 +395,15 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(
         (
+            "scriba_observer_replicas",
+            "scriba_observer_serving_replicas",
+            "scriba_observer_lag_records",
+            "scriba_observer_lag_seconds",
+        ),
+        "one node observes nobody: sim/test_observers",
+    ),
+    **dict.fromkeys(
+        (
             "scriba_controller_replicas_asked_total",
             "scriba_controller_replicas_passed_over_total",
         ),
