@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "instant": set(),
     "events": set(),
     "prometheus": set(),
+    "text": set(),
     "errors": set(),
     "config": {"errors"},
     "settings": {"errors", "config"},
@@ -37,10 +38,10 @@ ALLOWED: dict[str, set[str]] = {
     | MACHINES
     | {"placement", "runtime", "storage", "peers", "events", "prometheus"},
     "peers": IDEAS | {"runtime"},
-    "client": IDEAS | {"runtime", "peers"},
+    "client": IDEAS | {"runtime", "peers", "text"},
     "testing": IDEAS
     | {"raft", "controller", "runtime", "storage", "broker", "client", "peers", "prometheus"},
-    "cli": BASE | {"client", "placement", "runtime", "broker", "spark", "pipelines"},
+    "cli": BASE | {"text", "client", "placement", "runtime", "broker", "spark", "pipelines"},
     "console": BASE | {"client"},
     "spark": BASE | {"client"},
     "pipelines": BASE | {"client", "spark", "prometheus"},

@@ -134,6 +134,36 @@ def test_a_transaction_over_three_brokers_outlives_its_coordinator(cluster: Clus
     assert sorted(map(int, records)) == sorted(3 * list(range(30)))
 
 
+def test_a_producer_is_told_why_its_partition_takes_nothing(cluster: Cluster) -> None:
+    """By the same page as `scriba topic why`, with the command that helps."""
+    with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+        admin.create_topics([NewTopic("alone", assignments={0: [2]})])
+    assert cluster.node("kill", "2").endswith("killed\n")
+    errors: list[str] = []
+
+    def explained() -> bool:
+        with SyncProducer(
+            bootstrap_servers=cluster.bootstrap,
+            delivery_timeout_ms=10_000,
+            request_timeout_ms=5_000,
+        ) as producer:
+            try:
+                producer.send("alone", b"x")
+            except ClientError as error:
+                errors.append(str(error))
+        return "alone-0 is offline" in errors[-1]
+
+    until(explained)
+    assert errors[-1].startswith("alone-0: ")
+    page = scriba("topic", "why", "alone-0", "-b", cluster.bootstrap, cwd=cluster.cwd)
+    for text in (page, errors[-1]):
+        assert "nobody leads it: it can be neither written nor read" in text
+        assert "    scriba node start 2\n" in text
+    assert cluster.node("start", "2").endswith("up\n")
+    with SyncProducer(bootstrap_servers=cluster.bootstrap) as producer:
+        assert producer.send("alone", b"x").offset == 0
+
+
 def test_all_nodes_that_were_killed_are_started_at_once(cluster: Cluster) -> None:
     """One after the other they would wait in vain for a majority of controllers."""
     with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:

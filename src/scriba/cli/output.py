@@ -5,16 +5,27 @@ people, or under --json one object a line, whose name says what it is (`note`, `
 """
 
 import contextlib
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-Cell = str | int | None
+from scriba.text import Cell, counted, printable, table
 
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal does not show but obeys, tab and line feed excepted: escape sequences could
-rename the window or rewrite what stands above, marks of direction could turn text around."""
+__all__ = [
+    "Cell",
+    "Style",
+    "counted",
+    "note",
+    "print_event",
+    "print_json",
+    "print_lines",
+    "print_names",
+    "print_table",
+    "printable",
+    "size",
+    "table",
+    "warn",
+]
 
 
 class Style:
@@ -23,41 +34,9 @@ class Style:
     json = False
 
 
-def printable(text: str) -> str:
-    """The text with control characters written out, such as \\x1b."""
-    return _CONTROL.sub(_written_out, text)
-
-
-def _written_out(found: "re.Match[str]") -> str:
-    number = ord(found[0])
-    return f"\\x{number:02x}" if number < 256 else f"\\u{number:04x}"
-
-
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
     for line in table(headings, rows):
         print(line)
-
-
-def table(headings: Sequence[str], rows: Iterable[Sequence[Cell]]) -> list[str]:
-    """Aligned columns, those of numbers to the right; what is not there is a dash."""
-    cells = [list(row) for row in rows]
-    texts = [list(headings), *([_text(cell) for cell in row] for row in cells)]
-    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    numbers = [
-        bool(cells) and all(row[n] is None or isinstance(row[n], int) for row in cells)
-        for n in range(len(headings))
-    ]
-    return [
-        "  ".join(
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(line, widths, numbers, strict=True)
-        ).rstrip()
-        for line in texts
-    ]
-
-
-def _text(cell: Cell) -> str:
-    return "-" if cell is None or cell == "" else printable(str(cell)).replace("\n", "\\n")
 
 
 def print_lines(text: str) -> None:
@@ -95,11 +74,6 @@ def print_event(line: str, document: dict[str, Any]) -> None:
     # Whoever is told may be gone: after SIGHUP the terminal is.
     with contextlib.suppress(OSError):
         print(printable(line), file=sys.stderr, flush=True)
-
-
-def counted(number: int, word: str, plural: str = "") -> str:
-    """`1 record`, `1,234 records`."""
-    return f"{number:,} {word if number == 1 else plural or word + 's'}"
 
 
 def size(count: float) -> str:

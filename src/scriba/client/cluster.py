@@ -295,6 +295,10 @@ class Cluster:
             self.stale()
             raise
 
+    async def connect_to(self, node_id: int, host: str, port: int) -> Connection:
+        """A connection to a node that is no broker of the picture, such as a controller."""
+        return await self._connections.connect(node_id, host, port, "elsewhere")
+
     def living(self, node_id: int) -> Connection | None:
         """The connection to a broker, if there is one at this moment."""
         return self._connections.living(node_id)

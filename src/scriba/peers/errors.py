@@ -10,6 +10,8 @@ class ClientError(Exception):
 
     retriable = False
     fix = ""
+    explanation = ""
+    """More lines on how it came about, where somebody found that out."""
 
     def __init__(self, message: str, *, fix: str = "", cause: BaseException | None = None) -> None:
         super().__init__(message)
@@ -24,7 +26,9 @@ class ClientError(Exception):
 
     def __str__(self) -> str:
         text = super().__str__()
-        return f"{text} (fix: {self.fix})" if self.fix else text
+        if self.fix:
+            text = f"{text} (fix: {self.fix})"
+        return f"{text}\n{self.explanation}" if self.explanation else text
 
 
 class NetworkError(ClientError):

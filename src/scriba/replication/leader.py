@@ -138,6 +138,8 @@ class Dropped(NamedTuple):
     behind_ms: int
     """How long ago it was caught up."""
     cause: Cause
+    end: int = -1
+    """Where its log ended, as far as it has told in this epoch."""
 
 
 class Member(NamedTuple):
@@ -478,7 +480,8 @@ class LeaderState:
             silent = self.now_ms - follower.heard.ms > self.lag_ms
             cause = Cause.SILENT if silent else Cause.SLOW
         lag = max(self.own_end - max(follower.end_offset, 0), 0)
-        return Dropped(replica, lag, self.now_ms - self._caught_up_ms(follower), cause)
+        behind_ms = self.now_ms - self._caught_up_ms(follower)
+        return Dropped(replica, lag, behind_ms, cause, follower.end_offset)
 
     def _epoch_of(self, replica: int, own: int) -> int:
         return own if replica == self.node_id else self.followers[replica].broker_epoch

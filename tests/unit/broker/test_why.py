@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from scriba.cli.topics.explain import OFFLINE, UNDER_MIN_ISR, WELL
-from scriba.cli.topics.why import explained, named
+from scriba.cli.topics.why import named
 from scriba.client import Admin
+from scriba.client.diagnosis.explain import OFFLINE, UNDER_MIN_ISR, WELL
+from scriba.client.diagnosis.gather import explained
 from scriba.errors import ErrorCode
 from tests.unit.broker.brokers import PORT, Brokers, play
 

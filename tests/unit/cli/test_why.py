@@ -1,12 +1,11 @@
 """What `scriba topic why` says, state by state, from facts alone."""
 
-import io
-import json
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from scriba.cli.topics.explain import (
+from scriba.client.admin.model import PartitionDescription
+from scriba.client.diagnosis.explain import (
     NOT_PREFERRED,
     OFFLINE,
     UNDER_MIN_ISR,
@@ -19,8 +18,6 @@ from scriba.cli.topics.explain import (
     explain,
     page,
 )
-from scriba.cli.topics.why import read_events
-from scriba.client.admin.model import PartitionDescription
 
 NOW = 1_800_000_000_000
 UP = BrokerFacts("host:9092", fenced=False, answers=True)
@@ -115,30 +112,39 @@ def test_too_few_in_sync_may_wait_or_be_taken_for_enough() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "loses", "records"),
+    ("asks", "held", "chosen", "loses"),
     [
         (
+            False,
             {1: Held(0, 95, 90), 3: Held(0, 97, 97)},
+            1,
             "2 records, offsets 95 to 96, and whatever only broker 2 had from offset 97 on",
-            None,
         ),
         (
-            {1: Held(0, 95, 95), 3: Held(0, 90, 90)},
-            "whatever only broker 2 had from offset 95 on",
-            None,
+            True,
+            {1: Held(0, 95, 90), 3: Held(0, 97, 97)},
+            3,
+            "whatever only broker 2 had from offset 97 on",
+        ),
+        (
+            True,
+            {1: Held(0, 95, 95, epoch=4), 3: Held(0, 99, 90, epoch=3)},
+            1,
+            "4 records, offsets 95 to 98, and whatever only broker 2 had from offset 99 on",
         ),
     ],
+    ids=["the first that lives", "the longest", "the longest of the newest epoch"],
 )
 def test_an_unclean_election_is_told_with_what_it_loses(
-    held: dict[int, Held], loses: str, records: int | None
+    asks: bool, held: dict[int, Held], chosen: int, loses: str
 ) -> None:
-    document = explain(facts(leader=None, isr=(), eligible=(2,), brokers={2: FENCED}, held=held))
-    assert choices(document) == [
+    given = facts(leader=None, isr=(), eligible=(2,), brokers={2: FENCED}, held=held, asks=asks)
+    assert choices(explain(given)) == [
         ("start broker 2 at host:9092 again", "nothing", 0, "scriba node start 2"),
         (
-            "let broker 1 lead as it is",
+            f"let broker {chosen} lead as it is",
             loses,
-            records,
+            None,
             "scriba cluster elect orders:0 --unclean",
         ),
     ]
@@ -147,7 +153,7 @@ def test_an_unclean_election_is_told_with_what_it_loses(
 def test_the_loss_is_exact_where_every_replica_tells_what_it_has() -> None:
     """Nobody is left to be waited for: each of them crashed and is back."""
     held = {1: Held(0, 95, 90), 2: Held(0, 99, 98), 3: Held(0, 97, 97)}
-    (choice,) = choices(explain(facts(leader=None, isr=(), held=held)))
+    (choice,) = choices(explain(facts(leader=None, isr=(), held=held, asks=False)))
     assert choice[1:3] == ("4 records, offsets 95 to 98", 4)
 
 
@@ -203,39 +209,47 @@ def test_the_page_tells_what_the_document_has() -> None:
         "      2  fenced  eligible         -    -          -\n"
         "      3  up      out of sync      0   97         97\n"
         "\n"
+        "broker 2 does not tell: it had all that was committed, up to offset 97 at least\n"
+        "\n"
         "waits for:\n"
         "  broker 2 is fenced: it does not run, or reaches no controller\n"
         "\n"
         "what can be done:\n"
         "  start broker 2 at host:9092 again; loses nothing\n"
         "    scriba node start 2\n"
-        "  let broker 1 lead as it is; loses 2 records, offsets 95 to 96, and whatever only "
-        "broker 2 had from offset 97 on\n"
+        "  let broker 3 lead as it is; loses whatever only broker 2 had from offset 97 on\n"
         "    scriba cluster elect orders:0 --unclean\n"
         "\n"
-        "what its brokers told:\n"
-        "  2027-01-15T07:59:00Z  broker 2  partitions_leaderless: cluster: 2 without a leader: "
+        "what the nodes told:\n"
+        "  2027-01-15T07:59:00Z  node 2  partitions_leaderless: cluster: 2 without a leader: "
         "a-0, orders-0\n"
-        "  no events of broker 1: it has no scriba.metrics.listener"
+        "  no events of node 1: it has no scriba.metrics.listener"
     )
 
 
-def test_events_are_read_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = [
-        {"number": n, "time_ms": n, "kind": "isr_shrunk", "about": "t-0", "text": str(n)}
-        for n in range(1, 6)
-    ]
-    asked = []
+ENDED = EventFacts(
+    1,
+    NOW - 120_000,
+    "isr_shrunk",
+    "orders-0",
+    "replica 3 left the in-sync set: silent, 4 records and 9000 ms behind, its log ended at 40",
+)
 
-    def urlopen(address: str, timeout: float) -> io.BytesIO:
-        asked.append(address)
-        since = int(address.partition("since=")[2])
-        page = [each for each in kept if cast(int, each["number"]) > since][:2]
-        told = {"events": page, "next": page[-1]["number"] if page else since, "lost": 0}
-        return io.BytesIO(json.dumps(told).encode())
 
-    monkeypatch.setattr("urllib.request.urlopen", urlopen)
-    found = read_events("http://b1:9404/events", 1, 3.0)
-    assert [each.text for each in found] == ["1", "2", "3", "4", "5"]
-    assert {each.node for each in found} == {1}
-    assert len(asked) == 4
+@pytest.mark.parametrize(
+    ("given", "had"),
+    [
+        ({"isr": (1, 3)}, "all that was committed, up to offset 100 at least"),
+        (
+            {"isr": (1, 2), "events": (SHRUNK, ENDED)},
+            "up to offset 40 when it left the in-sync set",
+        ),
+        ({"leader": None, "isr": (), "last": (3,)}, "more than the others, perhaps: it led last"),
+        ({"isr": (1, 2)}, "nobody knows what"),
+    ],
+)
+def test_what_a_silent_replica_had_is_told_as_far_as_others_know(
+    given: dict[str, Any], had: str
+) -> None:
+    document = explain(facts(brokers={3: FENCED}, **given))
+    assert document["silent"] == [{"broker": 3, "had": had}]

@@ -180,6 +180,8 @@ class IsrUpdates:
                 f"replica {gone.replica} left the in-sync set: {gone.cause.value}, "
                 f"{gone.lag} records and {gone.behind_ms} ms behind"
             )
+            if gone.end >= 0:
+                text += f", its log ended at {gone.end}"
             node.note(EventKind.ISR_SHRUNK, repr(partition), text)
         if changed.left:
             self._count_flaps(partition)

@@ -10,6 +10,7 @@ from scriba.cli.output import note, print_json, print_table
 from scriba.cli.topics.observers import observing
 from scriba.client import Admin
 from scriba.client.admin.model import PartitionDescription
+from scriba.client.diagnosis.explain import waits_for
 
 
 async def show(admin: Admin, options: argparse.Namespace) -> int:
@@ -69,14 +70,6 @@ def document(
         "observers": [each for each in partition.replicas if each in observers],
         "waits_for": waits_for(partition),
     }
-
-
-def waits_for(partition: PartitionDescription) -> list[int]:
-    """Who may lead a partition that has no leader, once one of them is back (KIP-966)."""
-    if partition.leader is not None:
-        return []
-    eligible = [*partition.isr, *(partition.eligible_leader_replicas or ())]
-    return list(dict.fromkeys(eligible or (partition.last_known_elr or ())))
 
 
 def row(found: dict[str, Any]) -> tuple[str | int | None, ...]:

@@ -46,7 +46,7 @@ from scriba.client.consuming.list_offsets import look_up
 from scriba.client.keywords import AdminKeywords
 from scriba.client.model import Isolation, OffsetAndTimestamp, TopicPartition
 from scriba.client.settings import AdminSettings
-from scriba.peers.errors import BrokerError, ClientError
+from scriba.peers.errors import BrokerError, ClientError, raise_for
 from scriba.peers.ports import Ports, real_ports
 from scriba.wire.messages import admin as wire
 from scriba.wire.messages import configs as config_wire
@@ -87,6 +87,11 @@ class Admin(ClusterAdmin, GroupAdmin, TransactionAdmin):
         """What keeps the cluster from answering, while it is tried again; None when nothing
         does."""
         return self._cluster.trouble
+
+    @property
+    def ports(self) -> Ports:
+        """The world outside, as this client sees it."""
+        return self._cluster.ports
 
     async def close(self) -> None:
         await self._cluster.close()
@@ -295,6 +300,29 @@ class Admin(ClusterAdmin, GroupAdmin, TransactionAdmin):
             return found
 
         return await self._calls.each(resources, attempt, timeout_ms, "the configurations")
+
+    async def describe_controller(
+        self,
+        node: int,
+        host: str,
+        port: int,
+        names: Iterable[str],
+        *,
+        timeout_ms: int | None = None,
+    ) -> dict[str, ConfigEntry]:
+        """Settings of a controller that is no broker, by its own listener."""
+        resource = ConfigResource.broker(node)
+        request = describe_configs([resource], list(names), False)
+
+        async def attempt() -> dict[str, ConfigEntry]:
+            connection = await self._cluster.connect_to(node, host, port)
+            answer = await connection.request(request, config_wire.DescribeConfigsResponse)
+            (said,) = answer.results
+            raise_for(said.error_code, said.error_message, about=f"controller {node}")
+            return {entry.name: read_config(entry) for entry in said.configs}
+
+        limit = self._calls.limit(timeout_ms)
+        return await self._cluster.retry(attempt, limit, f"the settings of controller {node}")
 
     async def alter_configs(
         self,

@@ -133,7 +133,7 @@ class ClusterAdmin:
             connection = await calls.cluster.connect(broker)
             answer = await connection.request(ends_of_replicas(wanted), ListOffsetsResponse)
             ends = read_ends(answer)
-            there = {at: end for at, end in ends.items() if not isinstance(end, ErrorCode)}
+            there = {at: end[0] for at, end in ends.items() if not isinstance(end, ErrorCode)}
             version = connection.version(FetchRequest, LAST_FETCH_BY_NAME)
             marks = FetchResponse()
             if there:

@@ -175,6 +175,8 @@ class ReplicaOffsets:
     end_offset: int
     high_watermark: int
     error: ErrorCode | None = None
+    epoch: int = -1
+    """The newest leader epoch in its log; a replica of Apache Kafka tells the one it follows."""
 
 
 @dataclass(slots=True, frozen=True)

@@ -159,11 +159,12 @@ def read_active_producer(said: ProducerState) -> ActiveProducer:
     )
 
 
-def read_ends(said: ListOffsetsResponse) -> dict[TopicPartition, int | ErrorCode]:
+def read_ends(said: ListOffsetsResponse) -> dict[TopicPartition, tuple[int, int] | ErrorCode]:
+    """The offset and the leader epoch at the end of each."""
     return {
         TopicPartition(topic.name, p.partition_index): error_code(p.error_code)
         if p.error_code
-        else p.offset
+        else (p.offset, p.leader_epoch)
         for topic in said.topics
         for p in topic.partitions
     }
@@ -171,7 +172,7 @@ def read_ends(said: ListOffsetsResponse) -> dict[TopicPartition, int | ErrorCode
 
 def read_replicas(
     wanted: Iterable[TopicPartition],
-    ends: Mapping[TopicPartition, int | ErrorCode],
+    ends: Mapping[TopicPartition, tuple[int, int] | ErrorCode],
     said: FetchResponse,
 ) -> dict[TopicPartition, ReplicaOffsets]:
     marks = {
@@ -185,8 +186,9 @@ def read_replicas(
         mark = marks.get(where)
         if isinstance(end, ErrorCode):
             found[where] = ReplicaOffsets(-1, -1, -1, end)
-        elif mark is None or mark.error_code:
-            found[where] = ReplicaOffsets(-1, end, -1)
-        else:
-            found[where] = ReplicaOffsets(mark.log_start_offset, end, mark.high_watermark)
+            continue
+        start = mark_at = -1
+        if mark is not None and not mark.error_code:
+            start, mark_at = mark.log_start_offset, mark.high_watermark
+        found[where] = ReplicaOffsets(start, end[0], mark_at, epoch=end[1])
     return found

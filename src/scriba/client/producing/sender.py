@@ -21,6 +21,7 @@ from scriba.client.cluster import NO_NODE, Cluster, Node
 from scriba.client.errors import AbortableTransactionError
 from scriba.client.producing.accumulator import Accumulator, Queue
 from scriba.client.producing.batches import Batch
+from scriba.client.producing.explanations import PATIENCE_MS, Explanations, explainable
 from scriba.client.producing.producer_id import ProducerIdentity
 from scriba.client.producing.request import (
     IN_VAIN,
@@ -90,6 +91,7 @@ class Sender:
         """Queues with something to send whose partition has no known leader."""
         self._failure: ClientError | None = None
         """Why something is being sent again; None once something has arrived."""
+        self._explanations = Explanations(cluster, settings)
         self._identity = ProducerIdentity(cluster)
         self._transactions = transactions
         self.missing = Signal()
@@ -434,8 +436,18 @@ class Sender:
     ) -> None:
         if queue.sequences is not None:
             queue.sequences.given_up(batch)
-        log.error("%s: %d records were not delivered: %s", queue.where, batch.count, error)
-        self._accumulator.fail(batch, self.lost(error, batch.numbered), record_errors)
+        told = self.lost(error, batch.numbered)
+
+        def end() -> None:
+            if not batch.finished:
+                log.error("%s: %d records were not delivered: %s", queue.where, batch.count, told)
+                self._accumulator.fail(batch, told, record_errors)
+
+        if explainable(error):
+            left = batch.created + self._settings.delivery_timeout_ms - self._clock.mono_ms()
+            self._explanations.add(queue.where, told, left, end)
+        else:
+            end()
         if queue.waiting:
             self.ready(queue)
 
@@ -465,10 +477,13 @@ class Sender:
         """Fails what has not been delivered in time, in whatever state it is."""
         limit = self._settings.delivery_timeout_ms
         pause = min(max(limit // _EXPIRY_CHECKS, 1), 1000) / 1000
+        ahead = min(PATIENCE_MS + 1000, limit // 2)
         while True:
             await asyncio.sleep(pause)
             oldest = self._clock.mono_ms() - limit
             for queue in list(self._accumulator.queues()):
+                if any(b.created <= oldest + ahead for b in queue.batches()):
+                    self._explanations.look(queue.where)
                 for batch in [b for b in queue.batches() if b.created <= oldest]:
                     if batch.finished:
                         continue

@@ -1,7 +1,8 @@
 """Why a partition is as it is, and what can be done: from facts to a document, and to a page.
 
-Nothing is asked here: whoever gathers the facts (`cli.topics.why`) hands them over, and what could
-not be found out is missing in them. The document is what `--json` prints; the page tells the same.
+Nothing is asked here: whoever gathers the facts (`client.diagnosis.gather`) hands them over, and
+what could not be found out is missing in them. The document is what `scriba topic why --json`
+prints; the page tells the same, on a terminal and in the error of a producer.
 
 What a choice would lose is judged by what is known of the replicas that answer. A replica that is
 away may have more, so that it is said which ones nobody could ask.
@@ -12,10 +13,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from scriba.cli.output import counted, table
-from scriba.cli.topics.unwell import waits_for
-from scriba.client import TopicPartition
 from scriba.client.admin.model import PartitionDescription
+from scriba.client.model import TopicPartition
+from scriba.text import counted, table
 
 WELL, NOT_PREFERRED, UNDER_REPLICATED, UNDER_MIN_ISR, OFFLINE = (
     "well",
@@ -28,8 +28,13 @@ WELL, NOT_PREFERRED, UNDER_REPLICATED, UNDER_MIN_ISR, OFFLINE = (
 SHOWN: Final = 10
 """Events that are told, the latest ones."""
 
-_ABOUT_BROKERS: Final = frozenset({"broker_lost", "broker_fenced", "fetch_failed"})
+_ABOUT_BROKERS: Final = frozenset(
+    {"broker_lost", "broker_fenced", "broker_unfenced", "fetch_failed"}
+)
 _ABOUT_ALL: Final = frozenset({"partitions_leaderless", "unclean_election"})
+
+
+_ENDED: Final = re.compile(r"its log ended at (\d+)")
 
 
 class BrokerFacts(NamedTuple):
@@ -46,6 +51,8 @@ class Held(NamedTuple):
     end_offset: int
     high_watermark: int | None
     error: str | None = None
+    epoch: int = -1
+    """The newest leader epoch in its log."""
 
 
 class EventFacts(NamedTuple):
@@ -67,6 +74,8 @@ class Facts(NamedTuple):
     unheard: Mapping[int, str]
     """Brokers whose events could not be read, and why."""
     now_ms: int
+    asks: bool = True
+    """Whether the controller asks replicas what they have before an unclean election."""
 
     @property
     def where(self) -> TopicPartition:
@@ -102,6 +111,11 @@ def explain(facts: Facts) -> dict[str, Any]:
         "last_known": list(partition.last_known_elr or ()),
         "replicas": [_replica(facts, broker) for broker in partition.replicas],
         "committed": _committed(facts),
+        "silent": [
+            {"broker": each, "had": _last_word(facts, each, relevant)}
+            for each in partition.replicas
+            if _end(facts, each) is None
+        ],
         "awaited": [{"broker": each, "why": _absence(facts, each, relevant)} for each in awaited],
         "events": [each._asdict() for each in relevant[-SHOWN:]],
         "unheard": [{"node": node, "why": why} for node, why in sorted(facts.unheard.items())],
@@ -162,6 +176,7 @@ def _replica(facts: Facts, broker: int) -> dict[str, Any]:
         "role": _role(facts.partition, broker),
         "start_offset": held.start_offset if held is not None and known_end else None,
         "end_offset": held.end_offset if held is not None and known_end else None,
+        "epoch": held.epoch if held is not None and known_end and held.epoch >= 0 else None,
         "high_watermark": held.high_watermark if held is not None else None,
         "error": held.error if held is not None else None,
     }
@@ -184,6 +199,26 @@ def _committed(facts: Facts) -> int | None:
     """What is known to be committed: the greatest high watermark that any replica knows."""
     marks = [held.high_watermark for held in facts.held.values() if held.high_watermark is not None]
     return max(marks, default=None)
+
+
+def _last_word(facts: Facts, broker: int, relevant: Sequence[EventFacts]) -> str:
+    """What is known of a replica that does not tell what it has."""
+    partition, committed = facts.partition, _committed(facts)
+    trusted = (*partition.isr, *(partition.eligible_leader_replicas or ()))
+    if broker in trusted:
+        known = f", up to offset {committed:,} at least" if committed is not None else ""
+        return f"all that was committed{known}"
+    ends = [
+        int(found[1])
+        for each in relevant
+        if each.kind == "isr_shrunk" and _names(each, broker)
+        if (found := _ENDED.search(each.text)) is not None
+    ]
+    if ends:
+        return f"up to offset {ends[-1]:,} when it left the in-sync set"
+    if broker in (partition.last_known_elr or ()):
+        return "more than the others, perhaps: it led last"
+    return "nobody knows what"
 
 
 def _absence(facts: Facts, broker: int, relevant: Sequence[EventFacts]) -> str:
@@ -239,7 +274,7 @@ def _relevant(facts: Facts) -> list[EventFacts]:
 def _names(event: EventFacts, broker: int) -> bool:
     if event.kind in ("isr_shrunk", "isr_expanded"):
         return event.text.startswith(f"replica {broker} ")
-    if event.kind in ("broker_lost", "broker_fenced"):
+    if event.kind in ("broker_lost", "broker_fenced", "broker_unfenced"):
         return event.about == f"broker {broker}"
     return event.node == broker and event.kind not in _ABOUT_BROKERS | _ABOUT_ALL
 
@@ -255,7 +290,7 @@ def _since(facts: Facts, relevant: Sequence[EventFacts], awaited: Sequence[int])
         times = [
             each.time_ms
             for each in relevant
-            if each.kind in ("isr_shrunk", "broker_lost") and _names(each, broker)
+            if each.kind in ("isr_shrunk", "broker_lost", "broker_fenced") and _names(each, broker)
         ]
         left += times[-1:]
     return min(left, default=None)
@@ -308,13 +343,14 @@ def _returns(facts: Facts, awaited: Sequence[int]) -> list[dict[str, Any]]:
 
 
 def _unclean(facts: Facts) -> list[dict[str, Any]]:
-    """The replica that would lead if records may be lost: the first that lives."""
+    """The replica that would lead if records may be lost: the one that has the most, or the first
+    that lives where nobody is asked."""
     partition = facts.partition
     safe = waits_for(partition)
     lives = [each for each in partition.replicas if _end(facts, each) is not None]
-    if not lives or lives[0] in safe:
+    if not lives or any(each in safe for each in lives):
         return []
-    chosen = lives[0]
+    chosen = max(lives, key=lambda each: _most(facts, each)) if facts.asks else lives[0]
     end = _end(facts, chosen)
     assert end is not None
     most = max([_committed(facts) or 0, *(_end(facts, each) or 0 for each in lives)])
@@ -328,6 +364,19 @@ def _unclean(facts: Facts) -> list[dict[str, Any]]:
     return [
         _choice(what, loses or "nothing", None if unknown else lost, f"{_elect(facts)} --unclean")
     ]
+
+
+def _most(facts: Facts, broker: int) -> tuple[int, int]:
+    held = facts.held[broker]
+    return held.epoch, held.end_offset
+
+
+def waits_for(partition: PartitionDescription) -> list[int]:
+    """Who may lead a partition that has no leader, once one of them is back (KIP-966)."""
+    if partition.leader is not None:
+        return []
+    eligible = [*partition.isr, *(partition.eligible_leader_replicas or ())]
+    return list(dict.fromkeys(eligible or (partition.last_known_elr or ())))
 
 
 def _fewer(facts: Facts) -> dict[str, Any]:
@@ -376,6 +425,14 @@ def page(document: dict[str, Any], now_ms: int) -> str:
             ),
         ),
     ]
+    if document["silent"]:
+        lines += [
+            "",
+            *(
+                f"broker {each['broker']} does not tell: it had {each['had']}"
+                for each in document["silent"]
+            ),
+        ]
     if document["awaited"]:
         what = "waits for" if document["leader"] is None else "not in sync"
         lines += ["", f"{what}:", *(f"  {each['why']}" for each in document["awaited"])]
@@ -386,15 +443,15 @@ def page(document: dict[str, Any], now_ms: int) -> str:
             if each["command"]:
                 lines.append(f"    {each['command']}")
     if document["events"]:
-        lines += ["", "what its brokers told:"]
+        lines += ["", "what the nodes told:"]
         lines += [
-            f"  {_time(each['time_ms'])}  broker {each['node']}  {each['kind']}: "
+            f"  {_time(each['time_ms'])}  node {each['node']}  {each['kind']}: "
             f"{each['about']}: {each['text']}"
             for each in document["events"]
         ]
     if document["state"] not in (WELL, NOT_PREFERRED):
         lines += [
-            f"  no events of broker {each['node']}: {each['why']}" for each in document["unheard"]
+            f"  no events of node {each['node']}: {each['why']}" for each in document["unheard"]
         ]
     return "\n".join(lines)
 

@@ -1,0 +1,188 @@
+"""Gathers what all nodes know of a partition, and has it explained.
+
+Only Kafka's own requests are used: DescribeTopicPartitions and DescribeCluster, DescribeConfigs,
+DescribeQuorum, and of each replica ListOffsets and Fetch as a debugging replica, which any of them
+answers. Events come from the address that a node's `scriba.metrics.listener` says, those of
+controllers too: they know who was fenced, and why. Whoever does not answer is left out, and the
+page says so.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from scriba.client.admin.admin import Admin
+from scriba.client.admin.model import (
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    TopicDescription,
+)
+from scriba.client.diagnosis.events import read_events
+from scriba.client.diagnosis.explain import BrokerFacts, EventFacts, Facts, Held, explain
+from scriba.client.model import TopicPartition
+from scriba.peers.addresses import parse_address
+from scriba.peers.errors import ClientError
+
+T = TypeVar("T")
+
+PATIENCE_MS: Final = 3_000
+"""How long one node is waited for."""
+
+LISTENER: Final = "scriba.metrics.listener"
+UNCLEAN_WAIT: Final = "scriba.unclean.wait.ms"
+MIN_ISR: Final = "min.insync.replicas"
+_ANYWHERE: Final = ("0.0.0.0", "[::]", "::", "")
+
+
+class _Told(NamedTuple):
+    """What a node says of itself."""
+
+    events: list[EventFacts] | str
+    """Or why they are not known."""
+    asks: bool = False
+    """Whether it would ask replicas what they have before an unclean election."""
+
+
+async def explained(
+    admin: Admin, topic: TopicDescription, number: int | None, limit_ms: int, now_ms: int
+) -> list[dict[str, Any]]:
+    """What there is to say of a topic's partitions, or of one."""
+    partitions = [p for p in topic.partitions if number is None or p.partition == number]
+    wanted = [TopicPartition(topic.name, p.partition) for p in partitions]
+    holders = sorted({broker for p in partitions for broker in p.replicas})
+    cluster = await admin.describe_cluster(include_fenced=True, timeout_ms=limit_ms)
+    live = [each.id for each in cluster.nodes if each.id not in cluster.fenced]
+    answers, told, min_insync = await asyncio.gather(
+        _of_each(
+            [each for each in holders if each in live],
+            lambda broker: _held(admin, broker, wanted, limit_ms),
+        ),
+        _told_by_all(admin, cluster, live, limit_ms),
+        _min_insync(admin, topic.name, limit_ms),
+    )
+    held = {broker: found for broker, found in answers if found is not None}
+    unheard = {broker: "it does not run" for broker in holders if broker not in live}
+    unheard |= {node: said.events for node, said in told.items() if isinstance(said.events, str)}
+    events = [
+        each for said in told.values() if not isinstance(said.events, str) for each in said.events
+    ]
+    brokers = {
+        each.id: BrokerFacts(
+            f"{each.host}:{each.port}", each.id in cluster.fenced, answers=each.id in held
+        )
+        for each in cluster.nodes
+    }
+    return [
+        explain(
+            Facts(
+                topic.name,
+                partition,
+                brokers,
+                {broker: found[where] for broker, found in held.items() if where in found},
+                min_insync,
+                events,
+                unheard,
+                now_ms,
+                any(said.asks for said in told.values()),
+            )
+        )
+        for partition, where in zip(partitions, wanted, strict=True)
+    ]
+
+
+async def _of_each(nodes: Sequence[int], ask: Callable[[int], Awaitable[T]]) -> list[tuple[int, T]]:
+    """Asks nodes all at once."""
+    answers = await asyncio.gather(*map(ask, nodes))
+    return list(zip(nodes, answers, strict=True))
+
+
+async def _held(
+    admin: Admin, broker: int, wanted: Sequence[TopicPartition], limit_ms: int
+) -> dict[TopicPartition, Held] | None:
+    """What a broker says of its replicas; None if it does not answer."""
+    try:
+        found = await admin.describe_replicas(broker, wanted, timeout_ms=limit_ms)
+    except ClientError:
+        return None
+    return {
+        where: Held(-1, -1, None, each.error.name)
+        if each.error is not None
+        else Held(
+            each.start_offset,
+            each.end_offset,
+            each.high_watermark if each.high_watermark >= 0 else None,
+            epoch=each.epoch,
+        )
+        for where, each in found.items()
+    }
+
+
+async def _told_by_all(
+    admin: Admin, cluster: ClusterDescription, live: Sequence[int], limit_ms: int
+) -> dict[int, _Told]:
+    """What live brokers, and controllers that are no brokers, tell of themselves."""
+    hosts = {each.id: each.host for each in cluster.nodes if each.id in live}
+    found = await _of_each(live, lambda broker: _told(admin, broker, hosts[broker], limit_ms))
+    known = {each.id for each in cluster.nodes}
+    try:
+        quorum = await admin.describe_quorum(timeout_ms=limit_ms)
+    except ClientError:
+        return dict(found)
+    ends = {node: at[0] for node, at in quorum.endpoints.items() if at and node not in known}
+    found += await _of_each(
+        list(ends),
+        lambda node: _told(admin, node, ends[node].host, limit_ms, ends[node].port),
+    )
+    return dict(found)
+
+
+async def _told(
+    admin: Admin, node: int, host: str, limit_ms: int, controller_port: int | None = None
+) -> _Told:
+    names = [LISTENER, UNCLEAN_WAIT]
+    resource = ConfigResource.broker(node)
+    try:
+        entries: Mapping[str, ConfigEntry]
+        if controller_port is not None:
+            entries = await admin.describe_controller(
+                node, host, controller_port, names, timeout_ms=limit_ms
+            )
+        else:
+            found = await admin.describe_configs([resource], names=names, timeout_ms=limit_ms)
+            entries = found[resource]
+    except ClientError:
+        return _Told("it does not answer")
+    wait = entries.get(UNCLEAN_WAIT)
+    asks = wait is not None and wait.value not in (None, "", "0")
+    listener = entries.get(LISTENER)
+    if listener is None or not listener.value:
+        return _Told(f"it has no {LISTENER}", asks)
+    address = parse_address(listener.value.partition("://")[2])
+    if address is None:
+        # Every address of the machine: then also the one by which it was reached.
+        port = listener.value.rpartition(":")[2]
+        address = (host, int(port)) if port.isdecimal() else None
+    if address is None:
+        return _Told(f"{listener.value} is no address", asks)
+    if address[0] in _ANYWHERE:
+        address = host, address[1]
+    return _Told(await _events(admin, node, *address, limit_ms), asks)
+
+
+async def _events(
+    admin: Admin, node: int, host: str, port: int, limit_ms: int
+) -> list[EventFacts] | str:
+    """What a node told its operator of, or why that is not known."""
+    try:
+        async with asyncio.timeout(limit_ms / 1000):
+            return await read_events(admin.ports.net, host, port, node)
+    except (OSError, ValueError, KeyError, TimeoutError):
+        return f"http://{host}:{port}/events does not answer"
+
+
+async def _min_insync(admin: Admin, topic: str, limit_ms: int) -> int:
+    resource = ConfigResource.topic(topic)
+    found = await admin.describe_configs([resource], names=[MIN_ISR], timeout_ms=limit_ms)
+    entry = found[resource].get(MIN_ISR)
+    return int(entry.value) if entry is not None and entry.value else 1
