@@ -76,7 +76,8 @@ class Elections(RuleBasedStateMachine):
             partition_epoch=partition.partition_epoch,
             epochs=epochs,
         )
-        if joins and answer.error_code == ErrorCode.NONE:
+        # A reassignment that is done by this may give the partition another leader.
+        if joins and answer.error_code in (ErrorCode.NONE, ErrorCode.NEW_LEADER_ELECTED):
             self.logs[follower] = self.logs[leader]
 
     @rule(broker=brokers)
