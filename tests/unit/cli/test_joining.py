@@ -135,7 +135,11 @@ def test_words_that_do_not_go_together(given: tuple[str, ...], text: str) -> Non
         (("up", "--join", "nowhere"), "not of the form HOST:PORT"),
         (("up", "--join", "h:1,h:0"), "not of the form HOST:PORT"),
         (("up", "--join", "h:1", "--id", "0"), "must be at least 1"),
+        (("up", "--join", "h:1", "--id", str(1 << 31)), "must be at most 2147483647"),
         (("up", "--join", "h:1", "--replicas", "0"), "must be at least 1"),
+        (("topic", "create", "t", "-p", str(1 << 31)), "must be at most 2147483647"),
+        (("topic", "create", "t", "-r", str(1 << 15)), "must be at most 32767"),
+        (("topic", "alter", "t", "-p", str(1 << 31)), "must be at most 2147483647"),
         (("cluster", "voters", "add", "4"), "--address"),
         (("cluster", "voters", "add", "4", "--address", "h"), "not of the form HOST:PORT"),
         (("cluster", "voters", "remove", "4", "--directory", "d"), "not a UUID"),
@@ -162,6 +166,23 @@ def test_number_that_is_taken_and_a_directory_that_is_used_are_refused(cluster: 
     kept.save("third", Kept(3, servers=("h:1",)))
     with pytest.raises(StartError, match="the data of node 3"):
         prepare(words("--join", "h:1", "--data", "third", "--id", "5"))
+    kept.save("fourth", Kept(4, roles=("broker",), servers=("h:1",)))
+    with pytest.raises(StartError, match="node 4, which is a broker alone"):
+        prepare(words("--join", "h:1", "--data", "fourth", "--controller"))
+
+
+def test_a_wrong_setting_leaves_nothing_behind_that_the_next_try_would_begin_with(
+    cluster: Path,
+) -> None:
+    wrong = words("--join", "h:1", "--data", "new", "--set", "log.retention.ms=soon")
+    wrong.kept = prepare(wrong)
+    with pytest.raises(Misuse, match="must be a whole number"):
+        told(wrong)
+    assert kept.load("new") is None
+    right = words("--join", "h:1", "--data", "new", "--controller", "--id", "9")
+    right.kept = prepare(right)
+    assert told(right)["id"] == 9
+    assert kept.load("new") == right.kept
 
 
 def test_damaged_file_is_told_of(cluster: Path) -> None:

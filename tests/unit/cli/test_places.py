@@ -2,7 +2,10 @@ from datetime import datetime
 
 import pytest
 
+from scriba.cli.parsing.partitions import partitions_named
 from scriba.cli.parsing.positions import BEGINNING, END, Position, parse_position
+from scriba.cli.problems import Misuse
+from scriba.client import Admin
 
 NOW = 1_767_225_600_000
 HOUR = 3_600_000
@@ -49,3 +52,12 @@ def test_a_date_is_local_unless_it_names_its_zone() -> None:
 def test_anything_else_is_refused_with_what_is_understood(text: str) -> None:
     with pytest.raises(ValueError, match="2h ago"):
         parse_position(text, NOW)
+
+
+@pytest.mark.parametrize("text", ["t:", "t:0,", "t:,", "t:x", ":"])
+async def test_partitions_that_are_only_begun_to_be_named_are_not_all_of_the_topic(
+    text: str,
+) -> None:
+    async with Admin(bootstrap_servers="127.0.0.1:1") as admin:
+        with pytest.raises(Misuse, match="not of the form"):
+            await partitions_named(admin, [text])

@@ -196,10 +196,31 @@ def test_a_plan_is_read_from_a_file_of_kafkas_tools(tmp_path: Path) -> None:
         '"log_dirs": ["any", "any"]}]}'
     )
     assert read_plan(str(file)) == {at("t-0"): (2, 1)}
-    for text in ("{", "[]", '{"partitions": [{"topic": "t"}]}', '{"partitions": 3}'):
-        file.write_text(text)
-        with pytest.raises(CommandError, match="is no plan"):
-            read_plan(str(file))
+    file.write_text(file.read_text().replace("any", "/disk-1"))
+    with pytest.raises(CommandError, match="names log directories for t-0"):
+        read_plan(str(file))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "5",
+        '{"partitions": [{"topic": "t"}]}',
+        '{"partitions": 3}',
+        '{"version": 2, "partitions": []}',
+        '{"partitions": [{"topic": "t", "partition": 0, "replicas": "12"}]}',
+        '{"partitions": [{"topic": "t", "partition": 0, "replicas": [true]}]}',
+        '{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}',
+        '{"partitions": [{"topic": 7, "partition": 0, "replicas": [1]}]}',
+    ],
+)
+def test_what_is_no_plan_is_not_taken_for_one(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(text)
+    with pytest.raises(CommandError, match="is no plan"):
+        read_plan(str(file))
 
 
 # ---- topics that say where their replicas are to be ----

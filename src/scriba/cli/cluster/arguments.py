@@ -2,7 +2,7 @@
 
 import argparse
 
-from scriba.cli.parsing.options import Commands, asks, at_least, command
+from scriba.cli.parsing.options import INT64, Commands, asks, at_least, command
 
 AT_ONCE = 8
 
@@ -109,7 +109,7 @@ def _carried_out(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dry-run", action="store_true", help="only show the plan")
     parser.add_argument(
         "--throttle",
-        type=at_least(int, 1),
+        type=at_least(int, 1, INT64),
         metavar="BYTES",
         help="bytes a second that a broker copies at most; taken back at the end",
     )

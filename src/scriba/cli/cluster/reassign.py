@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from scriba.cli.cluster.moving import (
     Moves,
@@ -28,8 +28,12 @@ from scriba.placement.planning import balance as plan_balance
 from scriba.placement.planning import drain as plan_drain
 from scriba.placement.planning import fill as plan_fill
 
+T = TypeVar("T")
+
 SHOWN: Final = 20
 """Partitions that a plan names for people; a program gets all of them."""
+PLAN_VERSION: Final = 1
+ANY_DIRECTORY: Final = "any"
 
 
 @with_admin
@@ -87,17 +91,32 @@ def read_plan(name: str) -> Plan:
     """The partitions of a file in the form of Kafka's tools."""
     plan: Plan = {}
     try:
-        for each in json.loads(Path(name).read_text("utf-8"))["partitions"]:
-            where = TopicPartition(str(each["topic"]), int(each["partition"]))
+        document = json.loads(Path(name).read_text("utf-8"))
+        if document.get("version", PLAN_VERSION) != PLAN_VERSION:
+            raise ValueError(f"version {document['version']} is not known")
+        for each in document["partitions"]:
+            where = TopicPartition(_is(str, each["topic"]), _is(int, each["partition"]))
             if where in plan:
                 raise CommandError(f"{name} names {where} twice", "name each partition once")
-            plan[where] = tuple(int(broker) for broker in each["replicas"])
-    except (ValueError, TypeError, KeyError) as error:
+            plan[where] = tuple(_is(int, broker) for broker in _is(list, each["replicas"]))
+            if any(place != ANY_DIRECTORY for place in _is(list, each.get("log_dirs", []))):
+                raise CommandError(
+                    f"{name} names log directories for {where}, and brokers choose them",
+                    f'leave log_dirs out, or write "{ANY_DIRECTORY}"',
+                )
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise CommandError(
             f"{name} is no plan ({error!r})",
             'write {"partitions": [{"topic": ..., "partition": ..., "replicas": [...]}]}',
         ) from None
     return plan
+
+
+def _is(kind: type[T], value: Any) -> T:
+    """The value, if it is of this kind: `"12"` is not the brokers 1 and 2, nor `true` broker 1."""
+    if type(value) is not kind:
+        raise ValueError(f"{value!r} is not a {kind.__name__}")
+    return value
 
 
 async def check_brokers(

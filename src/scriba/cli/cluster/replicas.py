@@ -47,9 +47,22 @@ async def run(admin: Admin, options: argparse.Namespace) -> int:
     return 0
 
 
+async def _check_off(
+    admin: Admin, off: Collection[int], held: Mapping[TopicPartition, Held]
+) -> None:
+    """One that was unregistered may have left replicas behind, and is known by them."""
+    cluster = await admin.describe_cluster(include_fenced=True)
+    known = {*(node.id for node in cluster.nodes), *(b for h in held.values() for b in h.replicas)}
+    wrong = next((broker for broker in off if broker not in known), None)
+    if wrong is not None:
+        there = ", ".join(map(str, sorted(known)))
+        raise CommandError(f"there is no broker {wrong}", f"there are {there}")
+
+
 async def spread(admin: Admin, factor: int, off: frozenset[int] = frozenset()) -> Growth:
     """Gives every partition so many replicas; returns when the last one has caught up."""
     held = await _held(admin)
+    await _check_off(admin, off, held)
     own = await placements(admin, sorted({where.topic for where in held}))
     if own:
         note(f"left alone, for their {PLACEMENT} says how many: {', '.join(own)}")

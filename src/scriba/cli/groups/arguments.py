@@ -1,6 +1,6 @@
 """The words of `scriba group` and `scriba txn`."""
 
-from scriba.cli.parsing.options import Commands, asks, at_least, command, duration_ms, place
+from scriba.cli.parsing.options import INT64, Commands, asks, at_least, command, duration_ms, place
 
 
 def groups(commands: Commands) -> None:
@@ -142,7 +142,7 @@ def transactions(commands: Commands) -> None:
     abort.add_argument("--partition", type=at_least(int, 0), metavar="N")
     abort.add_argument(
         "--start-offset",
-        type=at_least(int, 0),
+        type=at_least(int, 0, INT64),
         metavar="N",
         help="of the transaction's first record there",
     )

@@ -3,7 +3,7 @@
 import argparse
 from typing import Final
 
-from scriba.cli.parsing.options import Commands, addresses, at_least, command, port
+from scriba.cli.parsing.options import INT16, Commands, addresses, at_least, command, port
 
 DATA: Final = "scriba-data"
 AUTO: Final = 0
@@ -59,7 +59,7 @@ def up(commands: Commands) -> None:
     )
     made.add_argument(
         "--replicas",
-        type=at_least(int, 1),
+        type=at_least(int, 1, INT16),
         metavar="N",
         help="with --join: when it serves, give every topic of the cluster so many replicas",
     )

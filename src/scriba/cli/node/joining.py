@@ -43,12 +43,18 @@ def check_words(options: argparse.Namespace) -> None:
 
 
 def prepare(options: argparse.Namespace) -> Kept:
-    """What the new node is told; its directory has it, too, when this returns."""
+    """What the new node is told. It is kept in its directory later, when all settings are found to
+    be right: a node that never began must not stand in the way of the next try."""
     known = None if options.data is None else kept_file.load(options.data)
     if known is not None and known.servers:
         if options.id not in (None, known.node_id):
             raise StartError(
                 f"--id {options.id}: {options.data} is the data of node {known.node_id}; drop --id"
+            )
+        if options.controller and not known.is_controller:
+            raise StartError(
+                f"--controller: {options.data} is the data of node {known.node_id}, which is a "
+                "broker alone; drop --controller, or name another --data for a controller"
             )
         return known
     if options.data is not None and kept_file.holds_a_node(options.data):
@@ -66,9 +72,7 @@ def prepare(options: argparse.Namespace) -> Kept:
         )
     port = options.port if options.port is not None else next(kept_file.free_ports(FIRST_PORT))
     roles = (BROKER, CONTROLLER) if options.controller else (BROKER,)
-    made = Kept(node_id, roles, port, None, found.servers)
-    kept_file.save(options.data, made)
-    return made
+    return Kept(node_id, roles, port, None, found.servers)
 
 
 def free_id(found: Found, wanted: int | None) -> int:

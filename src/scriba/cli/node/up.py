@@ -110,7 +110,8 @@ def start(options: argparse.Namespace, settings: NodeSettings) -> int:
 
 
 def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -> NodeSettings:
-    """All sources put together; what was left aside is said on standard error."""
+    """All sources put together; what was left aside is said on standard error. The directory of a
+    node that joins keeps what it is, now that there is nothing wrong with it."""
     given, strangers = gather(options, environment)
     if options.port is not None and "listeners" in given:
         raise Misuse(f"--port: listeners is set too ({given['listeners'].origin})", "drop one")
@@ -128,6 +129,8 @@ def read_settings(options: argparse.Namespace, environment: Mapping[str, str]) -
                 raise StartError(f"--ephemeral: {name} is set ({given[name].origin}); drop one")
         given["log.dirs"] = Given(options.data, "--data")
     settings = parse_settings(given)
+    if options.join is not None:
+        kept.save(options.data, options.kept)
     tell_of(settings, strangers)
     return settings
 

@@ -14,6 +14,7 @@ from scriba.cli.logs.arguments import repair, retention
 from scriba.cli.node.arguments import nodes, up
 from scriba.cli.parsing.meta import Version, meta
 from scriba.cli.parsing.options import (
+    INT16,
     Commands,
     Help,
     Parser,
@@ -142,7 +143,7 @@ def _cluster(commands: Commands) -> None:
         "Gives every partition of every topic so many replicas, the internal ones too, and waits "
         "until all have caught up. What is begun goes on without this command.",
     )
-    replicas.add_argument("number", type=at_least(int, 1), metavar="N", help="how many")
+    replicas.add_argument("number", type=at_least(int, 1, INT16), metavar="N", help="how many")
     replicas.add_argument(
         "--off",
         type=at_least(int, 0),

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 BOOTSTRAP = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE = "SCRIBA_BOOTSTRAP"
 TIMEOUT_SECONDS = 10.0
+INT16, INT32, INT64 = ((1 << bits - 1) - 1 for bits in (16, 32, 64))
+"""The greatest numbers of so many bits."""
 
 N = TypeVar("N", int, float)
 Commands = Any
@@ -198,11 +200,16 @@ def directory_id(text: str) -> str:
     return text
 
 
-def at_least(kind: type[N], least: N) -> Callable[[str], N]:
+def at_least(kind: type[N], least: N, most: N | None = None) -> Callable[[str], N]:
+    """A number in these bounds. Kafka's ids and counts have 32 bits where nothing else is said."""
+    limit: float = most if most is not None else INT32 if kind is int else float("inf")
+
     def number(text: str) -> N:
         found = kind(text)
         if found < least:
             raise argparse.ArgumentTypeError(f"must be at least {least}")
+        if found > limit:
+            raise argparse.ArgumentTypeError(f"must be at most {limit}")
         return found
 
     return number

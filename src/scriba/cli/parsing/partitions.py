@@ -9,9 +9,9 @@ from scriba.client import Admin, OffsetSpec, TopicPartition
 async def partitions_named(admin: Admin, texts: Iterable[str]) -> list[TopicPartition]:
     named: dict[str, set[int]] = {}
     for text in texts:
-        topic, _, numbers = text.partition(":")
+        topic, colon, numbers = text.partition(":")
         try:
-            named.setdefault(topic, set()).update(int(n) for n in numbers.split(",") if numbers)
+            named.setdefault(topic, set()).update(int(n) for n in numbers.split(",") if colon)
         except ValueError:
             raise Misuse(f"{text!r} is not of the form TOPIC or TOPIC:0,1") from None
     found: list[TopicPartition] = []

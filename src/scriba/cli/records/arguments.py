@@ -1,6 +1,7 @@
 """The words of `scriba produce` and `scriba consume`."""
 
 from scriba.cli.parsing.options import (
+    INT64,
     Commands,
     asks,
     at_least,
@@ -105,7 +106,9 @@ def consume(commands: Commands) -> None:
     made.add_argument(
         "--from-beginning", action="store_const", const=None, dest="start", help="the default"
     )
-    made.add_argument("-c", "--count", type=at_least(int, 1), metavar="N", help="stop after N")
+    made.add_argument(
+        "-c", "--count", type=at_least(int, 1, INT64), metavar="N", help="stop after N"
+    )
     made.add_argument(
         "-e", "--exit", action="store_true", help="stop at what was the end when it began"
     )

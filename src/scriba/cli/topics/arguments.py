@@ -1,6 +1,15 @@
 """The words of `scriba topic`."""
 
-from scriba.cli.parsing.options import Commands, asks, at_least, command, pair, place, positive
+from scriba.cli.parsing.options import (
+    INT16,
+    Commands,
+    asks,
+    at_least,
+    command,
+    pair,
+    place,
+    positive,
+)
 
 
 def _create(commands: Commands) -> None:
@@ -14,7 +23,7 @@ def _create(commands: Commands) -> None:
     create.add_argument("topic", metavar="TOPIC")
     create.add_argument("-p", "--partitions", type=at_least(int, 1), default=-1, metavar="N")
     create.add_argument(
-        "-r", "--replication-factor", type=at_least(int, 1), default=-1, metavar="N"
+        "-r", "--replication-factor", type=at_least(int, 1, INT16), default=-1, metavar="N"
     )
     create.add_argument(
         "-c",
