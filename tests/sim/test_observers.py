@@ -22,6 +22,7 @@ from scriba.client import (
     Producer,
     TopicPartition,
 )
+from scriba.events import EventKind
 from scriba.settings.node_keys import RACK_AWARE_SELECTOR
 from scriba.settings.placement import PLACEMENT
 from scriba.testing.sim.world.net import Path
@@ -339,3 +340,25 @@ def test_what_an_observer_was_told_of_and_lacks_is_named_by_offset() -> None:
         )
 
     play(script, replica_fetch_max_bytes="1")
+
+
+def test_a_leader_that_only_its_observers_do_not_reach_goes_on() -> None:
+    """Two are silent while the controller answers: were they voters, it would step down."""
+    stage = Far(1, {4: "near", 5: "far", 6: "far"}, scriba_replica_stall_ms="500")
+
+    async def main() -> None:
+        await stage.cluster.start()
+        await stage.until(lambda: len(stage.image.brokers) == 3)
+        configs = {PLACEMENT: "voters=1@near;observers=2@far"}
+        await stage.admin(lambda admin: admin.create_topics([NewTopic("t", 1, configs=configs)]))
+        await stage.until(lambda: stage.partition().leader == 4)
+        await stage.until(lambda: len(stage.node(4).replicas.follower_sessions) == 2)
+        for observer in (5, 6):
+            stage.sim.network.cut(stage.cluster.name(4), stage.cluster.name(observer))
+        await asyncio.sleep(10)
+        assert not stage.told(stage.node(4), EventKind.LEADER_CUT_OFF)
+        assert stage.partition().leader_epoch == 0
+        stage.sim.network.heal()
+
+    stage.sim.run(main())
+    assert not stage.complaints

@@ -154,6 +154,18 @@ def check(wanted: Plan, facts: Seen) -> None:
                 f"{where} names broker {away}, which is not there or fenced",
                 f"choose from {there}",
             )
+        _check_placement(where, replicas, facts)
+
+
+def _check_placement(where: TopicPartition, replicas: Sequence[int], facts: Seen) -> None:
+    asked = facts.asked.get(where.topic)
+    if asked is None:
+        return
+    complaint = asked.complaint(map(facts.rack, replicas), map(facts.rack, facts.placed[where]))
+    if complaint is not None:
+        raise CommandError(f"{where} {complaint}", "leave it so, or change the setting first")
+    if not facts.may_lead(where, replicas[0]):
+        raise CommandError(f"{where} names observer {replicas[0]} first", "name a voter first")
 
 
 async def _cancel(admin: Admin, options: argparse.Namespace) -> int:
