@@ -22,6 +22,7 @@ from scriba.client import (
     Producer,
     TopicPartition,
 )
+from scriba.client.diagnosis.gather import explained
 from scriba.events import EventKind
 from scriba.settings.node_keys import RACK_AWARE_SELECTOR
 from scriba.settings.placement import PLACEMENT
@@ -332,6 +333,15 @@ def test_what_an_observer_was_told_of_and_lacks_is_named_by_offset() -> None:
         has = stage.end(FAR)
         await stage.cut()
         await lose_the_region(stage)
+
+        async def why(admin: Admin) -> dict[str, Any]:
+            topic = (await admin.describe_topics(["t"]))["t"]
+            [document] = await explained(admin, topic, 0, 3_000, 0)
+            return document
+
+        last = (await stage.admin(why))["choices"][-1]
+        assert last["command"] == "scriba cluster promote far --topic t --unclean"
+        assert f"offsets {has} to 40" in last["loses"]
         before = await promoted(stage)
         assert before.end_offset == has < 41
         assert before.committed == 41

@@ -253,3 +253,46 @@ def test_what_a_silent_replica_had_is_told_as_far_as_others_know(
 ) -> None:
     document = explain(facts(brokers={3: FENCED}, **given))
     assert document["silent"] == [{"broker": 3, "had": had}]
+
+
+# ---- observers ----
+
+
+def test_an_observer_is_neither_missed_nor_awaited() -> None:
+    given = facts(isr=(1, 2), held={3: Held(0, 60, 100)}, observers={3: "zone-c"})
+    document = explain(given)
+    assert document["state"] == WELL
+    assert document["means"] == "all 2 replicas in sync"
+    assert document["awaited"] == []
+    assert [each["role"] for each in document["replicas"]] == ["leader", "in sync", "observer"]
+    assert [each["lag"] for each in document["replicas"]] == [None, None, 40]
+    assert "observer (-40)" in page(document, NOW)
+
+
+def test_a_partition_without_voters_may_be_led_by_an_observer_that_is_promoted() -> None:
+    lost = facts(
+        leader=None,
+        isr=(1, 2),
+        brokers={1: FENCED, 2: FENCED},
+        held={3: Held(0, 60, 75)},
+        observers={3: "zone-c"},
+    )
+    document = explain(lost)
+    assert [each["broker"] for each in document["awaited"]] == [1, 2]
+    assert choices(document)[-1] == (
+        "promote the observer on broker 3",
+        "15 records, offsets 60 to 74, and whatever only brokers 1 and 2 had from offset 75 on",
+        None,
+        "scriba cluster promote zone-c --topic orders --unclean",
+    )
+    assert not any("elect" in (each[3] or "") for each in choices(document)), "it is not elected"
+
+
+def test_an_observer_is_not_promoted_while_a_voter_lives() -> None:
+    lost = facts(
+        leader=None,
+        isr=(1,),
+        brokers={1: FENCED},
+        observers={3: "zone-c"},
+    )
+    assert not any("promote" in each[0] for each in choices(explain(lost)))

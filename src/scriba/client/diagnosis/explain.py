@@ -76,6 +76,12 @@ class Facts(NamedTuple):
     now_ms: int
     asks: bool = True
     """Whether the controller asks replicas what they have before an unclean election."""
+    observers: Mapping[int, str] = {}
+    """Replicas that observe, each with its rack: nobody waits for them, and none is elected."""
+
+    @property
+    def voters(self) -> list[int]:
+        return [each for each in self.partition.replicas if each not in self.observers]
 
     @property
     def where(self) -> TopicPartition:
@@ -88,7 +94,7 @@ def state(facts: Facts) -> str:
         return OFFLINE
     if len(partition.isr) < min(facts.min_insync, len(partition.replicas)):
         return UNDER_MIN_ISR
-    if len(partition.isr) < len(partition.replicas):
+    if len(partition.isr) < len(facts.voters):
         return UNDER_REPLICATED
     return WELL if partition.leader == partition.replicas[0] else NOT_PREFERRED
 
@@ -128,7 +134,7 @@ def explain(facts: Facts) -> dict[str, Any]:
 
 def _meaning(facts: Facts) -> str:
     partition = facts.partition
-    in_sync, count = len(partition.isr), len(partition.replicas)
+    in_sync, count = len(partition.isr), len(facts.voters)
     match state(facts):
         case "offline":
             return "nobody leads it: it can be neither written nor read"
@@ -150,10 +156,11 @@ def _awaited(facts: Facts) -> list[int]:
     partition = facts.partition
     if partition.leader is None:
         return waits_for(partition)
-    return [each for each in partition.replicas if each not in partition.isr]
+    return [each for each in facts.voters if each not in partition.isr]
 
 
-def _role(partition: PartitionDescription, broker: int) -> str:
+def _role(facts: Facts, broker: int) -> str:
+    partition = facts.partition
     if broker == partition.leader:
         return "leader"
     if broker in partition.isr:
@@ -162,7 +169,7 @@ def _role(partition: PartitionDescription, broker: int) -> str:
         return "eligible"
     if broker in (partition.last_known_elr or ()):
         return "last leader"
-    return "out of sync"
+    return "observer" if broker in facts.observers else "out of sync"
 
 
 def _replica(facts: Facts, broker: int) -> dict[str, Any]:
@@ -173,13 +180,20 @@ def _replica(facts: Facts, broker: int) -> dict[str, Any]:
         "broker": broker,
         "address": known.address if known is not None else None,
         "broker_state": _broker_state(known),
-        "role": _role(facts.partition, broker),
+        "role": _role(facts, broker),
+        "lag": _lag(facts, broker) if broker in facts.observers else None,
         "start_offset": held.start_offset if held is not None and known_end else None,
         "end_offset": held.end_offset if held is not None and known_end else None,
         "epoch": held.epoch if held is not None and known_end and held.epoch >= 0 else None,
         "high_watermark": held.high_watermark if held is not None else None,
         "error": held.error if held is not None else None,
     }
+
+
+def _lag(facts: Facts, broker: int) -> int | None:
+    """Records that an observer lacks of what is committed, as far as that is known."""
+    end, committed = _end(facts, broker), _committed(facts)
+    return max(committed - end, 0) if end is not None and committed is not None else None
 
 
 def _broker_state(broker: BrokerFacts | None) -> str:
@@ -304,7 +318,7 @@ def _choices(facts: Facts, awaited: Sequence[int]) -> list[dict[str, Any]]:
         case "well":
             return []
         case "offline":
-            return [*_returns(facts, awaited), *_unclean(facts)]
+            return [*_returns(facts, awaited), *_unclean(facts), *_promotion(facts)]
         case "under min.insync.replicas":
             return [*_returns(facts, awaited), _fewer(facts)]
         case "under-replicated":
@@ -345,25 +359,41 @@ def _returns(facts: Facts, awaited: Sequence[int]) -> list[dict[str, Any]]:
 def _unclean(facts: Facts) -> list[dict[str, Any]]:
     """The replica that would lead if records may be lost: the one that has the most, or the first
     that lives where nobody is asked."""
-    partition = facts.partition
-    safe = waits_for(partition)
-    lives = [each for each in partition.replicas if _end(facts, each) is not None]
+    safe = waits_for(facts.partition)
+    lives = [each for each in facts.voters if _end(facts, each) is not None]
     if not lives or any(each in safe for each in lives):
         return []
     chosen = max(lives, key=lambda each: _most(facts, each)) if facts.asks else lives[0]
+    what, command = f"let broker {chosen} lead as it is", f"{_elect(facts)} --unclean"
+    return [_choice(what, *_lost_with(facts, chosen), command)]
+
+
+def _promotion(facts: Facts) -> list[dict[str, Any]]:
+    """The observer that would lead, where no voter that lives could."""
+    if any(_end(facts, each) is not None for each in facts.voters):
+        return []
+    lives = [each for each in facts.observers if _end(facts, each) is not None]
+    if not lives:
+        return []
+    chosen = max(lives, key=lambda each: _most(facts, each))
+    what = f"promote the observer on broker {chosen}"
+    command = f"scriba cluster promote {facts.observers[chosen]} --topic {facts.topic} --unclean"
+    return [_choice(what, *_lost_with(facts, chosen), command)]
+
+
+def _lost_with(facts: Facts, chosen: int) -> tuple[str, int | None]:
+    """What is lost if this replica leads: in words, and in records where that is known."""
+    replicas = facts.partition.replicas
     end = _end(facts, chosen)
     assert end is not None
-    most = max([_committed(facts) or 0, *(_end(facts, each) or 0 for each in lives)])
+    most = max([_committed(facts) or 0, *(_end(facts, each) or 0 for each in replicas)])
     lost = max(most - end, 0)
     loses = f"{counted(lost, 'record')}, offsets {end:,} to {most - 1:,}" if lost else ""
-    unknown = [str(each) for each in partition.replicas if _end(facts, each) is None]
+    unknown = [str(each) for each in replicas if _end(facts, each) is None]
     if unknown:
         beyond = f"whatever only {_brokers(unknown)} had from offset {most:,} on"
         loses = f"{loses}, and {beyond}" if loses else beyond
-    what = f"let broker {chosen} lead as it is"
-    return [
-        _choice(what, loses or "nothing", None if unknown else lost, f"{_elect(facts)} --unclean")
-    ]
+    return loses or "nothing", None if unknown else lost
 
 
 def _most(facts: Facts, broker: int) -> tuple[int, int]:
@@ -416,7 +446,7 @@ def page(document: dict[str, Any], now_ms: int) -> str:
                 (
                     each["broker"],
                     each["broker_state"],
-                    each["role"],
+                    each["role"] if each["lag"] is None else f"{each['role']} (-{each['lag']:,})",
                     each["start_offset"],
                     each["end_offset"],
                     each["high_watermark"],

@@ -23,6 +23,7 @@ from scriba.client.diagnosis.explain import BrokerFacts, EventFacts, Facts, Held
 from scriba.client.model import TopicPartition
 from scriba.peers.addresses import parse_address
 from scriba.peers.errors import ClientError
+from scriba.settings.placement import PLACEMENT, ReplicaPlacement, replica_placement
 
 T = TypeVar("T")
 
@@ -53,14 +54,16 @@ async def explained(
     holders = sorted({broker for p in partitions for broker in p.replicas})
     cluster = await admin.describe_cluster(include_fenced=True, timeout_ms=limit_ms)
     live = [each.id for each in cluster.nodes if each.id not in cluster.fenced]
-    answers, told, min_insync = await asyncio.gather(
+    answers, told, (min_insync, placement) = await asyncio.gather(
         _of_each(
             [each for each in holders if each in live],
             lambda broker: _held(admin, broker, wanted, limit_ms),
         ),
         _told_by_all(admin, cluster, live, limit_ms),
-        _min_insync(admin, topic.name, limit_ms),
+        _asked_for(admin, topic.name, limit_ms),
     )
+    racks = {each.id: each.rack for each in cluster.nodes}
+    observing = frozenset() if placement is None else placement.observing(racks)
     held = {broker: found for broker, found in answers if found is not None}
     unheard = {broker: "it does not run" for broker in holders if broker not in live}
     unheard |= {node: said.events for node, said in told.items() if isinstance(said.events, str)}
@@ -85,6 +88,7 @@ async def explained(
                 unheard,
                 now_ms,
                 any(said.asks for said in told.values()),
+                {each: racks[each] or "" for each in partition.replicas if each in observing},
             )
         )
         for partition, where in zip(partitions, wanted, strict=True)
@@ -181,8 +185,17 @@ async def _events(
         return f"http://{host}:{port}/events does not answer"
 
 
-async def _min_insync(admin: Admin, topic: str, limit_ms: int) -> int:
+async def _asked_for(
+    admin: Admin, topic: str, limit_ms: int
+) -> tuple[int, ReplicaPlacement | None]:
+    """How many have to be in sync, which is no more than vote; and where replicas are to be."""
     resource = ConfigResource.topic(topic)
-    found = await admin.describe_configs([resource], names=[MIN_ISR], timeout_ms=limit_ms)
-    entry = found[resource].get(MIN_ISR)
-    return int(entry.value) if entry is not None and entry.value else 1
+    names = [MIN_ISR, PLACEMENT]
+    found = (await admin.describe_configs([resource], names=names, timeout_ms=limit_ms))[resource]
+    least, asked = found.get(MIN_ISR), found.get(PLACEMENT)
+    min_insync = int(least.value) if least is not None and least.value else 1
+    placement = replica_placement(asked.value) if asked is not None else None
+    return (
+        min_insync if placement is None else min(min_insync, placement.voter_count),
+        placement,
+    )
