@@ -2,14 +2,17 @@
 types them."""
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from scriba.cli.main import main
 from scriba.client import ConfigOp, ConfigResource, NewTopic, SyncAdmin, SyncProducer
-from tests.integration.commands import Done
+from scriba.config import Source
+from tests.integration.commands import Done, begin
 from tools.kafka.broker_fixtures import SWIFT, eventually
 from tools.kafka.scriba_nodes import ScribaNodes, running_nodes
 
@@ -66,6 +69,59 @@ def test_replicas_move_as_it_is_typed(
     assert typed("reassign", "--cancel").out == "nothing was under way\n"
 
 
+@pytest.mark.parametrize("signal_", [signal.SIGINT, signal.SIGKILL])
+def test_the_same_command_goes_on_after_it_was_ended(
+    nodes: ScribaNodes, topic: str, signal_: signal.Signals, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is under way goes on, the rest follows, and the throttle is taken back."""
+
+    def typed(*words: str) -> Done:
+        code = main(["cluster", *words, "--bootstrap", nodes.bootstrap, "--timeout", "60"])
+        return Done(code, *capsys.readouterr())
+
+    def under_way() -> list[Any]:
+        found: list[Any] = typed("reassign", "--list", "--json").json
+        return [each for each in found if each["topic"] == topic]
+
+    def throttles() -> set[str | None]:
+        resources = [*(ConfigResource.broker(n) for n in (1, 2, 3)), ConfigResource.topic(topic)]
+        with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+            found = admin.describe_configs(resources)
+        return {
+            entry.name
+            for entries in found.values()
+            for entry in entries.values()
+            if "throttled" in entry.name and entry.source != Source.DEFAULT_CONFIG
+        }
+
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        admin.create_topics([NewTopic(topic, assignments={n: [1] for n in range(4)})])
+    with SyncProducer(bootstrap_servers=nodes.bootstrap, linger_ms=0) as producer:
+        for n in range(120):
+            producer.send(topic, b"x" * 1000, partition=n % 4)
+    words = ("reassign", topic, "--to", "2", "--at-once", "2", "--throttle", "1")
+    running = begin(nodes.bootstrap, "cluster", *words)
+    eventually(lambda: len(under_way()) == 2)
+    running.send_signal(signal_)
+    running.communicate(timeout=300)
+    assert len(under_way()) == 2, "slow as it is, and without whoever began it"
+    assert replicas(nodes, topic)[2:] == [(1,), (1,)], "the rest has not begun"
+    assert len(throttles()) == 4
+    faster = {
+        ConfigResource.broker(n): [
+            (f"{side}.replication.throttled.rate", ConfigOp.SET, "100000000")
+            for side in ("leader", "follower")
+        ]
+        for n in (1, 2, 3)
+    }
+    with SyncAdmin(bootstrap_servers=nodes.bootstrap) as admin:
+        admin.incremental_alter_configs(faster)
+    again = typed(*words[:-1], "100000000")
+    assert again.code == 0, again.err
+    assert replicas(nodes, topic) == [(2,)] * 4
+    assert throttles() == set()
+
+
 def test_what_cannot_be_is_refused_in_one_line(
     nodes: ScribaNodes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -95,6 +151,10 @@ def test_what_cannot_be_is_refused_in_one_line(
     refused = typed("reassign", "stays", "--to", "3", "--throttle", "1000")
     assert "follower.replication.throttled.rate=7, set by somebody else" in refused.err
     assert refused.code == 1
+    left = typed("reassign", "stays", "--to", "3")
+    assert "throttled.rate=7: --throttle 7 takes it back" in left.err
+    assert replicas(nodes, "stays") == [(3,)]
+    assert typed("reassign", "stays", "--to", "1").code == 0
     assert typed("reassign", "--cancel").code == 0
     assert replicas(nodes, "stays") == [(1,)]
 

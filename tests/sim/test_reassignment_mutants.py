@@ -4,8 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
+from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.throttles import ReplicationThrottles
 from scriba.client import BrokerError
+from scriba.replication.throttle import Throttle
 from tests.sim.cluster_mutants import Lied, completes_before_the_isr, counts_a_removed_replica
 from tests.sim.moving import (
     AFTER,
@@ -28,7 +30,10 @@ async def moves(stage: Moving) -> None:
 
 
 def throttles_who_is_in_sync(patch: Patch, lied: Lied) -> None:
-    patch.setattr(ReplicationThrottles, "slows", lambda self, partition: partition in self.followed)
+    def taking(throttles: ReplicationThrottles, partition: Partition) -> Throttle | None:
+        return throttles.follower if partition in throttles.followed else None
+
+    patch.setattr(ReplicationThrottles, "taking", taking)
 
 
 @pytest.mark.parametrize(

@@ -510,6 +510,14 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         doc="Which brokers the controller is filling or emptying by itself, such as "
         "`fill:4,empty:5`. It writes this; delete it to stop.",
     )
+    scriba_reassignment_min_rate: int = setting(
+        Kind.LONG,
+        default=10_000_000,
+        at_least=1,
+        scope=CLUSTER_WIDE,
+        doc="Bytes a second that this broker gives and takes at least of partitions that are being "
+        "moved and for which no throttle is set, however much it has to do for clients.",
+    )
     leader_replication_throttled_rate: int = setting(
         Kind.LONG,
         default=MAX_LONG,

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from scriba.broker.partitions.partition import Partition
     from scriba.broker.partitions.throttles import ReplicationThrottles
     from scriba.peers.connection import Connection
+    from scriba.replication.throttle import Throttle
     from scriba.storage.directory.logdir import LogDir
 
 PURPOSE: Final = "replication"
@@ -219,6 +220,7 @@ class Fetcher:
         """Of the connection, in a row."""
         self._told_ms = 0
         self._held_until: int | None = None
+        self._held_by: set[Throttle] = set()
         """When those are looked at again that the throttle holds back."""
         self._task = node.tasks.spawn(self._run(), name=f"fetches from broker {leader_id}")
 
@@ -443,8 +445,9 @@ class Fetcher:
         step = state.on_told(told, ours)
         if isinstance(step, Append):
             self._append(key, partition, state, data, told)
-            if self._node.replicas.throttles.slows(partition):
-                self._throttle(key, data)
+            throttles = self._node.replicas.throttles
+            if state.state is State.CATCHING_UP or partition in throttles.followed:
+                self._throttle(throttles.taking(partition), key, data)
             if partition.syncs:
                 self._flushes.append(partition)
         elif isinstance(step, AskBounds):
@@ -472,12 +475,14 @@ class Fetcher:
             self._not_appended(key, partition, state, error)
         self._node.counters.replication_bytes_in += len(view)
 
-    def _throttle(self, key: Key, data: PartitionData) -> None:
+    def _throttle(self, throttle: Throttle | None, key: Key, data: PartitionData) -> None:
         """Leaves a partition that catches up out of the fetches once the rate is used up."""
-        throttle = self._node.replicas.throttles.follower
+        if throttle is None:
+            return
         throttle.take(len(data.records or b""), self._now_ms())  # type: ignore[arg-type]
         if throttle.wait_ms(self._now_ms()):
             self._plan.hold(key)
+            self._held_by.add(throttle)
             self._held_until = self._held_until or self._now_ms()
 
     def _release(self) -> None:
@@ -486,12 +491,16 @@ class Fetcher:
         if self._held_until is None or now_ms < self._held_until:
             return
         throttles = self._node.replicas.throttles
-        wait_ms = throttles.follower.wait_ms(now_ms)
-        if wait_ms and throttles.followed:
+        if not throttles.followed:
+            self._held_by.discard(throttles.follower)
+        wait_ms = min((each.wait_ms(now_ms) for each in self._held_by), default=0)
+        if wait_ms:
             # Not for long at once: the rate may be another by then.
             self._held_until = now_ms + min(wait_ms, LONGEST_HOLD_MS)
         else:
+            # Whoever is held by a throttle that has nothing left is held again by its next answer.
             self._held_until = None
+            self._held_by.clear()
             self._plan.release()
 
     def _not_appended(

@@ -111,7 +111,8 @@ def _carried_out(parser: argparse.ArgumentParser) -> None:
         "--throttle",
         type=at_least(int, 1, INT64),
         metavar="BYTES",
-        help="bytes a second that a broker copies at most; taken back at the end",
+        help="bytes a second that a broker copies at most, fixed, and taken back at the end "
+        "(default: as much as clients leave)",
     )
     parser.add_argument(
         "--at-once",

@@ -3,8 +3,9 @@
 The state of a move is the cluster's: its partitions and the reassignments under way. So whoever
 runs the same command again, after a crash of anything, goes on where it stands.
 
-A throttle is set before the first move and taken back after the last one. One that somebody else
-has set stays as it is, and nothing begins beside it.
+Without a throttle brokers give way to clients by themselves. One that is asked for is set before
+the first move and taken back after the last one. One that somebody else has set stays as it is, and
+nothing begins beside it.
 """
 
 import asyncio
@@ -13,11 +14,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final
 
-from scriba.cli.output import counted, note, size
+from scriba.cli.output import counted, note, size, warn
 from scriba.cli.problems import CommandError
 from scriba.cli.topics.observers import placements
 from scriba.client import (
     Admin,
+    ConfigEntry,
     ConfigOp,
     ConfigResource,
     NetworkError,
@@ -95,6 +97,29 @@ async def sizes_on(admin: Admin, brokers: Iterable[int]) -> dict[int, dict[Topic
 # ---- throttles ----
 
 
+async def rates_set(
+    admin: Admin, brokers: Iterable[ConfigResource]
+) -> list[tuple[ConfigResource, ConfigEntry]]:
+    """Rates that somebody has set, be it an earlier run of a command."""
+    found = await admin.describe_configs(brokers, names=RATES)
+    return [
+        (resource, entry)
+        for resource, entries in found.items()
+        for entry in entries.values()
+        if entry.source != Source.DEFAULT_CONFIG
+    ]
+
+
+async def tell_rates(admin: Admin, brokers: Iterable[int]) -> None:
+    """A rate that was left behind slows what is moved without one, and stays."""
+    named = [ConfigResource.broker(broker) for broker in sorted(brokers)]
+    for resource, entry in (await rates_set(admin, named))[:1]:
+        warn(
+            f"{resource} has {entry.name}={entry.value}: --throttle {entry.value} takes it back at "
+            "the end, reassign --cancel at once"
+        )
+
+
 class Throttling:
     """What a move sets, and takes back when it is done."""
 
@@ -106,15 +131,12 @@ class Throttling:
     async def set(self, plan: Plan, before: Plan, under_way: Moves) -> None:
         """Raises where somebody has set another rate. What is under way is slowed as well: it may
         be what an earlier run of the same command has begun."""
-        found = await self._admin.describe_configs(self._brokers, names=RATES)
-        for resource, entries in found.items():
-            for entry in entries.values():
-                others = entry.source != Source.DEFAULT_CONFIG and entry.value != self._rate
-                if others:
-                    raise CommandError(
-                        f"{resource} has {entry.name}={entry.value}, set by somebody else",
-                        f"give --throttle {entry.value}, or delete it first",
-                    )
+        for resource, entry in await rates_set(self._admin, self._brokers):
+            if entry.value != self._rate:
+                raise CommandError(
+                    f"{resource} has {entry.name}={entry.value}, set by somebody else",
+                    f"give --throttle {entry.value}, or delete it first",
+                )
         named: dict[str, tuple[list[str], list[str]]] = {}
         for where, replicas in plan.items():
             leaders, followers = named.setdefault(where.topic, ([], []))

@@ -17,6 +17,7 @@ from scriba.cli.cluster.moving import (
     completed,
     look,
     take_back_throttles,
+    tell_rates,
 )
 from scriba.cli.output import counted, note, print_json, print_lines, print_names, size, table
 from scriba.cli.parsing.partitions import partitions_named
@@ -226,6 +227,8 @@ async def _do(
     if options.throttle is not None and plan:
         throttling = Throttling(admin, options.throttle, facts.places)
         await throttling.set(plan, facts.placed, under_way)
+    elif plan:
+        await tell_rates(admin, facts.places)
     try:
         await carry_out(admin, facts, plan, options.at_once)
         await completed(admin, under_way)

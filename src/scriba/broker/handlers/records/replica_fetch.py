@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from scriba.broker.partitions.follower_sessions import Followed, FollowerSession
     from scriba.broker.partitions.partition import Partition
     from scriba.instant import Instant
+    from scriba.replication.throttle import Throttle
 
 FIRST_WITH_BROKER_EPOCH: Final = 15
 _NO_RECORDS: Final = b""
@@ -84,10 +85,14 @@ class _Look:
         self.ready = False
         """Whether there is something that must not wait: an error or a divergence."""
         self.deadline = 0.0
-        self.throttled: dict[Followed, int] = {}
+        self.throttled: dict[Followed, tuple[Throttle, int]] = {}
         """Bytes of those that catch up at a limited rate."""
         self.held_ms = 0
         """For how long the throttle holds something back; 0 if it does not."""
+
+    def used(self, throttle: Throttle) -> int:
+        """What this fetch takes of an allowance so far."""
+        return sum(size for slowed_by, size in self.throttled.values() if slowed_by is throttle)
 
     @property
     def is_over(self) -> bool:
@@ -343,18 +348,18 @@ def _look_at_one(node: Fetching, look: _Look, followed: Followed, now: Instant) 
         _count(node, session, followed, partition, now)
     if session.prompt and partition.high_watermark.value > followed.high_watermark:
         look.ready = True
-    throttles = node.replicas.throttles
-    if partition not in throttles.led or session.replica in leader.isr:
+    throttle = node.replicas.throttles.giving(partition, leader, session.replica)
+    if throttle is None:
         return _read(look, followed, partition, asked.partition_max_bytes)
-    allowed = throttles.leader.allowance(now.mono_ms) - sum(look.throttled.values())
+    allowed = throttle.allowance(now.mono_ms) - look.used(throttle)
     if allowed <= 0:
         if asked.fetch_offset < partition.log.end_offset:
             session.news[followed] = None
-            look.held_ms = max(throttles.leader.wait_ms(now.mono_ms), 1)
+            look.held_ms = max(throttle.wait_ms(now.mono_ms), 1)
         return None
     before = look.bytes
     read = _read(look, followed, partition, allowed)
-    look.throttled[followed] = look.bytes - before
+    look.throttled[followed] = (throttle, look.bytes - before)
     return read
 
 
@@ -458,9 +463,8 @@ def _respond(node: Fetching, look: _Look) -> FetchResponse:
             response.responses.append(topic)
         topic.partitions.append(data)
     node.counters.replication_bytes_out += look.bytes
-    if look.throttled:
-        throttle = node.replicas.throttles.leader
-        throttle.take(sum(look.throttled.values()), node.world.clock.mono_ms())
+    for throttle, size in look.throttled.values():
+        throttle.take(size, node.world.clock.mono_ms())
     if not session.id:
         session.end()
     return response
