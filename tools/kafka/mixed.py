@@ -62,7 +62,7 @@ KAFKAS: Mapping[str, str] = {
 }
 
 
-class _Seat:
+class Seat:
     """What a node is told: its id, its role, its listener, and where the controllers are."""
 
     def __init__(self, node_id: int, roles: str, controllers: str) -> None:
@@ -89,7 +89,7 @@ class MixedKafka(KafkaBroker):
     """A node of Apache Kafka."""
 
     def __init__(
-        self, data: Path, seat: _Seat, port: int, settings: Mapping[str, str], tools: Tools
+        self, data: Path, seat: Seat, port: int, settings: Mapping[str, str], tools: Tools
     ) -> None:
         super().__init__(data, settings)
         self.seat = seat
@@ -117,7 +117,7 @@ class MixedKafka(KafkaBroker):
 class MixedScriba(ScribaBroker):
     """A node of Scriba."""
 
-    def __init__(self, data: Path, seat: _Seat, port: int, settings: Mapping[str, str]) -> None:
+    def __init__(self, data: Path, seat: Seat, port: int, settings: Mapping[str, str]) -> None:
         super().__init__(data, settings)
         self.seat = seat
         self.port = port
@@ -156,17 +156,17 @@ class MixedCluster:
         port = free_port()
         where = f"{HOST}:{port}"
         told = dict(settings or {})
-        lead = _Seat(CONTROLLER, "controller", where)
+        lead = Seat(CONTROLLER, "controller", where)
         self._format = ["--standalone", *format]
         self._kafka = MixedKafka(
-            folder / "kafka", _Seat(KAFKA, "broker", where), free_port(), told, tools
+            folder / "kafka", Seat(KAFKA, "broker", where), free_port(), told, tools
         )
         self.nodes: dict[int, Node] = {
             CONTROLLER: MixedScriba(folder / "controller", lead, port, told)
             if controllers == "scriba"
             else MixedKafka(folder / "controller", lead, port, told, tools),
             SCRIBA: MixedScriba(
-                folder / "scriba", _Seat(SCRIBA, "broker", where), free_port(), told
+                folder / "scriba", Seat(SCRIBA, "broker", where), free_port(), told
             ),
             KAFKA: self._kafka,
         }
