@@ -372,3 +372,24 @@ def test_the_level_of_the_metadata_goes_up_and_down_under_both(
             whole(mixed, name)
             found = everything(mixed, name)
             assert sorted(found[OURS] + found[THEIRS]) == sorted(values)
+
+
+def test_a_broker_of_scriba_serves_nobody_while_there_are_acls(
+    mixed: MixedCluster, topic: str, tools: Tools
+) -> None:
+    new_topic(mixed, topic)
+    where = ["--bootstrap-controller", mixed.nodes[CONTROLLER].bootstrap]
+    rule = ["--allow-principal", "User:alice", "--operation", "Read", "--topic", topic]
+    made = tools.run("acls", *where, "--add", *rule)
+    if isinstance(mixed.nodes[CONTROLLER], MixedScriba):
+        assert made.code == 1, "our controllers make no rules that nobody keeps"
+        return
+    made.ok()
+    with mixed.connect(KAFKA) as connection:
+        eventually(lambda: mixed.members(connection) == [KAFKA])
+        eventually(lambda: set(leaders(mixed, topic, KAFKA).values()) == {KAFKA})
+        tools.run("acls", *where, "--remove", "--force", *rule).ok()
+        eventually(lambda: sorted(mixed.members(connection)) == sorted(BROKERS))
+    whole(mixed, topic)
+    elect(mixed, topic)
+    assert len(produce(mixed, topic, 10)) == 10

@@ -82,15 +82,21 @@ def _one_min_isr(state: State) -> Iterator[Message]:
         yield ConfigRecord(resource_type=BROKER, resource_name="", name=MIN_ISR, value=value)
 
 
-def check_supported(features: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> None:
-    """Refuses data that was written with a feature level which this release does not know."""
-    for name, level in features.items():
+def lacked(features: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> str:
+    """The first level of the cluster that this release does not know, in words; empty for none."""
+    for name, level in sorted(features.items()):
         low, high = supported.get(name, (0, 0))
         if not low <= level <= high:
-            raise KafkaError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"the cluster runs {name} at level {level}, this release supports {low} to {high}",
+            return (
+                f"the cluster runs {name} at level {level}, this release supports {low} to {high}"
             )
+    return ""
+
+
+def check_supported(features: Mapping[str, int], supported: Mapping[str, tuple[int, int]]) -> None:
+    """Refuses data that was written with a feature level which this release does not know."""
+    if why := lacked(features, supported):
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, why)
 
 
 def check_enforced(image: ClusterImage) -> None:

@@ -10,7 +10,11 @@ from scriba.config import StartError
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
 from scriba.instant import Instant
-from scriba.wire.messages.stored import AccessControlEntryRecord, RemoveAccessControlEntryRecord
+from scriba.wire.messages.stored import (
+    AccessControlEntryRecord,
+    FeatureLevelRecord,
+    RemoveAccessControlEntryRecord,
+)
 from tests.unit.broker.brokers import Brokers, play
 
 ACL = AccessControlEntryRecord(id=b"a" * 16, resource_type=2, resource_name="t", principal="User:a")
@@ -52,6 +56,16 @@ def test_a_broker_does_not_start_in_a_cluster_with_acls() -> None:
         brokers.kill(2)
         await write(brokers, ACL)
         with pytest.raises(StartError, match="the cluster has 1 ACL, which this release does not"):
+            await brokers.boot(2)
+
+    play(script, count=2)
+
+
+def test_a_broker_that_lacks_a_feature_says_which() -> None:
+    async def script(brokers: Brokers) -> None:
+        brokers.kill(2)
+        await write(brokers, FeatureLevelRecord(name="share.version", feature_level=1))
+        with pytest.raises(StartError, match=r"runs share\.version at level 1, .*supports 0 to 0"):
             await brokers.boot(2)
 
     play(script, count=2)

@@ -23,7 +23,7 @@ from scriba.broker.ports import (
     Timekeeping,
 )
 from scriba.config import StartError
-from scriba.controller import levels
+from scriba.controller import features, levels
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.wire.messages.brokers import (
@@ -44,6 +44,8 @@ SHUTDOWN_PAUSE_S: Final = 0.01
 """Between two questions whether the leaderships have gone."""
 UNFENCING_PAUSE_S: Final = 0.02
 RETRY_PAUSE_S: Final = 0.1
+LOOKS: Final = 50
+"""How often a broker that was refused looks into the metadata for the reason."""
 ANSWER_MS: Final = 3_000
 """How long a broker that leaves waits for any controller to answer."""
 LAST_ANSWER_MS: Final = 250
@@ -162,9 +164,10 @@ class BrokerLifecycle:
                 return
             except KafkaError as error:
                 if error.code in FINAL:
-                    raise StartError(
-                        f"the controller refused broker {node.id}: {FINAL[error.code]}"
-                    ) from error
+                    why = FINAL[error.code]
+                    if error.code is ErrorCode.UNSUPPORTED_VERSION:
+                        why = await self._lacked() or why
+                    raise StartError(f"the controller refused broker {node.id}: {why}") from error
                 waited_ms = clock.mono_ms() - began
                 duplicate = error.code is ErrorCode.DUPLICATE_BROKER_REGISTRATION
                 # A predecessor that died may hold the id until its session ends.
@@ -181,6 +184,17 @@ class BrokerLifecycle:
                     ) from error
                 self._unreachable(error)
             await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _lacked(self) -> str:
+        """Which feature it is that this release lacks, once the metadata tells: the refusal does
+        not."""
+        for _ in range(LOOKS):
+            if why := features.lacked(self._node.image.features, self._node.supported_features):
+                return (
+                    f"{why}; turn it off (kafka-features downgrade), or start a release that has it"
+                )
+            await asyncio.sleep(RETRY_PAUSE_S)
+        return ""
 
     async def _try_to_register(self, timeout_ms: int) -> None:
         response: BrokerRegistrationResponse = await self._node.controller.call(
