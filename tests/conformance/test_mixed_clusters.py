@@ -365,10 +365,10 @@ def test_the_level_of_the_metadata_goes_up_and_down_under_both(
             name = f"{topic}-{level}"
             new_topic(mixed, name)
             values = produce(mixed, name, 10)
-            mixed.nodes[KAFKA].kill()
-            eventually(lambda: set(leaders(mixed, name).values()) == {SCRIBA})  # noqa: B023
+            mixed.nodes[SCRIBA].kill()
+            eventually(lambda: set(leaders(mixed, name, KAFKA).values()) == {KAFKA})  # noqa: B023
             values += produce(mixed, name, 10)
-            mixed.nodes[KAFKA].start()
+            mixed.nodes[SCRIBA].start()
             whole(mixed, name)
             found = everything(mixed, name)
             assert sorted(found[OURS] + found[THEIRS]) == sorted(values)
