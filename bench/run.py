@@ -24,6 +24,7 @@ from bench import report
 from bench.cluster import IDLE, WORKING
 from bench.coordination import COORDINATED
 from bench.failover import FAILING, WIDE_LEADER
+from bench.million import MILLION
 from bench.report import KAFKA, SCRIBA
 from bench.rows import ALONE, SERVED, Bench, Row
 from bench.scale import SCALE
@@ -38,7 +39,7 @@ HERE = Path(__file__).resolve().parent
 BOTH_UP = (*SERVED, *WIDE, *COORDINATED, *SPARK)
 """Rows on brokers that stay up from the warm-up to the last round."""
 
-LATER = (*ALONE, *SCALE)
+LATER = (*ALONE, *SCALE, *MILLION)
 """Rows that start nodes of their own."""
 
 CLUSTERED = (*WORKING, *FAILING)

@@ -14,7 +14,9 @@ copied once and then filled, which keeps a topic of 10,000 partitions linear.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, Final
 
 from scriba.controller import levels
@@ -36,6 +38,7 @@ from scriba.controller.parts import (
     ControllerImage,
     Listener,
     PartitionImage,
+    Shared,
     TopicImage,
     broker_record,
     changed,
@@ -146,6 +149,28 @@ class Delta:
             or self.unknown
         )
 
+    def parts(self, most: int) -> Iterator[Delta]:
+        """The same in parts of at most so many partitions, all that is no partition in the first.
+
+        One that is small enough is a part by itself.
+        """
+        if sum(map(len, self.partitions.values())) <= most:
+            yield self
+            return
+        part, room = copy.copy(self), most
+        part.partitions = {}
+        for topic_id, changes in self.partitions.items():
+            left = iter(changes.items())
+            while some := dict(islice(left, room)):
+                part.partitions[topic_id] = some
+                room -= len(some)
+                if not room:
+                    yield part
+                    part, room = Delta(), most
+                    part.end_offset = self.end_offset
+        if part.partitions:
+            yield part
+
 
 class ClusterImage:
     __slots__ = (
@@ -158,6 +183,7 @@ class ClusterImage:
         "features",
         "next_producer_id",
         "security",
+        "share",
         "topics_by_id",
         "topics_by_name",
         "unknown",
@@ -179,6 +205,8 @@ class ClusterImage:
         self.epoch = 0
         """The leader epoch of the last record folded in."""
         self._open_transaction: list[tuple[int, Message]] | None = None
+        self.share = Shared()
+        """Keeps equal lists once; copies of an image go on with it."""
 
     @property
     def last_offset(self) -> int:
@@ -232,6 +260,7 @@ class ClusterImage:
         other.unknown = self.unknown
         other.end_offset = self.end_offset
         other.epoch = self.epoch
+        other.share = self.share
         if self._open_transaction is not None:
             other._open_transaction = self._open_transaction.copy()
         return other
@@ -320,10 +349,11 @@ class ClusterImage:
         topic = self._touch(record.topic_id, delta)
         index = record.partition_id
         delta.partitions[record.topic_id].setdefault(index, topic.partitions.get(index))
+        share = self.share
         topic.partitions[index] = PartitionImage(
-            tuple(record.replicas),
-            tuple(record.directories) or (DIRECTORY_MIGRATING,) * len(record.replicas),
-            tuple(record.isr),
+            share(record.replicas),
+            share(record.directories) or share((DIRECTORY_MIGRATING,) * len(record.replicas)),
+            share(record.isr),
             record.leader,
             record.leader_epoch,
             record.partition_epoch,
@@ -341,7 +371,7 @@ class ClusterImage:
         if before is None:
             raise ImageError(f"no partition {topic.name}-{index} to change at offset {offset}")
         delta.partitions[record.topic_id].setdefault(index, before)
-        topic.partitions[index] = changed(before, record)
+        topic.partitions[index] = changed(before, record, self.share)
 
     def _clear_elr(self, record: ClearElrRecord, offset: int, delta: Delta) -> None:
         """Nobody beside the in-sync replicas is eligible any more, in one topic or in all."""

@@ -7,7 +7,9 @@ whose first replica does not lead. All of it follows from the image and is kept 
 so a fenced broker costs as much as it has partitions, in a cluster of any size.
 """
 
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Final
 
 from scriba.controller.image import NO_LEADER, ClusterImage, Delta, PartitionImage, TopicImage
 
@@ -42,11 +44,19 @@ class PartitionIndex:
     # ---- kept up ----
 
     def fill(self, image: ClusterImage) -> Generator[None, None, None]:
-        """Takes in a whole image, partition by partition."""
+        """Takes in a whole image, partition by partition; none of it counts before the end."""
         for topic in list(image.topics_by_id.values()):
+            led: dict[int, set[int]] = defaultdict(set)
+            in_sync: dict[int, set[int]] = defaultdict(set)
             for index, partition in topic.partitions.items():
-                self._move(topic.id, index, None, partition)
+                led[partition.leader].add(index)
+                for broker in partition.isr:
+                    in_sync[broker].add(index)
+                self._note_unusual(topic.id, index, None, partition)
                 yield
+            for groups, by_broker in ((self._led, led), (self._in_sync, in_sync)):
+                for broker, indexes in by_broker.items():
+                    groups.setdefault(broker, {})[topic.id] = indexes
 
     def apply(self, delta: Delta, image: ClusterImage) -> None:
         for topic_id in delta.deleted:
@@ -59,29 +69,45 @@ class PartitionIndex:
     def _move(
         self, topic_id: bytes, index: int, before: PartitionImage | None, after: PartitionImage
     ) -> None:
-        for groups, old, new in (
-            (self._led, None if before is None else (before.leader,), (after.leader,)),
-            (self._in_sync, None if before is None else before.isr, after.isr),
-            (
-                self._eligible,
-                None if before is None else before.eligible_leader_replicas,
-                after.eligible_leader_replicas,
-            ),
-            (self._behind, None if before is None else _out_of_sync(before), _out_of_sync(after)),
-            (self._displaced, None if before is None else _displaced(before), _displaced(after)),
+        old = before
+        led = () if old is None else (old.leader,)
+        self._regroup(self._led, topic_id, index, led, (after.leader,))
+        self._regroup(self._in_sync, topic_id, index, () if old is None else old.isr, after.isr)
+        self._note_unusual(topic_id, index, before, after)
+
+    def _note_unusual(
+        self, topic_id: bytes, index: int, before: PartitionImage | None, after: PartitionImage
+    ) -> None:
+        """What is not so of a partition that has all its replicas, and its first one leading."""
+        old = _AS_USUAL if before is None else before
+        for groups, was, now in (
+            (self._eligible, old.eligible_leader_replicas, after.eligible_leader_replicas),
+            (self._behind, _out_of_sync(old), _out_of_sync(after)),
+            (self._displaced, _displaced(old), _displaced(after)),
         ):
-            if old == new:
-                continue
-            for broker in old or ():
-                if broker not in new:
-                    self._drop(groups[broker], topic_id, index)
-            for broker in new:
-                groups.setdefault(broker, {}).setdefault(topic_id, set()).add(index)
-        was = before is not None and before.is_reassigning
-        if after.is_reassigning and not was:
+            if was or now:
+                self._regroup(groups, topic_id, index, was, now)
+        if after.is_reassigning and not old.is_reassigning:
             self._reassigning.setdefault(topic_id, set()).add(index)
-        elif was and not after.is_reassigning:
+        elif old.is_reassigning and not after.is_reassigning:
             self._drop(self._reassigning, topic_id, index)
+
+    def _regroup(
+        self,
+        groups: dict[int, _Group],
+        topic_id: bytes,
+        index: int,
+        old: tuple[int, ...],
+        new: tuple[int, ...],
+    ) -> None:
+        if old == new:
+            return
+        for broker in old:
+            if broker not in new:
+                self._drop(groups[broker], topic_id, index)
+        for broker in new:
+            if broker not in old:
+                groups.setdefault(broker, {}).setdefault(topic_id, set()).add(index)
 
     def _drop(self, group: _Group, topic_id: bytes, index: int) -> None:
         group[topic_id].discard(index)
@@ -153,6 +179,9 @@ class PartitionIndex:
                         break
                     self.visited += 1
                     yield topic, index, topic.partitions[index]
+
+
+_AS_USUAL: Final = PartitionImage((), (), (), NO_LEADER, 0, 0)
 
 
 def _out_of_sync(partition: PartitionImage) -> tuple[int, ...]:

@@ -3,8 +3,8 @@
 None of these values is ever altered; a change makes a new one.
 """
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
 
 from scriba.wire.messages.stored import (
     BrokerEndpoint,
@@ -41,6 +41,24 @@ DIRECTORY_LOST: Final = bytes(15) + b"\x02"
 """Reserved as well: the broker has no files of the replica that are of use."""
 
 _OPEN_DIRECTORIES: Final = frozenset((DIRECTORY_MIGRATING, DIRECTORY_UNASSIGNED))
+
+MOST_SHARED: Final = 1 << 16
+
+
+class Shared:
+    """Lists of brokers and directories, equal ones kept once: many partitions have few of them."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+    def __call__(self, values: Iterable[Any]) -> tuple[Any, ...]:
+        made = tuple(values)
+        known = self._known.setdefault(made, made)
+        if len(self._known) > MOST_SHARED:
+            self._known.clear()  # those that are in use are found again
+        return known
 
 
 class PartitionImage(NamedTuple):
@@ -144,7 +162,11 @@ class ControllerImage(NamedTuple):
     features: dict[str, tuple[int, int]]
 
 
-def changed(partition: PartitionImage, record: PartitionChangeRecord) -> PartitionImage:
+def changed(
+    partition: PartitionImage,
+    record: PartitionChangeRecord,
+    share: Callable[[Iterable[Any]], tuple[Any, ...]] = tuple,
+) -> PartitionImage:
     """The partition after the change; naming a leader, even the same one, starts a new epoch."""
     old = partition
     same_leader = record.leader == NO_CHANGE
@@ -152,17 +174,17 @@ def changed(partition: PartitionImage, record: PartitionChangeRecord) -> Partiti
     removing, adding = record.removing_replicas, record.adding_replicas
     eligible, last = record.eligible_leader_replicas, record.last_known_elr
     return PartitionImage(
-        old.replicas if record.replicas is None else tuple(record.replicas),
-        old.directories if record.directories is None else tuple(record.directories),
-        old.isr if record.isr is None else tuple(record.isr),
+        old.replicas if record.replicas is None else share(record.replicas),
+        old.directories if record.directories is None else share(record.directories),
+        old.isr if record.isr is None else share(record.isr),
         old.leader if same_leader else record.leader,
         old.leader_epoch if same_leader else old.leader_epoch + 1,
         old.partition_epoch + 1,
         old.leader_recovery_state if state < 0 else state,
-        old.removing_replicas if removing is None else tuple(removing),
-        old.adding_replicas if adding is None else tuple(adding),
-        old.eligible_leader_replicas if eligible is None else tuple(eligible),
-        old.last_known_elr if last is None else tuple(last),
+        old.removing_replicas if removing is None else share(removing),
+        old.adding_replicas if adding is None else share(adding),
+        old.eligible_leader_replicas if eligible is None else share(eligible),
+        old.last_known_elr if last is None else share(last),
     )
 
 

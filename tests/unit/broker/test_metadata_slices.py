@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.metadata import batches
+from scriba.broker.metadata import batches, snapshots
 from scriba.broker.metadata.batches import BatchBuilder, read_batches
-from scriba.broker.metadata.follower import SLICE
+from scriba.broker.metadata.follower import SLICE, TOLD_AT_ONCE
 from scriba.broker.metadata.snapshots import QuorumFacts
 from scriba.broker.node import Node
 from scriba.controller.image import ClusterImage, Delta
@@ -20,11 +20,17 @@ from scriba.settings import TopicSettings
 from scriba.storage.log import Log
 from scriba.testing.sim.world.world import ProcessWorld, SimHost
 from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest
-from scriba.wire.messages.stored import PartitionChangeRecord, decode_metadata_record
-from tests.unit.broker.quorum_rig import Rig, simulate
+from scriba.wire.messages.stored import (
+    PartitionChangeRecord,
+    PartitionRecord,
+    TopicRecord,
+    decode_metadata_record,
+)
+from tests.unit.broker.quorum_rig import DIRECTORY, Rig, simulate
 
 InANode = Callable[..., None]
 MANY = 10 * SLICE
+LOG_DIR = f"{DIRECTORY}/__cluster_metadata-0"
 
 
 class Turns:
@@ -105,6 +111,76 @@ def test_records_of_others_are_decoded_a_slice_per_turn(monkeypatch: pytest.Monk
         await live(body)
 
     simulate(story)
+
+
+def test_large_topic_is_whole_in_the_image_and_told_of_in_parts() -> None:
+    async def story(host: SimHost, live: Any) -> None:
+        async def body(world: ProcessWorld) -> None:
+            rig = await Rig(world).start()
+            told: list[tuple[int, int, int]] = []
+            turns = Turns()
+
+            def count(delta: Delta, image: ClusterImage) -> None:
+                there = len(image.topics_by_name["wide"].partitions)
+                told.append((turns.now(), sum(map(len, delta.partitions.values())), there))
+
+            rig.node.subscribe(count)
+            assert await rig.create("wide", MANY) is ErrorCode.NONE
+            assert [partitions for _, partitions, _ in told] == [TOLD_AT_ONCE] * 5
+            assert {there for _, _, there in told} == {MANY}
+            assert len({turn for turn, _, _ in told}) == 5
+            await rig.stop()
+
+        await live(body)
+
+    simulate(story)
+
+
+def test_snapshot_is_loaded_a_slice_at_a_time() -> None:
+    async def story(host: SimHost, live: Any) -> None:
+        async def body(world: ProcessWorld) -> None:
+            rig = await Rig(world).start()
+            assert await rig.create("wide", MANY) is ErrorCode.NONE
+            await rig.node.follower._snapshot(world.clock.now())
+            (position, *_) = snapshots.find(world.disk, LOG_DIR)
+            paces: list[None] = []
+
+            async def pace() -> None:
+                paces.append(None)
+
+            found = await snapshots.read(world.disk, LOG_DIR, position, pace)
+            assert found.image == rig.node.image
+            assert len(paces) == MANY // snapshots.RECORDS_PER_BATCH
+            await rig.stop()
+
+        await live(body)
+
+    simulate(story)
+
+
+def test_broker_looks_only_at_partitions_that_are_or_were_placed_on_it(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        image, delta = node.image.copy(), Delta()
+        topic_id = b"of other brokers"
+        elsewhere = [
+            PartitionRecord(partition_id=n, topic_id=topic_id, replicas=[7, 8], isr=[7], leader=7)
+            for n in range(SLICE)
+        ]
+        elsewhere[3].replicas = [7, node.id]
+        end = image.end_offset
+        image.replay([TopicRecord(name="far", topic_id=topic_id), *elsewhere], end, 1, delta)
+        ((name, _, mine),) = node.replicas._touched(delta, image)
+        assert (name, [index for index, _ in mine]) == ("far", [3])
+        gone = Delta()
+        changes = [
+            PartitionChangeRecord(topic_id=topic_id, partition_id=n, replicas=[8, 9])
+            for n in range(SLICE)
+        ]
+        image.replay(changes, image.end_offset, 1, gone)
+        ((_, _, mine),) = node.replicas._touched(gone, image)
+        assert [index for index, _ in mine] == [3], "it has to leave"
+
+    in_a_node(script)
 
 
 def test_fast_paths_forget_once_for_all_leaderships_that_end_together(

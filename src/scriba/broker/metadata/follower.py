@@ -36,6 +36,9 @@ from scriba.storage.results import NoRoom
 SLICE: Final = 128
 """Records folded in one go: the loop has others to serve."""
 
+TOLD_AT_ONCE: Final = 256
+"""Partitions of which subscribers hear in one go."""
+
 LONG_REPLAY_BYTES: Final = 2 << 20
 """A start that had to read more than this leaves a snapshot to the next one. Every restart writes
 two records for each partition: without it, each would take longer than the one before."""
@@ -94,7 +97,9 @@ class MetadataFollower:
         """Begins with what the files hold. What follows the snapshot waits to be committed."""
         self._quorum = quorum
         if snapshot is not None:
-            self._load_snapshot(snapshot)
+            self.image = snapshot.image
+            self.applied.advance(snapshot.position.offset)
+            self.last_timestamp = snapshot.last_timestamp
         self._waiting.extend(batches)
         for batch in batches:
             self._count(batch)
@@ -113,19 +118,6 @@ class MetadataFollower:
     def stop(self) -> None:
         if self._snapshotting is not None:
             self._snapshotting.cancel()
-
-    def _load_snapshot(self, snapshot: Snapshot) -> None:
-        delta = Delta()
-        position = snapshot.position
-        for records in snapshot.batches:
-            # The records have no offsets of their own: all stand for the snapshot's last one.
-            for record in records:
-                self.image.replay((record,), position.offset - 1, position.epoch, delta)
-        self.image.advance(position.offset, position.epoch, delta)
-        if snapshot.quorum.kraft_version:
-            self.image.set_feature(KRAFT_VERSION, snapshot.quorum.kraft_version, delta)
-        self.applied.advance(position.offset)
-        self.last_timestamp = snapshot.last_timestamp
 
     # ---- the log as it is, committed or not ----
 
@@ -208,29 +200,25 @@ class MetadataFollower:
             raise
 
     async def _begin_anew(self, snapshot: Snapshot) -> None:
-        """Makes the image of a snapshot in slices, and tells what is different in it."""
-        image, position = ClusterImage(), snapshot.position
-        nothing = Delta()
-        for records in snapshot.batches:
-            for record in records:
-                image.replay((record,), position.offset - 1, position.epoch, nothing)
-            await asyncio.sleep(0)
-        image.advance(position.offset, position.epoch, nothing)
-        if snapshot.quorum.kraft_version:
-            image.set_feature(KRAFT_VERSION, snapshot.quorum.kraft_version, nothing)
+        """Goes on with the image of a snapshot, and tells what is different in it."""
+        delta = await difference(self.image, snapshot.image, next_turn)
         if self._fetched is not snapshot:
             return  # there is a newer one by now
-        delta = await difference(self.image, image, lambda: asyncio.sleep(0))
-        if self._fetched is not snapshot:
-            return
         self._fetched = None
-        self.image = image
+        self.image = snapshot.image
         self.last_timestamp = max(self.last_timestamp, snapshot.last_timestamp)
         self._bytes_since_snapshot = 0
-        self._snapshots[position] = self._world.clock.wall_ms()
+        self._snapshots[snapshot.position] = self._world.clock.wall_ms()
+        await self._tell(delta)
+
+    async def _tell(self, delta: Delta) -> None:
+        """Tells the subscribers what the image has that is new: all at once unless it is much."""
         if delta:
-            for subscriber in self._subscribers:
-                subscriber(delta, self.image)
+            for number, part in enumerate(delta.parts(TOLD_AT_ONCE)):
+                if number:
+                    await next_turn()
+                for subscriber in self._subscribers:
+                    subscriber(part, self.image)
         self.applied.advance(self.image.end_offset)
 
     def _committed(self) -> list[Batch]:
@@ -275,10 +263,7 @@ class MetadataFollower:
             self.image = image
         for _ in batches if self._fetched is None else ():
             self._waiting.popleft()
-        if delta:
-            for subscriber in self._subscribers:
-                subscriber(delta, self.image)
-        self.applied.advance(self.image.end_offset)
+        await self._tell(delta)
 
     def _count(self, batch: Batch) -> None:
         self._bytes_since_snapshot += batch.size

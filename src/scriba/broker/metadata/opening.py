@@ -24,6 +24,7 @@ from scriba.raft.epochs import EpochTable
 from scriba.raft.machine import Raft
 from scriba.raft.messages import HardState, Position
 from scriba.raft.roles import Timeouts
+from scriba.runtime.loop.pace import Pace
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
 from scriba.settings import NodeSettings, TopicSettings
@@ -62,7 +63,10 @@ async def open_quorum(
             note(EventKind.LOG_TRUNCATED, repr(store), store.lost_tail)
         if store.cut_tail:
             await store.sync(hurried=True)
-        snapshot = snapshots.newest_valid(world.disk, directory, store.start_offset, note)
+        pace = Pace(world.clock)
+        snapshot = await snapshots.newest_valid(
+            world.disk, directory, store.start_offset, note, pace
+        )
         if snapshot is not None and snapshot.position.offset > store.end_offset:
             store.truncation.truncate_fully(snapshot.position.offset, now)
         first = snapshot.position.offset if snapshot else 0

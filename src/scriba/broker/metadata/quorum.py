@@ -57,6 +57,7 @@ from scriba.records.batch import (
     read_header,
     walk,
 )
+from scriba.runtime.loop.pace import Pace
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
 from scriba.runtime.watermark import Watermark
@@ -484,7 +485,9 @@ class MetadataQuorum:
         """Brings a snapshot of the leader here, slice by slice, and begins the log with it."""
         try:
             await self._download(wanted, epoch)
-            snapshot = await snapshots.read_slowly(self._world.disk, self.directory, wanted)
+            snapshot = await snapshots.read(
+                self._world.disk, self.directory, wanted, Pace(self._world.clock)
+            )
         except (ClientError, WireError, ParseError, NoRoom) as error:
             self._note(EventKind.SNAPSHOT_NOT_FETCHED, snapshots.file_name(wanted), str(error))
             snapshots.remove_parts(self._world.disk, self.directory)

@@ -9,18 +9,20 @@ passed over, and the log before it, or an earlier snapshot, takes its place.
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Generator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator
 from typing import Final, NamedTuple
 
 from scriba.broker.observe.events import Note
 from scriba.controller import levels
-from scriba.controller.image import ClusterImage
+from scriba.controller.image import ClusterImage, ImageError
+from scriba.controller.loading import Loading
 from scriba.errors import ParseError
 from scriba.events import EventKind
 from scriba.raft.messages import Position
 from scriba.records.batch import (
+    HEADER_SIZE,
+    BatchHeader,
     ControlType,
     Record,
     check_crc,
@@ -28,7 +30,8 @@ from scriba.records.batch import (
     control_type,
     decode_records,
     encode_batch,
-    walk,
+    read_header,
+    sane_header,
 )
 from scriba.runtime.ports import Buffer, Disk
 from scriba.wire.messages.stored import (
@@ -36,9 +39,7 @@ from scriba.wire.messages.stored import (
     SnapshotFooterRecord,
     SnapshotHeaderRecord,
     VotersRecord,
-    decode_metadata_record,
 )
-from scriba.wire.schema import Message
 
 SUFFIX: Final = ".checkpoint"
 PART: Final = ".checkpoint.part"
@@ -56,7 +57,8 @@ class QuorumFacts(NamedTuple):
 class Snapshot(NamedTuple):
     position: Position
     quorum: QuorumFacts
-    batches: list[list[Message]]
+    image: ClusterImage
+    """Of all its records, for whoever begins with it."""
     last_timestamp: int
 
 
@@ -133,44 +135,35 @@ async def write(
     return size
 
 
-def read(disk: Disk, directory: str, position: Position) -> Snapshot:
-    """Reads a snapshot whole. ParseError when it is not what was once written."""
-    reading = _read(disk.read(f"{directory}/{file_name(position)}"), position)
+async def read(
+    disk: Disk, directory: str, position: Position, pace: Callable[[], Awaitable[None]]
+) -> Snapshot:
+    """Reads a snapshot; others have their turn after every few hundred records, as `pace` says.
+
+    ParseError when it is not what was once written.
+    """
+    reading = _read(disk, f"{directory}/{file_name(position)}", position)
     while True:
         try:
             next(reading)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
+        await pace()
 
 
-async def read_slowly(disk: Disk, directory: str, position: Position) -> Snapshot:
-    """As `read`, a batch per turn of the loop, from a file that was just written."""
-    reading = _read(disk.read(f"{directory}/{file_name(position)}"), position)
-    while True:
-        try:
-            next(reading)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        await asyncio.sleep(0)
-
-
-def _read(data: bytes, position: Position) -> Generator[None, None, Snapshot]:
-    quorum = QuorumFacts(0, None)
-    batches: list[list[Message]] = []
-    timestamp, complete, end = -1, False, 0
-    for at, header in walk(data):
+def _read(disk: Disk, path: str, position: Position) -> Generator[None, None, Snapshot]:
+    quorum, loading = QuorumFacts(0, None), Loading(*reversed(position))
+    timestamp, complete = -1, False
+    for at, header, data in _batches(disk, path):
         if complete:
             raise ParseError("more follows the footer")
-        view = memoryview(data)[at : at + header.size]
-        if not check_crc(data, at, header):
+        if not check_crc(data, 0, header):
             raise ParseError(f"the batch at byte {at} fails its checksum")
-        records = decode_records(view)
-        end = at + header.size
+        records = decode_records(data)
         if not header.is_control:
             if not at:
                 raise ParseError("no header")
-            batches.append([decode_metadata_record(_value(record)) for record in records])
-            yield
+            yield from _load(loading, records)
             continue
         for record in records:
             kind = control_type(record.key)
@@ -183,9 +176,38 @@ def _read(data: bytes, position: Position) -> Generator[None, None, Snapshot]:
                 complete = True
             else:
                 quorum = learn(quorum, record)
-    if not complete or end != len(data):
+    if not complete:
         raise ParseError("it ends before its footer")
-    return Snapshot(position, quorum, batches, timestamp)
+    return Snapshot(position, quorum, loading.done(quorum.kraft_version), timestamp)
+
+
+def _batches(disk: Disk, path: str) -> Iterator[tuple[int, BatchHeader, bytearray]]:
+    """Each batch of a file that begins, goes on and ends with whole ones, one at a time."""
+    file, at, size = disk.open(path), 0, disk.size(path)
+    head = bytearray(HEADER_SIZE)
+    try:
+        while at < size:
+            header = None
+            if file.pread_into(memoryview(head), at) == HEADER_SIZE:
+                header = read_header(head)
+            if header is None or not sane_header(header) or header.size > size - at:
+                raise ParseError(f"no whole batch at byte {at}: it ends before its footer")
+            data = bytearray(header.size)
+            file.pread_into(memoryview(data), at)
+            yield at, header, data
+            at += header.size
+    finally:
+        file.close()
+
+
+def _load(loading: Loading, records: list[Record]) -> Generator[None, None, None]:
+    for number, record in enumerate(records, 1):
+        try:
+            loading.add(_value(record))
+        except ImageError as error:
+            raise ParseError(f"it contradicts itself: {error}") from error
+        if number % RECORDS_PER_BATCH == 0:
+            yield
 
 
 def learn(quorum: QuorumFacts, record: Record) -> QuorumFacts:
@@ -205,7 +227,9 @@ def _value(record: Record) -> bytes:
     return record.value
 
 
-def newest_valid(disk: Disk, directory: str, log_start: int, note: Note) -> Snapshot | None:
+async def newest_valid(
+    disk: Disk, directory: str, log_start: int, note: Note, pace: Callable[[], Awaitable[None]]
+) -> Snapshot | None:
     """The newest snapshot that reads well and that the log continues; None to begin at zero.
 
     ParseError when neither a snapshot nor the log reaches back to the beginning.
@@ -215,7 +239,7 @@ def newest_valid(disk: Disk, directory: str, log_start: int, note: Note) -> Snap
         if position.offset < log_start:
             break
         try:
-            return read(disk, directory, position)
+            return await read(disk, directory, position, pace)
         except ParseError as error:
             note(EventKind.SNAPSHOT_UNREADABLE, file_name(position), str(error))
             damaged.append(file_name(position))

@@ -46,6 +46,7 @@ from scriba.controller.image import (
     ClusterImage,
     Delta,
     PartitionImage,
+    TopicImage,
 )
 from scriba.controller.parts import NO_LEADER
 from scriba.errors import ErrorCode, KafkaError
@@ -243,15 +244,28 @@ class Replicas:
             everything = any(kind == BROKER for kind, _ in delta.configs)
             if everything or changed:
                 self._queue.append(lambda: self._reconfigure(None if everything else changed))
-        if delta.partitions:
-            touched: list[Placement] = [
-                (topic.name, topic.id, [(i, topic.partitions[i]) for i in sorted(indexes)])
-                for topic_id, indexes in delta.partitions.items()
-                if (topic := image.topics_by_id.get(topic_id)) is not None
-            ]
+        touched = list(self._touched(delta, image))
+        if touched:
             self._depose(touched)
             self._queue.append(lambda: self._place(touched))
         self._wake()
+
+    def _touched(self, delta: Delta, image: ClusterImage) -> Iterator[Placement]:
+        """The partitions of a change that have a replica here, or had one before it."""
+        me, starting = self._node.id, bool(self._found)
+        for topic_id, changes in delta.partitions.items():
+            topic = image.topics_by_id.get(topic_id)
+            if topic is None:
+                continue
+            mine = [
+                (index, topic.partitions[index])
+                for index, before in changes.items()
+                if me in topic.partitions[index].replicas
+                or starting
+                or (before is not None and me in before.replicas)
+            ]
+            if mine:
+                yield topic.name, topic_id, sorted(mine)
 
     def _follow_brokers(self, image: ClusterImage) -> None:
         """Takes note of who may join an ISR, in place: every leader looks there."""
@@ -349,11 +363,7 @@ class Replicas:
                     found = await self._better(name, found, directory, image)
                 self._found[name] = found or directory
         moving = await self._find_futures(image)
-        placements = [
-            (topic.name, topic.id, sorted(topic.partitions.items()))
-            for topic in image.topics_by_name.values()
-        ]
-        await self._place(placements)
+        await self._place(map(self._placed_here, list(image.topics_by_name.values())))
         for name, directory in self._found.items():
             await self._rename_stray(name, directory)
         self._found.clear()
@@ -439,6 +449,17 @@ class Replicas:
                 left = directory.remove_deleted((entry,))
                 self._node.tasks.spawn(left, name="future replica that is not needed")
 
+    def _placed_here(self, topic: TopicImage) -> Placement:
+        """Those partitions of a topic that are, or have files, on this broker: of a large cluster
+        most are nothing to it."""
+        me, found = self._node.id, self._found
+        chosen = [
+            (index, partition)
+            for index, partition in topic.partitions.items()
+            if me in partition.replicas or (topic.name, index) in found
+        ]
+        return topic.name, topic.id, sorted(chosen)
+
     async def _rename_stray(self, name: PartitionName, directory: LogDir) -> None:
         """Files that belong to no partition of this cluster are kept, under another name."""
         try:
@@ -455,6 +476,7 @@ class Replicas:
         me = self._node.id
         new: dict[PartitionName, Unopened] = {}
         for topic, topic_id, partitions in placements:
+            await pace()
             for index, then in partitions:
                 await pace()
                 name = PartitionName(topic, index)

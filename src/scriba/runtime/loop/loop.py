@@ -7,10 +7,11 @@ import resource
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-COLLECT_AFTER: Final = (5_000, 20, 100)
+COLLECT_AFTER: Final = (5_000, 4, 500)
 """How often the collector runs, by its three generations. At its defaults a request that makes
 hundreds of thousands of objects has all of them walked again and again, for a tenth of a second at
-a time; they are not garbage, and what is goes by its reference count."""
+a time; they are not garbage, and what is goes by its reference count. The second generation is
+looked at before it has more objects than a few milliseconds are enough for."""
 
 T = TypeVar("T")
 

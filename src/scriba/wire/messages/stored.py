@@ -389,14 +389,14 @@ METADATA_RECORDS: Final[dict[int, type[Message]]] = {
     if cls.KEY is not None
 }
 
-_FRAME_VERSION = 1
+FRAME_VERSION = 1
 
 
 def encode_metadata_record(message: Message, version: int | None = None) -> bytes:
     """The value of a record in the metadata log, at the newest version unless told."""
     assert METADATA_RECORDS.get(message.KEY or 0) is type(message)
     at = message.VERSIONS.high if version is None else version
-    out = bytearray((_FRAME_VERSION, message.KEY or 0, at))
+    out = bytearray((FRAME_VERSION, message.KEY or 0, at))
     message.encode_into(out, at)
     return bytes(out)
 
@@ -411,7 +411,7 @@ def decode_metadata_record(buf: Buffer) -> Message:
             version, pos = read_uvarint(buf, pos)
     except (ValueError, IndexError) as e:
         raise ParseError(f"metadata record: {e}") from e
-    if frame != _FRAME_VERSION:
+    if frame != FRAME_VERSION:
         raise ParseError(f"metadata record: unknown frame version {frame}")
     cls = METADATA_RECORDS.get(key)
     if cls is None:
