@@ -28,6 +28,7 @@ from bench.million import MILLION
 from bench.report import KAFKA, SCRIBA
 from bench.rows import ALONE, SERVED, Bench, Row
 from bench.scale import SCALE
+from bench.sixteen import SIXTEEN
 from bench.spark import SPARK
 from bench.wide import WIDE
 from tools.kafka import clusters
@@ -39,7 +40,7 @@ HERE = Path(__file__).resolve().parent
 BOTH_UP = (*SERVED, *WIDE, *COORDINATED, *SPARK)
 """Rows on brokers that stay up from the warm-up to the last round."""
 
-LATER = (*ALONE, *SCALE, *MILLION)
+LATER = (*ALONE, *SCALE, *MILLION, *SIXTEEN)
 """Rows that start nodes of their own."""
 
 CLUSTERED = (*WORKING, *FAILING)

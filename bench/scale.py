@@ -32,12 +32,12 @@ IDLE_SECONDS = 15.0
 WAIT_SECONDS = 300.0
 
 
-def create(connection: Connection, topics: dict[str, int]) -> None:
+def create(connection: Connection, topics: dict[str, int], replicas: int = 1) -> None:
     """Topics with their numbers of partitions, in one request."""
     request = CreateTopicsRequest(
         topics=[
             CreateTopicsRequest.CreatableTopic(
-                name=name, num_partitions=partitions, replication_factor=1
+                name=name, num_partitions=partitions, replication_factor=replicas
             )
             for name, partitions in topics.items()
         ],

@@ -1,6 +1,7 @@
 """Changes of thousands of partitions hold the loop of no node: so many at a time, by count."""
 
 import asyncio
+import gc
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from scriba.controller.image import ClusterImage, Delta
 from scriba.controller.levels import NEWEST, encode
 from scriba.errors import ErrorCode
 from scriba.records.header import read_header
+from scriba.runtime.loop import pace
 from scriba.settings import TopicSettings
 from scriba.storage.log import Log
 from scriba.testing.sim.world.world import ProcessWorld, SimHost
@@ -69,6 +71,36 @@ def test_lost_broker_costs_the_followers_of_the_log_a_slice_per_turn() -> None:
             assert len({turn for turn, _ in told}) == len(told)
             leaders = {p.leader for p in rig.node.image.topics_by_name["wide"].partitions.values()}
             assert leaders == {-1}
+            await rig.stop()
+
+        await live(body)
+
+    simulate(story)
+
+
+def test_collector_looks_after_each_slice_of_a_long_change() -> None:
+    """By itself it comes late: tables of thousands of partitions are single objects to it."""
+
+    async def story(host: SimHost, live: Any) -> None:
+        async def body(world: ProcessWorld) -> None:
+            rig = await Rig(world).start()
+            assert await rig.create("wide", MANY) is ErrorCode.NONE
+            looked: Counter[int] = Counter()
+
+            def count(phase: str, info: dict[str, int]) -> None:
+                looked[info["generation"]] += phase == "start"
+
+            before = gc.get_threshold()
+            gc.set_threshold(1_000_000)
+            gc.callbacks.append(count)
+            try:
+                await rig.beat(want_fence=True)
+            finally:
+                gc.callbacks.remove(count)
+                gc.set_threshold(*before)
+            assert looked.total() >= MANY // SLICE
+            assert looked[1] >= looked.total() // pace.OLDER_EVERY > 0
+            assert not looked[2]
             await rig.stop()
 
         await live(body)

@@ -26,7 +26,7 @@ from scriba.controller.machine import Controller, idle_record
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.records.batch import HEADER_SIZE
-from scriba.runtime.loop.pace import next_turn
+from scriba.runtime.loop.pace import next_turn_collected
 from scriba.runtime.ports import Clock
 from scriba.settings import NodeSettings
 from scriba.storage.results import NoRoom
@@ -152,7 +152,7 @@ class ActiveController:
             else:
                 while records:
                     self._append(records)
-                    await next_turn()
+                    await next_turn_collected()
                     records, _ = self._slice(pull)
         finally:
             self._long.set_result(None)
@@ -166,13 +166,13 @@ class ActiveController:
             for record in records:
                 builder.add(levels.encode(record, level))
             everything += records
-            await next_turn()
+            await next_turn_collected()
             records, _ = self._slice(pull)
         batch = self._write(builder, everything)
         for at in range(0, len(everything), SLICE):
             part = everything[at : at + SLICE]
             self.machine.replay(part, batch.base_offset + at, batch.epoch)
-            await next_turn()
+            await next_turn_collected()
 
     def _append(self, records: Sequence[Message]) -> None:
         if not records:

@@ -26,7 +26,7 @@ from scriba.controller.difference import difference
 from scriba.controller.image import KRAFT_VERSION, ClusterImage, Delta
 from scriba.instant import Instant
 from scriba.raft.messages import Position
-from scriba.runtime.loop.pace import next_turn
+from scriba.runtime.loop.pace import next_turn, next_turn_collected
 from scriba.runtime.loop.tasks import Tasks
 from scriba.runtime.ports import World
 from scriba.runtime.watermark import Watermark
@@ -193,7 +193,7 @@ class MetadataFollower:
                     await self._read(high_watermark.value)
                 await self._apply(self._committed())
                 if high_watermark.value > self.image.end_offset:
-                    await next_turn()
+                    await next_turn_collected()
         except Exception as error:
             # Nobody who waits for a commit may wait for ever.
             self.applied.fail(error)
