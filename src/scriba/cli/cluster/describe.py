@@ -6,31 +6,35 @@ from typing import Any, Final
 
 from scriba.cli.output import print_json, print_lines, size, table
 from scriba.cli.session import timeout_ms, with_admin
-from scriba.client import Admin, LogDir, NetworkError, TimedOut
+from scriba.client import Admin, BrokerError, LogDir, NetworkError, TimedOut
+from scriba.client.admin.model import QuorumDescription
+from scriba.errors import ErrorCode
 
+_NO_LEADER: Final = (ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_CONTROLLER)
 PATIENCE_MS: Final = 3_000
 """How long one broker is waited for, which may be a process that stands still."""
 
 
 @with_admin
 async def run(admin: Admin, options: argparse.Namespace) -> int:
-    document = await _document(admin, options)
+    document = await gathered(admin, options)
     if options.json:
         print_json(document)
     else:
-        print_lines("\n".join(_page(document)))
+        print_lines("\n".join(page(document)))
     return 0
 
 
-async def _document(admin: Admin, options: argparse.Namespace) -> dict[str, Any]:
+async def gathered(admin: Admin, options: argparse.Namespace) -> dict[str, Any]:
     cluster = await admin.describe_cluster(include_fenced=True)
     living = [node.id for node in cluster.nodes if node.id not in cluster.fenced]
     directories = await _directories(admin, living, timeout_ms(options))
-    quorum = await admin.describe_quorum()
     features = await admin.describe_features()
+    # Last: a broker that looks for the leader answers nothing else on this connection meanwhile.
+    quorum = await _quorum(admin)
     return {
         "id": cluster.id,
-        "controller": quorum.leader,
+        "controller": None if quorum is None else quorum.leader,
         "brokers": [
             {
                 "id": node.id,
@@ -51,7 +55,9 @@ async def _document(admin: Admin, options: argparse.Namespace) -> dict[str, Any]
             }
             for node in cluster.nodes
         ],
-        "quorum": {
+        "quorum": None
+        if quorum is None
+        else {
             "leader": quorum.leader,
             "leader_epoch": quorum.leader_epoch,
             "high_watermark": quorum.high_watermark,
@@ -70,6 +76,19 @@ async def _document(admin: Admin, options: argparse.Namespace) -> dict[str, Any]
     }
 
 
+async def _quorum(admin: Admin) -> QuorumDescription | None:
+    """None where nobody answers for it: its majority may be what is missing, and who looks wants to
+    see the rest all the more."""
+    try:
+        return await admin.describe_quorum()
+    except (TimedOut, NetworkError):
+        return None
+    except BrokerError as refused:
+        if refused.code not in _NO_LEADER:
+            raise
+        return None
+
+
 async def _directories(admin: Admin, brokers: list[int], limit_ms: int) -> dict[int, list[LogDir]]:
     """By broker what it holds; one that does not answer, as a stopped process, is left out."""
 
@@ -86,24 +105,30 @@ async def _directories(admin: Admin, brokers: list[int], limit_ms: int) -> dict[
     }
 
 
-def _page(document: dict[str, Any]) -> list[str]:
-    quorum = document["quorum"]
+def page(document: dict[str, Any]) -> list[str]:
     features = ", ".join(f"{name} {level}" for name, level in document["features"].items())
+    controller = document["controller"]
     return [
-        f"cluster {document['id']}, controller {document['controller']}",
+        f"cluster {document['id']}, controller {'unknown' if controller is None else controller}",
         "",
         *table(["BROKER", "ADDRESS", "RACK", "STATE", "REPLICAS", "DATA", "FREE"], _rows(document)),
         "",
+        *_quorum_lines(document["quorum"]),
+        f"features: {features or 'none'}",
+    ]
+
+
+def _quorum_lines(quorum: dict[str, Any] | None) -> list[str]:
+    if quorum is None:
+        return ["quorum: no leader answers; start controllers until a majority of them is up"]
+    lines = [
         f"quorum: leader {quorum['leader']}, epoch {quorum['leader_epoch']}, "
         f"high watermark {quorum['high_watermark']}",
         f"  voters: {_members(quorum['voters'], quorum['high_watermark'])}",
-        *(
-            [f"  observers: {_members(quorum['observers'], quorum['high_watermark'])}"]
-            if quorum["observers"]
-            else []
-        ),
-        f"features: {features or 'none'}",
     ]
+    if quorum["observers"]:
+        lines.append(f"  observers: {_members(quorum['observers'], quorum['high_watermark'])}")
+    return lines
 
 
 def _rows(document: dict[str, Any]) -> list[tuple[str | int | None, ...]]:
