@@ -218,8 +218,16 @@ class EventKind(enum.Enum):
     BROKER_FENCED = (
         "broker_fenced",
         WARNING,
-        "The controller has fenced this broker: it was silent for its session, or held up.",
+        "A broker was fenced: it takes no part until it is back. The active controller tells of "
+        "every other, and why (silent, refused, stopped, restarted); a broker that lives tells of "
+        "itself.",
         "Nothing, if it comes back by itself; else check its network and whether it is overloaded.",
+    )
+    BROKER_UNFENCED = (
+        "broker_unfenced",
+        INFO,
+        "The active controller has let a broker in, or back in: it may lead and follow.",
+        "Nothing.",
     )
     CONTROLLER_UNREACHABLE = (
         "controller_unreachable",

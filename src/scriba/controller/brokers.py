@@ -12,13 +12,13 @@ replicas in log directories that it came back without.
 """
 
 import enum
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from scriba.controller import levels
 from scriba.controller.elections import update_leaders
 from scriba.controller.image import ELIGIBLE_VERSION, METADATA_VERSION, BrokerImage
 from scriba.controller.runs import joined
-from scriba.controller.state import Result, Session, State, fail
+from scriba.controller.state import BrokerNews, Result, Session, State, fail
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.wire.messages.brokers import (
@@ -46,6 +46,14 @@ from scriba.wire.schema import Message
 FENCE = 1
 UNFENCE = -1
 IN_CONTROLLED_SHUTDOWN = 1
+
+
+SILENT = "silent: no heartbeat came for broker.session.timeout.ms"
+REFUSED = "refused: its connection ended, and its address refuses"
+STOPPED = "stopped: it shut down in good order"
+ASKED = "by its own wish: it has no usable log directory, or asked for it"
+RESTARTED = "restarted: it has registered anew"
+CAUGHT_UP = "unfenced: it is in contact, and has read the metadata"
 
 
 class Standing(enum.Enum):
@@ -278,7 +286,8 @@ def _heartbeat(
     elif after is not before:
         match after:
             case Standing.FENCED | Standing.SHUTDOWN_NOW:
-                yield from fence(state, (broker,))
+                stops = after is Standing.SHUTDOWN_NOW
+                yield from fence(state, (broker,), STOPPED if stops else ASKED)
             case Standing.UNFENCED:
                 yield _change(broker, fenced=UNFENCE)
                 leaderless = state.partitions.leaderless(state.image)
@@ -340,11 +349,13 @@ def _others_have_seen(state: State, broker_id: int, leaving: Session) -> bool:
     )
 
 
-def fence(state: State, brokers: Sequence[BrokerImage]) -> Iterator[Message]:
+def fence(state: State, brokers: Sequence[BrokerImage], cause: str) -> Iterator[Message]:
     """Takes brokers out of everything they are part of, then marks them.
 
     All at once: a partition that loses several replicas gets one election among those that stay.
     """
+    for broker in brokers:
+        state.causes[broker.id] = cause
     yield from _without(state, [broker.id for broker in brokers])
     for broker in brokers:
         if not broker.fenced:
@@ -390,6 +401,16 @@ def unregister_broker(
         yield UnregisterBrokerRecord(broker_id=broker.id, broker_epoch=broker.epoch)
 
     return Result(records(), UnregisterBrokerResponse(), atomic=False)
+
+
+def note_news(state: State, changed: Mapping[int, BrokerImage | None]) -> None:
+    """Notes brokers that a change has fenced or unfenced; given is what they were before."""
+    for broker_id, before in changed.items():
+        cause = state.causes.pop(broker_id, RESTARTED)
+        now = state.image.brokers.get(broker_id)
+        if now is not None and now.fenced != (before is None or before.fenced):
+            told = cause if now.fenced else CAUGHT_UP
+            state.news.append(BrokerNews(broker_id, now.fenced, told))
 
 
 def silent_brokers(state: State, now: Instant) -> list[BrokerImage]:

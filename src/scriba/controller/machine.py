@@ -28,7 +28,7 @@ from scriba.controller import (
 from scriba.controller.balancing import Balancer
 from scriba.controller.image import BROKER, BrokerImage, ClusterImage, Delta
 from scriba.controller.rebalance import LeaderRebalance
-from scriba.controller.state import Ends, Result, Session, State
+from scriba.controller.state import BrokerNews, Ends, Result, Session, State
 from scriba.controller.unclean import Choice, Place, Question
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
@@ -152,7 +152,7 @@ class Controller:
         self._listen(now)
         silent = brokers.silent_brokers(self.state, now)
         if silent:
-            return self._fence(silent)
+            return self._fence(silent, brokers.SILENT)
         if self._elections_due:
             self._elections_due = False
             return elections.update_leaders(
@@ -175,7 +175,7 @@ class Controller:
             return ()
         if session is not None and session.last_contact > since.mono_ms:
             return ()
-        return self._fence([broker])
+        return self._fence([broker], brokers.REFUSED)
 
     def broker_disconnected(self, broker_id: int, broker_epoch: int) -> None:
         """Its heartbeat connection ended; a successor with its directories may register now."""
@@ -206,6 +206,11 @@ class Controller:
             awaited = ", ".join(map(str, trusted or partition.last_known_elr)) or "nobody"
             told.append(f"{topic.name}-{index} (waits for {awaited})")
         return told
+
+    def take_news(self) -> list[BrokerNews]:
+        """Brokers that were fenced or unfenced since this was asked last."""
+        news, self.state.news = self.state.news, []
+        return news
 
     # ---- unclean elections ----
 
@@ -241,10 +246,10 @@ class Controller:
         if session is not None:
             session.metadata_offset = max(session.metadata_offset, end_offset - 1)
 
-    def _fence(self, silent: list[BrokerImage]) -> Iterable[Message]:
+    def _fence(self, silent: list[BrokerImage], cause: str) -> Iterable[Message]:
         for broker in silent:
             self.state.sessions.pop(broker.id, None)
-        return brokers.fence(self.state, silent)
+        return brokers.fence(self.state, silent, cause)
 
     def _listen(self, now: Instant) -> None:
         """Notes that the controller is awake.
@@ -268,6 +273,7 @@ class Controller:
             self._note_name(topic.name)
         for topic in delta.deleted.values():
             self.state.metric_forms.pop(topics.metric_form(topic.name) or "", None)
+        brokers.note_news(self.state, delta.brokers)
         for broker_id in delta.brokers:
             if broker_id not in self.image.brokers:
                 self.state.sessions.pop(broker_id, None)

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
     from scriba.controller.elections import End
 
 
+class BrokerNews(NamedTuple):
+    broker_id: int
+    fenced: bool
+    cause: str
+
+
 class Ends(NamedTuple):
     """What replicas of a partition that nobody leads answered, by broker."""
 
@@ -71,6 +77,10 @@ class State:
         default_factory=dict
     )
     """What CreateTopics tells of a new topic's configs, by those that it sets itself."""
+    causes: dict[int, str] = field(default_factory=dict)
+    """Why brokers are being fenced, until the record that says so is replayed."""
+    news: list[BrokerNews] = field(default_factory=list)
+    """Brokers that were fenced or unfenced, for an operator."""
     unclean_due: dict[tuple[bytes, int], None] = field(default_factory=dict)
     """Partitions without a leader, by topic id and index, of which any replica may be elected once
     all were asked what they have."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from scriba.cli.cluster.replicas import Held, plan
-from scriba.cli.cluster.voters import observer, voter
+from scriba.cli.cluster.voters import is_voter, observer, voter
 from scriba.cli.node import joining, kept
 from scriba.cli.node.joining import Found, free_id, prepare
 from scriba.cli.node.kept import Kept
@@ -256,3 +256,13 @@ def test_more_replicas_than_brokers_are_refused() -> None:
         plan({at(0): held(1)}, [1, 2], 3, ())
     with pytest.raises(CommandError, match="there are 1 that are up and not --off"):
         plan({at(0): held(1)}, [1, 2], 2, (2,))
+
+
+def test_a_voter_that_is_there_as_asked_for_need_not_be_added() -> None:
+    at = {1: (Endpoint("CONTROLLER", "h", 1),)}
+    quorum = QuorumDescription(1, 2, 3, (replica(1, "a"),), (replica(4, "d"),), at)
+    assert is_voter(quorum, 1, None, "h", 1)
+    assert is_voter(quorum, 1, "a", "h", 1)
+    assert not is_voter(quorum, 1, "b", "h", 1), "another directory"
+    assert not is_voter(quorum, 1, "a", "elsewhere", 1)
+    assert not is_voter(quorum, 4, "d", "h", 1), "it follows only"

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scriba.errors import ErrorCode, error_code
+from scriba.peers.ports import Signal
 from scriba.txn.messages import TopicPartition, WriteMarkers
 from scriba.txn.states import by_topic
 from scriba.wire.messages.txn import (
@@ -64,9 +65,21 @@ class MarkerQueue:
 
     def __init__(self) -> None:
         self._waiting: dict[Ending, dict[TopicPartition, None]] = {}
+        self._held: set[TopicPartition] = set()
+        self.changed = Signal()
+        """Wakes whoever sends, when there may be something to take."""
 
     def add(self, ending: Ending, where: TopicPartition) -> None:
         self._waiting.setdefault(ending, {})[where] = None
+        self.changed.wake()
+
+    def hold(self, partitions: Iterable[TopicPartition]) -> None:
+        """They are in a request without an answer: what else there is for them waits for that."""
+        self._held.update(partitions)
+
+    def release(self, partitions: Iterable[TopicPartition]) -> None:
+        self._held.difference_update(partitions)
+        self.changed.wake()
 
     def take(self, most: int) -> list[tuple[Ending, TopicPartition]]:
         """What goes with the next request, at most so many markers.
@@ -81,8 +94,9 @@ class MarkerQueue:
             elif len(taken) == most:
                 break
             elif ending.send.producer_id not in producers:
-                producers.add(ending.send.producer_id)
-                for where in tuple(islice(partitions, most - len(taken))):
+                free = (where for where in partitions if where not in self._held)
+                for where in tuple(islice(free, most - len(taken))):
+                    producers.add(ending.send.producer_id)
                     del partitions[where]
                     taken.append((ending, where))
                 if not partitions:

@@ -4,8 +4,10 @@ What a coordinator has decided is final, so its markers are written until each p
 or is gone. A partition that this broker leads gets its marker by a call: few at once, in the step
 that committed the decision; many in slices. For the others their leaders are asked by
 WriteTxnMarkers, one request at a time to each broker with all that has come up for it
-(`marker_routes`). Each partition is tried by itself: again after a while, or as soon as its leader
-has changed, however the rest of its transaction fares.
+(`marker_routes`). Where the answer is slow, since a follower of one partition has stalled, the next
+request goes by another connection and leaves that partition out: it holds up nobody but itself.
+Each partition is tried by itself: again after a while, or as soon as its leader has changed,
+however the rest of its transaction fares.
 
 When the high watermarks cover all of them the coordinator is told. If its shard is gone by then,
 nobody is told: whoever loads the decision from the log sends the markers again, and a marker that
@@ -17,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -67,6 +69,10 @@ FIRST_PAUSE_MS: Final = 25
 LONGEST_PAUSE_MS: Final = 2_000
 TOGETHER_MS: Final = 25
 """Markers that are due within so long are tried again together."""
+SLOW_MS: Final = 50
+"""After which an answer is no longer waited for before the next request."""
+LANES: Final = 8
+"""Requests to one broker without an answer, each on its own connection."""
 MARKERS_VERSION: Final = 2
 PURPOSE: Final = "markers"
 """The connection for them: the answer waits for high watermarks, and whatever shares it as well."""
@@ -319,18 +325,44 @@ class TransactionMarkers:
         queue.add(ending, where)
 
     async def _send_to(self, broker_id: int, queue: MarkerQueue) -> None:
-        """All that comes up for a broker while it is asked goes with the next request."""
-        pace = Pace(self._node.world.clock)
-        while waiting := queue.take(REMOTE_AT_ONCE):
-            batch = self._still_led(broker_id, waiting)
-            results = await self._markers_of(broker_id, batch) if batch else ()
-            for ending, where, code in results:
-                await pace()
-                text = f"broker {broker_id}: {code.text}"
-                self._judge(ending, where, code, text, batch[ending][where])
-            for ending in batch:
-                self._complete_if_done(ending)
+        """All that comes up for a broker while it is asked goes with the next request, which waits
+        for the answer to the one before, but not for a slow one."""
+        lanes: dict[asyncio.Task[None], int] = {}
+        while True:
+            while len(lanes) < LANES and (waiting := queue.take(REMOTE_AT_ONCE)):
+                queue.hold(where for _, where in waiting)
+                lane = min(set(range(LANES)) - set(lanes.values()))
+                work = self._ask_for(broker_id, queue, waiting, lane)
+                asking = self._node.tasks.spawn(work, name=f"markers {lane} for {broker_id}")
+                lanes[asking] = lane
+                await asyncio.wait([asking], timeout=SLOW_MS / 1000)
+                lanes = {task: lane for task, lane in lanes.items() if not task.done()}
+            if not lanes:
+                break
+            changed = queue.changed.wait()
+            await asyncio.wait([*lanes, changed], return_when=asyncio.FIRST_COMPLETED)
+            lanes = {task: lane for task, lane in lanes.items() if not task.done()}
         del self._remote[broker_id]
+
+    async def _ask_for(
+        self,
+        broker_id: int,
+        queue: MarkerQueue,
+        waiting: Sequence[tuple[Ending, TopicPartition]],
+        lane: int,
+    ) -> None:
+        pace = Pace(self._node.world.clock)
+        try:
+            batch = self._still_led(broker_id, waiting)
+            results = await self._markers_of(broker_id, batch, lane) if batch else ()
+        finally:
+            queue.release(where for _, where in waiting)
+        for ending, where, code in results:
+            await pace()
+            text = f"broker {broker_id}: {code.text}"
+            self._judge(ending, where, code, text, batch[ending][where])
+        for ending in batch:
+            self._complete_if_done(ending)
 
     def _still_led(self, broker_id: int, waiting: Iterable[tuple[Ending, TopicPartition]]) -> Batch:
         """What the broker is asked for; a partition that moved meanwhile goes to its new leader."""
@@ -345,10 +377,11 @@ class TransactionMarkers:
         return batch
 
     async def _markers_of(
-        self, broker_id: int, batch: Batch
+        self, broker_id: int, batch: Batch, lane: int
     ) -> Iterator[tuple[Ending, TopicPartition, ErrorCode]]:
         try:
-            response = await self._node.channels.call(broker_id, request_of(batch), purpose=PURPOSE)
+            purpose = f"{PURPOSE} {lane}" if lane else PURPOSE
+            response = await self._node.channels.call(broker_id, request_of(batch), purpose=purpose)
         except ClientError as error:
             code = error.code if isinstance(error, BrokerError) else ErrorCode.NETWORK_EXCEPTION
             return same_for_all(batch, code)

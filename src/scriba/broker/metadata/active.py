@@ -50,9 +50,9 @@ class ActiveController:
         clock: Clock,
         settings: NodeSettings,
         has_room: Callable[[], bool],
-        ask_replicas: Callable[[], None] = lambda: None,
+        look_after: Callable[[], None] = lambda: None,
     ) -> None:
-        """`ask_replicas` is told that elections wait for what replicas have."""
+        """`look_after` is called when the machine may have something to tell, or to ask."""
         self.epoch = epoch
         self.machine = machine
         self._quorum = quorum
@@ -60,7 +60,7 @@ class ActiveController:
         self._clock = clock
         self._settings = settings
         self._has_room = has_room
-        self._ask_replicas = ask_replicas
+        self._look_after = look_after
         self._long: asyncio.Future[None] | None = None
         self._last_append = clock.mono_ms()
         self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -115,8 +115,7 @@ class ActiveController:
             await asyncio.shield(asyncio.ensure_future(self._in_slices(first, pull, atomic)))
         else:
             self._append(first)
-        if self.machine.asks:
-            self._ask_replicas()
+        self._look_after()
         # Reads wait as well: they may rest on records that are still on their way.
         await self._committed(self._quorum.log.end_offset)
 
@@ -211,8 +210,8 @@ class ActiveController:
         expired = self.machine.tick(now)
         if expired:
             await self._carry_out(expired, atomic=False)
-        elif self.machine.asks:
-            self._ask_replicas()
+        else:
+            self._look_after()
         idle = self._settings.metadata_max_idle_interval_ms
         if idle and now.mono_ms - self._last_append >= idle:
             self._last_append = self._clock.mono_ms()

@@ -394,6 +394,9 @@ class QuorumController:
             sender = Sender(self.cluster_id, self._identity.voter, self._identity.endpoints)
             request = add_voter_request(sender, self._settings.request_timeout_ms)
         answer = await transport.ask_for_voter(leader, request)
+        if answer.error_code == ErrorCode.DUPLICATE_VOTER:
+            # An earlier request was carried out, and its answer lost: the log brings it.
+            return
         if answer.error_code:
             text = answer.error_message or error_code(answer.error_code).text
             self.not_joined = text
@@ -443,7 +446,7 @@ class QuorumController:
             self._world.clock,
             self._settings,
             self._has_room,
-            self._ask_replicas,
+            self._look_after,
         )
         active.begin([*first, *also(image)])
         self.active = active
@@ -470,7 +473,14 @@ class QuorumController:
                 return await self._elect(request, version, ctx)
         return await self.active.call(request, version, ctx)
 
-    def _ask_replicas(self) -> None:
+    def _look_after(self) -> None:
+        """Tells and asks what the machine of the active controller has to."""
+        if self.active is not None:
+            for news in self.active.machine.take_news():
+                if news.broker_id == self._node_id:
+                    continue  # it starts and stops with this process, which tells of that itself
+                kind = EventKind.BROKER_FENCED if news.fenced else EventKind.BROKER_UNFENCED
+                self._note(kind, f"broker {news.broker_id}", news.cause)
         if self._survey is not None:
             self._survey.look()
 

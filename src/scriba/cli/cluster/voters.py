@@ -12,8 +12,10 @@ from scriba.client import Admin, Endpoint, QuorumDescription, QuorumReplica
 @with_admin
 async def add(admin: Admin, options: argparse.Namespace) -> int:
     quorum = await admin.describe_quorum()
-    found = observer(quorum, options.id, options.directory)
     host, port = options.address
+    if is_voter(quorum, options.id, options.directory, host, port):
+        return await _tell(admin, options, f"node {options.id} is a voter")
+    found = observer(quorum, options.id, options.directory)
     named = {end.name for ends in quorum.endpoints.values() for end in ends[:1]}
     endpoint = Endpoint(min(named, default="CONTROLLER"), host, port)
     await admin.add_raft_voter(options.id, found, [endpoint], timeout_ms=timeout_ms(options))
@@ -26,6 +28,15 @@ async def remove(admin: Admin, options: argparse.Namespace) -> int:
     found = voter(quorum, options.id, options.directory)
     await admin.remove_raft_voter(options.id, found, timeout_ms=timeout_ms(options))
     return await _tell(admin, options, f"node {options.id} is no voter any more")
+
+
+def is_voter(
+    quorum: QuorumDescription, node_id: int, directory: str | None, host: str, port: int
+) -> bool:
+    """Whether it is what was asked for already: of an earlier attempt the answer may be lost."""
+    known = [each.directory_id for each in quorum.voters if each.id == node_id]
+    there = any((end.host, end.port) == (host, port) for end in quorum.endpoints.get(node_id, ()))
+    return bool(known) and there and directory in (None, *known)
 
 
 def observer(quorum: QuorumDescription, node_id: int, directory: str | None) -> str:

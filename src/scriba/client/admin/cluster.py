@@ -211,22 +211,38 @@ class ClusterAdmin:
         cluster_id: str | None = None,
         timeout_ms: int | None = None,
     ) -> None:
-        """Makes a controller that follows the metadata log a voter of the quorum (KIP-853)."""
-        await self._change_voters(
-            quorum_wire.AddRaftVoterRequest(
-                cluster_id=cluster_id,
-                timeout_ms=self._calls.server_limit(timeout_ms),
-                voter_id=voter,
-                voter_directory_id=uuids.from_text(directory_id),
-                listeners=[
-                    quorum_wire.AddRaftVoterRequestListener(name=e.name, host=e.host, port=e.port)
-                    for e in endpoints
-                ],
-            ),
-            quorum_wire.AddRaftVoterResponse,
-            f"voter {voter}",
-            timeout_ms,
-        )
+        """Makes a controller that follows the metadata log a voter of the quorum (KIP-853).
+
+        One that is a voter already, with this directory and these endpoints, is what was asked for:
+        a broker may have forwarded the request twice, and only the second answer came.
+        """
+        asked = tuple(endpoints)
+        try:
+            await self._change_voters(
+                quorum_wire.AddRaftVoterRequest(
+                    cluster_id=cluster_id,
+                    timeout_ms=self._calls.server_limit(timeout_ms),
+                    voter_id=voter,
+                    voter_directory_id=uuids.from_text(directory_id),
+                    listeners=[
+                        quorum_wire.AddRaftVoterRequestListener(
+                            name=e.name, host=e.host, port=e.port
+                        )
+                        for e in asked
+                    ],
+                ),
+                quorum_wire.AddRaftVoterResponse,
+                f"voter {voter}",
+                timeout_ms,
+            )
+        except BrokerError as refused:
+            if refused.code is not ErrorCode.DUPLICATE_VOTER:
+                raise
+            quorum = await self.describe_quorum(timeout_ms=timeout_ms)
+            there = {(each.id, each.directory_id) for each in quorum.voters}
+            known = set(quorum.endpoints.get(voter, ()))
+            if (voter, directory_id) not in there or not set(asked) <= known:
+                raise
 
     async def remove_raft_voter(
         self,

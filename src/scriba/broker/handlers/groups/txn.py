@@ -51,6 +51,8 @@ FIRST_WITH_FENCED: Final = 2
 """Older clients know INVALID_PRODUCER_EPOCH, not PRODUCER_FENCED (KIP-588)."""
 FIRST_FROM_BROKERS: Final = 4
 """From this version on AddPartitionsToTxn comes from brokers, for several transactions."""
+STRAGGLERS_MS: Final = 500
+"""How long markers that are covered wait for others of the same request, which are not."""
 
 
 def fenced_as(code: int, known: bool) -> int:
@@ -342,8 +344,13 @@ async def _await_markers(
 ) -> WriteTxnMarkersResponse:
     reached = [watermark.reach(end) for _, _, (watermark, end) in waits]
     if reached:
-        # A coordinator waits for an answer for as long as a request may take: it gets it sooner.
-        await asyncio.wait(reached, timeout=node.settings.request_timeout_ms / 2000)
+        # A coordinator waits for an answer for as long as a request may take: it gets it sooner. A
+        # partition that stalls does not keep the others from being told for long.
+        longest = node.settings.request_timeout_ms / 2000
+        await asyncio.wait(reached, timeout=longest, return_when=asyncio.FIRST_COMPLETED)
+        left = [future for future in reached if not future.done()]
+        if left and len(left) < len(reached):
+            await asyncio.wait(left, timeout=min(STRAGGLERS_MS / 1000, longest))
     for (producer_id, where, _), future in zip(waits, reached, strict=True):
         if not future.done():
             future.cancel()
