@@ -1,27 +1,29 @@
 """Three nodes as processes, under the whole cast, while everything happens to them that can.
 
 They are killed, stopped and started again, and stand still (SIGSTOP); what they say to each other
-is cut: wholly, in one direction, again and again; their devices are full, or slow. Idempotent
-producers, transactions, groups of both protocols and a compacted table go on all the while. In the
-end nothing acknowledged is lost, nothing is doubled, nothing aborted was read, and the replicas of
-every partition are the same byte by byte.
+is cut: wholly, in one direction, again and again; their devices are full, or slow. Replicas go and
+come back meanwhile, and voters. Idempotent producers, transactions, groups of both protocols and a
+compacted table go on all the while. In the end nothing acknowledged is lost, nothing is doubled,
+nothing aborted was read, and the replicas of every partition are the same byte by byte.
 
-`make test` plays those of `IN_SHORT` once; `make chaos` then draws from all of them for an hour
-(`SCRIBA_CHAOS_S`, and a seed of its own with `SCRIBA_CHAOS_SEED`).
+`make test` plays each of `MISFORTUNES` once, in about two minutes; `make chaos` then draws from all
+of them for an hour (`SCRIBA_CHAOS_S`, and a seed of its own with `SCRIBA_CHAOS_SEED`).
 """
 
 import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from scriba.client import Admin
+from scriba.client import Admin, ClientError, ConfigOp, ConfigResource, Endpoint
 from scriba.runtime.rng import SeededRng
 from scriba.testing.sim.plays.cast import SINK, SOURCE, TABLE
 from scriba.testing.sim.plays.cluster_stage import PACE
-from tests.faults.cast_play import PARTITIONS, SETTINGS, Play
+from scriba.testing.sim.plays.mover import RATES, THROTTLED
+from tests.faults.cast_play import LONGEST_S, PARTITIONS, SETTINGS, Play
 from tools.kafka.links import Links
 from tools.kafka.scriba_nodes import ScribaNode, ScribaNodes, running_nodes
 
@@ -32,8 +34,10 @@ OF_NODES = {
     **PACE,
     "broker.session.timeout.ms": str(SESSION_S * 1000),
     "replica.lag.time.max.ms": "3000",
-    "controller.quorum.fetch.timeout.ms": "1000",
-    "controller.quorum.election.timeout.ms": "500",
+    # As in production: on a busy machine a process may not run for a second.
+    "controller.quorum.fetch.timeout.ms": "2000",
+    "controller.quorum.election.timeout.ms": "1000",
+    "controller.quorum.request.timeout.ms": "2000",
     "offsets.topic.replication.factor": "3",
     "transaction.state.log.replication.factor": "3",
     "transaction.state.log.min.isr": "2",
@@ -198,34 +202,112 @@ class ClusterPlay(Play):
         await asyncio.sleep(self.draw.between(1, 2 * SESSION_S))
         node.mend()
 
+    async def kill_target_of_move(self) -> None:
+        await self.kill_in_move("target")
+
+    async def kill_source_of_move(self) -> None:
+        await self.kill_in_move("source")
+
+    async def kill_controller_in_move(self) -> None:
+        await self.kill_in_move("controller")
+
+    async def kill_in_move(self, part: Literal["target", "source", "controller"]) -> None:
+        """A replica goes, and comes back so slowly that somebody dies before it is there."""
+        leader = await self.leader()
+        target = self.others(leader)[self.draw.below(2)]
+        rest = [number for number in self.nodes.nodes if number != target.number]
+        await self.move(rest)
+        await self.moved(rest)
+        await self.throttle("1")
+        await self.move([target.number, *rest])
+        dies = {"target": target, "source": leader}.get(part) or await self.controller()
+        dies.kill()
+        await asyncio.to_thread(dies.start)
+        await self.throttle(None)
+        await self.moved([target.number, *rest])
+
+    async def move(self, replicas: list[int]) -> None:
+        async with Admin({"bootstrap.servers": self.bootstrap}) as admin:
+            await admin.alter_partition_reassignments({(SOURCE, 0): replicas})
+
+    async def moved(self, replicas: list[int]) -> None:
+        """Until exactly these are the replicas, and in sync."""
+        async with asyncio.timeout(LONGEST_S):
+            while True:
+                async with Admin({"bootstrap.servers": self.bootstrap}) as admin:
+                    found = (await admin.describe_topics([SOURCE]))[SOURCE].partitions[0]
+                if list(found.replicas) == replicas and {*found.isr} == {*replicas}:
+                    return
+                await asyncio.sleep(0.1)
+
+    async def throttle(self, rate: str | None) -> None:
+        """What new replicas of the moving topic may get in a second, or no throttle at all."""
+        op = ConfigOp.DELETE if rate is None else ConfigOp.SET
+        named = None if rate is None else "*"
+        brokers = [ConfigResource.broker(number) for number in self.nodes.nodes]
+        async with Admin({"bootstrap.servers": self.bootstrap}) as admin:
+            await admin.incremental_alter_configs(
+                {
+                    **{broker: [(name, op, rate) for name in RATES] for broker in brokers},
+                    ConfigResource.topic(SOURCE): [(name, op, named) for name in THROTTLED],
+                }
+            )
+
+    async def change_voters(self) -> None:
+        """One of the three votes no more for a while; it may be the one that leads."""
+        node = self.any_node()
+        await self.vote(node, False)
+        await self.go_on()
+        await self.vote(node, True)
+
+    async def vote(self, node: ScribaNode, votes: bool) -> None:
+        """Asked until it is so: an answer may be lost, and a leader go."""
+        host, _, port = self.nodes.controller_address(node.number).rpartition(":")
+        async with asyncio.timeout(LONGEST_S):
+            while True:
+                with suppress(ClientError):
+                    async with Admin({"bootstrap.servers": self.bootstrap}) as admin:
+                        found = await admin.describe_quorum()
+                        if votes is (node.number in {voter.id for voter in found.voters}):
+                            return
+                        known = {each.id: each for each in (*found.voters, *found.observers)}
+                        directory = known[node.number].directory_id
+                        if votes:
+                            address = Endpoint("CONTROLLER", host, int(port))
+                            await admin.add_raft_voter(node.number, directory, [address])
+                        else:
+                            await admin.remove_raft_voter(node.number, directory)
+                await asyncio.sleep(0.1)
+
     async def member_leaves(self) -> None:
         member = self.any_member()
         await self.leave(member)
         self.enter(member)
 
-    IN_SHORT = (
+    MISFORTUNES = (
         kill_leader,
         pause_leader,
         kill_controller,
+        kill_target_of_move,
         restart_all,
         member_leaves,
         cut_leader_off,
-        fill_disk,
-        slow_disk,
-        kill_at_start,
-        kill_all,
-    )
-    MISFORTUNES = (
-        *IN_SHORT,
         silence,
-        deafen,
-        flap,
+        fill_disk,
+        kill_source_of_move,
         kill_coordinator,
+        change_voters,
+        deafen,
+        slow_disk,
         pause_controller,
+        cut_pair,
+        kill_controller_in_move,
+        fill_disk_of_controller,
+        flap,
+        kill_at_start,
         cut_controller_off,
         pause_briefly,
-        cut_pair,
-        fill_disk_of_controller,
+        kill_all,
     )
 
     async def happen(self, misfortune: "Callable[[ClusterPlay], Awaitable[None]]") -> None:
@@ -272,7 +354,7 @@ async def test_nothing_acknowledged_is_lost_whatever_happens_to_the_nodes(tmp_pa
         try:
             async with play.on_stage():
                 await play.set_up()
-                for misfortune in ClusterPlay.IN_SHORT:
+                for misfortune in ClusterPlay.MISFORTUNES:
                     await play.happen(misfortune)
                 end = time.monotonic() + CHAOS_S
                 while time.monotonic() < end and not play.books.violations:

@@ -159,7 +159,11 @@ class ScribaNodes:
 
     @property
     def voters(self) -> str:
-        return ",".join(f"{n}@{self._advertised(n, 'CONTROLLER')}" for n in self.nodes)
+        return ",".join(f"{n}@{self.controller_address(n)}" for n in self.nodes)
+
+    def controller_address(self, number: int) -> str:
+        """Where the others find a node's controller."""
+        return self._advertised(number, "CONTROLLER")
 
     def _advertised(self, number: int, listener: str) -> str:
         port = self.nodes[number].ports[listener]
