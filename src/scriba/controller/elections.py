@@ -22,9 +22,10 @@ gives way. Whenever replicas go a new leader epoch begins, so that no fetch of t
 
 Observers (`scriba.replica.placement`) are in no in-sync set, and eligible for nothing: whatever
 changes a partition takes them out. One exception keeps a partition from being lost: where those
-that are trusted have all become observers, because their brokers came back in another rack, they
-stay until a voter is in sync. A reassignment that adds observers is done when the leader says, by
-asking for the in-sync set that is there, that they have caught up.
+that are trusted have all become observers, because their brokers came back in another rack or the
+placement was changed while nobody led, they stay until a voter is in sync. A reassignment that adds
+observers is done when the leader says, by asking for the in-sync set that is there, that they have
+caught up.
 """
 
 import enum

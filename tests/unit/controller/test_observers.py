@@ -1,5 +1,6 @@
 """Observers: placed where the topic says, in no in-sync set, elected by nobody."""
 
+import random
 from collections import Counter
 from typing import Any
 
@@ -316,3 +317,59 @@ def test_a_topic_is_brought_to_its_new_placement_step_by_step() -> None:
     ask(cluster, [1, 2, 3])
     assert cluster.partition().replicas == (1, 3, 5)
     assert cluster.partition().isr == (1, 3)
+
+
+# ---- whatever happens ----
+
+PLACEMENTS = (ASKED, "voters=2@a;observers=1@c", "voters=1@a,1@c;observers=1@b", "voters=1@b,1@c")
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("facts", [{}, {"supported": WITHOUT_ELIGIBLE}], ids=["elr", "no elr"])
+def test_an_observer_is_never_trusted_beside_a_voter(facts: Any, seed: int) -> None:
+    """All that are trusted may have become observers while nobody led: then one of them may."""
+    draw = random.Random(seed)
+    cluster = in_racks(**facts)
+    configs: dict[str, str | None] = {PLACEMENT: ASKED, "min.insync.replicas": "2"}
+    cluster.create("t", 2, -1, configs=configs)
+    away: set[int] = set()
+    for _ in range(60):
+        index = draw.randrange(2)
+        now = cluster.partition(index=index)
+        match draw.randrange(6):
+            case 0 if len(away) < 5:
+                away.add(draw.choice([b for b in RACKS if b not in away]))
+                lose(cluster, *away)
+            case 1 if away:
+                away.discard(back := draw.choice(sorted(away)))
+                cluster.beat(back)
+            case 2 if now.leader != NO_LEADER:
+                isr = [b for b in now.replicas if b == now.leader or draw.random() < 0.6]
+                alter(
+                    cluster,
+                    isr,
+                    index=index,
+                    leader=now.leader,
+                    leader_epoch=now.leader_epoch,
+                    partition_epoch=now.partition_epoch,
+                )
+            case 3:
+                change(cluster, TOPIC, "t", (PLACEMENT, SET, draw.choice(PLACEMENTS)))
+            case 4:
+                elect(cluster, draw.randrange(2))
+            case 5:
+                reassign(cluster, draw.sample(sorted(RACKS), draw.randint(2, 3)), index=index)
+        _check(cluster)
+    assert cluster.reloaded() == cluster.image
+
+
+def _check(cluster: Cluster) -> None:
+    image = cluster.image
+    observing = image.observing(image.placement("t"))
+    for index in range(2):
+        now = cluster.partition(index=index)
+        trusted = {*now.isr, *now.eligible_leader_replicas}
+        if trusted - observing:
+            assert not trusted & observing
+            assert now.leader not in observing
+        assert now.leader == NO_LEADER or now.leader in now.isr
