@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -195,9 +195,14 @@ def idle(bench: Bench) -> Figures:
 
 
 @contextlib.contextmanager
-def fresh(bench: Bench) -> Iterator[Cluster]:
-    """Three nodes with empty folders, which are removed with them."""
-    with bench.scratch() as folder, clusters.running(type(three(bench))(folder)) as cluster:
+def fresh(bench: Bench, ours: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """Three nodes with empty folders, which are removed with them; with our own settings, too."""
+    kind = type(three(bench))
+    settings = ours if kind is clusters.ScribaCluster else None
+    with (
+        bench.scratch() as folder,
+        clusters.running(kind(folder, settings=settings)) as cluster,
+    ):
         yield cluster
 
 

@@ -30,6 +30,9 @@ PARTITIONS = 12
 SESSION_SECONDS = 9.0
 """`broker.session.timeout.ms` of both kinds."""
 
+STALL_MS = 2_000
+"""`scriba.replica.stall.ms` of the row that is about it; by default it is off."""
+
 ASK_SECONDS = 0.005
 BEHIND_BYTES = 1 << 30
 WIDE = 2_000
@@ -177,6 +180,31 @@ def pause_leader(bench: Bench) -> Figures:
             cluster.await_up()
             cluster.await_in_sync(made.name)
     return quantiles(times)
+
+
+def stuck_follower(bench: Bench) -> Figures:
+    """SIGSTOP of a node that only follows: how long an acks=all waits at the longest."""
+    longest = 0.0
+    data = rawkafka.batch([b"x" * 100]).encode()
+    with fresh(bench, {"scriba.replica.stall.ms": str(STALL_MS)}) as cluster:
+        leader = cluster.await_controller()
+        stuck, other = (number for number in cluster.nodes if number != leader)
+        cluster.create("stuck", [(leader, stuck, other)], **{"min.insync.replicas": "2"})
+        request = rawkafka.produce(data, "stuck", 0)
+        with cluster.connect(leader) as connection:
+            rawkafka.produced(connection.call(request, 9))
+            cluster.nodes[stuck].pause()
+            try:
+                until = time.monotonic() + SESSION_SECONDS + 3
+                while (began := time.monotonic()) < until:
+                    answer = rawkafka.produced(connection.call(request, 9))
+                    if answer.error_code:
+                        raise ValueError(f"{cluster.name}: error {answer.error_code}")
+                    longest = max(longest, time.monotonic() - began)
+                    time.sleep(ASK_SECONDS)
+            finally:
+                cluster.nodes[stuck].resume()
+    return {"seconds": longest}
 
 
 def _spin() -> None:
@@ -455,6 +483,14 @@ FAILING = (
 """Rows on clusters that stay up, whose nodes do not."""
 
 WIDE_LEADER = (
+    Row(
+        "cluster-stuck",
+        "SIGSTOP of a follower (scriba.replica.stall.ms=2000): longest wait of an acks=all",
+        (Metric("seconds", "s", limit=3.0),),
+        stuck_follower,
+        warms=False,
+        once=True,
+    ),
     Row(
         "cluster-led",
         "kill -9 of a node that leads 2,000 partitions: until all are led",
