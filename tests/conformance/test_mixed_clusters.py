@@ -104,8 +104,10 @@ def elect(cluster: MixedCluster, topic: str) -> None:
 
 def coordinated_by(cluster: MixedCluster, number: int, kind: int, prefix: str) -> str:
     """A group or transactional id whose coordinator is this broker."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    admin.elect_leaders(ElectionType.PREFERRED, None).result(300)  # one may lead all after a kill
     with cluster.connect(SCRIBA) as connection:
-        for n in itertools.count():
+        for n in range(1000):
             request = FindCoordinatorRequest(key=f"{prefix}-{n}", key_type=kind)
 
             def known(request: Any = request) -> bool:
@@ -114,7 +116,7 @@ def coordinated_by(cluster: MixedCluster, number: int, kind: int, prefix: str) -
             eventually(known)
             if connection.call(request, 2).node_id == number:
                 return f"{prefix}-{n}"
-    raise AssertionError
+    raise AssertionError(f"broker {number} coordinates nothing")
 
 
 def everything(cluster: MixedCluster, topic: str, **settings: Any) -> dict[int, list[str]]:
