@@ -285,6 +285,26 @@ def test_snapshot_is_served_in_slices_and_what_is_not_there_gets_its_code() -> N
     play(story, 1, **SMALL)
 
 
+def test_no_answer_is_larger_than_the_settings_of_whoever_answers() -> None:
+    async def story(quorum: SimQuorum) -> None:
+        await quorum.start()
+        leader = await quorum.leader()
+        await shortened(quorum, leader)
+        node = quorum.node(leader)
+        at = snapshots.find(node.world.disk, node.metadata.quorum.directory)[0]
+        slice_ = await ask(quorum, leader, snapshot_request(node, at))
+        assert len(slice_.topics[0].partitions[0].unaligned_records) == 60, "and 100 were asked for"
+        start = node.metadata.quorum.raft.log.start
+        for value in range(1, 6):
+            await write(node, value)
+        asked = fetch(node, offset=start.offset, last_epoch=start.epoch)
+        records = (await ask(quorum, leader, asked)).responses[0].partitions[0].records
+        assert 0 < len(records) <= 300, "several batches, of which there are more"
+
+    few = {"controller_quorum_fetch_max_bytes": "300"}
+    play(story, 1, **SMALL, **few, controller_quorum_fetch_snapshot_max_bytes="60")
+
+
 def test_node_that_lags_behind_the_log_begins_with_the_leaders_snapshot() -> None:
     async def story(quorum: SimQuorum) -> None:
         await quorum.start()

@@ -8,7 +8,7 @@ and what it answers leaves once the disk knows it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.handlers.admin.cluster import in_version
@@ -16,7 +16,7 @@ from scriba.broker.metadata import snapshots
 from scriba.broker.metadata.describe import describe_quorum as describe
 from scriba.broker.metadata.voters import Identity
 from scriba.broker.metadata.wire import TOPIC, TOPIC_ID
-from scriba.broker.ports import Authorization, WorldAccess
+from scriba.broker.ports import Authorization, Configuration, WorldAccess
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.raft.messages import (
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from scriba.broker.metadata.changes import VoterChanges
     from scriba.broker.metadata.quorum import MetadataQuorum
 
-LARGEST_ANSWER: Final = 8 << 20
-"""Bytes of the log or of a snapshot in one answer, whatever is asked for."""
-
 
 class QuorumMember(Protocol):
     """The node's part in the quorum."""
@@ -60,7 +57,7 @@ class QuorumMember(Protocol):
         """A controller that has no cluster yet names itself; whether this node has none, too."""
 
 
-class QuorumService(Authorization, WorldAccess, Protocol):
+class QuorumService(Authorization, Configuration, WorldAccess, Protocol):
     @property
     def metadata(self) -> QuorumMember: ...
 
@@ -245,7 +242,9 @@ async def _fetch(
         answered = await quorum.ask(replica_id, facts)
         assert isinstance(answered, FetchReply)
         reply = answered
-        limit = min(request.max_bytes, asked.partition_max_bytes, LARGEST_ANSWER)
+        # Bytes that a peer does not take lie in memory, so this node says how many there may be.
+        most = node.settings.controller_quorum_fetch_max_bytes
+        limit = min(request.max_bytes, asked.partition_max_bytes, most)
         await _fill(quorum, data, reply, limit)
     if ctx.version >= 12:
         data.current_leader = fetch_messages.LeaderIdAndEpoch(
@@ -363,7 +362,8 @@ async def _fill_snapshot(
         if not 0 <= asked.position < data.size:
             data.error_code = ErrorCode.POSITION_OUT_OF_RANGE
             return response
-        count = min(max(limit, 1), LARGEST_ANSWER, data.size - asked.position)
+        most = node.settings.controller_quorum_fetch_snapshot_max_bytes
+        count = min(max(limit, 1), most, data.size - asked.position)
         if not file.resident(asked.position, count):
             await file.load(asked.position, count)
         slice_ = bytearray(count)
