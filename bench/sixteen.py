@@ -3,6 +3,7 @@
 Sixteen of Kafka's need sixteen heaps of a gigabyte, so this row is Scriba's alone.
 """
 
+import re
 import time
 
 from bench.cluster import IDLE_SECONDS, SETTLE_SECONDS
@@ -21,6 +22,10 @@ class Nodes(ScribaBroker):
 
     def command(self) -> list[str]:
         return [*super().command(), "--nodes", str(NODES)]
+
+    def ready(self) -> bool:
+        """Whether it has told that all of them are up."""
+        return len(re.findall(rb"^ +node \d+ .* up$", self.output.read_bytes(), re.M)) == NODES
 
 
 def sixteen(bench: Bench) -> Figures:
