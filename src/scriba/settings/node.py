@@ -1,6 +1,6 @@
 """A node's settings taken together: their layers, and what follows from them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Self
@@ -50,14 +50,18 @@ class NodeSettings(NodeKeys):
         static = {"node.id": screened.kept["broker.id"]} if "broker.id" in screened.kept else {}
         static |= screened.kept
         settings = cls._layered({Source.STATIC_BROKER_CONFIG: static}, screened, machine)
-        settings.check_cordons()
+        settings.check_cordons(settings.cordoned_log_dirs)
         if settings.scriba_balance_run:
             raise ConfigError(BALANCE_RUN, ONLY_OF_THE_CLUSTER)
         return settings
 
-    def check_cordons(self) -> None:
-        """Asked at the start alone: later a controller is told of other brokers' directories."""
-        for path in self.cordoned_log_dirs:
+    def check_cordons(self, named: Sequence[str]) -> None:
+        """Asked by the broker itself: a controller is told of other brokers' directories, too."""
+        if ALL_DIRS in named and len(named) > 1:
+            raise ConfigError(
+                "cordoned.log.dirs", "* is all of them, and stands alone", ",".join(named)
+            )
+        for path in named:
             if path != ALL_DIRS and path not in self.data_dirs:
                 raise ConfigError(
                     "cordoned.log.dirs",

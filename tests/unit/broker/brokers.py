@@ -209,9 +209,10 @@ class Brokers:
         peer.close()
         return response.responses[0].partitions[0]
 
-    async def reassign(self, topic: str, replicas: Iterable[int], index: int = 0) -> None:
-        """Begins to move a partition to other brokers."""
-        wanted = ReassignablePartition(partition_index=index, replicas=list(replicas))
+    async def reassign(self, topic: str, to: Iterable[int] | None, index: int = 0) -> None:
+        """Begins to move a partition to other brokers; None cancels that."""
+        replicas = None if to is None else list(to)
+        wanted = ReassignablePartition(partition_index=index, replicas=replicas)
         answer = await self.nodes[1].metadata.call(
             AlterPartitionReassignmentsRequest(
                 topics=[ReassignableTopic(name=topic, partitions=[wanted])]

@@ -123,6 +123,8 @@ def test_only_directories_of_its_own_can_be_cordoned() -> None:
         assert NodeSettings.parse(given).cordoned_log_dirs == tuple(text.split(","))
     told = refusal(log_dirs="/a,/b", cordoned_log_dirs="/c")
     assert told == "cordoned.log.dirs=/c: must name directories of log.dirs (/a, /b), or *"
+    told = refusal(log_dirs="/a,/b", cordoned_log_dirs="*,/a")
+    assert told == "cordoned.log.dirs=*,/a: * is all of them, and stands alone"
 
 
 def test_zookeeper_is_refused_with_advice() -> None:

@@ -12,12 +12,19 @@ def moves(commands: Commands) -> None:
         commands,
         "reassign",
         "scriba.cli.cluster.reassign:reassign",
-        "move partitions to brokers that are named",
-        "Moves partitions to the brokers named, the preferred leader first, shows the plan and how "
-        "far it is. The same command again goes on where an earlier one ended.",
+        "move partitions to brokers, or log directories, that are named",
+        "Moves partitions to the brokers named, the preferred leader first, or replicas of a "
+        "broker to another of its log directories; shows the plan and how far it is. The same "
+        "command again goes on where an earlier one ended.",
     )
     reassign.add_argument("partitions", nargs="*", metavar="TOPIC[:N,...]", help="what moves")
     reassign.add_argument("--to", type=_brokers, metavar="ID,...", help="the brokers to hold it")
+    reassign.add_argument(
+        "--dir",
+        type=_directory,
+        metavar="ID:PATH",
+        help="the log directory of a broker that is to hold that broker's replicas",
+    )
     reassign.add_argument(
         "--file", metavar="PLAN", help="a plan in JSON, as kafka-reassign-partitions takes it"
     )
@@ -122,6 +129,13 @@ def _carried_out(parser: argparse.ArgumentParser) -> None:
         help=f"partitions that move at a time (default: {AT_ONCE})",
     )
     asks(parser)
+
+
+def _directory(text: str) -> tuple[int, str]:
+    broker, colon, path = text.partition(":")
+    if not (broker.isdecimal() and colon and path):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 1:/path")
+    return int(broker), path.rstrip("/") or "/"
 
 
 def _brokers(text: str) -> tuple[int, ...]:

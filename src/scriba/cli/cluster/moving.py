@@ -87,6 +87,7 @@ async def sizes_on(admin: Admin, brokers: Iterable[int]) -> dict[int, dict[Topic
             where: replica.size
             for each in found[broker]
             for where, replica in each.replicas.items()
+            if not replica.future
         }
 
     wanted = list(brokers)

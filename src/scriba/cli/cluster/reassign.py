@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from scriba.cli.cluster import directories
+from scriba.cli.cluster.directories import Replica
 from scriba.cli.cluster.moving import (
     Moves,
     Plan,
@@ -23,7 +25,7 @@ from scriba.cli.output import counted, note, print_json, print_lines, print_name
 from scriba.cli.parsing.partitions import partitions_named
 from scriba.cli.problems import CommandError, Misuse
 from scriba.cli.session import with_admin
-from scriba.client import Admin, TopicPartition
+from scriba.client import Admin, LogDir, ReplicaLog, TopicPartition
 from scriba.placement.planning import CannotPlan, copied, loads
 from scriba.placement.planning import balance as plan_balance
 from scriba.placement.planning import drain as plan_drain
@@ -41,16 +43,25 @@ ANY_DIRECTORY: Final = "any"
 async def reassign(admin: Admin, options: argparse.Namespace) -> int:
     given = [bool(options.partitions), options.file is not None, options.list, options.cancel]
     if sum(given[1:]) > 1 or not any(given) or (options.partitions and (given[1] or given[2])):
-        raise Misuse("what is to move", "name partitions and --to, or one of --file, --list")
+        raise Misuse(
+            "what is to move", "name partitions and --to or --dir, or one of --file, --list"
+        )
+    if options.dir is not None and (options.to is not None or any(given[1:])):
+        raise Misuse("--dir goes with partitions alone", "move to other brokers first, by --to")
     if options.list:
-        _, under_way = await look(admin)
-        _tell_moves(under_way, options)
+        facts, under_way = await look(admin)
+        between = await directories.look(admin, facts.places)
+        _tell_moves(under_way, list(between.moving.values()), options)
         return 0
     if options.cancel:
         return await _cancel(admin, options)
+    if options.dir is not None:
+        return await _between_dirs(admin, options)
     facts, under_way = await look(admin)
     if options.file is not None:
-        wanted = read_plan(options.file)
+        wanted, dirs = read_plan(options.file), directories.read_dirs(options.file)
+        check(wanted, facts)
+        return await _do_file(admin, options, facts, under_way, wanted, dirs)
     elif options.to is None:
         raise Misuse("where to is not said", "give the brokers with --to 1,2,3")
     else:
@@ -174,15 +185,93 @@ async def _cancel(admin: Admin, options: argparse.Namespace) -> int:
     under_way = await admin.list_partition_reassignments(named)
     if under_way:
         await admin.alter_partition_reassignments(dict.fromkeys(under_way))
+    cluster = await admin.describe_cluster()
+    brokers = [node.id for node in cluster.nodes]
+    between = [str(each.replica) for each in await directories.cancel(admin, brokers, named)]
     if not await admin.list_partition_reassignments():
-        cluster = await admin.describe_cluster()
-        await take_back_throttles(admin, [node.id for node in cluster.nodes])
-    lines = [f"{where}: cancelled" for where in under_way] or ["nothing was under way"]
-    print_names(list(map(str, under_way)) if options.json else lines, options.json)
+        await take_back_throttles(admin, brokers)
+        await directories.take_back_throttle(admin, brokers)
+    names = [*map(str, under_way), *between]
+    lines = [f"{name}: cancelled" for name in names] or ["nothing was under way"]
+    print_names(names if options.json else lines, options.json)
     return 0
 
 
-def _tell_moves(moves: Moves, options: argparse.Namespace) -> None:
+async def _between_dirs(admin: Admin, options: argparse.Namespace) -> int:
+    """Replicas of one broker go to another of its log directories."""
+    broker, path = options.dir
+    named = await partitions_named(admin, options.partitions)
+    cluster = await admin.describe_cluster()
+    if broker not in {node.id for node in cluster.nodes}:
+        there = ", ".join(str(node.id) for node in cluster.nodes)
+        raise CommandError(f"there is no broker {broker}", f"choose from {there}")
+    wanted = {Replica(broker, where): path for where in named}
+    found = await directories.look(admin, [broker])
+    directories.check(wanted, found)
+    held = {where: log.size for d in found.dirs[broker].values() for where, log in _whole(d)}
+    rows = [
+        (str(replica.where), found.current[replica], path, held[replica.where])
+        for replica in wanted
+        if found.current[replica] != path
+    ]
+    if options.json:
+        keys = ("partition", "from", "to", "bytes")
+        print_json(
+            {"broker": broker, "partitions": [dict(zip(keys, row, strict=True)) for row in rows]}
+        )
+    elif rows:
+        shown = [(*row[:3], size(row[3])) for row in rows[:SHOWN]]
+        print_lines("\n".join(table(["PARTITION", "FROM", "TO", "SIZE"], shown)))
+    else:
+        print_lines("every replica is where it should be")
+    if not options.dry_run:
+        await _carry_out_dirs(admin, options, wanted)
+    return 0
+
+
+def _whole(directory: LogDir) -> list[tuple[TopicPartition, ReplicaLog]]:
+    return [(where, log) for where, log in directory.replicas.items() if not log.future]
+
+
+async def _carry_out_dirs(
+    admin: Admin, options: argparse.Namespace, wanted: dict[Replica, str]
+) -> None:
+    brokers = {replica.broker for replica in wanted}
+    if options.throttle is not None:
+        await directories.throttle(admin, options.throttle, brokers)
+    await directories.begin(admin, wanted)
+    await directories.follow(admin, wanted)
+    if options.throttle is not None:
+        await directories.take_back_throttle(admin, brokers)
+
+
+async def _do_file(
+    admin: Admin,
+    options: argparse.Namespace,
+    facts: Seen,
+    under_way: Moves,
+    wanted: Plan,
+    dirs: dict[Replica, str],
+) -> int:
+    """A plan of Kafka's tools: first the brokers, then the directories of those."""
+    if dirs:
+        found = await directories.look(admin, {replica.broker for replica in dirs})
+        # Replicas that are yet to come are no fault of the plan.
+        known = {replica: path for replica, path in dirs.items() if replica in found.current}
+        directories.check(known, found)
+        directories.check_paths(dirs, found)
+        if not options.dry_run:
+            await directories.begin(admin, dirs, absent_ok=True)
+    plan = {where: to for where, to in wanted.items() if facts.placed[where] != to}
+    result = await _do(admin, options, facts, under_way, plan)
+    if dirs and not options.dry_run:
+        await _carry_out_dirs(admin, options, dirs)
+    return result
+
+
+def _tell_moves(
+    moves: Moves, between: list[directories.DirMove], options: argparse.Namespace
+) -> None:
     if options.json:
         print_json(
             [
@@ -195,15 +284,33 @@ def _tell_moves(moves: Moves, options: argparse.Namespace) -> None:
                 }
                 for where, move in moves.items()
             ]
+            + [
+                {
+                    "topic": move.replica.where.topic,
+                    "partition": move.replica.where.partition,
+                    "broker": move.replica.broker,
+                    "dir": move.path,
+                    "bytes": move.copied,
+                    "offset_lag": move.lag,
+                }
+                for move in between
+            ]
         )
-    elif not moves:
+        return
+    if not moves and not between:
         note("nothing is under way")
-    else:
+    if moves:
         rows = [
             (str(where), _listed(m.target), _listed(m.adding), _listed(m.removing))
             for where, m in moves.items()
         ]
         print_lines("\n".join(table(["PARTITION", "TO", "ADDING", "REMOVING"], rows)))
+    if between:
+        dirs = [
+            (str(m.replica.where), m.replica.broker, m.path, f"{size(m.copied)} of {size(m.total)}")
+            for m in between
+        ]
+        print_lines("\n".join(table(["PARTITION", "BROKER", "TO", "COPIED"], dirs)))
 
 
 def _listed(brokers: Sequence[int]) -> str:

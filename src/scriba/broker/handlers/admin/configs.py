@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.request import Context, Deferred
 from scriba.config import ConfigError, ConfigRow
+from scriba.controller.configs import Operation as ConfigOperation
 from scriba.controller.topics import is_legal_name
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import describe_broker, describe_cluster, describe_group, describe_topic
@@ -38,6 +39,8 @@ BROKER_LOGGER: Final = 8
 CLIENT_METRICS: Final = 16
 GROUP: Final = 32
 LISTED: Final = (TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP)
+CORDONS: Final = "cordoned.log.dirs"
+ADDING: Final = (ConfigOperation.SET, ConfigOperation.APPEND)
 
 
 # ---- describing ----
@@ -198,7 +201,9 @@ async def _alter(
     allowed = []
     for resource in request.resources:
         code = _refuse_alter(node, ctx, resource.resource_type, resource.resource_name)
-        if code is None:
+        if code is None and (why := _cordon_refusal(node, ctx, resource)):
+            refusals.append(refused(resource, ErrorCode.INVALID_REQUEST, why))
+        elif code is None:
             allowed.append(resource)
         else:
             text = code.text
@@ -231,6 +236,32 @@ def _refuse_alter(
             return ErrorCode.GROUP_AUTHORIZATION_FAILED
         return None
     return ErrorCode.INVALID_REQUEST
+
+
+def _cordon_refusal(node: ConfigAdministration, ctx: Context, resource: Any) -> str:
+    """Why a broker's cordons cannot be as they are asked for; empty where they can.
+
+    Which directories there are only that broker knows, so it is asked itself (KIP-1066). What was
+    forwarded was looked at by it before.
+    """
+    asked = [
+        path.strip()
+        for each in resource.configs
+        if each.name == CORDONS and getattr(each, "config_operation", ConfigOperation.SET) in ADDING
+        for path in (each.value or "").split(",")
+    ]
+    named = [path for path in asked if path]
+    if resource.resource_type != BROKER or not resource.resource_name or not named:
+        return ""
+    if ctx.connection is None:
+        return ""
+    if resource.resource_name != str(node.id):
+        return f"{CORDONS} of broker {resource.resource_name} is set at that broker itself"
+    try:
+        node.settings.check_cordons(named)
+    except ConfigError as error:
+        return str(error)
+    return ""
 
 
 def _refused_alter(

@@ -1,0 +1,203 @@
+"""Replicas move between log directories of their brokers (KIP-113), as `reassign --dir` asks.
+
+The state of a move is the broker's: a future replica in the new directory. So whoever runs the same
+command again goes on where it stands.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from scriba.cli.output import counted, note, size
+from scriba.cli.problems import CommandError
+from scriba.client import (
+    Admin,
+    BrokerError,
+    ConfigOp,
+    ConfigResource,
+    LogDir,
+    PartlyFailed,
+    TopicPartition,
+)
+from scriba.config import Source
+from scriba.errors import ErrorCode
+
+PAUSE_S: Final = 0.5
+TELL_S: Final = 5.0
+RATE: Final = "replica.alter.log.dirs.io.max.bytes.per.second"
+ANY: Final = "any"
+"""In a plan of Kafka's tools: wherever the broker puts it."""
+
+
+class Replica(NamedTuple):
+    """One replica of a partition."""
+
+    broker: int
+    where: TopicPartition
+
+    def __str__(self) -> str:
+        return f"{self.where} on broker {self.broker}"
+
+
+Dirs = Mapping[Replica, str]
+"""Where replicas are to be, or are."""
+
+
+class DirMove(NamedTuple):
+    """A replica that is on its way."""
+
+    replica: Replica
+    path: str
+    copied: int
+    total: int
+    lag: int
+
+
+class Found(NamedTuple):
+    """The directories of some brokers."""
+
+    current: dict[Replica, str]
+    moving: dict[Replica, DirMove]
+    dirs: dict[int, dict[str, LogDir]]
+
+
+async def look(admin: Admin, brokers: Iterable[int]) -> Found:
+    found = Found({}, {}, {})
+    sizes: dict[Replica, int] = {}
+    futures: list[tuple[Replica, str, int, int]] = []
+    for broker, directories in (await admin.describe_log_dirs(sorted(set(brokers)))).items():
+        found.dirs[broker] = {each.path: each for each in directories}
+        for directory in directories:
+            for where, held in directory.replicas.items():
+                replica = Replica(broker, where)
+                if held.future:
+                    futures.append((replica, directory.path, held.size, held.offset_lag))
+                else:
+                    found.current[replica] = directory.path
+                    sizes[replica] = held.size
+    for replica, path, copied, lag in futures:
+        total = max(sizes.get(replica, 0), copied)
+        found.moving[replica] = DirMove(replica, path, copied, total, lag)
+    return found
+
+
+def check(wanted: Dirs, found: Found) -> None:
+    """CommandError for the first replica that cannot go there: nothing begins then."""
+    check_paths(wanted, found)
+    for replica, path in wanted.items():
+        dirs = found.dirs[replica.broker]
+        if dirs[path].cordoned and found.current.get(replica) != path:
+            raise CommandError(
+                f"{path} of broker {replica.broker} is cordoned, and gets nothing",
+                "choose another, or change cordoned.log.dirs of that broker",
+            )
+        if replica not in found.current:
+            raise CommandError(f"there is no replica of {replica}", "see scriba topic describe")
+
+
+def check_paths(wanted: Dirs, found: Found) -> None:
+    """CommandError for the first directory that its broker does not have."""
+    for replica, path in wanted.items():
+        dirs = found.dirs.get(replica.broker, {})
+        if path not in dirs:
+            raise CommandError(
+                f"broker {replica.broker} has no log directory {path}",
+                f"choose from {', '.join(sorted(dirs))}",
+            )
+
+
+def read_dirs(name: str) -> dict[Replica, str]:
+    """The directories that a plan in the form of Kafka's tools names."""
+    dirs: dict[Replica, str] = {}
+    try:
+        for each in json.loads(Path(name).read_text("utf-8"))["partitions"]:
+            where = TopicPartition(str(each["topic"]), int(each["partition"]))
+            paths = [str(path) for path in each.get("log_dirs") or ()]
+            replicas = [int(broker) for broker in each["replicas"]]
+            if paths and len(paths) != len(replicas):
+                raise CommandError(
+                    f"{name}: {where} has {len(replicas)} replicas and {len(paths)} log_dirs",
+                    f'name one for each, or "{ANY}"',
+                )
+            for broker, path in zip(replicas, paths, strict=False):
+                if path != ANY:
+                    dirs[Replica(broker, where)] = path.rstrip("/") or "/"
+    except (ValueError, TypeError, KeyError) as error:
+        raise CommandError(f"{name} is no plan ({error!r})", 'write "log_dirs": [...]') from None
+    return dirs
+
+
+async def begin(admin: Admin, wanted: Dirs, absent_ok: bool = False) -> None:
+    """Asks brokers for directories. Replicas that are yet to come may be among them."""
+    by_broker: dict[int, dict[TopicPartition, str]] = {}
+    for replica, path in wanted.items():
+        by_broker.setdefault(replica.broker, {})[replica.where] = path
+    for broker, moves in by_broker.items():
+        try:
+            await admin.alter_replica_log_dirs(broker, moves)
+        except (BrokerError, PartlyFailed) as error:
+            errors = [error] if isinstance(error, BrokerError) else error.errors.values()
+            absent = ErrorCode.REPLICA_NOT_AVAILABLE
+            if not absent_ok or any(each.code is not absent for each in errors):
+                raise
+
+
+async def follow(admin: Admin, wanted: Dirs) -> None:
+    """Returns when all are where they are wanted; tells how far they are."""
+    told = begun = time.monotonic()
+    brokers = {replica.broker for replica in wanted}
+    while True:
+        found = await look(admin, brokers)
+        left = {r for r, path in wanted.items() if found.current.get(r) != path}
+        if not left:
+            note(f"{counted(len(wanted), 'replica')} moved in {time.monotonic() - begun:.0f} s")
+            return
+        lost = next((each for each in left if each not in found.moving), None)
+        if lost is not None:
+            again = await look(admin, brokers)  # it may have arrived between two brokers' answers
+            if lost not in again.moving and again.current.get(lost) != wanted[lost]:
+                raise CommandError(
+                    f"{lost} is no longer on its way to {wanted[lost]}",
+                    f"see the events of broker {lost.broker}; the same command begins again",
+                )
+        if time.monotonic() - told >= TELL_S:
+            told = time.monotonic()
+            moves = [found.moving[each] for each in left if each in found.moving]
+            copied, total = sum(m.copied for m in moves), sum(m.total for m in moves)
+            done = len(wanted) - len(left)
+            note(f"{done} of {counted(len(wanted), 'replica')}, {size(copied)} of {size(total)}")
+        await asyncio.sleep(PAUSE_S)
+
+
+async def throttle(admin: Admin, rate: int, brokers: Iterable[int]) -> None:
+    """Limits the copying on these brokers; CommandError where somebody has set another limit."""
+    resources = [ConfigResource.broker(broker) for broker in sorted(set(brokers))]
+    for resource, entries in (await admin.describe_configs(resources, names=[RATE])).items():
+        for entry in entries.values():
+            if entry.source != Source.DEFAULT_CONFIG and entry.value != str(rate):
+                raise CommandError(
+                    f"{resource} has {RATE}={entry.value}, set by somebody else",
+                    f"give --throttle {entry.value}, or delete it first",
+                )
+    changes = [(RATE, ConfigOp.SET, str(rate))]
+    await admin.incremental_alter_configs(dict.fromkeys(resources, changes))
+
+
+async def take_back_throttle(admin: Admin, brokers: Iterable[int]) -> None:
+    resources = [ConfigResource.broker(broker) for broker in sorted(set(brokers))]
+    changes = [(RATE, ConfigOp.DELETE, None)]
+    await admin.incremental_alter_configs(dict.fromkeys(resources, changes))
+
+
+async def cancel(
+    admin: Admin, brokers: Iterable[int], named: Iterable[TopicPartition] | None
+) -> list[DirMove]:
+    """Ends moves, of these partitions or all; each replica stays where it is."""
+    found = await look(admin, brokers)
+    only = None if named is None else set(named)
+    ended = [each for each in found.moving.values() if only is None or each.replica.where in only]
+    await begin(admin, {e.replica: found.current[e.replica] for e in ended}, absent_ok=True)
+    return ended
