@@ -91,7 +91,7 @@ class Dirs:
             }
         )
         consumer.assign([TopicPartition(self.topic, 0, OFFSET_BEGINNING)])
-        found = []
+        found: list[int] = []
         while True:
             taken = consumer.poll(300)
             assert taken is not None
