@@ -5,7 +5,7 @@ import asyncio
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
 from tests.unit.broker.brokers import Brokers, play
-from tests.unit.broker.test_dir_moves import values
+from tests.unit.broker.stored_records import stored_records
 
 VALUE = b"." * 100_000
 
@@ -42,7 +42,7 @@ def test_a_move_to_a_full_broker_waits_for_room_and_clients_do_not_notice() -> N
         await brokers.until(lambda: not brokers.image("t").is_reassigning)
         assert brokers.image("t").replicas == (2,)
         await brokers.until(lambda: brokers.leads(2, "t"))
-        assert values(brokers.partition(2, "t")) == sent
+        assert [r.value for r in await stored_records(brokers.partition(2, "t"))] == sent
         assert await brokers.produce(2, "t", b"after") is ErrorCode.NONE
 
     play(script, count=2)
@@ -62,7 +62,7 @@ def test_a_move_to_a_full_broker_that_is_cancelled_leaves_all_as_it_was() -> Non
         await brokers.reassign("t", None)
         await brokers.until(lambda: brokers.image("t").replicas == (1,))
         assert brokers.image("t").isr == (1,)
-        assert values(brokers.partition(1, "t")) == sent
+        assert [r.value for r in await stored_records(brokers.partition(1, "t"))] == sent
         assert await brokers.produce(1, "t", b"after") is ErrorCode.NONE
 
     play(script, count=2)
