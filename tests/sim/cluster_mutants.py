@@ -169,8 +169,8 @@ def does_not_raise_the_epoch(patch: Patch, lied: Lied) -> None:
     """Another leader is elected, in the same epoch."""
     changed = image.changed
 
-    def same_epoch(partition: PartitionImage, record: Any) -> PartitionImage:
-        now = changed(partition, record)
+    def same_epoch(partition: PartitionImage, record: Any, *rest: Any) -> PartitionImage:
+        now = changed(partition, record, *rest)
         if now.leader_epoch != partition.leader_epoch:
             lied()
         return now._replace(leader_epoch=partition.leader_epoch)
