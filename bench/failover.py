@@ -316,9 +316,11 @@ print(longest, flush=True)
 class Client:
     """A producer in a process of its own, which tells how long a record waited at most."""
 
-    def __init__(self, program: str, cluster: Cluster, name: str, stop: Path) -> None:
+    def __init__(
+        self, program: str, cluster: Cluster, name: str, stop: Path, partitions: int = PARTITIONS
+    ) -> None:
         self._stop = stop
-        command = [sys.executable, "-c", program, cluster.bootstrap, name, str(PARTITIONS)]
+        command = [sys.executable, "-c", program, cluster.bootstrap, name, str(partitions)]
         self._process = subprocess.Popen(
             [*command, str(stop)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )

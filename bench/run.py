@@ -25,6 +25,7 @@ from bench.cluster import IDLE, WORKING
 from bench.coordination import COORDINATED
 from bench.failover import FAILING, WIDE_LEADER
 from bench.million import MILLION
+from bench.moving import MOVING, RESTARTING
 from bench.report import KAFKA, SCRIBA
 from bench.rows import ALONE, SERVED, Bench, Row
 from bench.scale import SCALE
@@ -43,10 +44,10 @@ BOTH_UP = (*SERVED, *WIDE, *COORDINATED, *SPARK)
 LATER = (*ALONE, *SCALE, *MILLION, *SIXTEEN)
 """Rows that start nodes of their own."""
 
-CLUSTERED = (*WORKING, *FAILING)
+CLUSTERED = (*WORKING, *FAILING, *RESTARTING)
 """Rows on clusters of three nodes that stay up."""
 
-CLUSTERED_LATER = (*IDLE, *WIDE_LEADER)
+CLUSTERED_LATER = (*IDLE, *WIDE_LEADER, *MOVING)
 """Rows that start clusters of their own."""
 
 ROWS = (*BOTH_UP, *LATER, *CLUSTERED, *CLUSTERED_LATER)
