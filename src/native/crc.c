@@ -1,4 +1,10 @@
-/* CRC-32C: by the processor where it can, else eight bytes at a time by tables. */
+/* CRC-32C: by the processor where it can, else eight bytes at a time by tables.
+ *
+ * The processor can begin a word each cycle but has its sum only three cycles later. So three
+ * stretches are summed beside each other, and joined: a sum is linear, what a stretch adds is its
+ * sum moved past as many zeros as there are bytes behind it. That takes two thirds of the time
+ * from whatever is a few times longer than the stretches.
+ */
 #include "native.h"
 
 #include <string.h>
@@ -42,8 +48,9 @@ static uint32_t by_tables(uint32_t crc, const uint8_t *data, size_t size)
 
 #define ABLE __builtin_cpu_supports("sse4.2")
 #define TARGET __attribute__((target("sse4.2")))
-#define ADD_WORD(crc, word) (uint32_t) __builtin_ia32_crc32di(crc, word)
+#define ADD_WORD(sum, word) __builtin_ia32_crc32di(sum, word)
 #define ADD_BYTE(crc, byte) __builtin_ia32_crc32qi(crc, byte)
+typedef uint64_t Sum;
 
 #elif defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
 
@@ -70,19 +77,58 @@ static inline uint32_t add_byte(uint32_t crc, uint8_t byte)
     return crc;
 }
 
-#define ADD_WORD(crc, word) add_word(crc, word)
+#define ADD_WORD(sum, word) add_word(sum, word)
 #define ADD_BYTE(crc, byte) add_byte(crc, byte)
+typedef uint32_t Sum;
 
 #endif
 
 #if defined(ABLE)
+#define STRETCH 512
+
+/* A sum after STRETCH zeros, by the four bytes of the sum before them. */
+static uint32_t past_zeros[4][256];
+
+static uint32_t move_past(uint32_t crc)
+{
+    return past_zeros[0][crc & 0xFF] ^ past_zeros[1][crc >> 8 & 0xFF] ^
+           past_zeros[2][crc >> 16 & 0xFF] ^ past_zeros[3][crc >> 24];
+}
+
+static void fill_past_zeros(void)
+{
+    static const uint8_t zeros[STRETCH];
+    for (int place = 0; place < 4; place++) {
+        for (uint32_t i = 1; i < 256; i++) {
+            uint32_t *of = past_zeros[place], rest = i & (i - 1);
+            of[i] = rest ? of[rest] ^ of[i ^ rest] : by_tables(i << 8 * place, zeros, STRETCH);
+        }
+    }
+}
+
 TARGET static uint32_t by_processor(uint32_t crc, const uint8_t *data, size_t size)
 {
+    /* As wide as the words: a narrower sum would have to be widened for each of them. */
+    Sum sum = crc;
+    for (; size >= 3 * STRETCH; size -= 3 * STRETCH, data += 3 * STRETCH) {
+        Sum second = 0, third = 0;
+        for (size_t at = 0; at < STRETCH; at += 8) {
+            uint64_t words[3];
+            memcpy(&words[0], data + at, 8);
+            memcpy(&words[1], data + at + STRETCH, 8);
+            memcpy(&words[2], data + at + 2 * STRETCH, 8);
+            sum = ADD_WORD(sum, words[0]);
+            second = ADD_WORD(second, words[1]);
+            third = ADD_WORD(third, words[2]);
+        }
+        sum = move_past(move_past((uint32_t)sum) ^ (uint32_t)second) ^ (uint32_t)third;
+    }
     for (; size >= 8; size -= 8, data += 8) {
         uint64_t word;
         memcpy(&word, data, 8);
-        crc = ADD_WORD(crc, word);
+        sum = ADD_WORD(sum, word);
     }
+    crc = (uint32_t)sum;
     while (size--)
         crc = ADD_BYTE(crc, *data++);
     return crc;
@@ -95,8 +141,10 @@ void prepare_crc32c(void)
 {
     fill_tables();
 #if defined(ABLE)
-    if (ABLE)
+    if (ABLE) {
+        fill_past_zeros();
         update = by_processor;
+    }
 #endif
 }
 

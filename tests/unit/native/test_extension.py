@@ -139,6 +139,15 @@ class TestExtension:
                 data = noise[start:end]
                 assert _native.crc32c_both_ways(data)[:2] == (crc32c(data), crc32c(data))
 
+    def test_its_checksum_is_the_same_where_stretches_are_summed_beside_each_other(self) -> None:
+        from scriba.native import _native
+
+        noise = random.Random(8).randbytes(8 << 10)
+        for size in range(1400, len(noise), 61):
+            for start in range(3):
+                data = noise[start : start + size]
+                assert _native.crc32c_both_ways(data)[:2] == (crc32c(data), crc32c(data))
+
     @pytest.mark.parametrize(
         ("length", "digest"),
         [
