@@ -92,10 +92,12 @@ def cores() -> int:
 
 def start(options: argparse.Namespace, settings: NodeSettings) -> int:
     # After the settings, so that a wrong word is told at once.
-    from scriba.broker.node import Node
-    from scriba.cli.node.layout import holds_several
     from scriba.runtime.loop.loop import hold_collector, raise_file_limit
     from scriba.runtime.loop.loop import run as run_loop
+
+    hold_collector()  # before the imports, which make most of what a start keeps
+    from scriba.broker.node import Node
+    from scriba.cli.node.layout import holds_several
     from scriba.runtime.world import RealWorld
 
     for directory in settings.data_dirs:
@@ -103,7 +105,6 @@ def start(options: argparse.Namespace, settings: NodeSettings) -> int:
             raise StartError(
                 f"{directory} holds several nodes of a cluster; start them with --nodes auto"
             )
-    hold_collector()
     raise_file_limit()
     world = RealWorld(synced=not (options.ephemeral or options.unsynced))
     return run_loop(serve(Node(settings, world), world, options))
