@@ -2,11 +2,12 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
+from scriba.client.settings import ConsumerSettings, ProducerSettings
 from scriba.config import Setting
-from scriba.settings import GroupConfigs, NodeSettings, TopicSettings
+from scriba.settings import GroupConfigs, NodeSettings, TopicSettings, differences
 from scriba.settings.unsupported import ADVICE, GONE, LATER, NOT_APPLICABLE, ONE_NODE
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "configuration.md"
@@ -16,8 +17,9 @@ HEAD = """\
 
 <!-- Written by `make docs` from the declarations in src/scriba/settings; do not edit. -->
 
-Names, types, bounds and defaults are those of Apache Kafka 4.3. [Starting a node](starting.md)
-says where settings are given and which source wins.
+Names, types, bounds and defaults are those of Apache Kafka 4.3; the few defaults that are not stand
+[below](#defaults-that-are-not-kafkas). [Starting a node](starting.md) says where settings are given
+and which source wins.
 """
 
 TOPIC_HEAD = """
@@ -39,6 +41,21 @@ NODE_HEAD = """
 
 Those marked *read-only* are given at start. The others can also be changed while the node runs:
 *cluster-wide* for all brokers or for one, *per-broker* for one only.
+"""
+
+DIFFERENT_HEAD = """
+## Defaults that are not Kafka's
+
+Each with its reason. A test compares all others, those of the clients too, with what Kafka's jars
+declare.
+
+| Of | Here | Why |
+|---|---|---|
+"""
+
+BEHAVIOUR_HEAD = """
+And where something happens that no setting says:
+
 """
 
 IGNORED_HEAD = """
@@ -73,6 +90,11 @@ def page() -> str:
         *table(GroupConfigs.table.values(), "From the node", origin),
         NODE_HEAD,
         *table(NodeSettings.table.values(), "Changes", lambda setting: setting.scope.value),
+        DIFFERENT_HEAD,
+        *different(differences.NODE, NodeSettings.table),
+        *different(differences.CLIENT, ConsumerSettings.table | ProducerSettings.table),
+        BEHAVIOUR_HEAD,
+        *(f"- {when}: {what}.\n" for when, what in differences.BEHAVIOUR.items()),
         IGNORED_HEAD,
         *groups(NOT_APPLICABLE.items()),
         f"- *Kafka 4 no longer reads them*: {keys(sorted(GONE))}, and `confluent.*`.\n",
@@ -100,6 +122,12 @@ def table(settings: Iterable[Setting], last: str, note: Callable[[Setting], str]
             note(setting),
         ]
         yield f"| {' | '.join(cells)} |\n"
+
+
+def different(reasons: Mapping[str, str], table: Mapping[str, Setting]) -> Iterator[str]:
+    for name, reason in reasons.items():
+        default = table[name].render(table[name].default)
+        yield f"| `{name}` | {f'`{default}`' if default else 'empty'} | {reason} |\n"
 
 
 def origin(setting: Setting) -> str:

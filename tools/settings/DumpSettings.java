@@ -1,6 +1,9 @@
 import java.util.HashMap;
 import java.util.Map;
 import java.util.TreeMap;
+import org.apache.kafka.clients.admin.AdminClientConfig;
+import org.apache.kafka.clients.consumer.ConsumerConfig;
+import org.apache.kafka.clients.producer.ProducerConfig;
 import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.server.config.AbstractKafkaConfig;
 import org.apache.kafka.server.config.DynamicBrokerConfig;
@@ -17,6 +20,14 @@ public final class DumpSettings {
             synonyms.forEach(synonym -> line.append(synonym.name()).append(' '));
             System.out.println(line.toString().strip());
         });
+        printDefaults("producer", ProducerConfig.configDef());
+        printDefaults("consumer", ConsumerConfig.configDef());
+        printDefaults("admin", AdminClientConfig.configDef());
+    }
+
+    private static void printDefaults(String client, ConfigDef definitions) {
+        new TreeMap<>(definitions.configKeys()).forEach((name, key) ->
+            System.out.println(String.join("\t", client, name, key.type.toString(), value(key))));
     }
 
     private static void print(String level, ConfigDef definitions, Map<String, String> modes) {

@@ -208,6 +208,12 @@ class ClientSettings(Settings):
 class AdminSettings(ClientSettings):
     """What `Admin` takes."""
 
+    connections_max_idle_ms: int = setting(
+        Kind.LONG,
+        default=300_000,
+        at_least=-1,
+        doc="An unused connection is closed after this time; -1 keeps it.",
+    )
     default_api_timeout_ms: int = setting(
         Kind.INT,
         default=60_000,

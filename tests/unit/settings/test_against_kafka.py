@@ -9,8 +9,14 @@ from typing import Final, NamedTuple
 
 import pytest
 
+from scriba.client.settings import (
+    AdminSettings,
+    ClientSettings,
+    ConsumerSettings,
+    ProducerSettings,
+)
 from scriba.config import Setting
-from scriba.settings import NodeSettings, TopicSettings
+from scriba.settings import NodeSettings, TopicSettings, differences
 from scriba.settings.unsupported import LATER, NOT_APPLICABLE
 
 
@@ -27,26 +33,23 @@ class Fact(NamedTuple):
 
 LINES: Final = (Path(__file__).parent / "kafka-4.3.0.tsv").read_text().splitlines()
 ROWS: Final = [line.split("\t") for line in LINES]
-FACTS: Final = [Fact(*row) for row in ROWS if row[0] != "synonyms"]
+FACTS: Final = [Fact(*row) for row in ROWS if row[0] in ("topic", "broker")]
+CLIENTS: Final[dict[str, type[ClientSettings]]] = {
+    "producer": ProducerSettings,
+    "consumer": ConsumerSettings,
+    "admin": AdminSettings,
+}
 SYNONYMS: Final = {row[1]: tuple(row[2].split()) for row in ROWS if row[0] == "synonyms"}
 
-OWN_DEFAULTS: Final = {
-    # A node starts without any setting given, on loopback, in a directory of its own.
-    "node.id",
-    "process.roles",
-    "controller.listener.names",
-    "listener.security.protocol.map",
-    "listeners",
-    "log.dir",
-    # An unset list is an empty list, with no third state.
-    "advertised.listeners",
-    "log.dirs",
-}
 READ_AT_START: Final = {
     # Kafka can open and close listeners while it runs.
     "listeners",
     "listener.security.protocol.map",
 }
+
+
+def unless_null(default: str) -> str | None:
+    return None if default == "<null>" else default
 
 
 def declared(fact: Fact) -> Setting | None:
@@ -83,10 +86,9 @@ def test_nothing_is_declared_that_kafka_does_not_know_except_our_own() -> None:
 def test_type_default_and_bounds_are_those_of_kafka(fact: Fact, setting: Setting) -> None:
     assert setting.kind.name == fact.kind
     assert bool(setting.internal) == (fact.internal == "internal")
-    if fact.name not in OWN_DEFAULTS:
-        assert setting.render(setting.default) == (
-            None if fact.default == "<null>" else fact.default
-        )
+    assert (setting.render(setting.default) != unless_null(fact.default)) == (
+        fact.name in differences.NODE
+    ), "a default that is not Kafka's is named with its reason, and no other"
     if numbers := re.fullmatch(r"\[(-?\d+),\.\.\.(?:,(-?\d+))?\](?: or (-?\d+))?", fact.bounds):
         expected = tuple(None if number is None else int(number) for number in numbers.groups())
         assert (setting.at_least, setting.at_most, setting.also) == expected
@@ -111,3 +113,13 @@ def test_defaults_of_features_to_come_are_those_of_kafka() -> None:
     for fact in FACTS:
         if fact.name in LATER:
             assert LATER[fact.name][1] == ("" if fact.default == "<null>" else fact.default)
+
+
+def test_defaults_of_clients_are_those_of_kafka_unless_a_reason_is_named() -> None:
+    found = {
+        name
+        for client, name, _, default in (row for row in ROWS if row[0] in CLIENTS)
+        if (setting := CLIENTS[client].table.get(name)) is not None
+        and setting.render(setting.default) != unless_null(default)
+    }
+    assert found == set(differences.CLIENT)
