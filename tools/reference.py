@@ -92,7 +92,7 @@ def page() -> str:
         *table(NodeSettings.table.values(), "Changes", lambda setting: setting.scope.value),
         DIFFERENT_HEAD,
         *different(differences.NODE, NodeSettings.table),
-        *different(differences.CLIENT, ConsumerSettings.table | ProducerSettings.table),
+        *different(differences.CLIENT, {**ConsumerSettings.table, **ProducerSettings.table}),
         BEHAVIOUR_HEAD,
         *(f"- {when}: {what}.\n" for when, what in differences.BEHAVIOUR.items()),
         IGNORED_HEAD,
