@@ -28,6 +28,7 @@ def led(topic_id: bytes) -> Any:
         topic_id=topic_id,
         index=0,
         leader=leader,
+        placement=None,
         settings=SimpleNamespace(min_insync_replicas=1),
         high_watermark=SimpleNamespace(value=0),
     )
