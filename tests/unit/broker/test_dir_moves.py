@@ -487,6 +487,33 @@ def test_a_target_that_fails_leaves_the_replica_where_it_is() -> None:
     play(script, count=1, **DIRS)
 
 
+def test_what_was_there_is_kept_where_the_new_directory_fails_at_the_switch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def script(brokers: Brokers) -> None:
+        sent = await filled(brokers)
+        source = home(brokers)
+        target = elsewhere(source)
+        node, faults = brokers.nodes[1], brokers.sim.host("b1").disk_faults
+        take_log = Partition.take_log
+
+        def take_log_and_fail(partition: Partition, store: Any) -> None:
+            take_log(partition, store)
+            faults.fail_sync, faults.fail_in = 1.0, target
+
+        monkeypatch.setattr(Partition, "take_log", take_log_and_fail)
+        assert await alter(brokers, target) is ErrorCode.NONE
+        await brokers.until(lambda: EventKind.PARTITION_STRAY in kinds(node))
+        disk = node.world.disk
+        (kept,) = [each for each in entries(brokers) if each.startswith(source)]
+        assert kept.endswith("-stray")
+        logs = [name for name in disk.list(kept) if name.endswith(".log")]
+        stored = b"".join(disk.read(f"{kept}/{name}") for name in sorted(logs))
+        assert all(value in stored for value in sent)
+
+    play(script, count=1, **DIRS)
+
+
 def test_an_idempotent_producer_is_known_in_the_new_directory() -> None:
     async def script(brokers: Brokers) -> None:
         await brokers.create("t", (1,))

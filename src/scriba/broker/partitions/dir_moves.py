@@ -11,7 +11,8 @@ while clients write and read. It takes these steps, and whatever ends one, nothi
    that whoever starts with one of the two directories missing knows that the replica is not new.
 4. The switch: in one step of the loop, with both logs at the same end, the future replica gets the
    partition's name and takes all that follows. Followers, fetches and watermarks do not notice.
-5. The new log is flushed where it is. Only then the old one goes.
+5. The new log is flushed where it is. Only then the old one goes; where that fails it is kept,
+   under another name.
 
 A crash may leave the partition in both directories: the copy with the greater (epoch, end) is the
 replica, for the other one is a prefix of it. It may leave a future replica alone: then the switch
@@ -598,13 +599,26 @@ class DirMoves:
             except NoRoom as error:
                 await self._wait_for_room(move, error)
             except KafkaError:
-                break  # the new directory has failed, and has said so
+                await self._keep(name, move)
+                return
         else:
             return  # deleted, or out of use: the next start has two copies to choose from
         move.source.begin_deletion(old)
         node.replicas.remove_later(old, old.settings.file_delete_delay_ms)
         text = f"is in {move.target.path} now, {partition.log.size} bytes"
         node.note(EventKind.DIR_MOVE_DONE, repr(partition), text)
+
+    async def _keep(self, name: PartitionName, move: Move) -> None:
+        """The new directory has failed, and has said so: the old log may be all there is.
+
+        It is not taken up again, for it lacks what was written since.
+        """
+        partition, old = move.partition, move.log
+        with suppress(KafkaError):
+            await old.close()
+        kept = await move.source.rename_stray(name)
+        text = f"{move.target.path} failed; what was there before is kept as {kept}"
+        self._node.note(EventKind.PARTITION_STRAY, repr(partition), text)
 
 
 def _at_once(found: Slice) -> memoryview | None:
