@@ -502,6 +502,10 @@ def test_of_a_batch_with_bad_records_exactly_those_are_blamed(
 
         return tell
 
+    # Messages for a topic that the client does not know yet are moved to their partition one by
+    # one, while a flush already sends: then they are several batches.
+    producer.produce(topic, b"known", b"known", 0)
+    assert producer.flush(300) == 0
     for number in range(100):
         bad = number % 10 == 7
         key = None if bad and fault == "key" else b"k%d" % number

@@ -50,14 +50,16 @@ def load() -> Corpus:
 
 
 def declared() -> dict[str, type[Message]]:
-    """Every message class of the package."""
+    """Every message class of the package, but the one that stands for those of later releases."""
     found = walk_packages(scriba.wire.__path__, "scriba.wire.")
     modules = [import_module(module.name) for module in found]
     members = [value for module in modules for value in vars(module).values()]
     return {
         cls.__name__: cls
         for cls in members
-        if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
+        if isinstance(cls, type)
+        and issubclass(cls, Message)
+        and cls not in (Message, stored.UnknownRecord)
     }
 
 
