@@ -89,7 +89,7 @@ class Admin(ClusterAdmin, GroupAdmin, TransactionAdmin):
         return self._cluster.trouble
 
     @property
-    def ports(self) -> Ports:
+    def _ports(self) -> Ports:
         """The world outside, as this client sees it."""
         return self._cluster.ports
 

@@ -180,7 +180,7 @@ async def _events(
     """What a node told its operator of, or why that is not known."""
     try:
         async with asyncio.timeout(limit_ms / 1000):
-            return await read_events(admin.ports.net, host, port, node)
+            return await read_events(admin._ports.net, host, port, node)
     except (OSError, ValueError, KeyError, TimeoutError):
         return f"http://{host}:{port}/events does not answer"
 

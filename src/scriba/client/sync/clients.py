@@ -267,6 +267,7 @@ class SyncAdmin(Sync[Admin]):
     describe_replicas = waits(Admin.describe_replicas)
     describe_producers = waits(Admin.describe_producers)
     describe_quorum = waits(Admin.describe_quorum)
+    describe_controller = waits(Admin.describe_controller)
     describe_topics = waits(Admin.describe_topics)
     describe_transactions = waits(Admin.describe_transactions)
     elect_leaders = waits(Admin.elect_leaders)
