@@ -175,8 +175,8 @@ def test_our_command_moves_a_replica_and_refuses_what_cannot_be(
     assert "1 replica moved" in err
     assert dirs.homes() == {1: target}
     _, plan = dirs.plan(on_1=source, on_3=dirs.path(3, "two"))
-    code, _, _ = typed("--file", plan)
-    assert code == 0
+    code, _, err = typed("--file", plan)
+    assert code == 0, err
     assert dirs.homes() == {1: source, 3: dirs.path(3, "two")}
     code, out, _ = typed("--list", "--json")
     assert json.loads(out) == []

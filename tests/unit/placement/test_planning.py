@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scriba.cli.cluster.directories import Replica, read_dirs
 from scriba.cli.cluster.reassign import read_plan
 from scriba.cli.problems import CommandError
 from scriba.client import TopicPartition
@@ -196,9 +197,10 @@ def test_a_plan_is_read_from_a_file_of_kafkas_tools(tmp_path: Path) -> None:
         '"log_dirs": ["any", "any"]}]}'
     )
     assert read_plan(str(file)) == {at("t-0"): (2, 1)}
-    file.write_text(file.read_text().replace("any", "/disk-1"))
-    with pytest.raises(CommandError, match="names log directories for t-0"):
-        read_plan(str(file))
+    assert read_dirs(str(file)) == {}
+    file.write_text(file.read_text().replace('"any"]', '"/disk-1/"]'))
+    assert read_plan(str(file)) == {at("t-0"): (2, 1)}
+    assert read_dirs(str(file)) == {Replica(1, at("t-0")): "/disk-1"}
 
 
 @pytest.mark.parametrize(
@@ -214,6 +216,7 @@ def test_a_plan_is_read_from_a_file_of_kafkas_tools(tmp_path: Path) -> None:
         '{"partitions": [{"topic": "t", "partition": 0, "replicas": [true]}]}',
         '{"partitions": [{"topic": "t", "partition": "0", "replicas": [1]}]}',
         '{"partitions": [{"topic": 7, "partition": 0, "replicas": [1]}]}',
+        '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": [7]}]}',
     ],
 )
 def test_what_is_no_plan_is_not_taken_for_one(tmp_path: Path, text: str) -> None:
