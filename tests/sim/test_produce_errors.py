@@ -47,7 +47,7 @@ async def refused(stage: Stage, **settings: Any) -> ClientError:
 async def why(stage: Stage) -> str:
     async def ask(admin: Any) -> str:
         topic = (await admin.describe_topics(["t"]))["t"]
-        now_ms = admin.ports.clock.wall_ms()
+        now_ms = admin._ports.clock.wall_ms()
         (document,) = await explained(admin, topic, 0, 3_000, now_ms)
         return page(document, now_ms)
 
