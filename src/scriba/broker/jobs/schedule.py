@@ -39,6 +39,8 @@ VOLUME_CHECK_MS: Final = 1_000
 STALL_CHECK_MS: Final = 250
 OBSERVER_CHECK_MS: Final = 500
 EVENTS_CHECK_MS: Final = 10_000
+UNUSED_CHECK_MS: Final = 10_000
+"""Of what is switched off. Whoever switches it on ends the pause."""
 LONGEST_FLUSH_CHECK_MS: Final = 1_000
 
 
@@ -253,11 +255,26 @@ JOBS: Final = (
     ),
     Job("cleaner", cleaning_pass, lambda n: n.settings.log_cleaner_backoff_ms),
     Job("controller", controller_pass, lambda n: CONTROLLER_TICK_MS, on_controllers=True),
-    Job("balance", balance_pass, lambda n: BALANCE_CHECK_MS, on_controllers=True),
+    Job(
+        "balance",
+        balance_pass,
+        lambda n: BALANCE_CHECK_MS if n.settings.scriba_balance_auto else UNUSED_CHECK_MS,
+        on_controllers=True,
+    ),
     Job("in-sync sets", isr_pass, lambda n: n.settings.replica_lag_time_max_ms // 2),
-    Job("stalled followers", stalls_pass, lambda n: STALL_CHECK_MS),
+    Job(
+        "stalled followers",
+        stalls_pass,
+        lambda n: STALL_CHECK_MS if n.settings.scriba_replica_stall_ms else UNUSED_CHECK_MS,
+    ),
     Job("observers", observers_pass, lambda n: OBSERVER_CHECK_MS),
-    Job("volumes", volumes_pass, lambda n: VOLUME_CHECK_MS),
+    Job(
+        "volumes",
+        volumes_pass,
+        lambda n: (
+            VOLUME_CHECK_MS if n.settings.scriba_log_dirs_write_watermark else UNUSED_CHECK_MS
+        ),
+    ),
     Job("removal", removal_pass, lambda n: REMOVAL_CHECK_MS),
     Job("events", events_pass, lambda n: EVENTS_CHECK_MS, on_controllers=True),
     Job(
