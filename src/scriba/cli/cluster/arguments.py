@@ -8,6 +8,14 @@ AT_ONCE = 8
 
 
 def moves(commands: Commands) -> None:
+    _reassign(commands)
+    _plans(commands)
+    _unregister(commands)
+    _promote(commands)
+    _may_restart(commands)
+
+
+def _reassign(commands: Commands) -> None:
     reassign = command(
         commands,
         "reassign",
@@ -35,6 +43,9 @@ def moves(commands: Commands) -> None:
         help="take back what is under way, of the partitions named or of all, and its throttle",
     )
     _carried_out(reassign)
+
+
+def _plans(commands: Commands) -> None:
     drain = command(
         commands,
         "drain",
@@ -67,6 +78,9 @@ def moves(commands: Commands) -> None:
         "moves, over racks and machines.",
     )
     _carried_out(balance)
+
+
+def _unregister(commands: Commands) -> None:
     unregister = command(
         commands,
         "unregister",
@@ -76,6 +90,9 @@ def moves(commands: Commands) -> None:
     )
     unregister.add_argument("broker", type=at_least(int, 0), metavar="ID", help="the broker")
     asks(unregister)
+
+
+def _promote(commands: Commands) -> None:
     promote = command(
         commands,
         "promote",
@@ -100,6 +117,9 @@ def moves(commands: Commands) -> None:
     )
     promote.add_argument("--dry-run", action="store_true", help="only show what would be")
     asks(promote)
+
+
+def _may_restart(commands: Commands) -> None:
     restart = command(
         commands,
         "may-restart",

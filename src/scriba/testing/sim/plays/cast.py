@@ -20,6 +20,7 @@ from typing import Any, Final, Self, TypeVar
 
 from scriba.client import (
     AbortableTransactionError,
+    Admin,
     ClientError,
     Consumer,
     ConsumerRecord,
@@ -95,6 +96,16 @@ class Actor:
     async def live(self, ports: Ports) -> None:
         """One life; a client's error ends it."""
         raise AssertionError("an actor has a part to play")
+
+    def admin(self, ports: Ports) -> Admin:
+        """A client whose patience is short: the next step comes soon."""
+        config = {
+            "bootstrap.servers": self.bootstrap,
+            "client.id": self.name,
+            **PATIENCE,
+            "default.api.timeout.ms": 3_000,
+        }
+        return Admin(config, _ports=ports)
 
     def died(self) -> None:
         """The process was killed."""

@@ -23,7 +23,7 @@ from scriba.client import (
 from scriba.errors import ErrorCode
 from scriba.peers.ports import Ports
 from scriba.testing.history.moves import Moves
-from scriba.testing.sim.plays.cast import PATIENCE, SINK, SOURCE, TABLE, Actor
+from scriba.testing.sim.plays.cast import SINK, SOURCE, TABLE, Actor
 
 TOPICS: Final = (SOURCE, SOURCE, SINK, TABLE, "__consumer_offsets", "__transaction_state")
 RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
@@ -62,13 +62,7 @@ class Mover(Actor):
     """Whether there may be throttles and cordons that nobody has taken back."""
 
     async def live(self, ports: Ports) -> None:
-        config = {
-            "bootstrap.servers": self.bootstrap,
-            "client.id": self.name,
-            **PATIENCE,
-            "default.api.timeout.ms": 3_000,
-        }
-        async with Admin(config, _ports=ports) as admin:
+        async with self.admin(ports) as admin:
             while not self.stopping:
                 await asyncio.sleep(self.rng.between(0.05, 0.6))
                 await self._step(admin)

@@ -15,7 +15,7 @@ from scriba.client import Admin, Endpoint, QuorumDescription
 from scriba.peers.ports import Ports
 from scriba.testing.sim.cluster import CONTROLLER_PORT
 from scriba.testing.sim.plays import quorum
-from scriba.testing.sim.plays.cast import PATIENCE, Actor
+from scriba.testing.sim.plays.cast import Actor
 from scriba.testing.sim.plays.cluster_stage import Report
 
 RECRUITERS: Final = 2
@@ -31,13 +31,7 @@ class Recruiter(Actor):
     """Set from outside: nobody is taken out any more."""
 
     async def live(self, ports: Ports) -> None:
-        config = {
-            "bootstrap.servers": self.bootstrap,
-            "client.id": self.name,
-            **PATIENCE,
-            "default.api.timeout.ms": 3_000,
-        }
-        async with Admin(config, _ports=ports) as admin:
+        async with self.admin(ports) as admin:
             while not self.stopping:
                 await asyncio.sleep(self.rng.between(0.05, 0.8))
                 await self._change(admin, await admin.describe_quorum())
