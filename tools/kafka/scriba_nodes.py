@@ -24,6 +24,7 @@ PROTOCOLS = "PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT"
 ROOT = Path(__file__).resolve().parents[2]
 LISTENERS = ("PLAINTEXT", "INTERNAL", "CONTROLLER")
 """For clients, for brokers, for controllers."""
+LISTENERS_OF = {"broker": LISTENERS[:2], "controller": LISTENERS[2:]}
 PROGRAM = (sys.executable, "-m", "tools.kafka.faulty_device")
 
 
@@ -143,23 +144,34 @@ class ScribaNode:
 
 
 class ScribaNodes:
-    """Nodes that are broker and controller each, one cluster."""
+    """Nodes of one cluster; each is broker and controller, unless `own` says otherwise."""
 
     def __init__(
-        self, folder: Path, count: int = 3, settings: Mapping[str, str] | None = None
+        self,
+        folder: Path,
+        count: int = 3,
+        settings: Mapping[str, str] | None = None,
+        own: Mapping[int, Mapping[str, str]] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.nodes = {number: ScribaNode(number, folder) for number in range(1, count + 1)}
         self.settings = dict(settings or {})
+        self.own = dict(own or {})
+        """What one node has and the others have not."""
         self.links: Links | None = None
+
+    def roles(self, number: int) -> list[str]:
+        return self.own.get(number, {}).get("process.roles", "broker,controller").split(",")
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(node.address for node in self.nodes.values())
+        brokers = (node for n, node in self.nodes.items() if "broker" in self.roles(n))
+        return ",".join(node.address for node in brokers)
 
     @property
     def voters(self) -> str:
-        return ",".join(f"{n}@{self.controller_address(n)}" for n in self.nodes)
+        controllers = (n for n in self.nodes if "controller" in self.roles(n))
+        return ",".join(f"{n}@{self.controller_address(n)}" for n in controllers)
 
     def controller_address(self, number: int) -> str:
         """Where the others find a node's controller."""
@@ -173,8 +185,10 @@ class ScribaNodes:
 
     def configure(self) -> None:
         for number, node in self.nodes.items():
-            listeners = (f"{name}://{HOST}:{port}" for name, port in node.ports.items())
-            advertised = (f"{name}://{self._advertised(number, name)}" for name in LISTENERS)
+            roles = self.roles(number)
+            names = LISTENERS if len(roles) == 2 else LISTENERS_OF[roles[0]]
+            listeners = (f"{name}://{HOST}:{node.ports[name]}" for name in names)
+            advertised = (f"{name}://{self._advertised(number, name)}" for name in names)
             texts = {
                 "node.id": str(number),
                 "process.roles": "broker,controller",
@@ -186,6 +200,7 @@ class ScribaNodes:
                 "controller.quorum.voters": self.voters,
                 "log.dirs": str(node.data),
                 **{key: self._of(node, text) for key, text in self.settings.items()},
+                **self.own.get(number, {}),
             }
             node.config.write_text("".join(f"{k}={v}\n" for k, v in texts.items()))
 
@@ -228,10 +243,15 @@ class ScribaNodes:
 
 @contextlib.contextmanager
 def running_nodes(
-    folder: Path, settings: Mapping[str, str] | None = None, *, linked: bool = False
+    folder: Path,
+    settings: Mapping[str, str] | None = None,
+    *,
+    linked: bool = False,
+    count: int = 3,
+    own: Mapping[int, Mapping[str, str]] | None = None,
 ) -> Iterator[ScribaNodes]:
     """Started on entry, killed on the way out; `linked` leads what they say through `links`."""
-    nodes = ScribaNodes(folder, settings=settings)
+    nodes = ScribaNodes(folder, count, settings, own)
     with contextlib.ExitStack() as stack:
         if linked:
             targets = {(n, name): node.ports[name] for n, node in nodes.nodes.items()
