@@ -18,13 +18,13 @@ from collections.abc import Generator, Iterable
 from itertools import islice
 from typing import Final, NamedTuple
 
-from scriba.controller.image import NO_LEADER, BrokerImage, PartitionImage
+from scriba.controller.image import NO_LEADER, PartitionImage
 from scriba.controller.reassignments import reassign
 from scriba.controller.runs import change_runs, runs_of
 from scriba.controller.state import State
 from scriba.errors import KafkaError
 from scriba.instant import Instant
-from scriba.placement.planning import Facts, Place, draining, filling, in_order
+from scriba.placement.planning import Facts, draining, filling, in_order
 from scriba.settings.balance_runs import Run
 from scriba.settings.placement import ReplicaPlacement
 from scriba.wire.schema import Message
@@ -98,12 +98,12 @@ class Balancer:
         live = [b for b in image.brokers.values() if b.active]
         racks = {b.id: b.rack for b in image.brokers.values()}
         if run is Run.EMPTY:
-            places = {b.id: _place(b) for b in live if b.takes_new and b.id not in brokers}
+            places = {b.id: b.place for b in live if b.takes_new and b.id not in brokers}
             facts = Facts(placed, {}, places, racks, asked)
             plan = yield from draining(facts, brokers, partial=True)
         else:
             takers = {b.id for b in live if b.takes_new and b.id in brokers}
-            places = {b.id: _place(b) for b in live}
+            places = {b.id: b.place for b in live}
             facts = Facts(placed, {}, places, racks, asked)
             plan = yield from filling(facts, takers)
         order = yield from in_order(plan, placed)
@@ -210,8 +210,3 @@ class Balancer:
             else:
                 del after[at]
         return change_runs(self._state.image, after)
-
-
-def _place(broker: BrokerImage) -> Place:
-    host = broker.listeners[0].host if broker.listeners else ""
-    return Place(broker.id, host, broker.rack)

@@ -1,17 +1,19 @@
 """Where replicas go: what may be asked for, and what is chosen where nobody asks.
 
-Replicas of new partitions are in different racks, and striped over the brokers.
+Replicas of new partitions are in different racks, then on different machines, and striped over the
+brokers.
 
 Leaders go round all active brokers, one rack after the other. From the leader's rack on the
 replicas of a partition go round the racks, so that they share one only where there are more of them
-than racks; within a rack, too, one broker comes after the other. After each round racks and brokers
-are shuffled, so that the same brokers do not always stand behind the same leader. Brokers without a
-rack are one rack.
+than racks; within a rack, too, one broker comes after the other, and one machine after the other.
+After each round racks and brokers are shuffled, so that the same brokers do not always stand behind
+the same leader. What a rack and what a machine is, `placement.spreading` says, for moves as well.
 
 A rack counts for more than a broker, as in Kafka: the only broker of a rack may get a replica of
 every partition, and one that is away gets it before a second one of another rack does. Within its
-rack a broker that is fenced or shuts down comes last, and it never leads. Unlike Kafka's, leaders
-are as even over brokers as they can be, whatever the sizes of the racks.
+rack a broker that is fenced or shuts down comes last, and it never leads: that it is away counts
+for more than its machine. Unlike Kafka's, leaders are as even over brokers as they can be, whatever
+the sizes of racks and machines.
 
 A topic may say how many of its replicas go to which rack, and which of them observe
 (`scriba.replica.placement`): then every rack has just as many, voters lead in turn, and observers
@@ -19,12 +21,13 @@ come last.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import zip_longest
+from itertools import cycle
 from typing import NoReturn, TypeVar
 
 from scriba.controller.image import BrokerImage
 from scriba.controller.state import State, fail
 from scriba.errors import ErrorCode
+from scriba.placement.spreading import Place, by_turns, shared
 from scriba.settings.placement import PLACEMENT, ReplicaPlacement, replica_placement
 
 T = TypeVar("T")
@@ -95,23 +98,51 @@ class _Rack:
     __slots__ = ("away", "ready", "turn")
 
     def __init__(self) -> None:
-        self.ready: list[int] = []
-        self.away: list[int] = []
+        self.ready: list[Place] = []
+        self.away: list[Place] = []
         self.turn = 0
+
+    def spread(self) -> None:
+        self.ready = by_turns(self.ready)
+        self.away = by_turns(self.away)
 
     def shuffle(self, below: Callable[[int], int]) -> None:
         _shuffle(self.ready, below)
         _shuffle(self.away, below)
+        self.spread()
 
-    def from_leader(self, leader: int, turn: int) -> list[int]:
+    def from_leader(self, leader: int, turn: int) -> "_Ring":
         """The brokers of the leader's rack in the order in which they get replicas."""
-        return _rotated(self.ready, self.ready.index(leader)) + _rotated(self.away, turn)
+        return _Ring(_rotated(self.ready, leader), _rotated(self.away, turn))
 
-    def next(self) -> list[int]:
+    def next(self) -> "_Ring":
         """The same of another rack, which begins with another broker each time."""
-        ring = _rotated(self.ready, self.turn) + _rotated(self.away, self.turn)
+        ring = _Ring(_rotated(self.ready, self.turn), _rotated(self.away, self.turn))
         self.turn += 1
         return ring
+
+
+class _Ring:
+    """The brokers of one rack that have no replica of a partition yet."""
+
+    __slots__ = ("away", "ready")
+
+    def __init__(self, ready: list[Place], away: list[Place]) -> None:
+        self.ready = ready
+        self.away = away
+
+    def take(self, replicas: list[Place]) -> None:
+        """Gives the next broker a replica, if there is one: the first whose machine has fewest."""
+        free = self.ready or self.away
+        best, least = 0, len(replicas) + 1
+        for at, place in enumerate(free):
+            machines = shared(place, replicas)[1]
+            if machines < least:
+                best, least = at, machines
+            if not machines:
+                break
+        if free:
+            replicas.append(free.pop(best))
 
 
 def place(
@@ -134,8 +165,10 @@ def place(
             cordoned += 1
             continue
         rack = by_name.setdefault(broker.rack or "", _Rack())
-        (rack.ready if broker.active else rack.away).append(broker.id)
+        (rack.ready if broker.active else rack.away).append(broker.place)
     racks = [by_name[name] for name in sorted(by_name)]
+    for rack in racks:
+        rack.spread()
     away = sum(len(rack.away) for rack in racks)
     ready = sum(len(rack.ready) for rack in racks)
     if not ready:
@@ -186,18 +219,18 @@ def _placed_stripes(
         leaders = _leaders([racks[name] for name in names])
         for turn in range(start, start + ready):
             at, leader = leaders[turn % ready]
-            chosen = [racks[names[at]].from_leader(leader, turn)[: placement.voters[names[at]]]]
-            chosen += [
-                racks[name].next()[: placement.voters[name]] for name in _rotated(names, at)[1:]
-            ]
-            rounds = zip_longest(*chosen)
-            voters = [broker for each in rounds for broker in each if broker is not None]
-            observers = [
-                broker
-                for name, count in placement.observers.items()
-                for broker in racks[name].next()[:count]
-            ]
-            yield (*voters, *observers)
+            rings = {names[at]: racks[names[at]].from_leader(leader, turn)}
+            rings |= {name: racks[name].next() for name in _rotated(names, at)[1:]}
+            chosen: list[Place] = []
+            for each in range(max(placement.voters.values())):
+                for name, ring in rings.items():
+                    if each < placement.voters[name]:
+                        ring.take(chosen)
+            for name, count in placement.observers.items():
+                ring = racks[name].next()
+                for _ in range(count):
+                    ring.take(chosen)
+            yield _ids(chosen)
         for name in placement.racks:
             racks[name].shuffle(below)
 
@@ -221,9 +254,14 @@ def _stripes(
 
 
 def _leaders(racks: list[_Rack]) -> list[tuple[int, int]]:
-    """Each active broker with the place of its rack, one of each rack after the other."""
-    rounds = zip_longest(*(rack.ready for rack in racks))
-    return [(at, broker) for each in rounds for at, broker in enumerate(each) if broker is not None]
+    """Where each active broker is, its rack and its place there, one of each rack after another."""
+    longest = max(len(rack.ready) for rack in racks)
+    return [
+        (at, place)
+        for place in range(longest)
+        for at, rack in enumerate(racks)
+        if place < len(rack.ready)
+    ]
 
 
 def _stripe(
@@ -232,9 +270,16 @@ def _stripe(
     """One partition's replicas."""
     rings = [racks[at].from_leader(leader, turn)]
     rings += [rack.next() for rack in _rotated(racks, at)[1:replication_factor]]
-    rounds = zip_longest(*rings)
-    replicas = [broker for each in rounds for broker in each if broker is not None]
-    return tuple(replicas[:replication_factor])
+    chosen: list[Place] = []
+    for ring in cycle(rings):
+        ring.take(chosen)
+        if len(chosen) == replication_factor:
+            break
+    return _ids(chosen)
+
+
+def _ids(chosen: list[Place]) -> tuple[int, ...]:
+    return tuple(place.id for place in chosen)
 
 
 def _rotated(items: list[T], by: int) -> list[T]:

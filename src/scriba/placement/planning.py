@@ -6,7 +6,7 @@ moved as seldom as possible: a balance takes from those who have more than the o
 too much, and leaders are spread by the order of a list, which moves nothing.
 
 What is preferred, in this order: another rack than the partition's other replicas have; another
-machine (nodes that advertise one host are one); a broker with fewer replicas; one with fewer bytes.
+machine (`placement.spreading`); a broker with fewer replicas; one with fewer bytes.
 None of it is ever a reason to refuse. But where a topic says which racks hold how many of its
 replicas (`scriba.replica.placement`), each stays in its rack, observers never come first, and a
 balance gives each rack what was asked for. Where nothing else decides, partitions are taken in the
@@ -22,6 +22,7 @@ from collections.abc import Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from scriba.placement.spreading import Place, shared
 from scriba.settings.placement import ReplicaPlacement
 
 K = TypeVar("K", bound=tuple[str, int])
@@ -39,15 +40,6 @@ Steps = Generator[None, None, Placement[K]]
 
 class CannotPlan(Exception):
     """What was asked for cannot be had, with the partition that shows it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A broker, as far as it matters where replicas go."""
-
-    id: int
-    host: str
-    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,26 +250,25 @@ class _Board(Generic[K]):
                 self._take(where, broker)
 
     def shared(self, where: K, broker: int, without: int) -> tuple[int, int]:
-        """How many other replicas are in this broker's rack, and on its machine."""
+        """With how many other replicas this broker shares its rack, and its machine."""
         places = self.facts.places
-        own = places[broker]
-        others = [
-            places[b] for b in self.placed[where] if b in places and b not in (broker, without)
-        ]
-        racks = sum(own.rack is not None and other.rack == own.rack for other in others)
-        return racks, sum(other.host == own.host for other in others)
+        return shared(
+            places[broker],
+            [places[b] for b in self.placed[where] if b in places and b not in (broker, without)],
+        )
 
     def best(self, where: K, instead_of: int, among: Iterable[int]) -> int | None:
-        facts = self.facts
-        free = [
-            broker
-            for broker in among
-            if broker not in self.placed[where] and facts.may_replace(where, instead_of, broker)
-        ]
+        facts, now = self.facts, self.placed[where]
+        free = [b for b in among if b not in now and facts.may_replace(where, instead_of, b)]
+        return self.least(free, [b for b in now if b != instead_of]) if free else None
+
+    def least(self, free: Iterable[int], beside: Collection[int]) -> int:
+        """The best one to hold a replica beside these."""
+        places = self.facts.places
+        others = [places[b] for b in beside if b in places]
         return min(
             free,
-            key=lambda b: (*self.shared(where, b, instead_of), self.counts[b], self.bytes[b], b),
-            default=None,
+            key=lambda b: (*shared(places[b], others), self.counts[b], self.bytes[b], b),
         )
 
     def changes(self) -> Steps[K]:
@@ -309,8 +300,9 @@ def _place_as_asked(board: _Board[K], brokers: list[int]) -> Generator[None, Non
         kept.sort(key=before.index)
         for rack, count in wanted.items():
             free = [b for b in brokers if facts.rack(b) == rack and b not in kept]
-            free.sort(key=lambda b: (board.counts[b], board.bytes[b], b))
-            kept += free[: count - held[rack]]
+            for _ in range(min(count - held[rack], len(free))):
+                free.remove(new := board.least(free, kept))
+                kept.append(new)
         enough = len(kept) >= min(len(before), asked.total)
         leads = any(facts.may_lead(where, b) for b in kept)
         if {*kept} != {*before} and enough and leads:
@@ -319,6 +311,8 @@ def _place_as_asked(board: _Board[K], brokers: list[int]) -> Generator[None, Non
 
 def _spread_racks(board: _Board[K], brokers: list[int]) -> Generator[None, None, None]:
     """Moves replicas that share a rack while another rack has none of them."""
+    if len({board.facts.places[broker].rack for broker in brokers}) == 1:
+        return
     for where in board.facts.placed:
         yield
         for broker in board.placed[where]:

@@ -14,7 +14,6 @@ from scriba.client import TopicPartition
 from scriba.placement.planning import (
     CannotPlan,
     Facts,
-    Place,
     Placement,
     balance,
     copied,
@@ -22,6 +21,7 @@ from scriba.placement.planning import (
     fill,
     loads,
 )
+from scriba.placement.spreading import Place
 from scriba.settings.placement import parse
 
 
@@ -79,6 +79,20 @@ def test_another_rack_is_preferred_then_another_machine() -> None:
         {"t-0": (1, 4)},
         {"t-0": (4, 1)},
     )
+
+
+def test_a_balance_that_places_as_asked_prefers_another_machine() -> None:
+    racks = {1: "a", 2: "b", 3: "b", 4: "b"}
+    hosts = {2: "m", 3: "m", 4: "n"}
+    plan = balance(
+        facts(
+            {"t-0": (1, 2), "t-1": (4, 1), "u-0": (4, 1)},
+            racks=racks,
+            hosts=hosts,
+            asked={"t": "voters=1@a,2@b"},
+        )
+    )
+    assert {*named(plan)["t-0"]} == {1, 2, 4}, "3 has fewer replicas, and shares a machine with 2"
 
 
 def test_one_machine_is_no_reason_to_refuse() -> None:

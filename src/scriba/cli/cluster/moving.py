@@ -28,7 +28,8 @@ from scriba.client import (
     TopicPartition,
 )
 from scriba.config import Source
-from scriba.placement.planning import Facts, Place, Placement, copied, waves
+from scriba.placement.planning import Facts, Placement, copied, waves
+from scriba.placement.spreading import Place
 
 PAUSE_S: Final = 0.5
 TELL_S: Final = 5.0
