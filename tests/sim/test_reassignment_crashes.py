@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from scriba.broker.metadata.active import ActiveController
-from scriba.broker.partitions.isr_updates import IsrUpdates
 from scriba.broker.partitions.replicas import Replicas
+from scriba.broker.partitions.replication.isr_updates import IsrUpdates
 from scriba.client import ClientError
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.log import Log

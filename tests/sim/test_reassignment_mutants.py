@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from scriba.broker.partitions.partition import Partition
-from scriba.broker.partitions.throttles import ReplicationThrottles
+from scriba.broker.partitions.replication.throttles import ReplicationThrottles
 from scriba.client import BrokerError
 from scriba.replication.throttle import Throttle
 from tests.sim.cluster_mutants import Lied, completes_before_the_isr, counts_a_removed_replica

@@ -50,7 +50,7 @@ from scriba.broker.partitions.fetch_sessions import FetchSessions
 from scriba.broker.partitions.log_dirs import LogDirs
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replicas import Replicas
-from scriba.broker.partitions.stalls import Stalls
+from scriba.broker.partitions.replication.stalls import Stalls
 from scriba.broker.partitions.write_watermark import WriteWatermarks
 from scriba.broker.request import Context
 from scriba.config import StartError

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from scriba.broker.jobs.schedule import cleaning_pass
-from scriba.broker.partitions.follower_sessions import FollowerSession, FollowerSessions
+from scriba.broker.partitions.replication.follower_sessions import FollowerSession, FollowerSessions
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
 from scriba.records.batch import Record, decode_records, encode_batch, walk

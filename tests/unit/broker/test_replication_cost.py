@@ -17,7 +17,7 @@ import pytest
 
 from scriba.broker.handlers.records.replica_fetch import DelayedReplicaFetch
 from scriba.broker.node import Node
-from scriba.broker.partitions.fetchers import Fetcher
+from scriba.broker.partitions.replication.fetchers import Fetcher
 from scriba.errors import ErrorCode
 from scriba.wire.apis import ApiKey
 from tests.unit.broker.brokers import Brokers, play

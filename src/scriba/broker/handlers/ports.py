@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     from scriba.broker.net.api_entry import ApiEntry
     from scriba.broker.partitions.dir_moves import DirMoves
     from scriba.broker.partitions.fetch_sessions import FetchSessions
-    from scriba.broker.partitions.follower_sessions import FollowerSessions
-    from scriba.broker.partitions.isr_updates import IsrUpdates
     from scriba.broker.partitions.nearby import ReplicaSelector
     from scriba.broker.partitions.partition import Partition
     from scriba.broker.partitions.replicas import Replicas
-    from scriba.broker.partitions.throttles import ReplicationThrottles
+    from scriba.broker.partitions.replication.follower_sessions import FollowerSessions
+    from scriba.broker.partitions.replication.isr_updates import IsrUpdates
+    from scriba.broker.partitions.replication.throttles import ReplicationThrottles
     from scriba.broker.request import Context, Origin
     from scriba.errors import ErrorCode
     from scriba.runtime.ports import Disk

@@ -24,13 +24,13 @@ from typing import Final, NamedTuple, Protocol
 
 from scriba.broker.partitions.assignments import AssignmentHost, Assignments
 from scriba.broker.partitions.dir_moves import DirMoves
-from scriba.broker.partitions.fetchers import Fetchers, LeaderChannels
-from scriba.broker.partitions.follower_sessions import FollowerSessions
-from scriba.broker.partitions.isr_updates import IsrUpdates
 from scriba.broker.partitions.nearby import ReplicaSelector
-from scriba.broker.partitions.observers import Observers
 from scriba.broker.partitions.partition import Leading, Partition, stall_ms
-from scriba.broker.partitions.throttles import ReplicationThrottles
+from scriba.broker.partitions.replication.fetchers import Fetchers, LeaderChannels
+from scriba.broker.partitions.replication.follower_sessions import FollowerSessions
+from scriba.broker.partitions.replication.isr_updates import IsrUpdates
+from scriba.broker.partitions.replication.observers import Observers
+from scriba.broker.partitions.replication.throttles import ReplicationThrottles
 from scriba.broker.ports import (
     BackgroundTasks,
     Configuration,

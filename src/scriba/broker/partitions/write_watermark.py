@@ -15,7 +15,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from scriba.broker.partitions.handover import HandoverHost, Orders, hand_over, put_back
+from scriba.broker.partitions.replication.handover import HandoverHost, Orders, hand_over, put_back
 from scriba.broker.ports import BackgroundTasks, Configuration, EventLog, WorldAccess
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind

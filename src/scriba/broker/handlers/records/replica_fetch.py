@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Final
 
 from scriba.broker.net.large_requests import AT_ONCE
-from scriba.broker.partitions.follower_sessions import FINAL_EPOCH, INITIAL_EPOCH
+from scriba.broker.partitions.replication.follower_sessions import FINAL_EPOCH, INITIAL_EPOCH
 from scriba.broker.request import Context, Deferred, Later
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
@@ -35,8 +35,8 @@ from scriba.wire.messages.fetch import (
 
 if TYPE_CHECKING:
     from scriba.broker.handlers.ports import Fetching
-    from scriba.broker.partitions.follower_sessions import Followed, FollowerSession
     from scriba.broker.partitions.partition import Partition
+    from scriba.broker.partitions.replication.follower_sessions import Followed, FollowerSession
     from scriba.instant import Instant
     from scriba.replication.throttle import Throttle
 

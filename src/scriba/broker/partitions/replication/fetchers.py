@@ -62,7 +62,7 @@ from scriba.wire.messages.fetch import (
 
 if TYPE_CHECKING:
     from scriba.broker.partitions.partition import Partition
-    from scriba.broker.partitions.throttles import ReplicationThrottles
+    from scriba.broker.partitions.replication.throttles import ReplicationThrottles
     from scriba.peers.connection import Connection
     from scriba.replication.throttle import Throttle
     from scriba.storage.directory.logdir import LogDir

@@ -17,16 +17,16 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
-from scriba.broker.partitions.handover import HandoverHost, Orders, hand_over, put_back
 from scriba.broker.partitions.partition import stall_ms
+from scriba.broker.partitions.replication.handover import HandoverHost, Orders, hand_over, put_back
 from scriba.broker.ports import Configuration, EventLog, WorldAccess
 from scriba.errors import KafkaError
 from scriba.events import EventKind
 from scriba.runtime.loop.pace import Pace
 
 if TYPE_CHECKING:
-    from scriba.broker.partitions.follower_sessions import FollowerSession
     from scriba.broker.partitions.replicas import Replicas
+    from scriba.broker.partitions.replication.follower_sessions import FollowerSession
     from scriba.instant import Instant
 
 ALONE_FOR: Final = 3

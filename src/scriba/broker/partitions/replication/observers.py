@@ -15,8 +15,8 @@ from scriba.broker.ports import Configuration, WorldAccess
 from scriba.runtime.loop.pace import Pace
 
 if TYPE_CHECKING:
-    from scriba.broker.partitions.fetchers import Fetchers
     from scriba.broker.partitions.partition import Partition
+    from scriba.broker.partitions.replication.fetchers import Fetchers
     from scriba.instant import Instant
 
 
