@@ -46,12 +46,12 @@ from scriba.broker.net.listeners import Bound, bind
 from scriba.broker.net.server import ConnectionLimits, Server
 from scriba.broker.observe.counters import Counters
 from scriba.broker.observe.events import Events
+from scriba.broker.partitions.directories.log_dirs import LogDirs
+from scriba.broker.partitions.directories.write_watermark import WriteWatermarks
 from scriba.broker.partitions.fetch_sessions import FetchSessions
-from scriba.broker.partitions.log_dirs import LogDirs
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replicas import Replicas
 from scriba.broker.partitions.replication.stalls import Stalls
-from scriba.broker.partitions.write_watermark import WriteWatermarks
 from scriba.broker.request import Context
 from scriba.config import StartError
 from scriba.controller.features import SUPPORTED

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from scriba.broker.metrics.exposition import render
-from scriba.broker.partitions.write_watermark import DISTANCE_BYTES, is_closed
+from scriba.broker.partitions.directories.write_watermark import DISTANCE_BYTES, is_closed
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
 from scriba.wire.messages.admin import (

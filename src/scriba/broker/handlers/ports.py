@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from scriba.broker.coordinators.runtime import CoordinatorRuntime
     from scriba.broker.handlers.records.acks import AckDeadlines
     from scriba.broker.net.api_entry import ApiEntry
-    from scriba.broker.partitions.dir_moves import DirMoves
+    from scriba.broker.partitions.directories.dir_moves import DirMoves
     from scriba.broker.partitions.fetch_sessions import FetchSessions
     from scriba.broker.partitions.nearby import ReplicaSelector
     from scriba.broker.partitions.partition import Partition

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from scriba.broker.metadata.deaths import DeathWatch
     from scriba.broker.metadata.lifecycle import BrokerLifecycle
     from scriba.broker.observe.events import Events
+    from scriba.broker.partitions.directories.write_watermark import WriteWatermarks
     from scriba.broker.partitions.replicas import Replicas
     from scriba.broker.partitions.replication.stalls import Stalls
-    from scriba.broker.partitions.write_watermark import WriteWatermarks
 
 CONNECTION_CHECK_MS: Final = 1_000
 CLOCK_CHECK_MS: Final = 5_000

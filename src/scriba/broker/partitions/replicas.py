@@ -22,8 +22,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
-from scriba.broker.partitions.assignments import AssignmentHost, Assignments
-from scriba.broker.partitions.dir_moves import DirMoves
+from scriba.broker.partitions.directories.assignments import AssignmentHost, Assignments
+from scriba.broker.partitions.directories.dir_moves import DirMoves
 from scriba.broker.partitions.nearby import ReplicaSelector
 from scriba.broker.partitions.partition import Leading, Partition, stall_ms
 from scriba.broker.partitions.replication.fetchers import Fetchers, LeaderChannels

@@ -45,7 +45,7 @@ from scriba.storage.results import NoRoom
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scriba.broker.partitions.assignments import Assignments
+    from scriba.broker.partitions.directories.assignments import Assignments
     from scriba.broker.partitions.partition import Partition
     from scriba.settings import TopicSettings
     from scriba.storage.directory.logdir import LogDir
