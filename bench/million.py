@@ -27,9 +27,9 @@ from typing import Any
 from kafka.protocol.admin import ListPartitionReassignmentsRequest
 
 from bench.rows import Bench, Figures, Metric, Row
-from scriba.broker.metadata import snapshots
 from scriba.broker.metadata.controller import QuorumController
-from scriba.broker.metadata.snapshots import QuorumFacts
+from scriba.broker.metadata.quorum import snapshots
+from scriba.broker.metadata.quorum.snapshots import QuorumFacts
 from scriba.broker.observe.events import Events
 from scriba.controller.features import AT_FIRST
 from scriba.controller.image import ClusterImage

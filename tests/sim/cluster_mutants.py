@@ -15,10 +15,10 @@ import pytest
 from scriba.broker.coordinators import markers
 from scriba.broker.handlers.groups import txn as txn_handlers
 from scriba.broker.handlers.records import replica_fetch
-from scriba.broker.metadata import snapshots
 from scriba.broker.metadata.follower import fold
-from scriba.broker.metadata.quorum import MetadataQuorum, _slowly
-from scriba.broker.metadata.quorum_state import QUORUM_STATE
+from scriba.broker.metadata.quorum import snapshots
+from scriba.broker.metadata.quorum.quorum import MetadataQuorum, _slowly
+from scriba.broker.metadata.quorum.quorum_state import QUORUM_STATE
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replicas import Replicas
 from scriba.controller import brokers, elections, image, isr

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from scriba.broker.metadata.batches import Batch
+from scriba.broker.metadata.quorum.batches import Batch
 from scriba.broker.metrics.exposition import render
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode

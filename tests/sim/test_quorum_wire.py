@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.metadata import snapshots
-from scriba.broker.metadata.wire import TOPIC, TOPIC_ID
+from scriba.broker.metadata.quorum import snapshots
+from scriba.broker.metadata.quorum.wire import TOPIC, TOPIC_ID
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.raft.messages import Position

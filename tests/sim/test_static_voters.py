@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from scriba.broker.metadata.wire import TOPIC
+from scriba.broker.metadata.quorum.wire import TOPIC
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
 from scriba.records.batch import ControlType, control_batch, control_type, decode_records, walk

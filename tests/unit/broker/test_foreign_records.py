@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.metadata.batches import BatchBuilder
+from scriba.broker.metadata.quorum.batches import BatchBuilder
 from scriba.config import StartError
 from scriba.errors import ErrorCode
 from scriba.events import EventKind

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.metadata import batches, snapshots
-from scriba.broker.metadata.batches import BatchBuilder, read_batches
 from scriba.broker.metadata.follower import SLICE, TOLD_AT_ONCE
-from scriba.broker.metadata.snapshots import QuorumFacts
+from scriba.broker.metadata.quorum import batches, snapshots
+from scriba.broker.metadata.quorum.batches import BatchBuilder, read_batches
+from scriba.broker.metadata.quorum.snapshots import QuorumFacts
 from scriba.broker.node import Node
 from scriba.controller.image import ClusterImage, Delta
 from scriba.controller.levels import NEWEST, encode

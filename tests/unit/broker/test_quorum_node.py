@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from scriba.broker.metadata import snapshots
-from scriba.broker.metadata.batches import read_batches
 from scriba.broker.metadata.follower import SLICE
-from scriba.broker.metadata.quorum import MetadataQuorum
+from scriba.broker.metadata.quorum import snapshots
+from scriba.broker.metadata.quorum.batches import read_batches
+from scriba.broker.metadata.quorum.quorum import MetadataQuorum
 from scriba.config import StartError, StorageLost
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import TOPIC, ClusterImage, Delta

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.handlers.admin.cluster import in_version
-from scriba.broker.metadata import snapshots
-from scriba.broker.metadata.describe import describe_quorum as describe
-from scriba.broker.metadata.voters import Identity
-from scriba.broker.metadata.wire import TOPIC, TOPIC_ID
+from scriba.broker.metadata.quorum import snapshots
+from scriba.broker.metadata.quorum.describe import describe_quorum as describe
+from scriba.broker.metadata.quorum.voters import Identity
+from scriba.broker.metadata.quorum.wire import TOPIC, TOPIC_ID
 from scriba.broker.ports import Authorization, Configuration, WorldAccess
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
@@ -38,8 +38,8 @@ from scriba.wire.messages import fetch as fetch_messages
 from scriba.wire.messages import quorum as messages
 
 if TYPE_CHECKING:
-    from scriba.broker.metadata.changes import VoterChanges
-    from scriba.broker.metadata.quorum import MetadataQuorum
+    from scriba.broker.metadata.quorum.changes import VoterChanges
+    from scriba.broker.metadata.quorum.quorum import MetadataQuorum
 
 
 class QuorumMember(Protocol):

@@ -18,9 +18,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from scriba.broker.metadata.batches import Batch, BatchBuilder
 from scriba.broker.metadata.follower import SLICE, MetadataFollower
-from scriba.broker.metadata.quorum import MAX_BATCH_BYTES, MetadataQuorum
+from scriba.broker.metadata.quorum.batches import Batch, BatchBuilder
+from scriba.broker.metadata.quorum.quorum import MAX_BATCH_BYTES, MetadataQuorum
 from scriba.controller import levels
 from scriba.controller.machine import Controller, idle_record
 from scriba.errors import ErrorCode, KafkaError

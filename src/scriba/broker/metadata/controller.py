@@ -14,28 +14,28 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from scriba.broker.channels import Address, NodeChannels
-from scriba.broker.metadata import snapshots
 from scriba.broker.metadata.active import ActiveController
 from scriba.broker.metadata.balance import AutomaticBalance
-from scriba.broker.metadata.changes import VoterChanges
-from scriba.broker.metadata.describe import describe_quorum
 from scriba.broker.metadata.elections import OfflineWatch
 from scriba.broker.metadata.follower import MetadataFollower, Subscriber
-from scriba.broker.metadata.founding import Found, Founding
-from scriba.broker.metadata.opening import open_quorum
-from scriba.broker.metadata.quorum import MetadataQuorum
-from scriba.broker.metadata.quorum_state import QUORUM_STATE
-from scriba.broker.metadata.snapshots import QuorumFacts
-from scriba.broker.metadata.transport import WireTransport
-from scriba.broker.metadata.unclean import ReplicaSurvey
-from scriba.broker.metadata.voters import KRAFT_LEVEL, Identity, Membership, voters_record
-from scriba.broker.metadata.wire import (
+from scriba.broker.metadata.quorum import snapshots
+from scriba.broker.metadata.quorum.changes import VoterChanges
+from scriba.broker.metadata.quorum.describe import describe_quorum
+from scriba.broker.metadata.quorum.founding import Found, Founding
+from scriba.broker.metadata.quorum.opening import open_quorum
+from scriba.broker.metadata.quorum.quorum import MetadataQuorum
+from scriba.broker.metadata.quorum.quorum_state import QUORUM_STATE
+from scriba.broker.metadata.quorum.snapshots import QuorumFacts
+from scriba.broker.metadata.quorum.transport import WireTransport
+from scriba.broker.metadata.quorum.voters import KRAFT_LEVEL, Identity, Membership, voters_record
+from scriba.broker.metadata.quorum.wire import (
     TOPIC,
     Endpoints,
     Sender,
     add_voter_request,
     remove_voter_request,
 )
+from scriba.broker.metadata.unclean import ReplicaSurvey
 from scriba.broker.observe.counters import Counters
 from scriba.broker.observe.events import Note
 from scriba.config import StartError

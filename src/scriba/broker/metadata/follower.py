@@ -18,10 +18,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from scriba.broker.metadata import snapshots
-from scriba.broker.metadata.batches import Batch, read_part
-from scriba.broker.metadata.quorum import MetadataQuorum
-from scriba.broker.metadata.snapshots import Snapshot
+from scriba.broker.metadata.quorum import snapshots
+from scriba.broker.metadata.quorum.batches import Batch, read_part
+from scriba.broker.metadata.quorum.quorum import MetadataQuorum
+from scriba.broker.metadata.quorum.snapshots import Snapshot
 from scriba.controller.difference import difference
 from scriba.controller.image import KRAFT_VERSION, ClusterImage, Delta
 from scriba.instant import Instant

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from scriba.broker.metadata import snapshots
-from scriba.broker.metadata.snapshots import QuorumFacts
+from scriba.broker.metadata.quorum import snapshots
+from scriba.broker.metadata.quorum.snapshots import QuorumFacts
 from scriba.errors import ParseError
 from scriba.records.batch import (
     MAGIC,

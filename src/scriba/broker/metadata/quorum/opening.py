@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scriba.broker.metadata import quorum_state, snapshots
-from scriba.broker.metadata.batches import Batch, read_batches
-from scriba.broker.metadata.quorum import MAX_BATCH_BYTES, MetadataQuorum
-from scriba.broker.metadata.snapshots import QuorumFacts, Snapshot
-from scriba.broker.metadata.voters import (
+from scriba.broker.metadata.quorum import quorum_state, snapshots
+from scriba.broker.metadata.quorum.batches import Batch, read_batches
+from scriba.broker.metadata.quorum.quorum import MAX_BATCH_BYTES, MetadataQuorum
+from scriba.broker.metadata.quorum.snapshots import QuorumFacts, Snapshot
+from scriba.broker.metadata.quorum.voters import (
     BEFORE_THE_LOG,
     Membership,
     VoterHistory,
     current_voters,
 )
-from scriba.broker.metadata.wire import TOPIC, TOPIC_ID
+from scriba.broker.metadata.quorum.wire import TOPIC, TOPIC_ID
 from scriba.broker.observe.events import Note
 from scriba.config import StartError
 from scriba.errors import ParseError

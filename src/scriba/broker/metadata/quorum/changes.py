@@ -17,9 +17,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from scriba.broker.metadata.quorum import MetadataQuorum
-from scriba.broker.metadata.snapshots import QuorumFacts
-from scriba.broker.metadata.voters import (
+from scriba.broker.metadata.quorum.quorum import MetadataQuorum
+from scriba.broker.metadata.quorum.snapshots import QuorumFacts
+from scriba.broker.metadata.quorum.voters import (
     KRAFT_LEVEL,
     Identity,
     and_voter,
@@ -27,7 +27,7 @@ from scriba.broker.metadata.voters import (
     with_voter,
     without_voter,
 )
-from scriba.broker.metadata.wire import WireError
+from scriba.broker.metadata.quorum.wire import WireError
 from scriba.broker.observe.events import Note
 from scriba.controller.image import KRAFT_VERSION
 from scriba.errors import ErrorCode, KafkaError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scriba.broker.metadata.quorum import MetadataQuorum
-from scriba.broker.metadata.wire import TOPIC
+from scriba.broker.metadata.quorum.quorum import MetadataQuorum
+from scriba.broker.metadata.quorum.wire import TOPIC
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.raft.progress import Replica

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from scriba import __version__
 from scriba.broker.channels import Address, NodeChannels
-from scriba.broker.metadata.wire import (
+from scriba.broker.metadata.quorum.wire import (
     Sender,
     WireError,
     decode_answer,

@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from scriba.broker.channels import Address, NodeChannels
-from scriba.broker.metadata.voters import Identity
-from scriba.broker.metadata.wire import Sender, update_voter_request
+from scriba.broker.metadata.quorum.voters import Identity
+from scriba.broker.metadata.quorum.wire import Sender, update_voter_request
 from scriba.broker.observe.events import Note
 from scriba.config import StartError
 from scriba.errors import ErrorCode, error_code

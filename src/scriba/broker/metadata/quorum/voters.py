@@ -12,8 +12,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from scriba.broker.metadata.snapshots import QuorumFacts
-from scriba.broker.metadata.wire import Endpoints
+from scriba.broker.metadata.quorum.snapshots import QuorumFacts
+from scriba.broker.metadata.quorum.wire import Endpoints
 from scriba.raft.messages import NO_DIRECTORY, Voter
 from scriba.settings.listeners import Voter as ConfiguredVoter
 from scriba.wire.messages.stored import (

@@ -18,11 +18,11 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from scriba.broker.channels import Address
-from scriba.broker.metadata import quorum_state, snapshots
-from scriba.broker.metadata.batches import Batch, BatchBuilder
-from scriba.broker.metadata.snapshots import QuorumFacts, Snapshot
-from scriba.broker.metadata.transport import QuorumTransport
-from scriba.broker.metadata.voters import (
+from scriba.broker.metadata.quorum import quorum_state, snapshots
+from scriba.broker.metadata.quorum.batches import Batch, BatchBuilder
+from scriba.broker.metadata.quorum.snapshots import QuorumFacts, Snapshot
+from scriba.broker.metadata.quorum.transport import QuorumTransport
+from scriba.broker.metadata.quorum.voters import (
     KRAFT_LEVEL,
     Membership,
     VoterHistory,
@@ -30,7 +30,7 @@ from scriba.broker.metadata.voters import (
     voters_record,
     with_voter,
 )
-from scriba.broker.metadata.wire import TOPIC, Endpoints, WireError
+from scriba.broker.metadata.quorum.wire import TOPIC, Endpoints, WireError
 from scriba.broker.observe.events import Note
 from scriba.config import StorageLost
 from scriba.controller.image import ClusterImage
