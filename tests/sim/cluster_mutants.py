@@ -21,9 +21,10 @@ from scriba.broker.metadata.quorum.quorum import MetadataQuorum, _slowly
 from scriba.broker.metadata.quorum.quorum_state import QUORUM_STATE
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replicas import Replicas
-from scriba.controller import brokers, elections, image, isr
+from scriba.controller import brokers, image
 from scriba.controller.image import ClusterImage, Delta
 from scriba.controller.machine import Controller
+from scriba.controller.partitions import elections, isr
 from scriba.controller.parts import PartitionImage
 from scriba.instant import Instant
 from scriba.raft import changes

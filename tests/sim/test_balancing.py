@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from scriba.broker.metrics.exposition import render
 from scriba.client import NewTopic
-from scriba.controller.runs import runs_of
+from scriba.controller.partitions.balance_runs import runs_of
 from scriba.events import EventKind
 from scriba.settings.balance_runs import Run
 from scriba.testing.sim.world.world import SimWorld

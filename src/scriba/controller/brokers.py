@@ -15,9 +15,9 @@ import enum
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from scriba.controller import levels
-from scriba.controller.elections import update_leaders
 from scriba.controller.image import ELIGIBLE_VERSION, METADATA_VERSION, BrokerImage
-from scriba.controller.runs import joined
+from scriba.controller.partitions.balance_runs import joined
+from scriba.controller.partitions.elections import update_leaders
 from scriba.controller.state import BrokerNews, Result, Session, State, fail
 from scriba.errors import ErrorCode
 from scriba.instant import Instant

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from scriba.config import ConfigError, Kind, Settings
-from scriba.controller.elections import MIN_ISR, observe, reckon_eligible
 from scriba.controller.image import BROKER, ELIGIBLE_VERSION, GROUP, TOPIC
-from scriba.controller.placement import check_racks
+from scriba.controller.partitions.elections import MIN_ISR, observe, reckon_eligible
+from scriba.controller.partitions.placement import check_racks
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant

@@ -14,7 +14,6 @@ from typing import Final
 
 from scriba.config import Source
 from scriba.controller import levels
-from scriba.controller.elections import MIN_ISR, without_eligible
 from scriba.controller.image import (
     BROKER,
     ELIGIBLE_VERSION,
@@ -22,6 +21,7 @@ from scriba.controller.image import (
     METADATA_VERSION,
     ClusterImage,
 )
+from scriba.controller.partitions.elections import MIN_ISR, without_eligible
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant

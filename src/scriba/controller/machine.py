@@ -14,22 +14,13 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from scriba.controller import (
-    brokers,
-    configs,
-    elections,
-    features,
-    isr,
-    levels,
-    reassignments,
-    topics,
-    unclean,
-)
-from scriba.controller.balancing import Balancer
+from scriba.controller import brokers, configs, features, levels, topics
 from scriba.controller.image import BROKER, BrokerImage, ClusterImage, Delta
-from scriba.controller.rebalance import LeaderRebalance
+from scriba.controller.partitions import elections, isr, reassignments, unclean
+from scriba.controller.partitions.balancing import Balancer
+from scriba.controller.partitions.preferred_leaders import LeaderRebalance
+from scriba.controller.partitions.unclean import Choice, Place, Question
 from scriba.controller.state import BrokerNews, Ends, Result, Session, State
-from scriba.controller.unclean import Choice, Place, Question
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
 from scriba.settings import NodeSettings

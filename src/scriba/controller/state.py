@@ -16,7 +16,7 @@ from scriba.wire.messages.admin import CreatableTopicConfigs
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
-    from scriba.controller.elections import End
+    from scriba.controller.partitions.elections import End
 
 
 class BrokerNews(NamedTuple):

@@ -6,9 +6,9 @@ from typing import Final
 
 from scriba.config import ConfigError, Source
 from scriba.controller.configs import refuse_long
-from scriba.controller.elections import MIN_ISR, Rules, rules
 from scriba.controller.image import TOPIC, PartitionImage, TopicImage, partition_record
-from scriba.controller.placement import (
+from scriba.controller.partitions.elections import MIN_ISR, Rules, rules
+from scriba.controller.partitions.placement import (
     check_placement,
     check_racks,
     check_replicas,

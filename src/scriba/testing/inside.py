@@ -18,7 +18,7 @@ from scriba.client.consuming.completed_fetch import CompletedFetch, DecodeSettin
 from scriba.client.consuming.record import ConsumerRecord
 from scriba.client.model import TopicPartition
 from scriba.client.producing.partitioner import by_key
-from scriba.controller.elections import MIN_ISR
+from scriba.controller.partitions.elections import MIN_ISR
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.records.batch import Record as Plain
 from scriba.records.batch import encode_batch

@@ -4,13 +4,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from scriba.controller.elections import End
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import ELIGIBLE_VERSION, ClusterImage, Delta, PartitionImage
 from scriba.controller.levels import encode
 from scriba.controller.machine import Controller
+from scriba.controller.partitions.elections import End
+from scriba.controller.partitions.unclean import Choice, Place, Question
 from scriba.controller.state import Ends
-from scriba.controller.unclean import Choice, Place, Question
 from scriba.errors import ErrorCode
 from scriba.instant import Instant
 from scriba.settings import NodeSettings

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from scriba.config import ConfigError
-from scriba.controller.balancing import WAVE
-from scriba.controller.runs import runs_of
+from scriba.controller.partitions.balance_runs import runs_of
+from scriba.controller.partitions.balancing import WAVE
 from scriba.settings import NodeSettings
 from scriba.settings.balance_runs import NAME, Run, read_runs, unknown_run
 from tests.unit.controller.rig import DELETE, SET, Cluster, alter, change, reassign

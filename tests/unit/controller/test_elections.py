@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from scriba.controller.elections import End
 from scriba.controller.image import NO_LEADER, RECOVERING, TOPIC, PartitionImage
+from scriba.controller.partitions.elections import End
 from scriba.errors import ErrorCode
 from scriba.wire.messages.admin import ElectLeadersRequest
 from scriba.wire.messages.brokers import UnregisterBrokerRequest

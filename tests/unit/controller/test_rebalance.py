@@ -3,7 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
-from scriba.controller.rebalance import AT_ONCE
+from scriba.controller.partitions.preferred_leaders import AT_ONCE
 from tests.unit.controller.rig import Cluster, alter, reassign
 
 BROKERS = (1, 2, 3)

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from scriba.controller.elections import End
 from scriba.controller.image import NO_LEADER, RECOVERING, TOPIC
 from scriba.controller.machine import Controller
+from scriba.controller.partitions.elections import End
+from scriba.controller.partitions.unclean import Choice
 from scriba.controller.state import Ends
-from scriba.controller.unclean import Choice
 from scriba.errors import ErrorCode
 from scriba.wire.messages.admin import ElectLeadersRequest, TopicPartitions
 from tests.unit.controller.rig import SET, Cluster, alter, change, reassign

@@ -42,7 +42,7 @@ from scriba.config import StartError
 from scriba.controller.features import SUPPORTED
 from scriba.controller.image import KRAFT_VERSION, ClusterImage, Delta, ImageError
 from scriba.controller.machine import Controller
-from scriba.controller.unclean import Choice
+from scriba.controller.partitions.unclean import Choice
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.events import EventKind
 from scriba.instant import Instant

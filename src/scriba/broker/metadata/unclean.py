@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from scriba.broker.metadata.deaths import ActiveSteps
-from scriba.controller.elections import End
+from scriba.controller.partitions.elections import End
+from scriba.controller.partitions.unclean import AT_ONCE, Choice, Place, Question
 from scriba.controller.state import Ends
-from scriba.controller.unclean import AT_ONCE, Choice, Place, Question
 from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.peers.errors import ClientError, NetworkError

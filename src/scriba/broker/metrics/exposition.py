@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from scriba.broker.net.server import Server
     from scriba.broker.observe.events import Events
     from scriba.broker.partitions.replicas import Replicas
-    from scriba.controller.balancing import Balancer
     from scriba.controller.image import BrokerImage
+    from scriba.controller.partitions.balancing import Balancer
 
 T = TypeVar("T")
 

@@ -19,8 +19,8 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from scriba.controller.image import NO_LEADER, PartitionImage
-from scriba.controller.reassignments import reassign
-from scriba.controller.runs import change_runs, runs_of
+from scriba.controller.partitions.balance_runs import change_runs, runs_of
+from scriba.controller.partitions.reassignments import reassign
 from scriba.controller.state import State
 from scriba.errors import KafkaError
 from scriba.instant import Instant

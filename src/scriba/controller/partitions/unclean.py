@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
-from scriba.controller.elections import (
+from scriba.controller.image import NO_LEADER, RECOVERING, Delta, PartitionImage, TopicImage
+from scriba.controller.partitions.elections import (
     UNCLEAN_ELECTION,
     Election,
     acceptor,
@@ -22,7 +23,6 @@ from scriba.controller.elections import (
     rules,
     wish_unclean,
 )
-from scriba.controller.image import NO_LEADER, RECOVERING, Delta, PartitionImage, TopicImage
 from scriba.controller.state import Ends, State
 from scriba.wire.messages.admin import ElectLeadersRequest
 from scriba.wire.schema import Message

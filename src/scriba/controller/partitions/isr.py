@@ -7,7 +7,6 @@ leader that was replaced, or that decides on an old view, changes nothing (KIP-4
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from scriba.controller.elections import Rules, acceptor, change, rules
 from scriba.controller.image import (
     NO_CHANGE,
     NO_LEADER,
@@ -16,6 +15,7 @@ from scriba.controller.image import (
     PartitionImage,
     changed,
 )
+from scriba.controller.partitions.elections import Rules, acceptor, change, rules
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode
 from scriba.instant import Instant

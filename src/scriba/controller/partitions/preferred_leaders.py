@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
-from scriba.controller.elections import Election, acceptor, change, rules
 from scriba.controller.indexes import Chosen
+from scriba.controller.partitions.elections import Election, acceptor, change, rules
 from scriba.controller.state import State
 from scriba.instant import Instant
 from scriba.wire.schema import Message

@@ -17,10 +17,10 @@ the last replica that may lead it, because a reassignment is cancelled or change
 
 from collections.abc import Iterator
 
-from scriba.controller.elections import Election, acceptor, change, rules
 from scriba.controller.image import NO_LEADER, PartitionImage, TopicImage, changed
-from scriba.controller.placement import check_placement, check_replicas, refuse_replicas
-from scriba.controller.runs import stopped
+from scriba.controller.partitions.balance_runs import stopped
+from scriba.controller.partitions.elections import Election, acceptor, change, rules
+from scriba.controller.partitions.placement import check_placement, check_replicas, refuse_replicas
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
 from scriba.instant import Instant
