@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from scriba.client import SyncConsumer
-from scriba.settings.node_keys import RACK_AWARE_SELECTOR
+from scriba.settings.keys.node import RACK_AWARE_SELECTOR
 from tools.kafka.broker_fixtures import SWIFT, eventually
 from tools.kafka.brokers import HOST
 from tools.kafka.kafka_jars import Tools, command

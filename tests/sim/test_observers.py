@@ -24,7 +24,7 @@ from scriba.client import (
 )
 from scriba.client.diagnosis.gather import explained
 from scriba.events import EventKind
-from scriba.settings.node_keys import RACK_AWARE_SELECTOR
+from scriba.settings.keys.node import RACK_AWARE_SELECTOR
 from scriba.settings.placement import PLACEMENT
 from scriba.testing.sim.world.net import Path
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Final, Self
 
 from scriba.config import ConfigError, Scope, Source
 from scriba.settings.balance_runs import NAME as BALANCE_RUN
+from scriba.settings.keys.node import NodeKeys, parse_overrides
 from scriba.settings.listeners import (
     WILDCARDS,
     Endpoint,
@@ -17,7 +18,6 @@ from scriba.settings.listeners import (
     parse_protocol_map,
     parse_voters,
 )
-from scriba.settings.node_keys import NodeKeys, parse_overrides
 from scriba.settings.topic import TopicSettings
 from scriba.settings.unsupported import ScreenedSettings, screen
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from scriba.config import ConfigError, nearest
-from scriba.settings.node_keys import NodeKeys
+from scriba.settings.keys.node import NodeKeys
 from scriba.settings.unsupported import known_names
 
 ENVIRONMENT_PREFIX: Final = "KAFKA_"

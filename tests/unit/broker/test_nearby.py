@@ -7,7 +7,7 @@ import pytest
 
 from scriba.broker.handlers.records.offsets import DEBUGGING_REPLICA, LATEST
 from scriba.errors import ErrorCode
-from scriba.settings.node_keys import RACK_AWARE_SELECTOR
+from scriba.settings.keys.node import RACK_AWARE_SELECTOR
 from scriba.testing.sim.world.peer import Peer
 from scriba.wire.messages.fetch import (
     FetchPartition,

@@ -21,7 +21,7 @@ from scriba.broker.ports import BackgroundTasks
 from scriba.errors import KafkaError
 from scriba.prometheus import CONTENT_TYPE
 from scriba.runtime.ports import EOF, WOULD_BLOCK, Stream
-from scriba.settings.metrics_keys import metrics_endpoint
+from scriba.settings.keys.metrics import metrics_endpoint
 
 if TYPE_CHECKING:
     from scriba.runtime.ports import Listener

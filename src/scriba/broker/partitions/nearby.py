@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, Protocol
 
 from scriba.broker.ports import Configuration, MetadataView, WorldAccess
-from scriba.settings.node_keys import RACK_AWARE_SELECTOR
+from scriba.settings.keys.node import RACK_AWARE_SELECTOR
 
 if TYPE_CHECKING:
     from scriba.broker.partitions.partition import Partition

@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from scriba.config import Importance, Kind, Scope, Setting, setting
 from scriba.settings.balance_runs import unknown_run
-from scriba.settings.cleaner_keys import CleanerKeys
-from scriba.settings.coordinator_keys import GroupKeys, TransactionKeys
+from scriba.settings.keys.cleaner import CleanerKeys
+from scriba.settings.keys.coordinators import GroupKeys, TransactionKeys
+from scriba.settings.keys.metrics import MetricsKeys
 from scriba.settings.listeners import PROTOCOLS
-from scriba.settings.metrics_keys import MetricsKeys
 from scriba.settings.topic import MAX_INT, MAX_LONG, TopicSettings
 
 HIGH, LOW = Importance.HIGH, Importance.LOW
