@@ -10,7 +10,7 @@ from scriba.client import Admin, NewTopic
 from scriba.peers.ports import Ports, real_ports
 from scriba.runtime.rng import SeededRng
 from scriba.testing.history import History, Outcome, Table
-from scriba.testing.sim.plays.cast import (
+from scriba.testing.sim.actors.cast import (
     AUDITORS,
     COPIERS,
     SINK,
@@ -26,7 +26,7 @@ from scriba.testing.sim.plays.cast import (
     Reader,
     SlowKeeper,
 )
-from scriba.testing.sim.plays.verdict import Verdict
+from scriba.testing.sim.checks.verdict import Verdict
 
 PARTITIONS = 2
 LONGEST_S = 300

@@ -20,9 +20,9 @@ from typing import Literal
 
 from scriba.client import Admin, ClientError, ConfigOp, ConfigResource, Endpoint
 from scriba.runtime.rng import SeededRng
-from scriba.testing.sim.plays.cast import SINK, SOURCE, TABLE
+from scriba.testing.sim.actors.cast import SINK, SOURCE, TABLE
+from scriba.testing.sim.actors.mover import RATES, THROTTLED
 from scriba.testing.sim.plays.cluster_stage import PACE
-from scriba.testing.sim.plays.mover import RATES, THROTTLED
 from tests.faults.cast_play import LONGEST_S, PARTITIONS, SETTINGS, Play
 from tools.kafka.links import Links
 from tools.kafka.scriba_nodes import ScribaNode, ScribaNodes, running_nodes

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from scriba.testing.sim.plays.cast import SINK
+from scriba.testing.sim.actors.cast import SINK
 from tests.faults.cast_play import SETTINGS, Play
 from tools.kafka.brokers import ScribaBroker, TraceableBroker
 

@@ -7,9 +7,9 @@ from typing import Any
 from scriba.client import Admin, Consumer, NewTopic, Producer, TopicPartition
 from scriba.controller.image import ClusterImage, PartitionImage
 from scriba.events import EventKind
+from scriba.testing.sim.actors.cast import everything
 from scriba.testing.sim.cluster import CLIENT_PORT, SimCluster
 from scriba.testing.sim.node import Node
-from scriba.testing.sim.plays.cast import everything
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 
 BROKERS = (4, 5, 6)

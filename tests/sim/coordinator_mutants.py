@@ -27,7 +27,7 @@ from scriba.storage.compaction.choice import Dirt
 from scriba.storage.compaction.log import dirt_of
 from scriba.storage.compaction.txn import Fates
 from scriba.storage.log import Log
-from scriba.testing.sim.plays.cast import SINK
+from scriba.testing.sim.actors.cast import SINK
 from scriba.txn import beginning
 from scriba.txn.state import State as TxnState
 from scriba.txn.states import Txn

@@ -8,8 +8,8 @@ import os
 
 import pytest
 
+from scriba.testing.sim.actors.repeaters import Said
 from scriba.testing.sim.plays.differential import Played, differences, play, run
-from scriba.testing.sim.plays.repeaters import Said
 from scriba.testing.sim.run import describe
 
 SEEDS = int(os.environ.get("SEEDS", "6"))

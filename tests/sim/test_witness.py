@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from scriba.testing.history.replication import Committed
+from scriba.testing.sim.checks.witness import Witness
 from scriba.testing.sim.cluster import SimCluster
-from scriba.testing.sim.plays.witness import Witness
 from scriba.testing.sim.world.world import SimWorld
 
 FIRST, SECOND = b"1" * 16, b"2" * 16

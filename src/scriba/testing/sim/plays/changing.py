@@ -13,13 +13,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from scriba.testing.sim.actors.cast import Actor
+from scriba.testing.sim.actors.mover import Mover, Staff
+from scriba.testing.sim.checks.placements import Placements
+from scriba.testing.sim.checks.witness import raft_of
 from scriba.testing.sim.plays import cluster
-from scriba.testing.sim.plays.cast import Actor
 from scriba.testing.sim.plays.cluster_stage import Report
-from scriba.testing.sim.plays.mover import Mover, Staff
-from scriba.testing.sim.plays.placements import Placements
 from scriba.testing.sim.plays.voters import RECRUITERS, Recruiter
-from scriba.testing.sim.plays.witness import raft_of
 
 MOST_JOINED: Final = 2
 SETTLED_S: Final = 120

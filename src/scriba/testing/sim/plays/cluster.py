@@ -22,14 +22,14 @@ from typing import Final
 from scriba.client import Admin, ConfigOp, NewTopic, TopicPartition
 from scriba.client.admin.model import ConfigResource, ResourceType
 from scriba.testing.history import History, Table
+from scriba.testing.sim.actors.administrator import Administrator
+from scriba.testing.sim.actors.cast import COPIERS, SINK, SOURCE, TABLE, Actor, Books, Feeder
+from scriba.testing.sim.checks.losses import Losses
+from scriba.testing.sim.checks.witness import Witness, image_of
 from scriba.testing.sim.cluster import DATA, MORE, SimCluster
-from scriba.testing.sim.plays.administrator import Administrator
-from scriba.testing.sim.plays.cast import COPIERS, SINK, SOURCE, TABLE, Actor, Books, Feeder
 from scriba.testing.sim.plays.cluster_stage import PACE, ClusterStage, Report
-from scriba.testing.sim.plays.losses import Losses
 from scriba.testing.sim.plays.mishaps import CLOCKS, NETWORK, NODES, Mishaps
 from scriba.testing.sim.plays.stage import COORDINATION, Stage
-from scriba.testing.sim.plays.witness import Witness, image_of
 from scriba.testing.sim.world.net import NetFaults
 from scriba.testing.sim.world.volume import DiskFaults
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld

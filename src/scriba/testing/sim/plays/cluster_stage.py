@@ -11,10 +11,10 @@ from typing import Any, Final
 from scriba.client import ClientError
 from scriba.errors import ErrorCode, KafkaError
 from scriba.runtime.rng import SeededRng
+from scriba.testing.sim.actors.cast import Books
+from scriba.testing.sim.checks.witness import Witness
 from scriba.testing.sim.cluster import SimCluster
-from scriba.testing.sim.plays.cast import Books
 from scriba.testing.sim.plays.stage import Stage
-from scriba.testing.sim.plays.witness import Witness
 
 WHOLE_S: Final = 60
 """Virtual time in which all replicas have to be in sync after all has healed."""

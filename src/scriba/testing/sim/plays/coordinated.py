@@ -19,8 +19,8 @@ from scriba.client.admin.model import ConfigResource, ResourceType
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import NodeSettings
 from scriba.testing.history import History
+from scriba.testing.sim.actors.cast import COPIERS, SINK, SOURCE, TABLE, Books
 from scriba.testing.sim.node import SimNode
-from scriba.testing.sim.plays.cast import COPIERS, SINK, SOURCE, TABLE, Books
 from scriba.testing.sim.plays.stage import COORDINATION, Stage
 from scriba.testing.sim.world.net import NetFaults
 from scriba.testing.sim.world.volume import DiskFaults

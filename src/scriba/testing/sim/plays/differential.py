@@ -19,8 +19,8 @@ from typing import Any, Final
 from scriba.broker.node import Node
 from scriba.errors import KafkaError
 from scriba.settings import NodeSettings
+from scriba.testing.sim.actors.repeaters import CAST, Committer, Repeater, Said, Topics
 from scriba.testing.sim.node import SimNode
-from scriba.testing.sim.plays.repeaters import CAST, Committer, Repeater, Said, Topics
 from scriba.testing.sim.world.net import NetFaults
 from scriba.testing.sim.world.volume import DiskFaults
 from scriba.testing.sim.world.world import SimWorld

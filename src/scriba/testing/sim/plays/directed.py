@@ -32,11 +32,11 @@ from scriba.client import Admin, NewTopic, Producer
 from scriba.controller.image import PartitionImage
 from scriba.peers.ports import Ports
 from scriba.testing.history import History
+from scriba.testing.sim.actors.cast import SINK, SOURCE, Actor, Books, Feeder, commit_patiently
+from scriba.testing.sim.checks.losses import Losses
+from scriba.testing.sim.checks.witness import Witness
 from scriba.testing.sim.cluster import SimCluster
-from scriba.testing.sim.plays.cast import SINK, SOURCE, Actor, Books, Feeder, commit_patiently
 from scriba.testing.sim.plays.cluster_stage import PACE, ClusterStage, Report
-from scriba.testing.sim.plays.losses import Losses
-from scriba.testing.sim.plays.witness import Witness
 from scriba.testing.sim.world.net import Path
 from scriba.testing.sim.world.volume import DiskFaults
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld

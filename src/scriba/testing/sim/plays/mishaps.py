@@ -12,8 +12,8 @@ from typing import Final
 
 from scriba.errors import ErrorCode
 from scriba.runtime.rng import SeededRng
+from scriba.testing.sim.checks.losses import Losses
 from scriba.testing.sim.cluster import MORE, SimCluster
-from scriba.testing.sim.plays.losses import Losses
 from scriba.testing.sim.world.net import Path
 
 NODES: Final = (

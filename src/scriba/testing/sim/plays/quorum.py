@@ -15,13 +15,13 @@ from functools import partial
 from typing import Final
 
 from scriba.testing.history import History
+from scriba.testing.sim.actors.administrator import Administrator
+from scriba.testing.sim.actors.cast import Books
+from scriba.testing.sim.checks.losses import Losses
+from scriba.testing.sim.checks.witness import Witness, image_of
 from scriba.testing.sim.cluster import SimCluster
-from scriba.testing.sim.plays.administrator import Administrator
-from scriba.testing.sim.plays.cast import Books
 from scriba.testing.sim.plays.cluster_stage import PACE, ClusterStage, Report
-from scriba.testing.sim.plays.losses import Losses
 from scriba.testing.sim.plays.mishaps import NETWORK, Mishaps
-from scriba.testing.sim.plays.witness import Witness, image_of
 from scriba.testing.sim.world.net import NetFaults
 from scriba.testing.sim.world.volume import DiskFaults
 from scriba.testing.sim.world.world import SimWorld

@@ -14,14 +14,14 @@ from typing import Any, Final
 from scriba.errors import ErrorCode, KafkaError, error_code
 from scriba.settings import NodeSettings
 from scriba.testing.history import History
-from scriba.testing.sim.node import START_TIMEOUT_S, SimNode
-from scriba.testing.sim.plays.workload import (
+from scriba.testing.sim.actors.workload import (
     Client,
     consume,
     produce,
     produce_idempotently,
     read_all,
 )
+from scriba.testing.sim.node import START_TIMEOUT_S, SimNode
 from scriba.testing.sim.world.net import NetFaults
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.synced import synced_records

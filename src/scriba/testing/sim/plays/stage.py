@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
-from scriba.testing.sim.plays.cast import (
+from scriba.testing.sim.actors.cast import (
     AUDITORS,
     COPIERS,
     Actor,
@@ -23,7 +23,7 @@ from scriba.testing.sim.plays.cast import (
     Reader,
     SlowKeeper,
 )
-from scriba.testing.sim.plays.verdict import Verdict
+from scriba.testing.sim.checks.verdict import Verdict
 from scriba.testing.sim.world.world import ProcessWorld, SimProcess, SimWorld
 
 HEALED_S: Final = 60

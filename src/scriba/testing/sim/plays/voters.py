@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from scriba.client import Admin, Endpoint, QuorumDescription
 from scriba.peers.ports import Ports
+from scriba.testing.sim.actors.cast import Actor
 from scriba.testing.sim.cluster import CONTROLLER_PORT
 from scriba.testing.sim.plays import quorum
-from scriba.testing.sim.plays.cast import Actor
 from scriba.testing.sim.plays.cluster_stage import Report
 
 RECRUITERS: Final = 2

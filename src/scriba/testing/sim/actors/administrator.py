@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from scriba.client import Admin, NewTopic
 from scriba.peers.ports import Ports
-from scriba.testing.sim.plays.cast import PATIENCE, Actor
+from scriba.testing.sim.actors.cast import PATIENCE, Actor
 
 
 @dataclass(slots=True)

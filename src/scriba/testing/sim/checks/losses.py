@@ -11,7 +11,7 @@ kills do not count, however many there are.
 from dataclasses import dataclass, field
 
 from scriba.controller.image import ClusterImage
-from scriba.testing.sim.plays.witness import Witness
+from scriba.testing.sim.checks.witness import Witness
 
 Replicated = tuple[bytes, int]
 """(topic id, partition)"""

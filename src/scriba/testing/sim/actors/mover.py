@@ -23,7 +23,7 @@ from scriba.client import (
 from scriba.errors import ErrorCode
 from scriba.peers.ports import Ports
 from scriba.testing.history.moves import Moves
-from scriba.testing.sim.plays.cast import SINK, SOURCE, TABLE, Actor
+from scriba.testing.sim.actors.cast import SINK, SOURCE, TABLE, Actor
 
 TOPICS: Final = (SOURCE, SOURCE, SINK, TABLE, "__consumer_offsets", "__transaction_state")
 RATES: Final = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")

@@ -7,7 +7,7 @@ from typing import Any
 from scriba.client import Consumer, TopicPartition
 from scriba.peers.ports import Ports
 from scriba.testing.history import Where, check_copied
-from scriba.testing.sim.plays.cast import (
+from scriba.testing.sim.actors.cast import (
     AUDITORS,
     COPIERS,
     ROWS,

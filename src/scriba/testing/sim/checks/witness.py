@@ -25,9 +25,9 @@ from scriba.testing.history.replication import (
     Quorum,
     Replication,
 )
+from scriba.testing.sim.checks.placements import Placements
 from scriba.testing.sim.cluster import DATA, SimCluster
 from scriba.testing.sim.node import Node
-from scriba.testing.sim.plays.placements import Placements
 from scriba.testing.sim.world.volume import Dir, Inode
 from scriba.wire.messages.stored import BrokerRegistrationChangeRecord, decode_metadata_record
 from scriba.wire.schema import Message
