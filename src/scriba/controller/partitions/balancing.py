@@ -1,7 +1,7 @@
 """Replicas move by themselves when a broker joins, or has been gone for a while
 (`scriba.balance.auto`).
 
-Why something moves is a record of the log (`controller.runs`), what is to move is planned from the
+Why something moves is a record of the log (`balance_runs`), what is to move is planned from the
 image (`placement.planning`), and what is under way are reassignments like any others. So a new
 controller goes on where the last one ended, and whoever lists, changes or cancels reassignments
 sees these. A cancelled move ends the run.

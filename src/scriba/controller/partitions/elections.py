@@ -10,7 +10,7 @@ elected when it returns.
 That one, and one that was neither in sync nor eligible (`unclean.leader.election.enable`, or an
 administrator's wish), may lack acknowledged records: it is then the whole in-sync set and marked as
 recovering (KIP-704), which is how everybody can tell. Of several such replicas the one that has the
-most leads. What they have only they can tell, so they are asked first (`controller.unclean`),
+most leads. What they have only they can tell, so they are asked first (`unclean`),
 unless `scriba.unclean.wait.ms` is 0.
 
 A cluster without eligible replicas never empties an in-sync set: the last replica stays in it, so
