@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scriba.controller.image import BrokerImage
+from scriba.controller.partitions.placement import place
 from scriba.controller.parts import Listener
-from scriba.controller.placement import place
 from scriba.placement.spreading import Place, by_turns
 from scriba.settings.placement import parse
 from scriba.wire.messages.admin import CreatePartitionsRequest, CreatePartitionsTopic
