@@ -195,10 +195,13 @@ def idle(bench: Bench) -> Figures:
 
 
 @contextlib.contextmanager
-def fresh(bench: Bench, ours: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """Three nodes with empty folders, which are removed with them; with our own settings, too."""
+def fresh(
+    bench: Bench, ours: Mapping[str, str] | None = None, both: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """Three nodes with empty folders, which are removed with them; with settings that both kinds
+    know, and some of our own."""
     kind = type(three(bench))
-    settings = ours if kind is clusters.ScribaCluster else None
+    settings = {**(both or {}), **((ours or {}) if kind is clusters.ScribaCluster else {})}
     with (
         bench.scratch() as folder,
         clusters.running(kind(folder, settings=settings)) as cluster,

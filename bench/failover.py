@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Self
 
 from bench import frames
 from bench.cluster import fresh, three, topic
@@ -314,7 +315,8 @@ print(longest, flush=True)
 
 
 class Client:
-    """A producer in a process of its own, which tells how long a record waited at most."""
+    """A client in a process of its own, which tells in the end how long it waited at most, and
+    some what else they saw."""
 
     def __init__(
         self, program: str, cluster: Cluster, name: str, stop: Path, partitions: int = PARTITIONS
@@ -328,20 +330,35 @@ class Client:
         if self._process.stdout.readline() != "ready\n":
             raise RuntimeError(self._process.communicate()[1])
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends it where the row failed before it was asked."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
     def longest(self) -> float:
+        return self.told()[0]
+
+    def told(self) -> list[float]:
         self._stop.touch()
         said, complaint = self._process.communicate(timeout=PATIENCE)
         if self._process.returncode:
             raise RuntimeError(complaint)
-        return float(said)
+        return list(map(float, said.split()))
 
 
 def planned_restart(bench: Bench) -> Figures:
     """Each node in turn is stopped in good order and started again."""
     cluster = three(bench)
-    with topic(cluster, PARTITIONS) as made, bench.scratch() as folder:
-        ours = Client(OURS, cluster, made.name, folder / "ours")
-        theirs = Client(CONFLUENT, cluster, made.name, folder / "theirs")
+    with (
+        topic(cluster, PARTITIONS) as made,
+        bench.scratch() as folder,
+        Client(OURS, cluster, made.name, folder / "ours") as ours,
+        Client(CONFLUENT, cluster, made.name, folder / "theirs") as theirs,
+    ):
         for number in list(cluster.nodes):
             cluster.nodes[number].stop()
             recovered(cluster, made.name, number)

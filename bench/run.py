@@ -21,6 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bench import report
+from bench.apart import APART
 from bench.cluster import IDLE, WORKING
 from bench.coordination import COORDINATED
 from bench.failover import FAILING, WIDE_LEADER
@@ -47,7 +48,7 @@ LATER = (*ALONE, *SCALE, *MILLION, *SIXTEEN)
 CLUSTERED = (*WORKING, *FAILING, *RESTARTING)
 """Rows on clusters of three nodes that stay up."""
 
-CLUSTERED_LATER = (*IDLE, *WIDE_LEADER, *MOVING)
+CLUSTERED_LATER = (*IDLE, *WIDE_LEADER, *MOVING, *APART)
 """Rows that start clusters of their own."""
 
 ROWS = (*BOTH_UP, *LATER, *CLUSTERED, *CLUSTERED_LATER)

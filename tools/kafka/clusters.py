@@ -13,7 +13,7 @@ import time
 import urllib.request
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
@@ -55,11 +55,15 @@ class Seat:
     controller_port: int
     voters: str
     cluster_id: str
+    votes: bool = True
+    """Whether it is a controller, too."""
 
     def properties(self, port: int) -> dict[str, str]:
-        listeners = f"PLAINTEXT://{HOST}:{port},CONTROLLER://{HOST}:{self.controller_port}"
+        listeners = f"PLAINTEXT://{HOST}:{port}"
+        if self.votes:
+            listeners += f",CONTROLLER://{HOST}:{self.controller_port}"
         return {
-            "process.roles": "broker,controller",
+            "process.roles": "broker,controller" if self.votes else "broker",
             "node.id": str(self.node_id),
             "inter.broker.listener.name": "PLAINTEXT",
             "controller.listener.names": "CONTROLLER",
@@ -144,16 +148,21 @@ class Cluster(ABC):
     def __init__(
         self, data: Path, size: int = 3, settings: Mapping[str, str] | None = None
     ) -> None:
+        """`{node}` in a setting is the number of the node that is told it."""
+        self._data = data
         self.settings = {**FACTORS, **(settings or {})}
         ports = {number: free_port() for number in range(1, size + 1)}
         voters = ",".join(f"{number}@{HOST}:{port}" for number, port in ports.items())
         cluster_id = self._cluster_id()
         self.nodes: dict[int, Node] = {
-            number: self._node(
-                data / f"node-{number}", Seat(number, port, voters, cluster_id), self.settings
-            )
+            number: self._made(Seat(number, port, voters, cluster_id))
             for number, port in ports.items()
         }
+
+    def _made(self, seat: Seat) -> Node:
+        number = str(seat.node_id)
+        told = {key: text.replace("{node}", number) for key, text in self.settings.items()}
+        return self._node(self._data / f"node-{number}", seat, told)
 
     @abstractmethod
     def _node(self, data: Path, seat: Seat, settings: Mapping[str, str]) -> Node: ...
@@ -180,6 +189,14 @@ class Cluster(ABC):
         node.prepare()
         node.launch()
         self.await_up()
+
+    def grow(self) -> int:
+        """Starts one node more, which is a broker and no controller; its number."""
+        number = max(self.nodes) + 1
+        seat = self.nodes[1].seat
+        self.nodes[number] = self._made(replace(seat, node_id=number, votes=False))
+        self.restart(number)
+        return number
 
     def await_up(self) -> None:
         """Until every node that runs serves, and knows all others that run."""
