@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from scriba.cli.cluster.moving import RATES, Throttling, carry_out, look, take_back_throttles
+from scriba.cli.cluster.moving import (
+    RATES,
+    REPLICAS,
+    Throttling,
+    carry_out,
+    look,
+    take_back_throttles,
+)
 from scriba.cli.cluster.reassign import check, document, page
 from scriba.cli.problems import CommandError
 from scriba.client import Admin, ConfigOp, ConfigResource, NewTopic, TopicPartition
@@ -104,6 +111,45 @@ def test_a_throttle_is_set_and_taken_back_and_anothers_is_respected() -> None:
         await stage.admin(lambda admin: admin.incremental_alter_configs(other))
 
     play(script)
+
+
+def test_the_only_replica_that_is_fetched_from_a_leader_goes_on_when_its_throttle_is_gone() -> None:
+    """Nothing else is asked of that leader, whose answers would wake whoever waits."""
+
+    def is_behind(stage: Stage) -> bool:
+        replica = stage.node(7).replicas.get("t", 0)
+        return replica is not None and replica.log.end_offset > 0
+
+    async def script(stage: Stage) -> None:
+        await stage.admin(lambda a: a.create_topics([NewTopic("t", assignments={0: [4]})]))
+        await stage.send([b"x" * 1000] * 10)
+        throttled = {
+            ConfigResource.broker(7): [(RATES[1], ConfigOp.SET, "1")],
+            ConfigResource.topic("t"): [(REPLICAS[1], ConfigOp.SET, "0:7")],
+        }
+        await stage.admin(lambda admin: admin.incremental_alter_configs(throttled))
+        await stage.until(lambda: stage.node(7).settings.follower_replication_throttled_rate == 1)
+        await stage.admin(lambda a: a.alter_partition_reassignments({("t", 0): [4, 7]}))
+        await stage.until(lambda: is_behind(stage))
+        await stage.send([b"x" * 1000] * 10)
+        await asyncio.sleep(2)
+        assert stage.partition().isr == (4,)
+        free = {
+            resource: [(name, ConfigOp.DELETE, None) for name, _, _ in ops]
+            for resource, ops in throttled.items()
+        }
+        await stage.admin(lambda admin: admin.incremental_alter_configs(free))
+        await stage.until(lambda: {*stage.partition().isr} == {4, 7})
+
+    stage = Stage(SimWorld(1), 4)
+
+    async def main() -> None:
+        await stage.cluster.start()
+        await stage.until(lambda: len(stage.image.brokers) == 4)
+        await script(stage)
+
+    stage.sim.run(main())
+    assert not stage.complaints
 
 
 def test_a_plan_is_checked_before_anything_begins_and_shown_as_a_difference() -> None:

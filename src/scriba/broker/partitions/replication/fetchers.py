@@ -327,7 +327,7 @@ class Fetcher:
         question, _ = asked.popleft()
         try:
             self._take_at_once(question, response)
-            if self._flushes or self._plan.has_pauses:
+            if self._flushes or self._plan.has_pauses or self._held_until is not None:
                 self._news.set()  # something has to be waited for
             else:
                 self._ask(connection)
