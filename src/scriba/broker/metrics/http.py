@@ -14,8 +14,9 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from urllib.parse import parse_qs
 
-from scriba.broker.metrics.exposition import Observed, render
+from scriba.broker.metrics.exposition import render
 from scriba.broker.metrics.readiness import ReadinessHost, readiness
+from scriba.broker.metrics.scrape import Observed
 from scriba.broker.observe.events import Events
 from scriba.broker.ports import BackgroundTasks
 from scriba.errors import KafkaError
