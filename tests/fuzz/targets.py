@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Callable
 from typing import Any, Final
 
-from scriba.broker.fastpath.fetch import _FIELDS as FETCH_FIELDS
+from scriba.broker.fastpath.fetch.located import FIELDS as FETCH_FIELDS
 from scriba.broker.fastpath.produce import _FIELDS
 from scriba.errors import ParseError
 from scriba.native import implementation

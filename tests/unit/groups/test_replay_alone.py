@@ -42,7 +42,7 @@ def writers_in(path: Path) -> set[str]:
 
 def test_only_functions_of_replay_change_what_is_stored() -> None:
     store = PACKAGE / "groups" / "store.py"
-    rooms = [*(PACKAGE / "groups").rglob("*.py"), *(PACKAGE / "broker" / "fastpath").glob("*.py")]
+    rooms = [*(PACKAGE / "groups").rglob("*.py"), *(PACKAGE / "broker" / "fastpath").rglob("*.py")]
     found = {name for path in rooms if path != store for name in writers_in(path)}
     made = {"__init__", "read"}  # a group that begins, or is read back by a replay
     assert {name for name in found - made if not name.startswith("replay")} == set()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scriba.broker.fastpath.fetch import _FIELDS, COUNT_AT, ONE_PARTITION
+from scriba.broker.fastpath.fetch.located import COUNT_AT, FIELDS, ONE_PARTITION
 from scriba.native.implementation import Implementation
 from scriba.wire.frame import decode_request_header, encode_request
 from scriba.wire.locator import plan, stored_plan
@@ -124,7 +124,7 @@ def test_what_is_located_in_a_fetch_is_what_is_decoded(
     if version >= 7:
         request.forgotten_topics_data = forgotten
     frame = memoryview(encode_request(request, version, 77, client))
-    located = present(chosen.locate(plan(FetchRequest, version, _FIELDS), frame, MANY))
+    located = present(chosen.locate(plan(FetchRequest, version, FIELDS), frame, MANY))
     expected = decoded(frame, version)
     numbers = iter(located)
     found: list[object] = []
@@ -144,7 +144,7 @@ def test_a_fetch_of_one_partition_is_told_by_as_many_numbers_in_every_version(
 ) -> None:
     topic = FetchTopic(topic="topic", topic_id=bytes(range(16)), partitions=[FetchPartition()])
     frame = encode_request(FetchRequest(topics=[topic]), version, 77, "me")
-    located = present(chosen.locate(plan(FetchRequest, version, _FIELDS), frame, MANY))
+    located = present(chosen.locate(plan(FetchRequest, version, FIELDS), frame, MANY))
     assert len(located) == ONE_PARTITION
     assert located[COUNT_AT] == 1
 
@@ -153,7 +153,7 @@ def test_a_fetch_of_one_partition_is_told_by_as_many_numbers_in_every_version(
 def test_a_fetch_of_a_replica_is_not_located(chosen: Implementation, version: int) -> None:
     request = FetchRequest()
     frame = encode_request(request, version, 77, "me")
-    assert chosen.locate(plan(FetchRequest, version, _FIELDS), frame, MANY) is not None
+    assert chosen.locate(plan(FetchRequest, version, FIELDS), frame, MANY) is not None
     request.replica_state = ReplicaState(replica_id=1)
     frame = encode_request(request, version, 77, "me")
-    assert chosen.locate(plan(FetchRequest, version, _FIELDS), frame, MANY) is None
+    assert chosen.locate(plan(FetchRequest, version, FIELDS), frame, MANY) is None

@@ -23,7 +23,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from scriba.broker.fastpath.commit import CommitFastPath
-from scriba.broker.fastpath.fetch import FetchFastPath
+from scriba.broker.fastpath.fetch.path import FetchFastPath
 from scriba.broker.fastpath.ports import FastPathSwitch
 from scriba.broker.fastpath.produce import ProduceFastPath
 from scriba.broker.fastpath.versions import FastPathVersions
