@@ -16,15 +16,18 @@ Nothing else creates or removes a partition's files.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
+from scriba.broker.partitions.change_queue import ChangeQueue
 from scriba.broker.partitions.directories.assignments import AssignmentHost, Assignments
 from scriba.broker.partitions.directories.dir_moves import DirMoves
+from scriba.broker.partitions.found import FoundReplicas, FutureReplica, Placement
 from scriba.broker.partitions.nearby import ReplicaSelector
+from scriba.broker.partitions.open_files import OpenFiles
 from scriba.broker.partitions.partition import Leading, Partition, stall_ms
 from scriba.broker.partitions.replication.fetchers import Fetchers, LeaderChannels
 from scriba.broker.partitions.replication.follower_sessions import FollowerSessions
@@ -46,7 +49,6 @@ from scriba.controller.image import (
     ClusterImage,
     Delta,
     PartitionImage,
-    TopicImage,
 )
 from scriba.controller.parts import NO_LEADER
 from scriba.errors import ErrorCode, KafkaError
@@ -57,7 +59,7 @@ from scriba.storage.compaction.log import FOR_EVER_MS
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
 from scriba.storage.log import Log
-from scriba.storage.results import FULL, NoRoom, storage_error
+from scriba.storage.results import NoRoom, storage_error
 
 LOGS_AT_ONCE: Final = 64
 """New logs whose files are made in one call off the loop."""
@@ -69,9 +71,6 @@ LOSSES_PAUSE_S: Final = 0.1
 """Between two attempts to tell the controller of replicas that are not whole."""
 WORTH_WAITING_FOR: Final = 4
 """Calls off the loop; with more to come the files are not there in time, and nobody waits."""
-
-Placement = tuple[str, bytes, list[tuple[int, PartitionImage]]]
-"""A topic's name and id, and those of its partitions that are to be looked at."""
 
 
 class ClockDoubt(Protocol):
@@ -142,8 +141,7 @@ class Replicas:
         self._offline: dict[PartitionName, KafkaError] = {}
         """Replicas that should be here but cannot be used, and why."""
         self.assignments = Assignments(node)
-        self._queue: deque[Callable[[], Awaitable[None]]] = deque()
-        self._worker: asyncio.Task[None] | None = None
+        self._queue = ChangeQueue(node, self)
         self._damaged: dict[PartitionName, tuple[LogDir, Log]] = {}
         """Those of them whose files are damaged, on a device that is well."""
         self._topic_settings: dict[str, TopicSettings] = {}
@@ -152,8 +150,7 @@ class Replicas:
         """Replicas that wait for room on the device to be opened."""
         self._begun: dict[PartitionName, LogDir] = {}
         """Where those of them lie that had a log before."""
-        self._found: dict[PartitionName, LogDir] = {}
-        """What lay in the directories at the start and has not been claimed."""
+        self._found = FoundReplicas(node, dirs, self._open_log)
         self._unopened: dict[PartitionName, Unopened] = {}
         """New replicas that nobody has asked for yet."""
         self._fileless: dict[PartitionName, Log] = {}
@@ -167,8 +164,6 @@ class Replicas:
         self.racks: dict[int, str | None] = {}
         """Where the brokers of the cluster are."""
         self.moves = DirMoves(node)
-        self._doubtful: set[PartitionName] = set()
-        """Replicas found at the start that may lack what they are trusted to have."""
         self.fetchers = Fetchers(node)
         self.observers = Observers(node, self.fetchers)
         self.selector = ReplicaSelector(node)
@@ -176,10 +171,7 @@ class Replicas:
         self.isr_updates = IsrUpdates(node)
         self.throttles = ReplicationThrottles(node)
         self._removals: list[tuple[int, Log]] = []
-        self._closing_idle: asyncio.Task[None] | None = None
-        self._hand = 0
-        loop = asyncio.get_running_loop()
-        node.world.disk.when_crowded(lambda: loop.call_soon_threadsafe(self._crowded))
+        self._open_files = OpenFiles(node, self)
 
     # ---- finding ----
 
@@ -230,7 +222,7 @@ class Replicas:
         """Queues everything that the image places here: what a node does at its start."""
         self._follow_brokers(image)
         self._queue.append(lambda: self._load(image))
-        self._wake()
+        self._queue.wake()
 
     def apply(self, delta: Delta, image: ClusterImage) -> None:
         """Queues a change of the image. Images change in place, so what is needed is kept now."""
@@ -248,11 +240,11 @@ class Replicas:
         if touched:
             self._depose(touched)
             self._queue.append(lambda: self._place(touched))
-        self._wake()
+        self._queue.wake()
 
     def _touched(self, delta: Delta, image: ClusterImage) -> Iterator[Placement]:
         """The partitions of a change that have a replica here, or had one before it."""
-        me, starting = self._node.id, bool(self._found)
+        me, starting = self._node.id, bool(self._found.replicas)
         for topic_id, changes in delta.partitions.items():
             topic = image.topics_by_id.get(topic_id)
             if topic is None:
@@ -305,29 +297,16 @@ class Replicas:
             self._node.on_replicas_removed(deposed)
 
     async def settled(self) -> None:
-        """Returns when everything queued so far has been carried out, and every log has its files.
-
-        All but those that wait for room on their device.
-        """
-        worker = self._worker
-        if worker is not None and not worker.done():
-            await asyncio.shield(worker)
+        """See `ChangeQueue.settled`."""
+        await self._queue.settled()
 
     async def applied(self) -> None:
-        """Returns when everything queued so far has been carried out, but for files of new logs."""
-        worker = self._worker
-        if worker is None or worker.done():
-            return
-        done = asyncio.get_running_loop().create_future()
+        """See `ChangeQueue.applied`."""
+        await self._queue.applied()
 
-        async def tell() -> None:
-            if not done.done():
-                done.set_result(None)
-
-        self._queue.append(tell)
-        await asyncio.wait((worker, done), return_when=asyncio.FIRST_COMPLETED)
-        if worker.done():
-            worker.result()
+    def has_backlog(self) -> bool:
+        """Whether new replicas are still to get their files."""
+        return bool(self._unopened or self._fileless)
 
     async def created(self) -> None:
         """As `applied`, for whoever made partitions: their files are waited for, but not for long.
@@ -336,111 +315,22 @@ class Replicas:
         their leaders long before they have their files.
         """
         await self.applied()
-        worker = self._worker
+        worker = self._queue.worker
         if len(self._unopened) + len(self._fileless) > WORTH_WAITING_FOR * LOGS_AT_ONCE:
             return
         if worker is not None and not worker.done():
             await asyncio.wait((worker,), timeout=FILES_WAIT_S)
 
-    def _wake(self) -> None:
-        if self._queue and (self._worker is None or self._worker.done()):
-            self._worker = self._node.tasks.spawn(self._work(), name="replicas")
-
-    async def _work(self) -> None:
-        while True:
-            if self._queue:
-                await self._queue.popleft()()
-            elif self._unopened or self._fileless:
-                await self._make_files()
-            else:
-                return
-
     async def _load(self, image: ClusterImage) -> None:
-        for directory in self.dirs:
-            for name in directory.partitions():
-                found = self._found.get(name)
-                if found is not None:
-                    found = await self._better(name, found, directory, image)
-                self._found[name] = found or directory
-        moving = await self._find_futures(image)
-        await self._place(map(self._placed_here, list(image.topics_by_name.values())))
-        for name, directory in self._found.items():
-            await self._rename_stray(name, directory)
-        self._found.clear()
+        moving = await self._found.look(image)
+        await self._place(map(self._found.placed_here, list(image.topics_by_name.values())))
+        await self._found.set_aside_rest()
         self._resume_moves(moving)
         for directory in self._online():
             left = directory.remove_deleted(directory.deleted())
             self._node.tasks.spawn(left, name="deleted partitions")
 
-    async def _better(
-        self, name: PartitionName, one: LogDir, other: LogDir, image: ClusterImage
-    ) -> LogDir:
-        """Which of two directories has the replica: a move between them was interrupted.
-
-        The copy with the greater (epoch, end) has all that the other one has.
-        """
-        topic = image.topics_by_name.get(name.topic)
-        partition = topic.partitions.get(name.partition) if topic is not None else None
-        if topic is None or partition is None or self._node.id not in partition.replicas:
-            await self._rename_stray(name, other)
-            return one
-        reached: dict[LogDir, tuple[bool, int, int, bool]] = {}
-        for directory in (one, other):
-            reached[directory] = (False, -1, -1, False)
-            assigned = directory.id == partition.directory(self._node.id)
-            with suppress(KafkaError):
-                store = await self._open_log(name, topic.id, directory)
-                directory.logs.pop(name, None)
-                whole = store.failure is None
-                reached[directory] = (whole, store.epochs.latest, store.end_offset, assigned)
-                if store.cut_batches:
-                    self._doubtful.add(name)
-                await store.close()
-        best, rest = (one, other) if reached[one] > reached[other] else (other, one)
-        if not reached[rest][0] or not await rest.discard(name, topic.id):
-            await self._rename_stray(name, rest)
-        return best
-
-    async def _find_futures(self, image: ClusterImage) -> list[tuple[PartitionName, LogDir, str]]:
-        """What moves between directories have left; those that go on."""
-        moving: list[tuple[PartitionName, LogDir, str]] = []
-        for directory in self.dirs:
-            for entry, name, topic_id in directory.found_futures():
-                topic = image.topics_by_name.get(name.topic)
-                partition = topic.partitions.get(name.partition) if topic is not None else None
-                index, home = name.partition, self._found.get(name)
-                if topic_id is None and home is not None:
-                    # It was made, and no more: whoever asked for it got no answer.
-                    await directory.remove_deleted((entry,))
-                    continue
-                if (
-                    topic is None
-                    or topic.id != topic_id
-                    or partition is None
-                    or self._node.id not in partition.replicas
-                ):
-                    await self._keep_future(directory, entry, name)
-                    continue
-                if home is not None:
-                    moving.append((name, directory, entry))
-                elif partition.directory(self._node.id) == directory.id:
-                    # It was told of and takes the place of one that is gone. Whether it has all of
-                    # that is only certain where that one was being removed.
-                    if not any(each.took_away(topic_id, index) for each in self.dirs):
-                        self._doubtful.add(name)
-                    await directory.adopt_future(entry, name)
-                    self._found[name] = directory
-                else:
-                    await self._keep_future(directory, entry, name)
-        return moving
-
-    async def _keep_future(self, directory: LogDir, entry: str, name: PartitionName) -> None:
-        """Part of a replica of which there is nothing else, or that is not of this cluster."""
-        kept = await directory.rename_stray_future(entry, name)
-        text = f"{entry} was to become a replica that is not here: kept as {kept}"
-        self._node.note(EventKind.PARTITION_STRAY, entry, text)
-
-    def _resume_moves(self, moving: list[tuple[PartitionName, LogDir, str]]) -> None:
+    def _resume_moves(self, moving: list[FutureReplica]) -> None:
         for name, directory, entry in moving:
             partition, home = self._partitions.get(name), self._homes.get(name)
             if partition is not None and home is not None and home is not directory:
@@ -448,28 +338,6 @@ class Replicas:
             elif home is directory:
                 left = directory.remove_deleted((entry,))
                 self._node.tasks.spawn(left, name="future replica that is not needed")
-
-    def _placed_here(self, topic: TopicImage) -> Placement:
-        """Those partitions of a topic that are, or have files, on this broker: of a large cluster
-        most are nothing to it."""
-        me, found = self._node.id, self._found
-        chosen = [
-            (index, partition)
-            for index, partition in topic.partitions.items()
-            if me in partition.replicas or (topic.name, index) in found
-        ]
-        return topic.name, topic.id, sorted(chosen)
-
-    async def _rename_stray(self, name: PartitionName, directory: LogDir) -> None:
-        """Files that belong to no partition of this cluster are kept, under another name."""
-        try:
-            kept = await directory.rename_stray(name)
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            kept = "it is, for lack of room for another name"
-        text = f"{name.topic}-{name.partition} is not in the cluster's metadata: kept as {kept}"
-        self._node.note(EventKind.PARTITION_STRAY, f"{name.topic}-{name.partition}", text)
 
     async def _place(self, placements: Iterable[Placement]) -> None:
         pace = Pace(self._node.world.clock)
@@ -506,9 +374,9 @@ class Replicas:
         if partition is not None:
             await self.fetchers.truncated(partition)
         self._remove_replica(name, KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-        found = self._found.get(name)
+        found = self._found.replicas.get(name)
         if found is not None and await found.discard(name, topic_id):
-            del self._found[name]  # it was reassigned while this broker was away
+            del self._found.replicas[name]  # it was reassigned while this broker was away
 
     async def _refill(
         self,
@@ -639,7 +507,7 @@ class Replicas:
         self._follow(partition, new.image)
         return partition
 
-    async def _make_files(self) -> None:
+    async def work_off(self) -> None:
         """Opens some of the new replicas and makes their files."""
         pace = Pace(self._node.world.clock)
         for name in tuple(islice(self._unopened, LOGS_AT_ONCE)):
@@ -673,7 +541,7 @@ class Replicas:
 
     def _holder(self, name: PartitionName) -> LogDir | None:
         """The directory in which the replica has files already."""
-        found = self._found.pop(name, None) or self._begun.pop(name, None)
+        found = self._found.replicas.pop(name, None) or self._begun.pop(name, None)
         if found is not None:
             return found
         return next((each for each in self._online() if each.holds(*name)), None)
@@ -687,7 +555,7 @@ class Replicas:
         except KafkaError as error:
             if error.code is ErrorCode.INCONSISTENT_TOPIC_ID:
                 # A topic of the same name that was deleted while this node was away.
-                await self._rename_stray(name, directory)
+                await self._found.rename_stray(name, directory)
                 await self._begin({name: Unopened(topic_id, image)})
                 return self.get(topic, index)
             if isinstance(error, NoRoom):
@@ -701,8 +569,8 @@ class Replicas:
         partition = self._add(name, topic_id, store, directory)
         if store.lost_tail:
             self._node.note(EventKind.LOG_TRUNCATED, repr(partition), store.lost_tail)
-        if store.cut_batches or name in self._doubtful:
-            self._doubtful.discard(name)
+        if store.cut_batches or name in self._found.doubtful:
+            self._found.doubtful.discard(name)
             self._lose(name, topic_id, image)
         if store.failure is not None:
             self.offline(name, store.failure.error)
@@ -916,9 +784,9 @@ class Replicas:
 
     def open_waiting(self) -> None:
         """Has those tried again that found the device full."""
-        if self._waiting and not self._queue and (self._worker is None or self._worker.done()):
+        if self._waiting and self._queue.idle:
             self._queue.append(self._open_waiting)
-            self._wake()
+            self._queue.wake()
 
     async def _open_waiting(self) -> None:
         for name in tuple(self._waiting):
@@ -930,7 +798,7 @@ class Replicas:
             partition = self._partitions.get(name)
             if partition is not None:  # a new one, which has no files yet
                 self._fileless[name] = partition.log
-                await self._make_files()
+                await self.work_off()
             else:
                 await self._place([(topic.name, topic.id, [(name.partition, image)])])
             if name in self._waiting:
@@ -943,31 +811,6 @@ class Replicas:
         self._removals = [(at, store) for at, store in self._removals if at > now_ms]
         for store in due:
             await store.truncation.remove_files()
-
-    def _crowded(self) -> None:
-        if self._closing_idle is None or self._closing_idle.done():
-            self._closing_idle = self._node.tasks.spawn(self._close_idle_logs(), name="open files")
-
-    async def _close_idle_logs(self) -> None:
-        """Has logs close their files until enough are closed.
-
-        A hand goes round the partitions and asks each; one that was in use since it was last asked
-        may keep its files, unless two rounds were not enough.
-        """
-        disk = self._node.world.disk
-        pace = Pace(self._node.world.clock)
-        everyone = tuple(self)
-        start = self._hand
-        for turn in range(3 * len(everyone)):
-            if disk.open_files <= disk.most_files - disk.most_files // 4:
-                return
-            self._hand = (start + turn) % len(everyone)
-            partition = everyone[self._hand]
-            try:
-                partition.log.close_if_idle(even_if_busy=turn >= 2 * len(everyone))
-            except KafkaError as error:
-                self._node.note(EventKind.FILES_NOT_CLOSED, repr(partition), str(error))
-            await pace()
 
     async def checkpoint_starts(self) -> None:
         for directory in self._online():
