@@ -273,9 +273,9 @@ class TopicSettings(Settings):
         default=None,
         check=refused,
         scope=Scope.CLUSTER_WIDE,
-        doc="How many replicas of each partition are in which rack, and whether they vote or "
-        "observe: `voters=2@zone-a,1@zone-b;observers=1@zone-c`. Observers copy and serve readers "
-        "of their rack; they are never in sync, and count for no acknowledgement and no election.",
+        doc="Number of replicas of each partition in each rack, and whether they vote or "
+        "observe: `voters=2@zone-a,1@zone-b;observers=1@zone-c`. Observers replicate and "
+        "serve consumers of their rack; they are never in the ISR, and never elected.",
     )
     segment_bytes: int = setting(
         Kind.INT,

@@ -1,4 +1,4 @@
-"""`/ready`: whether a node may go for a moment, as `scriba cluster may-restart` says it.
+"""`/ready`: whether a node may be restarted now, as `scriba cluster may-restart` says it.
 
 The node answers from its own image of the cluster. Before that it asks the active controller how
 far the metadata reaches and which voters are there, and waits until its image has all of it: one

@@ -1,4 +1,4 @@
-"""The words of the commands that move replicas."""
+"""Arguments of the commands that move replicas."""
 
 import argparse
 
@@ -20,27 +20,32 @@ def _reassign(commands: Commands) -> None:
         commands,
         "reassign",
         "scriba.cli.cluster.reassign:reassign",
-        "move partitions to brokers, or log directories, that are named",
-        "Moves partitions to the brokers named, the preferred leader first, or replicas of a "
-        "broker to another of its log directories; shows the plan and how far it is. The same "
-        "command again goes on where an earlier one ended.",
+        "move partitions to given brokers or log directories",
+        "Moves partitions to the given brokers, the preferred leader first, or replicas of a "
+        "broker to another of its log directories. Shows the plan and the progress. An "
+        "interrupted command continues when it is run again.",
     )
-    reassign.add_argument("partitions", nargs="*", metavar="TOPIC[:N,...]", help="what moves")
-    reassign.add_argument("--to", type=_brokers, metavar="ID,...", help="the brokers to hold it")
+    reassign.add_argument(
+        "partitions", nargs="*", metavar="TOPIC[:N,...]", help="the partitions to move"
+    )
+    reassign.add_argument(
+        "--to", type=_brokers, metavar="ID,...", help="the brokers that will hold the replicas"
+    )
     reassign.add_argument(
         "--dir",
         type=_directory,
         metavar="ID:PATH",
-        help="the log directory of a broker that is to hold that broker's replicas",
+        help="the broker, and the log directory on it that will hold its replicas",
     )
     reassign.add_argument(
         "--file", metavar="PLAN", help="a plan in JSON, as kafka-reassign-partitions takes it"
     )
-    reassign.add_argument("--list", action="store_true", help="only show what is under way")
+    reassign.add_argument("--list", action="store_true", help="only list reassignments in progress")
     reassign.add_argument(
         "--cancel",
         action="store_true",
-        help="take back what is under way, of the partitions named or of all, and its throttle",
+        help="cancel reassignments in progress, of the given partitions or of all, and "
+        "remove their throttle",
     )
     _carried_out(reassign)
 
@@ -51,31 +56,35 @@ def _plans(commands: Commands) -> None:
         "drain",
         "scriba.cli.cluster.reassign:drain",
         "move everything away from a broker",
-        "Moves all replicas of brokers to the others, over racks and machines.",
+        "Moves all replicas of the given brokers to other brokers, spread over racks and machines.",
     )
     drain.add_argument(
-        "brokers", nargs="+", type=at_least(int, 0), metavar="ID", help="who is to be empty"
+        "brokers", nargs="+", type=at_least(int, 0), metavar="ID", help="the brokers to empty"
     )
     _carried_out(drain)
     add = command(
         commands,
         "add",
         "scriba.cli.cluster.reassign:add",
-        "give brokers that have joined their share",
-        "Moves replicas to brokers that have joined, until each holds as many and leads as many "
-        "partitions as the others; nothing moves between the others.",
+        "move a share of the replicas to brokers that have joined",
+        "Moves replicas to brokers that have joined, until each holds and leads as many "
+        "partitions as the others. No replica moves between the others.",
     )
     add.add_argument(
-        "brokers", nargs="+", type=at_least(int, 0), metavar="ID", help="who has joined"
+        "brokers",
+        nargs="+",
+        type=at_least(int, 0),
+        metavar="ID",
+        help="the brokers that have joined",
     )
     _carried_out(add)
     balance = command(
         commands,
         "balance",
         "scriba.cli.cluster.reassign:balance",
-        "have all brokers hold and lead as much",
-        "Evens out how many replicas brokers hold and how many partitions they lead, by the fewest "
-        "moves, over racks and machines.",
+        "spread replicas and leaders evenly over all brokers",
+        "Spreads replicas and leaders evenly over all brokers, racks and machines, with as few "
+        "moves as possible.",
     )
     _carried_out(balance)
 
@@ -85,8 +94,8 @@ def _unregister(commands: Commands) -> None:
         commands,
         "unregister",
         "scriba.cli.cluster.unregister:run",
-        "take a broker that is gone for good out of the list",
-        "Takes a broker that is stopped and holds nothing out of the cluster's list of brokers.",
+        "remove a broker that will not return",
+        "Removes the registration of a broker that is stopped and holds no replicas.",
     )
     unregister.add_argument("broker", type=at_least(int, 0), metavar="ID", help="the broker")
     asks(unregister)
@@ -97,25 +106,25 @@ def _promote(commands: Commands) -> None:
         commands,
         "promote",
         "scriba.cli.cluster.promote:run",
-        "have the observers of a rack vote",
-        "Has the observers of a rack vote (scriba.replica.placement), of all topics or of those "
-        "named, and tells what is missing where no voter is left to lead.",
+        "promote the observers of a rack to voters",
+        "Promotes the observers of a rack to voters (scriba.replica.placement), of all topics or "
+        "of the given ones. Shows which records are lost where no voter is left to lead.",
     )
-    promote.add_argument("rack", metavar="RACK", help="where the observers are")
+    promote.add_argument("rack", metavar="RACK", help="the rack of the observers")
     promote.add_argument(
         "--topic",
         action="append",
         default=[],
         dest="topics",
         metavar="TOPIC",
-        help="only this one; may be repeated",
+        help="promote only this topic; may be repeated",
     )
     promote.add_argument(
         "--unclean",
         action="store_true",
-        help="have an observer lead where no voter is left: records that it does not have are lost",
+        help="elect an observer where no voter is left: records that it lacks are lost",
     )
-    promote.add_argument("--dry-run", action="store_true", help="only show what would be")
+    promote.add_argument("--dry-run", action="store_true", help="only show the changes")
     asks(promote)
 
 
@@ -124,9 +133,9 @@ def _may_restart(commands: Commands) -> None:
         commands,
         "may-restart",
         "scriba.cli.cluster.may_restart:run",
-        "say whether a node may go for a moment",
-        "Says whether a node may be restarted now, and else what it would hurt. The exit code is 1 "
-        "when it should not.",
+        "check whether a node may be restarted now",
+        "Checks whether a node may be restarted now, and if not, shows what the restart would "
+        "harm. The exit code is 1 when it may not.",
     )
     restart.add_argument("node", type=at_least(int, 0), metavar="ID", help="the node")
     asks(restart)
@@ -138,15 +147,15 @@ def _carried_out(parser: argparse.ArgumentParser) -> None:
         "--throttle",
         type=at_least(int, 1, INT64),
         metavar="BYTES",
-        help="bytes a second that a broker copies at most, fixed, and taken back at the end "
-        "(default: as much as clients leave)",
+        help="limit of bytes a second that a broker copies, removed at the end "
+        "(default: what clients leave unused)",
     )
     parser.add_argument(
         "--at-once",
         type=at_least(int, 1),
         default=AT_ONCE,
         metavar="N",
-        help=f"partitions that move at a time (default: {AT_ONCE})",
+        help=f"number of partitions that move at a time (default: {AT_ONCE})",
     )
     asks(parser)
 

@@ -1,4 +1,4 @@
-"""`scriba cluster may-restart`: whether a node may go for a moment, and else what it would hurt."""
+"""`scriba cluster may-restart`: whether a node may be restarted now, or what that would harm."""
 
 import argparse
 from collections.abc import Mapping

@@ -120,16 +120,16 @@ def _cluster(commands: Commands) -> None:
             "describe",
             "scriba.cli.cluster.describe:run",
             "show brokers, quorum and features",
-            "Shows the brokers with what they hold, the metadata quorum and the features in force.",
+            "Shows the brokers and their replicas, the metadata quorum and the finalized features.",
         )
     )
     quorum = command(
         commands,
         "quorum",
         "scriba.cli.cluster.quorum:run",
-        "show who agrees on the metadata, and how far each is",
-        "Shows the voters and observers of the metadata quorum, how far each has the log and when "
-        "it was last heard of.",
+        "show the voters and observers of the metadata quorum",
+        "Shows the voters and observers of the metadata quorum, the end offset of each, and when "
+        "each last fetched.",
     )
     quorum.add_argument(
         "--broker", type=at_least(int, 0), metavar="ID", help="ask this broker (default: any)"
@@ -139,18 +139,20 @@ def _cluster(commands: Commands) -> None:
         commands,
         "replicas",
         "scriba.cli.cluster.replicas:run",
-        "give every topic so many replicas",
-        "Gives every partition of every topic so many replicas, the internal ones too, and waits "
-        "until all have caught up. What is begun goes on without this command.",
+        "set the replication factor of every topic",
+        "Sets the replication factor of every topic, internal ones included, and waits until all "
+        "replicas have caught up. The cluster continues if the command is interrupted.",
     )
-    replicas.add_argument("number", type=at_least(int, 1, INT16), metavar="N", help="how many")
+    replicas.add_argument(
+        "number", type=at_least(int, 1, INT16), metavar="N", help="the replication factor"
+    )
     replicas.add_argument(
         "--off",
         type=at_least(int, 0),
         action="append",
         default=[],
         metavar="ID",
-        help="none on this broker; may be repeated",
+        help="place no replica on this broker; may be repeated",
     )
     asks(replicas)
     _voters(group(commands, "voters", "change who votes in the metadata quorum"))
@@ -158,23 +160,23 @@ def _cluster(commands: Commands) -> None:
         commands,
         "elect",
         "scriba.cli.cluster.elect:run",
-        "give partitions the leaders they should have",
-        "Elects the preferred leader, the first replica, wherever another one leads; for all "
-        "partitions, or those named.",
+        "elect preferred leaders",
+        "Elects the preferred leader, which is the first replica, of all partitions or of the "
+        "given ones.",
     )
     elect.add_argument(
-        "partitions", nargs="*", metavar="TOPIC[:N,...]", help="all when none is named"
+        "partitions", nargs="*", metavar="TOPIC[:N,...]", help="the partitions (default: all)"
     )
     elect.add_argument(
         "--unclean",
         action="store_true",
-        help="a replica that is not in sync may lead, where no other is left: records that only "
+        help="elect a replica that is not in sync where no other is left: records that only "
         "the others have are lost",
     )
     elect.add_argument(
         "--wait",
         action="store_true",
-        help="while a preferred leader is not in sync yet, at most for --timeout",
+        help="wait for preferred leaders to be in sync, at most --timeout",
     )
     asks(elect)
     moves(commands)

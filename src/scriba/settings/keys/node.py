@@ -168,17 +168,17 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         default=-1,
         at_least=-1,
         scope=Scope.PER_BROKER,
-        doc="The newest time that a node believes in while it does not believe its clock; nothing "
-        "is deleted for its age meanwhile. The node sets it by itself; `scriba log retention "
-        "resume` deletes it, and deletion goes on.",
+        doc="Latest time that the node trusts while its clock is in doubt; nothing is deleted "
+        "for its age meanwhile. The node sets this; `scriba log retention resume` deletes "
+        "it, and retention continues.",
     )
     scriba_retention_paused_for_ms: int = setting(
         Kind.LONG,
         default=0,
         at_least=0,
         scope=Scope.PER_BROKER,
-        doc="How long a node has run, over all its starts, since it does not believe its clock; "
-        "after a day it does. The node sets it by itself.",
+        doc="Time that the node has run, over all starts, since its clock is in doubt; after a "
+        "day the clock is trusted again. The node sets this.",
     )
     # --- where it keeps its data --------------------------------------------------------------
     log_dir: tuple[str, ...] = setting(
@@ -211,8 +211,9 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         at_least=0.0,
         at_most=1.0,
         scope=CLUSTER_WIDE,
-        doc="Share of a volume in use, such as 0.9, at which its log directories refuse records of "
-        "clients and hand their leaderships over, until there is room again; 0 for none.",
+        doc="Share of a volume in use, such as 0.9, at which its log directories refuse records "
+        "of clients and the broker hands over their leaderships, until there is room again; "
+        "0 for none.",
     )
     # --- connections and requests -------------------------------------------------------------
     socket_request_max_bytes: int = setting(
@@ -443,9 +444,9 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         default=0,
         at_least=100,
         also=0,
-        doc="Time after which a follower that holds acknowledgements back leaves the in-sync set, "
-        "if `min.insync.replicas` stay without it; and after which a leader that none of its "
-        "followers reaches hands over. 0 for never.",
+        doc="Time after which a follower that delays acknowledgements leaves the ISR, if "
+        "`min.insync.replicas` remain without it, and after which a leader that no follower "
+        "reaches hands over its leadership. 0 for never.",
     )
     scriba_unclean_wait_ms: int = setting(
         Kind.LONG,
@@ -453,9 +454,9 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         at_least=0,
         at_most=60_000,
         scope=CLUSTER_WIDE,
-        doc="Time in which live replicas of a partition that nobody may lead can answer what they "
-        "have, before the one with the most is elected uncleanly. 0 elects the first that lives, "
-        "without asking.",
+        doc="Time that an unclean election waits for live replicas to report the end of their "
+        "logs, before the one with the most complete log is elected. 0 elects the first live "
+        "replica without asking.",
     )
     replica_selector_class: str | None = setting(
         Kind.STRING,
@@ -470,9 +471,8 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         default=10_000,
         at_least=1_000,
         scope=CLUSTER_WIDE,
-        doc="Time without all that is committed after which an observer of a topic "
-        "(`scriba.replica.placement`) sends its consumers back to the leader, and leaders send it "
-        "none.",
+        doc="Lag, in time, at which an observer (`scriba.replica.placement`) stops serving "
+        "consumers and sends them back to the leader.",
     )
     auto_leader_rebalance_enable: bool = setting(
         Kind.BOOLEAN,
@@ -492,31 +492,32 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         Kind.BOOLEAN,
         default=False,
         scope=CLUSTER_WIDE,
-        doc="Whether replicas move by themselves: to a broker that joins, and from one that has "
-        "been gone for `scriba.balance.gone.ms`.",
+        doc="Whether the controller moves replicas by itself: to a broker that joins, and away "
+        "from one that has been gone for `scriba.balance.gone.ms`.",
     )
     scriba_balance_gone_ms: int = setting(
         Kind.LONG,
         default=1_800_000,
         at_least=1,
         scope=CLUSTER_WIDE,
-        doc="How long a broker is gone before others get what it held (`scriba.balance.auto`).",
+        doc="Time that a broker has to be gone before the controller moves its replicas to "
+        "others (`scriba.balance.auto`).",
     )
     scriba_balance_run: str = setting(
         Kind.STRING,
         default="",
         check=unknown_run,
         scope=CLUSTER_WIDE,
-        doc="Which brokers the controller is filling or emptying by itself, such as "
-        "`fill:4,empty:5`. It writes this; delete it to stop.",
+        doc="Brokers that the controller is filling or emptying by itself, such as "
+        "`fill:4,empty:5`. The controller writes this; delete it to stop.",
     )
     scriba_reassignment_min_rate: int = setting(
         Kind.LONG,
         default=10_000_000,
         at_least=1,
         scope=CLUSTER_WIDE,
-        doc="Bytes a second that this broker gives and takes at least of partitions that are being "
-        "moved and for which no throttle is set, however much it has to do for clients.",
+        doc="Lowest rate, in bytes a second, at which this broker copies partitions that are "
+        "being reassigned without a throttle, however busy it is with clients.",
     )
     leader_replication_throttled_rate: int = setting(
         Kind.LONG,
