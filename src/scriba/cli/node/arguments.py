@@ -40,29 +40,7 @@ def up(commands: Commands) -> None:
         metavar="N",
         help="with --nodes: so many controllers of their own, instead of the first three nodes",
     )
-    made.add_argument(
-        "--join",
-        type=addresses,
-        metavar="HOST:PORT",
-        help="make a new node of the cluster that this broker belongs to",
-    )
-    made.add_argument(
-        "--controller",
-        action="store_true",
-        help="with --join: a controller as well, which votes in the metadata quorum",
-    )
-    made.add_argument(
-        "--id",
-        type=at_least(int, 1),
-        metavar="N",
-        help="with --join: its number (default: the first that is free)",
-    )
-    made.add_argument(
-        "--replicas",
-        type=at_least(int, 1, INT16),
-        metavar="N",
-        help="with --join: when it serves, give every topic of the cluster so many replicas",
-    )
+    _joining(made)
     made.add_argument("--config", metavar="FILE", help="a server.properties to read")
     made.add_argument(
         "--set",
@@ -86,6 +64,32 @@ def up(commands: Commands) -> None:
     # How the process that runs several nodes starts each of them.
     made.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     made.add_argument("--unsynced", action="store_true", help=argparse.SUPPRESS)
+
+
+def _joining(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--join",
+        type=addresses,
+        metavar="HOST:PORT",
+        help="make a new node of the cluster that this broker belongs to",
+    )
+    made.add_argument(
+        "--controller",
+        action="store_true",
+        help="with --join: a controller as well, which votes in the metadata quorum",
+    )
+    made.add_argument(
+        "--id",
+        type=at_least(int, 1),
+        metavar="N",
+        help="with --join: its number (default: the first that is free)",
+    )
+    made.add_argument(
+        "--replicas",
+        type=at_least(int, 1, INT16),
+        metavar="N",
+        help="with --join: when it serves, give every topic of the cluster so many replicas",
+    )
 
 
 def _nodes(text: str) -> int:

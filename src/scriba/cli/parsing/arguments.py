@@ -123,6 +123,14 @@ def _cluster(commands: Commands) -> None:
             "Shows the brokers and their replicas, the metadata quorum and the finalized features.",
         )
     )
+    _quorum(commands)
+    _replicas(commands)
+    _voters(group(commands, "voters", "change who votes in the metadata quorum"))
+    _elect(commands)
+    moves(commands)
+
+
+def _quorum(commands: Commands) -> None:
     quorum = command(
         commands,
         "quorum",
@@ -135,6 +143,9 @@ def _cluster(commands: Commands) -> None:
         "--broker", type=at_least(int, 0), metavar="ID", help="ask this broker (default: any)"
     )
     asks(quorum)
+
+
+def _replicas(commands: Commands) -> None:
     replicas = command(
         commands,
         "replicas",
@@ -155,7 +166,9 @@ def _cluster(commands: Commands) -> None:
         help="place no replica on this broker; may be repeated",
     )
     asks(replicas)
-    _voters(group(commands, "voters", "change who votes in the metadata quorum"))
+
+
+def _elect(commands: Commands) -> None:
     elect = command(
         commands,
         "elect",
@@ -179,7 +192,6 @@ def _cluster(commands: Commands) -> None:
         help="wait for preferred leaders to be in sync, at most --timeout",
     )
     asks(elect)
-    moves(commands)
 
 
 def _voters(commands: Commands) -> None:

@@ -8,31 +8,7 @@ from scriba.cli.parsing.options import BOOTSTRAP, BOOTSTRAP_VARIABLE, Commands, 
 
 
 def profiles(commands: Commands) -> None:
-    add = command(
-        commands,
-        "add",
-        "scriba.cli.profiles.profile:add",
-        "name a cluster",
-        "Keeps the address of a cluster, and settings for clients there, under a name.",
-    )
-    add.add_argument("name", metavar="NAME")
-    add.add_argument(
-        "-b", "--bootstrap", required=True, metavar="HOST:PORT", help="one broker or more"
-    )
-    add.add_argument(
-        "-X",
-        "--property",
-        type=pair,
-        action="append",
-        default=[],
-        dest="properties",
-        metavar="KEY=VALUE",
-        help="a setting for the clients that know it; may be repeated",
-    )
-    add.add_argument("--use", action="store_true", help="have commands go there from now on")
-    add.add_argument("--replace", action="store_true", help="write over one of that name")
-    _json(add)
-
+    _add(commands)
     listing = command(
         commands,
         "list",
@@ -73,6 +49,33 @@ def profiles(commands: Commands) -> None:
     )
     remove.add_argument("names", nargs="+", metavar="NAME")
     _json(remove)
+
+
+def _add(commands: Commands) -> None:
+    add = command(
+        commands,
+        "add",
+        "scriba.cli.profiles.profile:add",
+        "name a cluster",
+        "Keeps the address of a cluster, and settings for clients there, under a name.",
+    )
+    add.add_argument("name", metavar="NAME")
+    add.add_argument(
+        "-b", "--bootstrap", required=True, metavar="HOST:PORT", help="one broker or more"
+    )
+    add.add_argument(
+        "-X",
+        "--property",
+        type=pair,
+        action="append",
+        default=[],
+        dest="properties",
+        metavar="KEY=VALUE",
+        help="a setting for the clients that know it; may be repeated",
+    )
+    add.add_argument("--use", action="store_true", help="have commands go there from now on")
+    add.add_argument("--replace", action="store_true", help="write over one of that name")
+    _json(add)
 
 
 def _json(parser: argparse.ArgumentParser) -> None:

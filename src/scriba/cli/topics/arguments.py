@@ -61,7 +61,15 @@ def _create(commands: Commands) -> None:
 
 def topics(commands: Commands) -> None:
     _create(commands)
+    _list(commands)
+    _describe(commands)
+    _alter(commands)
+    _delete(commands)
+    _trim(commands)
+    _why(commands)
 
+
+def _list(commands: Commands) -> None:
     listing = command(
         commands,
         "list",
@@ -75,6 +83,8 @@ def topics(commands: Commands) -> None:
     )
     asks(listing)
 
+
+def _describe(commands: Commands) -> None:
     describe = command(
         commands,
         "describe",
@@ -96,6 +106,8 @@ def topics(commands: Commands) -> None:
     )
     asks(describe)
 
+
+def _alter(commands: Commands) -> None:
     alter = command(
         commands,
         "alter",
@@ -111,6 +123,8 @@ def topics(commands: Commands) -> None:
     alter.add_argument("--dry-run", action="store_true", help="only check that it could be done")
     asks(alter)
 
+
+def _delete(commands: Commands) -> None:
     delete = command(
         commands,
         "delete",
@@ -122,8 +136,8 @@ def topics(commands: Commands) -> None:
     delete.add_argument("--if-exists", action="store_true", help="a missing topic is no error")
     asks(delete)
 
-    _trim(commands)
 
+def _why(commands: Commands) -> None:
     why = command(
         commands,
         "why",
