@@ -31,6 +31,7 @@ from scriba.storage.log import EMPTY, NotResident, Slice
 from scriba.wire.messages.fetch import (
     AbortedTransaction,
     FetchableTopicResponse,
+    FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchResponseEpochEndOffset,
@@ -236,7 +237,6 @@ def _read_one(
     else:
         partition.check_leader(epoch)
     store = partition.log
-    committed_only = request.isolation_level == READ_COMMITTED
     data.high_watermark = partition.high_watermark.value
     if replica == DEBUGGING_REPLICA:
         # How much a replica lacks is seen by what it was told to be committed, not what it has.
@@ -256,7 +256,22 @@ def _read_one(
     if replica == DEBUGGING_REPLICA:
         bound = store.end_offset
     else:
-        bound = partition.readable(committed_only).value
+        bound = partition.readable(request.isolation_level == READ_COMMITTED).value
+    _read_records(request, asked, partition, bound, data, budget, result)
+
+
+def _read_records(
+    request: FetchRequest,
+    asked: FetchPartition,
+    partition: Partition,
+    bound: int,
+    data: PartitionData,
+    budget: int,
+    result: _Round,
+) -> None:
+    """Reads up to `bound`, within what the partitions before have left of the bytes."""
+    store = partition.log
+    committed_only = request.isolation_level == READ_COMMITTED
     if budget < 0 or asked.partition_max_bytes < 0:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a limit of bytes is below 0")
     left = budget - result.bytes
