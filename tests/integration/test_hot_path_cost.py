@@ -16,9 +16,17 @@ import pytest
 
 from tests.integration.counting import REQUESTS, Counting, Request
 from tools.kafka.brokers import ScribaBroker, TraceableBroker, running
-from tools.kafka.rawkafka import Connection, batch, create_topic, encode, fetch, produce
+from tools.kafka.rawkafka import (
+    Connection,
+    batch,
+    create_topic,
+    encode,
+    fetch,
+    produce,
+    produce_wide,
+)
 
-PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 20, 35
+PRODUCE_SYSTEM_CALLS, PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS = 4, 18, 33
 """Wait, receive, write to the log, send. Two of the C calls make sure that nobody keeps the frame:
 it is released, and before the buffer is used again its references are counted. The watermarks for
 which nobody waits move without a call."""
@@ -27,6 +35,10 @@ FETCH_SYSTEM_CALLS, FETCH_PYTHON_CALLS, FETCH_C_CALLS = 5, 32, 34
 """Wait, receive, read a batch's header and then the records, send. The way of any number of
 partitions takes three calls in Python more than one for a single partition did, and no more time.
 """
+
+WIDE, WIDE_PYTHON_CALLS, WIDE_C_CALLS = 8, 92, 142
+"""Partitions of a Produce over several, and its calls: ten in Python for each, of which four enter
+a batch of this size in the index."""
 
 BACKGROUND = 400
 """System calls in the whole run that belong to timers, and to threads of a busy machine, not to
@@ -44,7 +56,9 @@ class Client:
             "produce": encode(produce(data, topic_id=topic), 13),
             "fetch": encode(fetch(0, topic_id=topic, max_bytes=16 << 10), 17),
         }
-        for name in ("produce", "fetch"):
+        topic = create_topic(self.connection, "wide", WIDE)
+        self.frames["wide produce"] = encode(produce_wide(data, topic, range(WIDE), acks=1), 13)
+        for name in self.frames:
             self.run(name, 300)
 
     def run(self, name: str, count: int = REQUESTS) -> None:
@@ -120,6 +134,7 @@ def counted_client(counting: Counting) -> Iterator[Client]:
     ("name", "python_limit", "c_limit"),
     [
         ("produce", PRODUCE_PYTHON_CALLS, PRODUCE_C_CALLS),
+        ("wide produce", WIDE_PYTHON_CALLS, WIDE_C_CALLS),
         ("fetch", FETCH_PYTHON_CALLS, FETCH_C_CALLS),
     ],
 )

@@ -81,10 +81,10 @@ def tells_the_offset_of_the_batch_before(patch: Patch) -> None:
     last: dict[Partition, int] = {}
 
     def stale(self: Partition, *batch: Any) -> Any:
-        appended = append(self, *batch)
-        told = appended._replace(base_offset=last.get(self, appended.base_offset))
-        last[self] = appended.base_offset
-        return told
+        base_offset, *rest = append(self, *batch)
+        told = last.get(self, base_offset)
+        last[self] = base_offset
+        return told, *rest
 
     to_fast_paths(patch, Partition, "append", stale)
 

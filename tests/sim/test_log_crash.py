@@ -88,10 +88,10 @@ def append(story: Story, log: Log, world: ProcessWorld) -> None:
         gap = make_batch(story, producer, sequence + 1, now.wall_ms)
         with pytest.raises(KafkaError):
             log.append(memoryview(gap), read_header(gap), 0, now)
-    done = log.append(memoryview(batch), read_header(batch), 0, now)
-    assert not done.duplicate
-    assert done.base_offset == len(story.written)
-    story.batches.append((done.base_offset, batch))
+    base_offset, _, _, known = log.append(memoryview(batch), read_header(batch), 0, now)
+    assert known is None
+    assert base_offset == len(story.written)
+    story.batches.append((base_offset, batch))
     story.written += values
 
 
@@ -102,9 +102,9 @@ def repeat(story: Story, log: Log, world: ProcessWorld) -> None:
             header = read_header(batch)
             if header.producer_id == producer:
                 again = bytearray(batch)
-                done = log.append(memoryview(again), header, 0, world.clock.now())
-                assert done.duplicate
-                assert done.base_offset == base_offset
+                first, _, _, known = log.append(memoryview(again), header, 0, world.clock.now())
+                assert known is not None
+                assert first == known.base_offset == base_offset
                 break
 
 

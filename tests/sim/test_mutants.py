@@ -49,7 +49,7 @@ def test_acknowledging_before_appending_is_caught(monkeypatch: pytest.MonkeyPatc
 
         asyncio.get_running_loop().call_later(0.02, append_later)
         last_offset = base_offset + header.last_offset_delta
-        return Appended(base_offset, last_offset, -1, self.log.start_offset, False)
+        return base_offset, last_offset, self.log.start_offset, None
 
     monkeypatch.setattr(Partition, "append", promise_first)
     assert caught()

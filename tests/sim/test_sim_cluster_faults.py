@@ -294,7 +294,7 @@ def test_every_host_has_a_disk_of_its_own() -> None:
         async def process(world: ProcessWorld) -> None:
             file = world.disk.open("/f", create=True)
             try:
-                file.pwritev([bytes(100)], 0)
+                file.pwrite(bytes(100), 0)
                 await file.datasync()
             except OSError:
                 written[name] = False

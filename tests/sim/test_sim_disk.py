@@ -54,7 +54,7 @@ def test_what_was_synced_with_its_name_is_never_lost() -> None:
         await disk.sync_dir("/")
         await disk.sync_dir("/d")
         file = disk.open("/d/e/f", create=True)
-        file.pwritev([b"one", b"two"], 0)
+        file.pwrite(b"onetwo", 0)
         await file.datasync()
         await disk.sync_dir("/d/e")
 
@@ -77,7 +77,7 @@ def test_a_mark_ends_with_the_power_and_not_with_its_process() -> None:
 def test_a_synced_file_without_a_synced_name_may_be_gone_but_is_never_half() -> None:
     async def before(disk: SimDisk) -> None:
         file = disk.open("/f", create=True)
-        file.pwritev([b"data"], 0)
+        file.pwrite(b"data", 0)
         await file.datasync()
 
     found = outcomes("/f", before)
@@ -88,7 +88,7 @@ def test_files_in_a_directory_whose_name_is_lost_are_lost() -> None:
     async def before(disk: SimDisk) -> None:
         disk.mkdir("/d")
         file = disk.open("/d/f", create=True)
-        file.pwritev([b"data"], 0)
+        file.pwrite(b"data", 0)
         await file.datasync()
         await disk.sync_dir("/d")
 
@@ -100,10 +100,10 @@ def test_an_unsynced_write_is_kept_lost_or_torn_and_what_was_synced_stays() -> N
 
     async def before(disk: SimDisk) -> None:
         file = disk.open("/f", create=True)
-        file.pwritev([b"o" * SECTOR], 0)
+        file.pwrite(b"o" * SECTOR, 0)
         await file.datasync()
         await disk.sync_dir("/")
-        file.pwritev([fresh], SECTOR)
+        file.pwrite(fresh, SECTOR)
         buffer = bytearray(10)
         assert file.pread_into(memoryview(buffer), SECTOR) == 10
         assert buffer == b"n" * 10, "visible at once"
@@ -121,10 +121,10 @@ def test_an_unsynced_write_is_kept_lost_or_torn_and_what_was_synced_stays() -> N
 def test_a_torn_overwrite_shows_old_bytes_where_the_new_did_not_arrive() -> None:
     async def before(disk: SimDisk) -> None:
         file = disk.open("/f", create=True)
-        file.pwritev([b"o" * 4 * SECTOR], 0)
+        file.pwrite(b"o" * 4 * SECTOR, 0)
         await file.datasync()
         await disk.sync_dir("/")
-        file.pwritev([b"n" * 4 * SECTOR], 0)
+        file.pwrite(b"n" * 4 * SECTOR, 0)
 
     found = outcomes("/f", before)
     assert all(each is not None and not each.strip(b"on") for each in found)
@@ -135,10 +135,10 @@ def test_a_sync_covers_what_was_written_before_it_began() -> None:
     async def before(disk: SimDisk) -> None:
         file = disk.open("/f", create=True)
         await disk.sync_dir("/")
-        file.pwritev([b"early"], 0)
+        file.pwrite(b"early", 0)
         sync = asyncio.ensure_future(file.datasync())
         await asyncio.sleep(0)
-        file.pwritev([b"late"], 5)
+        file.pwrite(b"late", 5)
         await sync
 
     found = outcomes("/f", before)
@@ -150,7 +150,7 @@ def test_renames_survive_as_a_prefix_and_never_in_between() -> None:
     async def before(disk: SimDisk) -> None:
         for name in ("a", "b"):
             file = disk.open(f"/{name}", create=True)
-            file.pwritev([name.encode()], 0)
+            file.pwrite(name.encode(), 0)
             await file.datasync()
         await disk.sync_dir("/")
         disk.rename("/a", "/b")
@@ -197,7 +197,7 @@ def test_a_failed_sync_is_not_healed_by_a_second_one() -> None:
         faults = disk.volume.faults
         file = disk.open("/f", create=True)
         await disk.sync_dir("/")
-        file.pwritev([b"data"], 0)
+        file.pwrite(b"data", 0)
         faults.fail_sync = 1.0
         with pytest.raises(OSError, match="Input/output error"):
             await file.datasync()
@@ -213,9 +213,9 @@ def test_a_failed_sync_is_not_healed_by_a_second_one() -> None:
 def test_a_full_disk_takes_what_fits_and_says_so() -> None:
     async def before(disk: SimDisk) -> None:
         file = disk.open("/f", create=True)
-        file.pwritev([bytes(900)], 0)
+        file.pwrite(bytes(900), 0)
         with pytest.raises(OSError, match="No space left") as caught:
-            file.pwritev([bytes(200)], 900)
+            file.pwrite(bytes(200), 900)
         assert caught.value.errno == errno.ENOSPC
         assert file.size() == 1000
         file.truncate(900)
@@ -248,7 +248,7 @@ def test_a_killed_process_keeps_its_page_cache_but_not_its_lock() -> None:
     async def process(world: ProcessWorld) -> None:
         world.disk.lock("/")
         file = world.disk.open("/f", create=True)
-        file.pwritev([b"unsynced"], 0)
+        file.pwrite(b"unsynced", 0)
         with pytest.raises(BlockingIOError):
             world.disk.lock("/")
         await asyncio.sleep(1000)
@@ -259,7 +259,7 @@ def test_a_killed_process_keeps_its_page_cache_but_not_its_lock() -> None:
         file = running.world.disk.open("/f")
         running.kill()
         with pytest.raises(OSError, match="Input/output error"):
-            file.pwritev([b"zombie"], 0)
+            file.pwrite(b"zombie", 0)
         disk = SimDisk(host.volume)
         assert disk.read("/f") == b"unsynced"
         disk.lock("/").release()
@@ -280,10 +280,10 @@ def test_a_flipped_bit_is_in_cache_and_on_device() -> None:
 def test_what_a_power_cut_left_by_luck_was_not_asked_for() -> None:
     async def before(disk: SimDisk) -> None:
         file = disk.open("/f", create=True)
-        file.pwritev([b"asked"], 0)
+        file.pwrite(b"asked", 0)
         await file.datasync()
         await disk.sync_dir("/")
-        file.pwritev([b" luck"], 5)
+        file.pwrite(b" luck", 5)
         disk.open("/g", create=True)
 
     for seed in SEEDS:

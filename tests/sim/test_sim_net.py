@@ -55,7 +55,7 @@ def test_a_sender_waits_while_the_receiver_does_not_read() -> None:
 def test_a_part_of_a_file_is_sent() -> None:
     async def server(world: ProcessWorld) -> None:
         file = SimDisk(world.sim_disk.volume).open("/f", create=True)
-        file.pwritev([b"0123456789"], 0)
+        file.pwrite(b"0123456789", 0)
 
         def on_connect(stream: Stream) -> None:
             assert stream.send_file(file, 3, 4) == 4

@@ -88,8 +88,8 @@ class File(Protocol):
         """
         ...
 
-    def pwritev(self, views: Sequence[Buffer], offset: int) -> int:
-        """Writes all views at `offset`; returns their total. A short write is completed inside."""
+    def pwrite(self, data: Buffer, offset: int) -> int:
+        """Writes all of `data` at `offset`; returns its size. A short write is completed inside."""
         ...
 
     def resident(self, offset: int, n: int) -> bool:

@@ -23,7 +23,7 @@ from typing import Final, Self
 from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.instant import Instant
 from scriba.records.batch import EndTxnMarker
-from scriba.records.header import CONTROL, LOG_APPEND_TIME, LOG_OVERHEAD, PLACE, BatchHeader
+from scriba.records.header import CONTROL, LOG_OVERHEAD, PLACE, BatchHeader
 from scriba.runtime.ports import Disk, Offload
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.cleaner import Rewritten
@@ -36,7 +36,7 @@ from scriba.storage.incoming import check_batches, read_marker
 from scriba.storage.inline import Inline
 from scriba.storage.limits import Limits, limits_of
 from scriba.storage.producers.snapshots import Snapshots
-from scriba.storage.producers.state import AbortedTxn, ActiveProducer, Producers, Repeat
+from scriba.storage.producers.state import AbortedTxn, ActiveProducer, Producers
 from scriba.storage.recovery.load import Loaded, LogLocation, load, new
 from scriba.storage.results import (
     EMPTY,
@@ -60,7 +60,7 @@ logger = logging.getLogger(__name__)
 
 DAY_MS: Final = 86_400_000
 METADATA_TOPIC: Final = "__cluster_metadata"
-_new = tuple.__new__  # makes a named tuple without a call of Python
+_place = PLACE.pack_into
 
 
 def _location_of(
@@ -343,20 +343,35 @@ class Log:
             else:
                 repeat = self.producers.check(header)
                 if repeat is not None:
-                    return self._repeated(repeat)
+                    return repeat.base_offset, repeat.last_offset, self.start_offset, repeat
         base_offset = self.end_offset
         last_offset = base_offset + header.last_offset_delta
         max_timestamp = header.max_timestamp
-        PLACE.pack_into(view, 0, base_offset, len(view) - LOG_OVERHEAD, leader_epoch)
-        segment = self._writer.write(view, base_offset, last_offset, max_timestamp, now)
+        size = len(view)
+        _place(view, 0, base_offset, size - LOG_OVERHEAD, leader_epoch)
+        segment = self._segments.active
+        position = segment.size
+        if (
+            position + size > segment.limit
+            or max_timestamp > segment.roll_after
+            or last_offset > segment.max_offset
+        ):
+            segment = self._writer.segment_for(size, base_offset, last_offset, max_timestamp, now)
+            position = segment.size
+        file = segment.file
+        assert file is not None, "the segment is closed"
+        try:
+            file.pwrite(view, position)
+        except OSError as error:
+            raise self._writer.not_written(segment, error) from error
+        segment.note(position, size, base_offset, last_offset, max_timestamp)
         self.end_offset = last_offset + 1
         epochs = self.epochs
         if epochs.begun or leader_epoch > epochs.latest:
             epochs.assign(leader_epoch, base_offset)
         if named:
             self._note_producer(segment, header, marker, base_offset, now)
-        time = max_timestamp if header.attributes & LOG_APPEND_TIME else -1
-        return _new(Appended, (base_offset, last_offset, time, self.start_offset, False))
+        return base_offset, last_offset, self.start_offset, None
 
     def append_follower(self, view: memoryview, now: Instant) -> None:
         """Appends batches as a leader sent them, offsets and epochs included.
@@ -404,11 +419,6 @@ class Log:
     def begin_epoch(self, leader_epoch: int) -> None:
         """A leader takes note of the epoch it begins, before the first record of it."""
         self.epochs.begin(leader_epoch, self.end_offset)
-
-    def _repeated(self, repeat: Repeat) -> Appended:
-        by_broker = self._settings.message_timestamp_type == "LogAppendTime"
-        time = repeat.timestamp if by_broker else -1
-        return Appended(repeat.base_offset, repeat.last_offset, time, self.start_offset, True)
 
     def _note_producer(
         self,

@@ -209,7 +209,7 @@ class Truncation:
 
     def _end_at(self, end_offset: int, now: Instant, producers: Producers | None = None) -> None:
         log = self._log
-        self._writer.torn = False
+        self._writer.truncated()
         log.end_offset = end_offset
         log.start_offset = min(log.start_offset, end_offset)
         self._durability.truncated(end_offset)

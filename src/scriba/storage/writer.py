@@ -28,7 +28,7 @@ _SNAPSHOT_EVERY: Final = 64 << 20
 
 
 class Writer:
-    __slots__ = ("_durability", "_log", "_segments", "_snapshots", "bytes_since_snapshot", "torn")
+    __slots__ = ("_durability", "_log", "_segments", "_snapshot_at", "_snapshots", "torn")
 
     def __init__(
         self, log: "Log", segments: Segments, snapshots: Snapshots, durability: Durability
@@ -39,8 +39,9 @@ class Writer:
         self._durability = durability
         self.torn = False
         """Whether part of a batch that could not be written is still in the file."""
-        self.bytes_since_snapshot = 0
-        """Bytes written since the last producer snapshot."""
+        self._snapshot_at = segments.active.size + _SNAPSHOT_EVERY
+        """The size of the active segment, which begins with one, from which on a producer snapshot
+        is due."""
 
     def roll(self, base_offset: int, now: Instant) -> None:
         """Begins a segment; the old one is durable before the flushed end passes its own."""
@@ -65,7 +66,7 @@ class Writer:
 
     def snapshot_if_due(self, offset: int) -> None:
         """So that a start does not have to read more than so many bytes for producers alone."""
-        if self.bytes_since_snapshot >= _SNAPSHOT_EVERY:
+        if self._segments.active.size >= self._snapshot_at:
             self.take_snapshot(offset)
 
     def take_snapshot(self, offset: int) -> None:
@@ -73,46 +74,27 @@ class Writer:
 
         A full device costs the next start more reading; the next flush tries again.
         """
-        self.bytes_since_snapshot = 0
+        self._snapshot_at = self._segments.active.size + _SNAPSHOT_EVERY
         try:
             self._snapshots.take(self._log.producers, offset, self._segments)
         except OSError as error:
-            self.bytes_since_snapshot = _SNAPSHOT_EVERY
+            self._snapshot_at = 0
             if error.errno not in FULL:
                 raise
             self._log.refused("cannot take a snapshot of its producers", error)
 
-    def write(
-        self,
-        view: memoryview,
-        base_offset: int,
-        last_offset: int,
-        max_timestamp: int,
-        now: Instant,
+    def truncated(self) -> None:
+        """The log ends earlier now, perhaps before its last snapshot."""
+        self.torn = False
+        self._snapshot_at = min(self._snapshot_at, self._segments.active.size + _SNAPSHOT_EVERY)
+
+    def segment_for(
+        self, size: int, base_offset: int, last_offset: int, max_timestamp: int, now: Instant
     ) -> Segment:
-        """Writes one batch that goes on where the log ends, with one call."""
-        segment = self._segments.active
-        size = len(view)
-        if (
-            segment.size + size > segment.limit
-            or max_timestamp > segment.roll_after
-            or last_offset > segment.max_offset
-        ):
-            if size > segment.limits.size:
-                raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
-            segment = self._make_room(
-                size, base_offset, base_offset, last_offset, max_timestamp, now
-            )
-        file = segment.file
-        assert file is not None, "the segment is closed"
-        position = segment.size
-        try:
-            file.pwritev((view,), position)
-        except OSError as error:
-            raise self._not_written(segment, error) from error
-        segment.note(position, size, base_offset, last_offset, max_timestamp)
-        self.bytes_since_snapshot += size
-        return segment
+        """The segment for a batch of ours that the active one may not take as it is."""
+        if size > self._segments.active.limits.size:
+            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)
+        return self._make_room(size, base_offset, base_offset, last_offset, max_timestamp, now)
 
     def fits(self, header: BatchHeader, pending: int) -> bool:
         """Whether a batch can go into the active segment behind `pending` bytes to come."""
@@ -139,10 +121,9 @@ class Writer:
         segment = self._segments.active
         start = segment.size
         try:
-            segment.open_file().pwritev((view,), start)
+            segment.open_file().pwrite(view, start)
         except OSError as error:
-            raise self._not_written(segment, error) from error
-        self.bytes_since_snapshot += len(view)
+            raise self.not_written(segment, error) from error
         for position, header in run:
             segment.note(
                 start + position,
@@ -194,7 +175,7 @@ class Writer:
             raise self._log.refused("cannot begin a segment", error) from error
         return self._segments.active
 
-    def _not_written(self, segment: Segment, error: OSError) -> KafkaError:
+    def not_written(self, segment: Segment, error: OSError) -> KafkaError:
         segment.limit = -1
         self.torn = True
         try:

@@ -7,6 +7,7 @@ from typing import Any, Final
 from scriba.wire.schema import Struct
 
 Packer = Callable[..., bytes]
+ElementsPacker = Callable[[int, list[int]], bytes]
 
 _NOTHING: Final[Mapping[str, Any]] = {}
 
@@ -70,6 +71,45 @@ def answer_packer(answer: bytes, marks: Sequence[int]) -> Packer:
     codes.append(f"{len(answer) - at}s")
     values.append("A")
     return _compiled(codes, ("correlation_id", *names), values, scope)
+
+
+def elements_packer(
+    gaps: Sequence[bytes],
+    cls: type[Struct],
+    version: int,
+    flexible: bool,
+    names: tuple[str, ...],
+) -> ElementsPacker:
+    """Packs answers that tell of several elements, all in one call.
+
+    It takes the correlation id and the numbers of all elements, one after the other. `gaps` has
+    what is before, between and after the elements; before the first come length and correlation id.
+    """
+    codes: list[str] = []
+    fields: list[str] = []
+    _run(cls, version, flexible, names, codes, fields)
+    element = "".join(codes)
+    form = struct.Struct(">ii" + "".join(f"{len(gap)}s{element}" for gap in gaps[:-1]))
+    numbers = [0 if field in names else int(field) for field in fields]
+    after = gaps[-1]
+    values: list[Any] = [form.size + len(after) - 4, 0]
+    for gap in gaps[:-1]:
+        values += (gap, *numbers)
+    step = 1 + len(numbers)
+    places = [
+        (slice(3 + fields.index(name), None, step), slice(i, None, len(names)))
+        for i, name in enumerate(names)
+        if name in fields
+    ]
+    pack_form = form.pack
+
+    def pack(correlation_id: int, told: list[int]) -> bytes:
+        values[1] = correlation_id
+        for place, which in places:
+            values[place] = told[which]
+        return pack_form(*values) + after
+
+    return pack
 
 
 def _compiled(

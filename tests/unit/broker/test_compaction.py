@@ -105,7 +105,7 @@ def test_damage_sets_one_partition_aside_and_the_others_are_compacted(in_a_node:
             await create(client, topic)
             await fill(client, world, topic)
         file = world.disk.open("/data/bad-0/00000000000000000000.log")
-        file.pwritev((b"?",), 100)
+        file.pwrite(b"?", 100)
         await cleaning_pass(node, world.clock.now())
         await cleaning_pass(node, world.clock.now())
         assert len(await offsets(node.replicas.find("good", 0))) < 6

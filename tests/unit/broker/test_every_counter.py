@@ -183,7 +183,7 @@ async def logs_are_compacted(node: Node, world: ProcessWorld) -> None:
         for n in range(12):
             request = written(world, topic, key=b"k%d" % (n % 2))
             await client.call(request, 9, produce.ProduceResponse)
-    world.disk.open("/data/bad-0/00000000000000000000.log").pwritev((b"?",), 100)
+    world.disk.open("/data/bad-0/00000000000000000000.log").pwrite(b"?", 100)
     await asyncio.sleep(5)
     await cleaning_pass(node, world.clock.now())
     client.close()

@@ -82,7 +82,7 @@ def test_batch_that_is_damaged_on_its_way_is_not_taken_and_asked_for_again() -> 
         file = brokers.nodes[2].world.disk.open(f"{log.directory}/{0:020d}.log")
         last = bytearray(1)
         file.pread_into(memoryview(last), log.size - 1)
-        file.pwritev([bytes([last[0] ^ 1])], log.size - 1)
+        file.pwrite(bytes([last[0] ^ 1]), log.size - 1)
         await brokers.boot(3)
         await brokers.until(lambda: told(brokers, 3, EventKind.FOLLOWER_FAILED))
         await asyncio.sleep(10)
@@ -93,7 +93,7 @@ def test_batch_that_is_damaged_on_its_way_is_not_taken_and_asked_for_again() -> 
         assert follower.log.failure is None, "its own log is well"
         assert follower.follower is not None
         assert follower.follower.why is ErrorCode.CORRUPT_MESSAGE
-        file.pwritev([bytes(last)], log.size - 1)  # the way is well again
+        file.pwrite(bytes(last), log.size - 1)  # the way is well again
         await brokers.until(lambda: follower.log.end_offset == 2)
         assert [record.value for record in await stored_records(follower)] == [
             b"before",

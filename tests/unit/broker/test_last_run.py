@@ -104,7 +104,7 @@ def test_a_copy_of_a_directory_says_nothing() -> None:
             path = f"/two/{FILE_NAME}"
             content = world.disk.read(path)
             world.disk.unlink(path)
-            world.disk.open(path, create=True).pwritev([content], 0)
+            world.disk.open(path, create=True).pwrite(content, 0)
 
         await on_disk(host, restore)
         await life(host, lives.note, log_dirs=TWO)

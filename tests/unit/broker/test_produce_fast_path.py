@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from errno import ENOSPC
 from typing import Any
 
 import pytest
 
 from scriba.broker.node import Node
-from scriba.errors import ErrorCode, KafkaError
+from scriba.errors import ErrorCode
 from scriba.events import EventKind
 from scriba.native import implementation
 from scriba.records.batch import Record, encode_batch, seal
@@ -306,12 +307,12 @@ def test_idempotent_producers_are_told_of_duplicates_and_gaps(
 def test_one_failed_log_costs_its_own_partition_alone(on_both_sides: Both) -> None:
     async def play(side: Side) -> None:
         await side.send({"one": [(0, side.batch()), (1, side.batch())]})
-        log = side.node.replicas.find("one", 1).log
-        writer = log._writer
-        log._writer = _Full(writer)  # type: ignore[assignment]
+        segment = side.node.replicas.find("one", 1).log._segments.active
+        file = segment.file
+        segment.file = _Full(file)  # type: ignore[assignment]
         told = await side.send({"one": [(0, side.batch()), (1, side.batch()), (2, side.batch())]})
         assert [each.error_code for each in told] == [0, ErrorCode.KAFKA_STORAGE_ERROR, 0]
-        log._writer = writer
+        segment.file = file
 
     fast, _ = on_both_sides(play)
     assert fast.taken == [1, 1]
@@ -321,12 +322,12 @@ def test_a_defect_in_one_append_is_answered_and_told_of(in_a_node: InANode) -> N
     async def script(node: Node, world: ProcessWorld) -> None:
         side = await Side(node, world).ready()
         await side.send({"one": [(0, side.batch()), (1, side.batch())]})
-        log = node.replicas.find("one", 1).log
-        writer = log._writer
-        log._writer = _Broken(writer)  # type: ignore[assignment]
+        segment = node.replicas.find("one", 1).log._segments.active
+        file = segment.file
+        segment.file = _Broken(file)  # type: ignore[assignment]
         told = await side.send({"one": [(0, side.batch()), (1, side.batch())]})
         assert [each.error_code for each in told] == [0, ErrorCode.UNKNOWN_SERVER_ERROR]
-        log._writer = writer
+        segment.file = file
         (event,) = [e for e in node.events.since() if e.kind is EventKind.REQUEST_FAILED]
         assert "out of order" in event.text
         assert not any(each.error_code for each in await side.send({"one": [(1, side.batch())]}))
@@ -365,29 +366,29 @@ def test_a_topic_with_looser_settings_is_back_on_the_fast_path(in_a_node: InANod
 
 
 class _Broken:
-    """The writing end of a log that has a defect."""
+    """A file that has a defect."""
 
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
+    def __init__(self, file: Any) -> None:
+        self._file = file
 
-    def write(self, *_: Any) -> Any:
+    def pwrite(self, *_: Any) -> int:
         raise RuntimeError("out of order")
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._writer, name)
+        return getattr(self._file, name)
 
 
 class _Full:
-    """The writing end of a log on a device that takes nothing."""
+    """A file on a device that takes nothing."""
 
-    def __init__(self, writer: Any) -> None:
-        self._writer = writer
+    def __init__(self, file: Any) -> None:
+        self._file = file
 
-    def write(self, *_: Any) -> Any:
-        raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR)
+    def pwrite(self, *_: Any) -> int:
+        raise OSError(ENOSPC, "no space left")
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._writer, name)
+        return getattr(self._file, name)
 
 
 def test_a_failure_with_acks_0_ends_the_connection(on_both_sides: Both) -> None:

@@ -176,7 +176,7 @@ def test_a_world_that_is_closed_has_no_file_open(tmp_path: Any) -> None:
     async def play(loop: LapseLoop) -> None:
         world = LapseWorld(loop)
         file = world.disk.open(str(tmp_path / "log"), create=True)
-        file.pwritev([b"kept"], 0)
+        file.pwrite(b"kept", 0)
         await file.datasync()
         await world.disk.write_atomic(str(tmp_path / "checkpoint"), b"0")
         await world.disk.sync_dir(str(tmp_path))

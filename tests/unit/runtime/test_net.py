@@ -119,7 +119,7 @@ async def test_a_part_of_a_file_is_sent_and_a_file_cut_short_breaks_the_connecti
 ) -> None:
     file = RealWorld().disk.open(str(tmp_path / "data"), create=True)
     content = os.urandom(100_000)
-    file.pwritev([content], 0)
+    file.pwrite(content, 0)
     offset = 500
     reader = asyncio.ensure_future(receive(pair.far, 90_000))
     while offset < 90_500:

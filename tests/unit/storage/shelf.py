@@ -4,9 +4,8 @@ import asyncio
 import errno
 import os
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scriba.instant import Instant
 from scriba.records.batch import Record, decode_records, encode_batch, read_header, walk
@@ -15,9 +14,19 @@ from scriba.runtime.files.disk import PosixDisk, PosixFile
 from scriba.runtime.ports import WOULD_BLOCK, Buffer
 from scriba.runtime.work.offload import ThreadOffload
 from scriba.settings import TopicSettings
-from scriba.storage.log import EMPTY, Appended, Empty, Log, NotResident, Slice
+from scriba.storage.log import EMPTY, Empty, Log, NotResident, Slice
+from scriba.storage.producers.state import Repeat
 
 NOW_MS = 1_700_000_000_000
+
+
+class Place(NamedTuple):
+    """Where a batch went, as an append tells it."""
+
+    base_offset: int
+    last_offset: int
+    start_offset: int
+    repeat: Repeat | None
 
 
 class FaultyFile:
@@ -45,13 +54,13 @@ class FaultyFile:
         self._note("read")
         return self.uncounted.try_pread_into(view, offset)
 
-    def pwritev(self, views: Sequence[Buffer], offset: int) -> int:
+    def pwrite(self, data: Buffer, offset: int) -> int:
         self._note("write")
         if self._disk.full and self.path.endswith(self._disk.full):
-            half = bytes(views[0])[: len(views[0]) // 2]
-            self.uncounted.pwritev([half], offset)
+            half = bytes(data)[: len(data) // 2]
+            self.uncounted.pwrite(half, offset)
             raise OSError(errno.ENOSPC, "no space left")
-        return self.uncounted.pwritev(views, offset)
+        return self.uncounted.pwrite(data, offset)
 
     def truncate(self, size: int) -> None:
         self._note("truncate")
@@ -143,12 +152,11 @@ class Shelf:
         for _ in range(1000):
             self.append(log)
 
-    def append(self, log: Log, count: int = 1, *, epoch: int = 0, **more: Any) -> Appended:
-        data = self.batch(count, **more)
-        return log.append(memoryview(data), read_header(data), epoch, self.now)
+    def append(self, log: Log, count: int = 1, *, epoch: int = 0, **more: Any) -> Place:
+        return self.append_batch(log, self.batch(count, **more), epoch)
 
-    def append_batch(self, log: Log, data: bytearray, epoch: int = 0) -> Appended:
-        return log.append(memoryview(data), read_header(data), epoch, self.now)
+    def append_batch(self, log: Log, data: bytearray, epoch: int = 0) -> Place:
+        return Place(*log.append(memoryview(data), read_header(data), epoch, self.now))
 
     async def read(
         self, log: Log, offset: int, max_bytes: int = 1 << 20, **more: Any

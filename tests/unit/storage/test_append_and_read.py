@@ -17,8 +17,11 @@ async def test_batches_get_their_place_and_come_back_byte_for_byte(shelf: Shelf)
     sent = bytearray()
     for count in (1, 3, 2):
         data = shelf.batch(count)
-        appended = log.append(memoryview(data), read_header(data), 7, shelf.now)
-        assert appended.last_offset - appended.base_offset == count - 1
+        base_offset, last_offset, start_offset, repeat = log.append(
+            memoryview(data), read_header(data), 7, shelf.now
+        )
+        assert last_offset - base_offset == count - 1
+        assert (start_offset, repeat) == (0, None)
         assert read_header(data).leader_epoch == 7
         sent += data
     assert log.end_offset == 6
@@ -289,13 +292,6 @@ async def test_followers_refuse_what_does_not_follow_or_is_damaged(shelf: Shelf)
         log.append_follower(memoryview(damaged), shelf.now)
     assert refused.value.code is ErrorCode.CORRUPT_MESSAGE
     assert log.end_offset == 3
-
-
-async def test_log_append_time_is_reported(shelf: Shelf) -> None:
-    log = shelf.open()
-    assert shelf.append(log).append_time_ms == -1
-    data = encode_batch([Record(timestamp=5)], log_append_time=99)
-    assert shelf.append_batch(log, data).append_time_ms == 99
 
 
 @pytest.mark.parametrize("reopened", [False, True])

@@ -93,12 +93,12 @@ def spoil(volume: Volume, rng: SeededRng, path: str) -> None:
         case 1:
             file.truncate(rng.below(size + 1))
         case 2:
-            file.pwritev([rng.bytes(1 + rng.below(100))], size)
+            file.pwrite(rng.bytes(1 + rng.below(100)), size)
         case 3:
             file.truncate(0)
         case _:
             file.truncate(0)
-            file.pwritev([rng.bytes(rng.below(200))], 0)
+            file.pwrite(rng.bytes(rng.below(200)), 0)
 
 
 async def derived_files_are_spoilt(seed: int) -> None:

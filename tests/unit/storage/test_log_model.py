@@ -86,8 +86,8 @@ class Model:
         else:
             data = self._produced(producer, records)
         header = read_header(data)
-        appended = log.append(memoryview(data), header, self.epoch, self.now)
-        assert not appended.duplicate
+        *_, repeat = log.append(memoryview(data), header, self.epoch, self.now)
+        assert repeat is None
         self.batches.append(bytes(data))
 
     def _produced(self, producer: int, records: list[Record]) -> bytearray:

@@ -17,10 +17,10 @@ from scriba.records.batch import (
 )
 from scriba.records.header import BatchHeader
 from scriba.settings import TopicSettings
-from scriba.storage.log import Appended, Log, Slice
-from scriba.storage.producers.state import AbortedTxn, Producers
+from scriba.storage.log import Log, Slice
+from scriba.storage.producers.state import AbortedTxn, Producers, Repeat
 from tests.typed import present
-from tests.unit.storage.shelf import Shelf
+from tests.unit.storage.shelf import Place, Shelf
 
 NEVER = 2**62
 
@@ -232,7 +232,7 @@ def test_every_bit_of_a_snapshot_counts() -> None:
 # ---- through the log, across restarts ----
 
 
-def send(shelf: Shelf, log: Log, sequence: int, count: int = 1, **more: Any) -> Appended:
+def send(shelf: Shelf, log: Log, sequence: int, count: int = 1, **more: Any) -> Place:
     return shelf.append(log, count, producer_id=4, producer_epoch=0, base_sequence=sequence, **more)
 
 
@@ -252,7 +252,8 @@ async def test_a_retry_gets_its_original_offset_across_restarts(shelf: Shelf, ho
     log = shelf.open(recovery_point=90, clean=how == "clean")
     for i in range(25, 30):
         again = send(shelf, log, 2 * i, 2)
-        assert (again.base_offset, again.duplicate) == (3 * i + 1, True)
+        assert again.repeat is not None
+        assert again.base_offset == again.repeat.base_offset == 3 * i + 1
     assert log.end_offset == 90
     assert send(shelf, log, 60).base_offset == 90
 
@@ -262,11 +263,11 @@ async def test_a_repeat_reports_the_brokers_time_of_the_first(shelf: Shelf) -> N
     data = encode_batch(
         [Record()], producer_id=4, producer_epoch=0, base_sequence=0, log_append_time=77
     )
-    assert shelf.append_batch(log, data).append_time_ms == 77
+    assert shelf.append_batch(log, data) == (0, 0, 0, None)
     again = encode_batch(
         [Record()], producer_id=4, producer_epoch=0, base_sequence=0, log_append_time=99
     )
-    assert shelf.append_batch(log, again) == (0, 0, 77, 0, True)
+    assert shelf.append_batch(log, again) == (0, 0, 0, Repeat(0, 0, 77))
 
 
 async def test_expired_producers_do_not_come_back_from_a_snapshot(shelf: Shelf) -> None:

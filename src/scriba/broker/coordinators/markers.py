@@ -140,10 +140,10 @@ def append_marker(
     header = read_header(view)
     if settings.message_timestamp_type == "LogAppendTime":
         header = set_log_append_time(view, 0, header, now.wall_ms)
-    appended = partition.append(view, header, now)
+    _, last_offset, _, _ = partition.append(view, header, now)
     if topic == node.group_coordinators.topic:
         node.group_coordinators.marker_appended(index, *producer, marker.commit)
-    return partition.high_watermark, appended.last_offset + 1
+    return partition.high_watermark, last_offset + 1
 
 
 class TransactionMarkers:

@@ -313,12 +313,12 @@ class CoordinatorRuntime:
         """Appends now; what comes back is to be replayed."""
         view, header, changes = batch
         producer = outcome.producer or (-1, -1)
-        appended = shard.partition.append(view, header, now, by_coordinator=True)
+        base_offset, *_ = shard.partition.append(view, header, now, by_coordinator=True)
         self.counts.records_appended += len(changes)
         shard.rest_ms = FIRST_REST_MS
         return (
             (change, Origin(offset, now.wall_ms, *producer))
-            for offset, change in enumerate(changes, appended.base_offset)
+            for offset, change in enumerate(changes, base_offset)
         )
 
     def not_appended(self, shard: Shard, outcome: Outcome, error: KafkaError) -> None:

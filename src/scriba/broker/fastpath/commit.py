@@ -153,13 +153,13 @@ class CommitTemplate:
         shard = self._shard
         groups = self._node.group_coordinators
         try:
-            appended = shard.partition.append(self._view, header, now, True)
+            base_offset, *_ = shard.partition.append(self._view, header, now, True)
         except KafkaError:
             return False
         groups.counts.records_appended += len(offsets)
         repeat, state = self._repeat, self._machine.state
         try:
-            replay_repeat(state, repeat, offsets, appended.base_offset, now.wall_ms)
+            replay_repeat(state, repeat, offsets, base_offset, now.wall_ms)
         except Exception:
             groups.surprised(shard)
             raise

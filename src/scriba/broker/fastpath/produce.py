@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from itertools import chain
+from collections.abc import Callable
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from scriba.broker.handlers.records import produce
@@ -48,7 +49,7 @@ from scriba.wire.messages.produce import (
     TopicProduceResponse,
 )
 from scriba.wire.schema import first_version
-from scriba.wire.template import Packer, answer_packer, packer
+from scriba.wire.template import ElementsPacker, Packer, answer_packer, elements_packer, packer
 
 if TYPE_CHECKING:
     from scriba.broker.fastpath.ports import ProduceFastPathHost
@@ -84,6 +85,7 @@ _MARKS: Final = (_MARK << 31 | _MARK, _MARK << 31 | _MARK + 1)
 _FAR_MS: Final = 1 << 62
 """Farther from now than any timestamp; with the time of day it still has 63 bits."""
 _HEAD: Final = struct.Struct(">ii")
+_COUNT: Final[Callable[[BatchHeader], int]] = attrgetter("count")
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -104,18 +106,19 @@ class Topic(NamedTuple):
     settings: TopicSettings
     name: str
     id: bytes
-    around: dict[int, tuple[int, bytes, bytes]]
-    """Of an answer that tells of so many partitions: its length, and what is before and after."""
+    answers: dict[int, ElementsPacker]
+    """Pack the answers that tell of so many partitions of this topic."""
 
 
 class Target:
     """A partition of such a topic, with all that is asked when a batch comes for it."""
 
-    __slots__ = ("answer", "min_isr", "partition", "settings", "topic")
+    __slots__ = ("answer", "index", "min_isr", "partition", "settings", "topic")
 
     def __init__(self, topic: Topic, partition: Partition, answer: Packer) -> None:
         self.topic = topic
         self.partition = partition
+        self.index = partition.index
         self.settings = topic.settings
         self.min_isr = topic.settings.min_insync_replicas
         self.answer = answer
@@ -151,11 +154,12 @@ class ProduceFastPath:
     """Produce in one version, which decides how topics are named and what is told of a batch."""
 
     __slots__ = (
+        "_answers",
         "_api",
         "_by_id",
         "_configured",
         "_departures",
-        "_gaps",
+        "_flexible",
         "_head",
         "_judge",
         "_most_elements",
@@ -176,12 +180,12 @@ class ProduceFastPath:
         self._topics: dict[bytes, Topic] = {}
         self._departures = node.departures
         self._configured = node.replicas.configured
-        flexible = version in ProduceResponse.FLEXIBLE
-        self._pack = packer(PartitionProduceResponse, version, flexible, _PACKED)
+        self._flexible = version in ProduceResponse.FLEXIBLE
+        self._pack = packer(PartitionProduceResponse, version, self._flexible, _PACKED)
         self._by_id = version >= first_version(TopicProduceData, "topic_id")
         self._head = _HEAD.pack(0, 0) + bytes(version >= api.tagged_from)
-        self._gaps: dict[tuple[bytes, ...], list[bytes]] = {}
-        """The bytes around what is told of each batch, by the ids of their several topics."""
+        self._answers: dict[tuple[bytes, ...], ElementsPacker] = {}
+        """Pack the answers that tell of several topics, by the topic's id for each batch."""
 
     def take(self, connection: Connection, frame: memoryview) -> Parts | Parked | None:
         """The answer; None where the request has to go to its handler: nothing has changed."""
@@ -232,11 +236,11 @@ class ProduceFastPath:
             place = partition.append(view, header, now)
         except Exception as error:
             return self._conclude(found, [self._failure(error)])
+        base_offset, last_offset, start_offset, repeat = place
+        if repeat is not None:
+            return self._conclude(found, [place])
         counters.messages_in += header.count
         counters.topic_bytes_in += len(view)
-        base_offset, last_offset, _, start_offset, duplicate = place
-        if duplicate:
-            return self._conclude(found, [place])
         if acks < 0 and partition.high_watermark.value <= last_offset:
             return _OneLater(self, found, place)
         if not acks:
@@ -245,25 +249,29 @@ class ProduceFastPath:
 
     def _take_many(self, found: Found, now: Instant) -> Parts | Parked | None:
         """Does with each batch what `take` does with one, and nothing before all may be taken."""
-        correlation_id, acks = found[:2]
-        batches = _batches(found)
-        for target, _, _ in batches:
-            leader = target.partition.leader
+        acks = found[1]
+        targets: tuple[Target, ...] = found[3::3]
+        for target in targets:
+            partition = target.partition
+            leader = partition.leader
             if (
                 leader is None
-                or target.partition.closed is not None
-                or target.partition.settings is not target.settings
-                or (acks < 0 and not leader.in_sync(target.min_isr))
+                or partition.closed is not None
+                or partition.settings is not target.settings
+                or (
+                    acks < 0
+                    and len(leader.isr) < target.min_isr
+                    and not leader.in_sync(target.min_isr)
+                )
             ):
                 self._topics.clear()
                 return None
         self._api.count += 1
-        pack = self._pack
-        packed: list[bytes] = []
         outcomes: list[Appended | KafkaError] = []
+        told: list[int] = []
         done = True
-        count = size = 0
-        for target, view, header in batches:
+        views, headers = found[4::3], found[5::3]
+        for target, view, header in zip(targets, views, headers, strict=True):
             partition = target.partition
             try:
                 place = partition.append(view, header, now)
@@ -272,26 +280,19 @@ class ProduceFastPath:
                 done = False
                 continue
             outcomes.append(place)
-            count += header.count
-            size += len(view)
-            base_offset, last_offset, _, start_offset, duplicate = place
-            if duplicate or (acks < 0 and partition.high_watermark.value <= last_offset):
+            base_offset, last_offset, start_offset, repeat = place
+            if repeat is not None or (acks < 0 and partition.high_watermark.value <= last_offset):
                 done = False
-            packed.append(pack(partition.index, base_offset, start_offset))
+            told += (target.index, base_offset, start_offset)
         counters = self.node.counters
         counters.fastpath_produces += 1
-        counters.messages_in += count
-        counters.topic_bytes_in += size
         if not done:
             return self._conclude(found, outcomes)
+        counters.messages_in += sum(map(_COUNT, headers))
+        counters.topic_bytes_in += sum(map(len, views))
         if not acks:
             return ()
-        topic = target.topic
-        if topic is not batches[0][0].topic:
-            return (self._answer_of_topics(batches, packed, correlation_id),)
-        around = topic.around.get(len(packed)) or self._around(topic, len(packed))
-        length, before, after = around
-        return (b"".join((_HEAD.pack(length, correlation_id), before, *packed, after)),)
+        return (self._packer_of(targets)(found[0], told),)
 
     def _is_open(self) -> bool:
         """Whether requests may be taken at all; forgets what may have changed with the cluster."""
@@ -303,7 +304,7 @@ class ProduceFastPath:
 
     def forget(self) -> None:
         self._topics.clear()
-        self._gaps.clear()
+        self._answers.clear()
 
     # ---- before anything has changed ----
 
@@ -349,18 +350,22 @@ class ProduceFastPath:
         return KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _conclude(self, found: Found, outcomes: list[Appended | KafkaError]) -> Parts | Parked:
-        """Tells what became of each batch, once that is known of all."""
+        """Counts and tells what became of each batch, once that is known of all."""
         correlation_id, acks, timeout_ms = found[:3]
+        counters = self.node.counters
         response = ProduceResponse()
         waits: list[Wait] = []
-        for (target, _, header), outcome in zip(_batches(found), outcomes, strict=True):
+        for (target, view, header), outcome in zip(_batches(found), outcomes, strict=True):
             partition = target.partition
             if isinstance(outcome, KafkaError):
                 answer = produce.refused(self.node, partition.index, partition, outcome)
             else:
-                self.node.counters.duplicates += outcome.duplicate
+                _, last_offset, _, repeat = outcome
+                counters.messages_in += header.count
+                counters.topic_bytes_in += len(view)
+                counters.duplicates += repeat is not None
                 answer = produce.appended(partition.index, header, outcome)
-                end_offset = outcome.last_offset + 1
+                end_offset = last_offset + 1
                 if acks < 0 and partition.high_watermark.value < end_offset:
                     waits.append(Wait(answer, partition.acknowledged, end_offset))
             _told(response, target.topic).append(answer)
@@ -383,19 +388,17 @@ class ProduceFastPath:
         _HEAD.pack_into(out, 0, len(out) - 4, correlation_id)
         return out
 
-    def _answer_of_topics(
-        self, batches: list[Batch], packed: list[bytes], correlation_id: int
-    ) -> bytes:
-        """The answer to a request of several topics of which every batch was appended."""
-        key = tuple([target.topic.id for target, _, _ in batches])
-        gaps = self._gaps.get(key)
-        if gaps is None:
-            gaps = _kept(
-                self._gaps, key, self._template([target.topic for target, _, _ in batches])
+    def _packer_of(self, targets: tuple[Target, ...]) -> ElementsPacker:
+        """Packs the answer to a request for these partitions of which every batch was appended."""
+        topic = targets[0].topic
+        if targets[-1].topic is topic:
+            count = len(targets)
+            return topic.answers.get(count) or _kept(
+                topic.answers, count, self._packer([topic] * count)
             )
-        pieces = [b"", *chain.from_iterable(zip(gaps, packed, strict=False)), gaps[-1]]
-        pieces[0] = _HEAD.pack(sum(map(len, pieces)) + 4, correlation_id)
-        return b"".join(pieces)
+        topics = [target.topic for target in targets]
+        ids = tuple([topic.id for topic in topics])
+        return self._answers.get(ids) or _kept(self._answers, ids, self._packer(topics))
 
     def _answer_of_one(self, partition: Partition) -> Packer:
         told = PartitionProduceResponse(
@@ -406,13 +409,8 @@ class ProduceFastPath:
         )
         return answer_packer(bytes(self.encoded(ProduceResponse(responses=[topic]), 0)), _MARKS)
 
-    def _around(self, topic: Topic, count: int) -> tuple[int, bytes, bytes]:
-        gaps = self._template([topic] * count)
-        length = 4 + sum(map(len, gaps)) + count * len(self._pack(0, 0, 0))
-        return _kept(topic.around, count, (length, gaps[0], gaps[-1]))
-
-    def _template(self, topics: list[Topic]) -> list[bytes]:
-        """What is in an answer before, between and after batches of these topics."""
+    def _packer(self, topics: list[Topic]) -> ElementsPacker:
+        """Packs answers that tell of batches of these topics."""
         mark = PartitionProduceResponse(
             index=_MARK, base_offset=_MARK << 31 | _MARK, log_start_offset=_MARK
         )
@@ -420,7 +418,10 @@ class ProduceFastPath:
         for topic in topics:
             _told(response, topic).append(mark)
         element = self._pack(mark.index, mark.base_offset, mark.log_start_offset)
-        return bytes(self.encoded(response, 0)[_HEAD.size :]).split(element)
+        gaps = bytes(self.encoded(response, 0)[_HEAD.size :]).split(element)
+        return elements_packer(
+            gaps, PartitionProduceResponse, self._version, self._flexible, _PACKED
+        )
 
 
 class _Later(Promise):
@@ -472,7 +473,7 @@ class _OneLater(Promise):
 
     def begin(self) -> None:
         _, _, timeout_ms, target = self._found
-        target.partition.acknowledged.watch(self._place.last_offset + 1, self)
+        target.partition.acknowledged.watch(self._place[1] + 1, self)
         if not self.over:
             self._path.node.ack_deadlines.add(self, max(timeout_ms, 0))
 
@@ -505,7 +506,7 @@ class _OneLater(Promise):
         if connection.closed:
             return
         correlation_id, _, _, target = self._found
-        base_offset, _, _, start_offset, _ = self._place
+        base_offset, _, start_offset, _ = self._place
         if not self._error:
             answer = target.answer(correlation_id, base_offset, start_offset)
             connection.keep(self, (answer,))

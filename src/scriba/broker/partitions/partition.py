@@ -77,10 +77,11 @@ _DEPOSED = "the partition has another leader now"
 
 class Partition:
     __slots__ = (
+        "_flush_at",
         "_flushing",
-        "_messages_unflushed",
         "_oldest_unflushed_ms",
         "_racks",
+        "_unflushed_from",
         "acknowledged",
         "closed",
         "feeds",
@@ -139,8 +140,11 @@ class Partition:
         self.low_watermark = Watermark(store.start_offset)
         """Where the logs of all live replicas begin: what DeleteRecords waits for."""
         self._flushing: asyncio.Task[None] | None = None
-        self._messages_unflushed = 0
+        self._unflushed_from = start
+        """Where the records begin that count for the next flush."""
         self._oldest_unflushed_ms = -1
+        self._flush_at = -1
+        """The end of the log from which on an append asks whether to flush; -1 for the next one."""
 
     def __repr__(self) -> str:
         return f"{self.topic}-{self.index}"
@@ -150,6 +154,7 @@ class Partition:
         self.settings = self.log.settings = settings
         self.placement = replica_placement(settings.scriba_replica_placement)
         self.syncs = settings.flush_messages == 1
+        self._flush_at = -1
         self.flushed.advance(self.log.flushed_offset)
         if self.leader is not None:
             self.leader.min_insync = settings.min_insync_replicas
@@ -390,18 +395,26 @@ class Partition:
         if leader is None:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         appended = self.log.append(view, header, leader.leader_epoch, now, by_coordinator)
-        if appended.duplicate:
+        base_offset, last_offset, _, repeat = appended
+        if repeat is not None:
             return appended
+        end_offset = last_offset + 1
+        if end_offset >= self._flush_at:
+            self._count_unflushed(base_offset, end_offset, now)
+        if not self.syncs:
+            self._move(leader.on_append(end_offset))
+        if self.feeds:
+            self._tell_feeds()
+        return appended
+
+    def _count_unflushed(self, base_offset: int, end_offset: int, now: Instant) -> None:
+        """Something was appended: asks for a flush if that makes so many records."""
         if self._oldest_unflushed_ms < 0:
             self._oldest_unflushed_ms = now.mono_ms
-        self._messages_unflushed += header.count
-        if self._messages_unflushed >= self.settings.flush_messages:
+            self._unflushed_from = base_offset
+        self._flush_at = self._unflushed_from + self.settings.flush_messages
+        if end_offset >= self._flush_at:
             self._ask_for_flush()
-        if not self.syncs:
-            self._move(leader.on_append(appended.last_offset + 1))
-        for feed in self.feeds:
-            feed.news(True)
-        return appended
 
     # ---- following ----
 
@@ -422,12 +435,8 @@ class Partition:
         follower.heard(now.mono_ms)
         self.told_high_watermark = follower.leader_high_watermark
         self._move(follower.high_watermark)
-        if log.end_offset > before:
-            if self._oldest_unflushed_ms < 0:
-                self._oldest_unflushed_ms = now.mono_ms
-            self._messages_unflushed += log.end_offset - before
-            if self._messages_unflushed >= self.settings.flush_messages:
-                self._ask_for_flush()
+        if log.end_offset > before and log.end_offset >= self._flush_at:
+            self._count_unflushed(before, log.end_offset, now)
 
     def follow_start(self, start_offset: int) -> None:
         """Moves the start of the log to where the leader's is."""
@@ -442,6 +451,8 @@ class Partition:
     def truncated(self) -> None:
         """The log was truncated as the leader said."""
         follower, log = self.follower, self.log
+        self._unflushed_from = min(self._unflushed_from, log.end_offset)
+        self._flush_at = -1
         if follower is not None:
             follower.truncated(log.start_offset, log.end_offset, log.epochs.latest)
         if log.end_offset < self.high_watermark.value:
@@ -512,8 +523,7 @@ class Partition:
         store = self.log
         try:
             while self.log.flushed_offset < self.log.end_offset:
-                self._messages_unflushed = 0
-                self._oldest_unflushed_ms = -1
+                self._oldest_unflushed_ms = self._flush_at = -1
                 store = self.log
                 await store.flush()
                 self.flushed.advance(self.log.flushed_offset)
@@ -548,15 +558,19 @@ class Partition:
                 mark.advance(high_watermark)
             else:
                 mark.value = high_watermark
-            for feed in self.feeds:
-                feed.news(False)  # told with the next answer
-        stable = self.log.producers.last_stable_offset(high_watermark)
+            if self.feeds:
+                for feed in self.feeds:
+                    feed.news(False)  # told with the next answer
+        producers = self.log.producers
+        if producers.open or producers.ended:
+            self.stable_offset.advance(producers.last_stable_offset(high_watermark))
+            return
         mark = self.stable_offset
-        if stable > mark.value:
+        if high_watermark > mark.value:
             if mark.waits:
-                mark.advance(stable)
+                mark.advance(high_watermark)
             else:
-                mark.value = stable
+                mark.value = high_watermark
 
     # ---- reading ----
 

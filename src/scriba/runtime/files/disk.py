@@ -13,7 +13,7 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Concatenate, Final, ParamSpec
 
@@ -24,7 +24,6 @@ from scriba.runtime.ports import WOULD_BLOCK, Buffer, Offload
 
 P = ParamSpec("P")
 
-_IOV_MAX: Final = 1024
 _LOAD_BYTES: Final = 1 << 18
 _scratch = threading.local()
 
@@ -81,25 +80,21 @@ def _load_by_copying(fd: int, offset: int, end: int) -> None:
         offset += got
 
 
-def _write_all(fd: int, views: Sequence[Buffer], offset: int) -> int:
+def _write_all(fd: int, data: Buffer, offset: int) -> int:
     """Completes short writes: they happen at signals, at limits and when the disk fills up."""
-    rest = [view for view in (memoryview(each).cast("B") for each in views) if view.nbytes]
-    start = offset
+    rest = memoryview(data).cast("B")
     while rest:
-        done = os.pwritev(fd, rest[:_IOV_MAX], offset)
+        done = os.pwrite(fd, rest, offset)
         offset += done
-        while rest and done >= rest[0].nbytes:
-            done -= rest.pop(0).nbytes
-        if done:
-            rest[0] = rest[0][done:]
-    return offset - start
+        rest = rest[done:]
+    return len(data)
 
 
 def _replace(path: str, data: bytes) -> None:
     temporary = path + ".tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        _write_all(fd, [data], 0)
+        _write_all(fd, data, 0)
         os.fsync(fd)
     finally:
         os.close(fd)
@@ -145,14 +140,11 @@ class PosixFile:
                 raise
             return self.pread_into(view, offset)  # a file system without RWF_NOWAIT
 
-    def pwritev(self, views: Sequence[Buffer], offset: int) -> int:
-        if len(views) == 1:  # the append of one batch: nothing to add up
-            view = views[0]
-            done = os.pwrite(self.fd, view, offset)
-            if done != len(view) and (rest := memoryview(view).cast("B")[done:]):
-                done += _write_all(self.fd, [rest], offset + done)
-            return done
-        return _write_all(self.fd, views, offset)
+    def pwrite(self, data: Buffer, offset: int) -> int:
+        done = os.pwrite(self.fd, data, offset)
+        if done != len(data):
+            done += _write_all(self.fd, memoryview(data).cast("B")[done:], offset + done)
+        return done
 
     def resident(self, offset: int, n: int) -> bool:
         return self._residency.covers(self.fd, offset, n)

@@ -52,7 +52,7 @@ class Output:
         if size > len(self.buffer) - self.used:
             self.flush()
         if size > len(self.buffer):
-            self._file.pwritev((batch,), self._written)
+            self._file.pwrite(batch, self._written)
             self._written += size
         else:
             self.buffer[self.used : self.used + size] = batch
@@ -72,7 +72,7 @@ class Output:
     def flush(self) -> None:
         """Writes what is in the buffer."""
         if self.used:
-            self._file.pwritev((memoryview(self.buffer)[: self.used],), self._written)
+            self._file.pwrite(memoryview(self.buffer)[: self.used], self._written)
             self._written += self.used
             self.used = 0
 
@@ -90,7 +90,7 @@ class Output:
     def _write(self, suffix: str, data: bytes) -> None:
         file = self._create(suffix)
         try:
-            file.pwritev((data,), 0)
+            file.pwrite(data, 0)
         finally:
             file.close()
 

@@ -50,6 +50,6 @@ def write_topic_id(disk: Disk, directory: str, topic_id: bytes) -> None:
     try:
         if file.size():
             file.truncate(0)
-        file.pwritev((encode_topic_id(topic_id),), 0)
+        file.pwrite(encode_topic_id(topic_id), 0)
     finally:
         file.close()

@@ -50,7 +50,7 @@ class Snapshots:
         try:
             file = self._disk.open(self.path(offset), create=True)
             try:
-                file.pwritev((data,), 0)
+                file.pwrite(data, 0)
                 if file.size() > len(data):
                     file.truncate(len(data))
             finally:

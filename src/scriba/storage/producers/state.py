@@ -113,13 +113,13 @@ class _Producer:
 
 
 class Producers:
-    __slots__ = ("_by_id", "_ended", "_open", "_verifying")
+    __slots__ = ("_by_id", "_verifying", "ended", "open")
 
     def __init__(self) -> None:
         self._by_id: dict[int, _Producer] = {}
-        self._open: dict[int, int] = {}
+        self.open: dict[int, int] = {}
         """First offset of each open transaction, in rising order -> producer id."""
-        self._ended: list[tuple[int, int]] = []
+        self.ended: list[tuple[int, int]] = []
         """(first offset, marker's offset) of ended ones that the high watermark may not cover."""
         self._verifying: dict[int, Verification] = {}
 
@@ -185,7 +185,7 @@ class Producers:
         known.remember((last_sequence, base_offset + delta, delta, timestamp))
         if header.attributes & TRANSACTIONAL and known.txn_start < 0:
             known.txn_start = base_offset
-            self._open[base_offset] = producer_id
+            self.open[base_offset] = producer_id
             self._verifying.pop(producer_id, None)
 
     # ---- transactions: verified before they open, ended by a marker ----
@@ -290,11 +290,11 @@ class Producers:
         if first < 0:
             return None
         known.txn_start = -1
-        self._open.pop(first, None)
-        self._ended.append((first, offset))
+        self.open.pop(first, None)
+        self.ended.append((first, offset))
         if marker.commit:
             return None
-        stable = next(iter(self._open), offset + 1)
+        stable = next(iter(self.open), offset + 1)
         return AbortedTxn(header.producer_id, first, offset, stable)
 
     def replay(
@@ -312,12 +312,10 @@ class Producers:
 
     def last_stable_offset(self, high_watermark: int) -> int:
         """Below it every transaction is decided, and everyone knows how."""
-        ended = self._ended
-        if not ended and not self._open:
-            return high_watermark
+        ended = self.ended
         while ended and ended[0][1] < high_watermark:
             del ended[0]
-        stable = next(iter(self._open), high_watermark)
+        stable = next(iter(self.open), high_watermark)
         for first, _ in ended:
             if first < stable:
                 stable = first
@@ -402,7 +400,7 @@ class Producers:
         for line in _ENTRY.iter_unpack(body[_COUNT.size : _COUNT.size + count * _ENTRY.size]):
             state._load(*line)
         state.expire(now_ms, expiration_ms)
-        state._open = dict(
+        state.open = dict(
             sorted(
                 (known.txn_start, producer_id)
                 for producer_id, known in state._by_id.items()

@@ -91,7 +91,7 @@ class Indexes:
             if cut:
                 file.truncate(position)
                 self._unsynced.add(suffix)
-            file.pwritev((data,), position)
+            file.pwrite(data, position)
         finally:
             file.close()
 

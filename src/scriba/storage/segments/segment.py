@@ -41,6 +41,7 @@ UNKNOWN: Final = -2
 _NEVER: Final = 2**63 - 1
 _ALWAYS: Final = -(2**63)
 _CLOSED: Final = -1
+_AT_ONCE: Final = -1
 _WINDOW: Final = 16 << 10
 
 
@@ -63,9 +64,10 @@ class _Repair:
 class Segment:
     __slots__ = (
         "_disk",
+        "_index_after",
+        "_indexed_at",
         "_offload",
         "_repaired",
-        "_since_index",
         "_stem",
         "aborted",
         "aborted_dirty",
@@ -118,7 +120,10 @@ class Segment:
         self.ascent = Ascent(size)
         self.recent = Recent()
         self.limits = limits
-        self._since_index = 0
+        self._indexed_at = size
+        """Where the last batch begins that is in the index, or else what is to be noted."""
+        self._index_after = size + limits.index_interval if size else _AT_ONCE
+        """Position beyond which a batch is entered in the index. The first one asks for more."""
         self._repaired = False
         """Whether the indexes were built from the log by this process."""
         self.next_offset = UNKNOWN if size else base_offset
@@ -158,6 +163,8 @@ class Segment:
     def configure(self, limits: Limits) -> None:
         """Takes new limits; a closed segment stays so."""
         self.limits = limits
+        self._indexed_at = min(self._indexed_at, self.size)
+        self._index_after = self._indexed_at + limits.index_interval if self.size else _AT_ONCE
         if self.file is None or UNKNOWN in (self.max_timestamp, self.first_timestamp):
             return
         self.limit = limits.size if len(self.indexes) < limits.entries else 0
@@ -274,17 +281,19 @@ class Segment:
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.max_timestamp_offset = last_offset
-        if self._since_index > self.limits.index_interval:
-            self._index(base_offset, last_offset, position)
-        self._since_index += size
         self.size = position + size
         self.next_offset = last_offset + 1
+        if position > self._index_after:
+            self._index(position, base_offset, last_offset, max_timestamp)
+
+    def _index(self, position: int, base_offset: int, last_offset: int, max_timestamp: int) -> None:
+        """Enters a batch in the indexes; the first one, found without them, begins the segment."""
+        self._indexed_at = position
         if not position:
             self.first_timestamp = max_timestamp
             self.configure(self.limits)
-
-    def _index(self, base_offset: int, last_offset: int, position: int) -> None:
-        self._since_index = 0
+            return
+        self._index_after = position + self.limits.index_interval
         entries = self.indexes.append(
             base_offset, last_offset, position, self.max_timestamp, self.max_timestamp_offset
         )
@@ -468,7 +477,8 @@ class Segment:
         self.ascent.known_from = min(self.ascent.known_from, position)
         self.size = position
         self.next_offset = UNKNOWN
-        self._since_index = 0
+        self._indexed_at = position
+        self._index_after = position + self.limits.index_interval if position else _AT_ONCE
         self.max_timestamp, self.max_timestamp_offset = self.indexes.times.last
         if position == 0:
             self.first_timestamp = NO_TIMESTAMP

@@ -391,8 +391,9 @@ class Appending:
         counters = node.counters
         counters.messages_in += header.count
         counters.topic_bytes_in += len(view)
-        counters.duplicates += place.duplicate
-        end_offset = place.last_offset + 1
+        _, last_offset, _, repeat = place
+        counters.duplicates += repeat is not None
+        end_offset = last_offset + 1
         answer = appended(data.index, header, place)
         if acks == -1:
             if partition.high_watermark.value < end_offset:
@@ -426,13 +427,16 @@ def refused(
 
 
 def appended(index: int, header: BatchHeader, place: Appended) -> PartitionProduceResponse:
-    # Of a duplicate Kafka tells the time of the batch that is there.
-    time = header.max_timestamp if place.duplicate else place.append_time_ms
+    base_offset, _, start_offset, repeat = place
+    if repeat is not None:
+        time = repeat.timestamp  # whoever gave it
+    else:
+        time = header.max_timestamp if header.log_append_time else -1
     return PartitionProduceResponse(
         index=index,
-        base_offset=place.base_offset,
+        base_offset=base_offset,
         log_append_time_ms=time,
-        log_start_offset=place.start_offset,
+        log_start_offset=start_offset,
     )
 
 

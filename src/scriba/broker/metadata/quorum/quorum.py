@@ -395,11 +395,11 @@ class MetadataQuorum:
         return batch
 
     def _write(self, data: bytearray, count: int) -> int:
-        appended = self.log.append(
+        base_offset, *_ = self.log.append(
             memoryview(data), read_header(data), self.epoch, self._world.clock.now()
         )
         base = self.raft.append(count)
-        assert base == appended.base_offset
+        assert base == base_offset
         self._flush_soon()
         return base
 

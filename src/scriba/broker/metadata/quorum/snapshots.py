@@ -126,7 +126,7 @@ async def write(
         file.truncate(0)
         size = 0
         async for batch in batches:
-            size += file.pwritev([batch], size)
+            size += file.pwrite(batch, size)
         await file.datasync()
     finally:
         file.close()

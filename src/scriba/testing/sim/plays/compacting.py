@@ -30,7 +30,7 @@ def append(
     **more: object,
 ) -> int:
     batch = encode_batch(keyed(pairs, now.wall_ms), codec=codec, **more)  # type: ignore[arg-type]
-    return log.append(memoryview(batch), read_header(batch), 0, now).base_offset
+    return log.append(memoryview(batch), read_header(batch), 0, now)[0]
 
 
 async def look(log: Log, now: Instant, checkpoint: int | None = None) -> Dirt:

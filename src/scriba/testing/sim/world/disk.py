@@ -8,7 +8,7 @@ import asyncio
 import errno
 import os
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 
 from scriba.runtime.ports import WOULD_BLOCK, Buffer
@@ -48,10 +48,10 @@ class SimFile:
     def try_pread_into(self, view: memoryview, offset: int) -> int:
         return self.pread_into(view, offset) if self._warm() else WOULD_BLOCK
 
-    def pwritev(self, views: Sequence[Buffer], offset: int) -> int:
+    def pwrite(self, data: Buffer, offset: int) -> int:
         self._check()
         volume = self._disk.volume
-        data = b"".join(views)
+        data = bytes(data)
         content = self._node.content
         growth = max(0, offset + len(data) - len(content))
         room = volume.room(self.path)
@@ -267,7 +267,7 @@ class SimDisk:
             self.unlink(path)
         file = self.open(path, create=True)
         try:
-            file.pwritev([data], 0)
+            file.pwrite(data, 0)
         except OSError:
             self.unlink(path)
             raise
@@ -313,7 +313,7 @@ class SimDisk:
             temporary = path + ".tmp"
             file = self.open(temporary, create=True)
             file.truncate(0)
-            file.pwritev([data], 0)
+            file.pwrite(data, 0)
             await file.datasync()
             file.close()
             self.rename(temporary, path)

@@ -27,7 +27,7 @@ def steps(disk: Disk, path: str, items: int) -> Iterator[int]:
     """Each step leaves a byte in a file."""
     file = disk.open(path, create=True)
     for item in range(items):
-        file.pwritev((b".",), item)
+        file.pwrite(b".", item)
         yield item
 
 
