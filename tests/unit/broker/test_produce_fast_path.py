@@ -267,6 +267,19 @@ def test_topics_that_stamp_their_records_are_left_to_the_handler(in_a_node: InAN
     in_a_node(script)
 
 
+def test_a_repeat_is_told_the_time_that_the_broker_gave_the_first(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        side = await Side(node, world).ready()
+        numbered: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+        (first,) = await side.send({"by-arrival": [(0, side.batch(**numbered))]})
+        await asyncio.sleep(1)
+        (again,) = await side.send({"by-arrival": [(0, side.batch(**numbered))]})
+        assert (again.error_code, again.base_offset) == (0, first.base_offset)
+        assert again.log_append_time_ms == first.log_append_time_ms
+
+    in_a_node(script)
+
+
 def test_keyed_records_of_a_compacted_topic_take_the_fast_path(on_both_sides: Both) -> None:
     async def play(side: Side) -> None:
         await side.send({"compacted": [(0, side.batch()), (1, side.batch())]})
@@ -309,7 +322,7 @@ def test_one_failed_log_costs_its_own_partition_alone(on_both_sides: Both) -> No
         await side.send({"one": [(0, side.batch()), (1, side.batch())]})
         segment = side.node.replicas.find("one", 1).log._segments.active
         file = segment.file
-        segment.file = _Full(file)  # type: ignore[assignment]
+        segment.file = _Full(file)
         told = await side.send({"one": [(0, side.batch()), (1, side.batch()), (2, side.batch())]})
         assert [each.error_code for each in told] == [0, ErrorCode.KAFKA_STORAGE_ERROR, 0]
         segment.file = file
@@ -324,7 +337,7 @@ def test_a_defect_in_one_append_is_answered_and_told_of(in_a_node: InANode) -> N
         await side.send({"one": [(0, side.batch()), (1, side.batch())]})
         segment = node.replicas.find("one", 1).log._segments.active
         file = segment.file
-        segment.file = _Broken(file)  # type: ignore[assignment]
+        segment.file = _Broken(file)
         told = await side.send({"one": [(0, side.batch()), (1, side.batch())]})
         assert [each.error_code for each in told] == [0, ErrorCode.UNKNOWN_SERVER_ERROR]
         segment.file = file
