@@ -19,7 +19,7 @@ from bench.failover import CONFLUENT, OURS, Client, recovered
 from bench.frames import PRODUCE_ERROR_AT
 from bench.generator import Load
 from bench.rows import BATCH, Bench, Figures, Metric, Row
-from scriba.client import ConfigOp, ConfigResource, SyncAdmin, TopicPartition
+from scriba.client import ConfigOp, ConfigResource, OffsetSpec, SyncAdmin, TopicPartition
 from tools.kafka import clusters, kafka_jars, rawkafka
 from tools.kafka.brokers import PATIENCE
 from tools.kafka.clusters import Cluster, KafkaCluster
@@ -67,6 +67,9 @@ def fill(bench: Bench, cluster: Cluster, name: str, batch: int, count: int, acks
     with cluster.connect() as connection:
         made = clusters.topic_id(connection, name)
     leaders = {n: each.leader_id for n, each in cluster.partitions(name).items()}
+    with SyncAdmin(bootstrap_servers=cluster.bootstrap) as admin:
+        # Kafka's brokers tell of a leader before it leads; asked so, each has begun to.
+        admin.list_offsets({(name, n): OffsetSpec.LATEST for n in leaders}, timeout_ms=60_000)
     data = frames.plain_batch(batch, 1000)
     load = Load.replay(
         cluster,
