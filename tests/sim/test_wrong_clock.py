@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from scriba.broker.jobs import schedule
 from scriba.broker.jobs.clock_guard import PAUSED_AT, PAUSED_FOR
 from scriba.broker.node import Node
 from scriba.controller.image import BROKER
@@ -26,6 +27,25 @@ PRODUCER = 7
 Story = Callable[[Node, ProcessWorld], Awaitable[None]]
 Main = Callable[[ProcessWorld], Coroutine[Any, Any, None]]
 
+IDLE_JOBS = (
+    "CONNECTION_CHECK_MS",
+    "CONTROLLER_TICK_MS",
+    "EVENTS_CHECK_MS",
+    "LONGEST_FLUSH_CHECK_MS",
+    "OBSERVER_CHECK_MS",
+    "REMOVAL_CHECK_MS",
+    "UNUSED_CHECK_MS",
+)
+"""Intervals of jobs that look often, and have nothing to do here."""
+
+
+@pytest.fixture(autouse=True)
+def days_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle looks are most of what a simulated day costs; the clock is looked at as ever."""
+    for name in IDLE_JOBS:
+        assert getattr(schedule, name) <= 10_000
+        monkeypatch.setattr(schedule, name, 60_000)
+
 
 def settings(**given: str) -> NodeSettings:
     base = {
@@ -39,6 +59,7 @@ def settings(**given: str) -> NodeSettings:
         "broker.session.timeout.ms": "600000",
         "log.cleaner.backoff.ms": "60000",
         "replica.high.watermark.checkpoint.interval.ms": "60000",
+        "replica.lag.time.max.ms": "120000",
     }
     return NodeSettings.parse(
         base | {name.replace("_", "."): value for name, value in given.items()}
