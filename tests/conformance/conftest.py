@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tools.kafka.broker_fixtures import SWIFT, TARGETS, cluster, new_topic, own_cluster, topic
-from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.brokers import TESTED, Broker, running
 from tools.kafka.kafka_jars import Tools
 
 __all__ = ["cluster", "new_topic", "own_cluster", "swift", "tools", "topic"]
@@ -17,7 +17,7 @@ def swift(
 ) -> Iterator[Broker]:
     """One broker for all stories of groups and transactions, at which members meet without ado."""
     place = tmp_path_factory.mktemp(f"{request.param}-swift")
-    with running(KINDS[request.param](place, settings=SWIFT)) as broker:
+    with running(TESTED[request.param](place, settings=SWIFT)) as broker:
         yield broker
 
 

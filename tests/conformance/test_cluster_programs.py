@@ -17,7 +17,7 @@ from tests.conformance.counting_program import WORDS, Counts, counting, write_li
 from tests.conformance.kafkajs import kafkajs, message, send
 from tools.kafka import kafka_jars
 from tools.kafka.broker_fixtures import SWIFT, eventually
-from tools.kafka.brokers import HOST, KAFKA_PROPERTIES, KafkaBroker, free_port
+from tools.kafka.brokers import HOST, KAFKA_PROPERTIES, QuickKafka, free_port
 from tools.kafka.kafka_jars import Outcome, Tools, command
 from tools.kafka.scriba_nodes import PROTOCOLS, ScribaNodes, running_nodes
 
@@ -371,7 +371,7 @@ def test_kafkajs_writes_and_reads_while_a_node_is_dead(
 # ---- Kafka's own broker ----
 
 
-class KafkaObserver(KafkaBroker):
+class KafkaObserver(QuickKafka):
     """A broker of Apache Kafka that follows controllers of ours."""
 
     def __init__(self, data: Path, nodes: ScribaNodes) -> None:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tools.kafka.broker_fixtures import TARGETS
-from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.brokers import TESTED, Broker, running
 from tools.kafka.kafka_jars import Tools
 
 TOPIC = "read"
@@ -52,7 +52,7 @@ def used(
 ) -> Iterator[Broker]:
     """A broker whose groups of both protocols have met, committed and left."""
     place = tmp_path_factory.mktemp(f"{request.param}-coordinators")
-    with running(KINDS[request.param](place, settings=SETTINGS)) as broker:
+    with running(TESTED[request.param](place, settings=SETTINGS)) as broker:
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_topics([NewTopic(TOPIC, 1, 1)])[TOPIC].result()
         producer = Producer({"bootstrap.servers": broker.bootstrap})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tools.kafka.broker_fixtures import TARGETS, eventually
-from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.brokers import TESTED, Broker, running
 from tools.kafka.kafka_jars import Tools
 from tools.kafka.rawkafka import (
     T0,
@@ -34,7 +34,7 @@ def written(
     Segments of a megabyte, the smallest that Kafka allows: sixty batches of some 100 KB before
     compression, plain ones by an idempotent producer.
     """
-    broker = KINDS[request.param](tmp_path_factory.mktemp(f"{request.param}-files"))
+    broker = TESTED[request.param](tmp_path_factory.mktemp(f"{request.param}-files"))
     with running(broker), Connection(broker.port) as connection:
         create_topic(connection, TOPIC, segment_bytes="1048576", index_interval_bytes="4096")
         create_topic(connection, "settled", partitions=3, retention_ms="99999999")

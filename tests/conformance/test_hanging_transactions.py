@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tools.kafka.broker_fixtures import SWIFT, TARGETS
-from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.brokers import TESTED, Broker, running
 from tools.kafka.kafka_jars import Tools
 from tools.kafka.rawkafka import Connection, batch, create_topic, fetch, produce, produced
 
@@ -25,7 +25,7 @@ VERSION = 9
 @pytest.fixture(params=TARGETS)
 def trusting(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
     settings = SWIFT | {"transaction.partition.verification.enable": "false"}
-    with running(KINDS[request.param](tmp_path / request.param, settings=settings)) as broker:
+    with running(TESTED[request.param](tmp_path / request.param, settings=settings)) as broker:
         yield broker
 
 

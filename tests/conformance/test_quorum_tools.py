@@ -14,7 +14,7 @@ import pytest
 
 from scriba.client import NewTopic, SyncAdmin
 from tools.kafka import kafka_jars
-from tools.kafka.brokers import KAFKA_PROPERTIES, KafkaBroker, free_port, running
+from tools.kafka.brokers import KAFKA_PROPERTIES, QuickKafka, free_port, running
 from tools.kafka.kafka_jars import Tools
 
 PATIENCE = 300
@@ -144,7 +144,7 @@ def test_a_controller_is_added_and_removed_by_kafkas_tool(quorum: Cluster, tools
             process.wait(PATIENCE)
 
 
-class KafkaObserver(KafkaBroker):
+class KafkaObserver(QuickKafka):
     """An Apache Kafka broker that follows somebody else's controllers."""
 
     def __init__(self, data: Path, cluster_id: str, controllers: list[str]) -> None:

@@ -16,7 +16,7 @@ from scriba.wire.messages import admin, groups, metadata, produce, security, txn
 from scriba.wire.schema import Message
 from tests.conformance.random_requests import Requests
 from tests.conformance.side_by_side import Name, Side
-from tools.kafka.brokers import KafkaBroker, ScribaBroker, running
+from tools.kafka.brokers import QuickKafka, ScribaBroker, running
 
 SEEDS = int(os.environ.get("SEEDS", "1"))
 REQUESTS = 250
@@ -37,7 +37,7 @@ ENDING = (txn.EndTxnRequest, txn.InitProducerIdRequest, produce.ProduceRequest)
 def sides(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Side]]:
     place: Path = tmp_path_factory.mktemp("side-by-side")
     with ExitStack() as stack:
-        kinds = (KafkaBroker, ScribaBroker)
+        kinds = (QuickKafka, ScribaBroker)
         brokers = [stack.enter_context(running(k(place / k.name, SETTINGS))) for k in kinds]
         made = [Side(broker) for broker in brokers]
         yield made

@@ -7,7 +7,7 @@ import pytest
 
 from tests.conformance.counting_program import WORDS, Counts, counting, write_lines
 from tools.kafka.broker_fixtures import SWIFT, TARGETS, eventually
-from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.brokers import TESTED, Broker, running
 from tools.kafka.kafka_jars import Tools
 from tools.kafka.rawkafka import Connection, create_topic
 
@@ -17,7 +17,7 @@ LINES = 400
 @pytest.fixture(params=TARGETS)
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
     """One that is killed and started again while the program works."""
-    with running(KINDS[request.param](tmp_path / request.param, settings=SWIFT)) as started:
+    with running(TESTED[request.param](tmp_path / request.param, settings=SWIFT)) as started:
         yield started
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
 
-from tools.kafka.broker_fixtures import eventually
-from tools.kafka.brokers import Broker, KafkaBroker, ScribaBroker, running
+from tools.kafka.broker_fixtures import BACK_SOON, eventually
+from tools.kafka.brokers import Broker, QuickKafka, ScribaBroker, running
 from tools.kafka.rawkafka import Connection, create_topic
 
 RECORDS = "records"
@@ -22,10 +22,11 @@ SETTINGS = {
     "transaction.state.log.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
     "log.cleaner.backoff.ms": "100",
+    **BACK_SOON,
 }
 
 
-class KafkaInPlace(KafkaBroker):
+class KafkaInPlace(QuickKafka):
     """Apache Kafka on the log directory that `scriba up --data` uses."""
 
     @property

@@ -8,7 +8,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, To
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.typed import present
-from tools.kafka.brokers import Broker, KafkaBroker, ScribaBroker, running
+from tools.kafka.brokers import Broker, QuickKafka, ScribaBroker, running
 
 PATIENCE_S = 300
 TOPIC = "carried"
@@ -98,7 +98,7 @@ def restart(broker: Broker) -> None:
 
 def test_there_and_back_again(tmp_path: Path) -> None:
     scriba = ScribaBroker(tmp_path / "scriba", NODE)
-    kafka = KafkaBroker(tmp_path / "kafka", NODE)
+    kafka = QuickKafka(tmp_path / "kafka", NODE)
     with running(scriba), running(kafka):
         create(scriba)
         create(kafka)

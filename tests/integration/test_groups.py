@@ -30,7 +30,7 @@ from confluent_kafka.admin import (
 from kafka import KafkaConsumer
 
 from tools.kafka.broker_fixtures import TARGETS, eventually
-from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.brokers import TESTED, Broker, running
 
 PATIENCE = 300.0
 PROTOCOLS = ["classic", "cooperative", "consumer"]
@@ -49,14 +49,14 @@ def cluster(
 ) -> Iterator[Broker]:
     """One broker for all stories; they keep apart by the names of their topics."""
     place = tmp_path_factory.mktemp(request.param)
-    with running(KINDS[request.param](place, settings=SWIFT)) as broker:
+    with running(TESTED[request.param](place, settings=SWIFT)) as broker:
         yield broker
 
 
 @pytest.fixture(params=TARGETS)
 def own_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
     """A broker for one story alone, which may stop, kill and restart it."""
-    with running(KINDS[request.param](tmp_path / request.param, settings=SWIFT)) as broker:
+    with running(TESTED[request.param](tmp_path / request.param, settings=SWIFT)) as broker:
         yield broker
 
 

@@ -25,14 +25,14 @@ from tests.integration.inventory_nodes import (
     order,
 )
 from tools.kafka.broker_fixtures import TARGETS
-from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.brokers import TESTED, Broker, running
 
 
 @pytest.fixture(scope="module", params=TARGETS)
 def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
-    with running(KINDS[request.param](tmp_path_factory.mktemp("inventory"), QUICK)) as broker:
+    with running(TESTED[request.param](tmp_path_factory.mktemp("inventory"), QUICK)) as broker:
         yield broker
 
 

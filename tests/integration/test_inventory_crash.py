@@ -28,7 +28,7 @@ from tests.integration.inventory_nodes import (
     recounted,
 )
 from tools.kafka.broker_fixtures import TARGETS
-from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.brokers import TESTED, Broker, running
 
 CHAOS = bool(os.environ.get("SCRIBA_CHAOS"))
 KILLS = 40 if CHAOS else 2
@@ -47,7 +47,7 @@ done, and when only the answer is missing; the others when there is time."""
 def broker(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
-    with running(KINDS[request.param](tmp_path_factory.mktemp("inventory"), QUICK)) as broker:
+    with running(TESTED[request.param](tmp_path_factory.mktemp("inventory"), QUICK)) as broker:
         yield broker
 
 

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 from tests.integration.raw_txn import Raw
 from tests.integration.txn_clients import CLIENTS, Confluent, Reader
 from tools.kafka.broker_fixtures import TARGETS, eventually
-from tools.kafka.brokers import KINDS, Broker, TraceableBroker, running
+from tools.kafka.brokers import TESTED, Broker, TraceableBroker, running
 from tools.kafka.kafka_jars import tool
 from tools.kafka.rawkafka import Connection, create_topic
 
@@ -82,7 +82,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(
     tmp_path: Path, topic: str, target: str
 ) -> None:
     often = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
-    with running(KINDS[target](tmp_path, often)) as broker:
+    with running(TESTED[target](tmp_path, often)) as broker:
         make(broker, topic)
         with Confluent(broker, topic, timeout_ms=3_000) as slow:
             slow.open(topic, [(0, b"late")])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.kafka.brokers import KINDS, PATIENCE, Broker, running
+from tools.kafka.brokers import PATIENCE, TESTED, Broker, running
 
 TARGETS = {"both": ["scriba", "kafka"]}.get(
     os.environ.get("SCRIBA_TARGET", "scriba"), [os.environ.get("SCRIBA_TARGET", "scriba")]
@@ -34,6 +34,10 @@ SWIFT = {
 """Settings with which groups and transactions wait for as little as they can: members of the
 consumer protocol, for example, act when they send a heartbeat, else every five seconds."""
 
+BACK_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+"""Kafka takes a broker that was killed for a new one when the session of the old one is over, which
+is after nine seconds unless it is told otherwise."""
+
 _names = itertools.count(1)
 
 
@@ -42,14 +46,14 @@ def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Broker]:
     """One broker for the whole session; tests keep apart by their topics' names."""
-    with running(KINDS[request.param](tmp_path_factory.mktemp(request.param))) as broker:
+    with running(TESTED[request.param](tmp_path_factory.mktemp(request.param))) as broker:
         yield broker
 
 
 @pytest.fixture(params=TARGETS)
 def own_cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
     """A broker for one test alone, which may stop, kill and restart it."""
-    with running(KINDS[request.param](tmp_path / request.param)) as broker:
+    with running(TESTED[request.param](tmp_path / request.param)) as broker:
         yield broker
 
 

@@ -31,6 +31,7 @@ from tools.kafka.brokers import (
     KafkaBroker,
     ScribaBroker,
     free_port,
+    new_cluster_id,
 )
 from tools.kafka.rawkafka import Closed, Connection, Message
 
@@ -327,7 +328,7 @@ class KafkaCluster(Cluster):
         return KafkaNode(data, seat, settings)
 
     def _cluster_id(self) -> str:
-        return kafka_jars.tool("storage", "random-uuid").ok().strip()
+        return new_cluster_id()
 
     def configuration(self) -> list[str]:
         told = [f"Apache Kafka {kafka_jars.version()}", "java " + " ".join(KAFKA_JVM)]

@@ -97,7 +97,8 @@ def jars(name: str = KAFKA) -> Path:
             if shutil.which(program) is None:
                 raise FileNotFoundError(f"Apache Kafka's jars need {program}: install it first")
         shutil.rmtree(library, ignore_errors=True)
-        _archive().unlink(missing_ok=True)
+        for archive in cache.glob("*.jsa"):
+            archive.unlink()
         goal = f"{DEPENDENCY_PLUGIN}:copy-dependencies"
         where = [f"-DoutputDirectory={library}", "-DincludeScope=runtime"]
         command = ["mvn", "-q", "-B", "-f", str(pom), goal, *where]

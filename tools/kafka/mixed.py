@@ -1,22 +1,17 @@
 """One cluster of Apache Kafka and Scriba: a controller of either kind, and a broker of each.
 
 Every node is a child process on loopback that keeps its ports and its data. The controller runs
-alone in its process, so that either broker can be killed without it. A JVM gets what a short life
-on a busy machine needs, and not what Kafka's start script would give it.
+alone in its process, so that either broker can be killed without it.
 """
 
-import base64
 import contextlib
-import tempfile
 import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from tools.kafka import kafka_jars
 from tools.kafka.broker_fixtures import SWIFT
-from tools.kafka.brokers import HOST, PATIENCE, KafkaBroker, ScribaBroker, free_port
+from tools.kafka.brokers import HOST, PATIENCE, QuickKafka, ScribaBroker, free_port, new_cluster_id
 from tools.kafka.clusters import brokers
 from tools.kafka.kafka_jars import Tools
 from tools.kafka.rawkafka import Connection
@@ -25,16 +20,6 @@ Kind = Literal["scriba", "kafka"]
 
 CONTROLLER, SCRIBA, KAFKA = 1, 2, 3
 """The nodes' ids."""
-
-SMALL_JVM = (
-    "-Xmx256M",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Xshare:auto",
-    "-Xlog:disable",
-    "-Xlog:all=error:stderr",
-    "-Djava.awt.headless=true",
-)
 
 SHARED: Mapping[str, str] = {
     "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
@@ -88,7 +73,7 @@ class Seat:
         return told
 
 
-class MixedKafka(KafkaBroker):
+class MixedKafka(QuickKafka):
     """A node of Apache Kafka."""
 
     def __init__(
@@ -108,13 +93,6 @@ class MixedKafka(KafkaBroker):
         told = self.seat.properties(self.port, {**KAFKAS, **self.settings})
         told["log.dirs"] = str(self.log_dir)
         self._config.write_text("".join(f"{k}={v}\n" for k, v in told.items()))
-
-    def command(self) -> list[str]:
-        log4j = kafka_jars.logging_option("log4j2.properties")
-        folder = f"-Djava.io.tmpdir={tempfile.gettempdir()}"
-        options = [*SMALL_JVM, folder, log4j, *kafka_jars.archive_option()]
-        options += ["-cp", kafka_jars.classpath()]
-        return ["java", *options, "kafka.Kafka", str(self._config)]
 
 
 class MixedScriba(ScribaBroker):
@@ -177,7 +155,7 @@ class MixedCluster:
     def start(self) -> None:
         lead = self.nodes[CONTROLLER]
         if isinstance(lead, MixedKafka):
-            lead.format(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:22], *self._format)
+            lead.format(new_cluster_id(), *self._format)
         lead.start()
         meta = (lead.log_dir / "meta.properties").read_text()
         self._kafka.format(meta.split("cluster.id=")[1].split()[0], "--no-initial-controllers")

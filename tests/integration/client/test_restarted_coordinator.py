@@ -8,12 +8,13 @@ import pytest
 
 from scriba.client import BrokerError
 from tests.integration.client.members import GROUPS, Member, create, fill, member, numbers
-from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.broker_fixtures import BACK_SOON
+from tools.kafka.brokers import TESTED, Broker, running
 
 
 @pytest.fixture(params=["scriba", "kafka"])
 def own_broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Broker]:
-    with running(KINDS[request.param](tmp_path / request.param, GROUPS)) as node:
+    with running(TESTED[request.param](tmp_path / request.param, GROUPS | BACK_SOON)) as node:
         yield node
 
 

@@ -25,7 +25,8 @@ from scriba.client import (
     UpgradeType,
 )
 from tests.typed import present
-from tools.kafka.brokers import KINDS, Broker, running
+from tools.kafka.broker_fixtures import BACK_SOON
+from tools.kafka.brokers import TESTED, Broker, running
 
 T = TypeVar("T")
 
@@ -301,13 +302,14 @@ QUICK = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.num.partitions": "3",
+    **BACK_SOON,
 }
 
 
 @pytest.fixture
 def own_broker(broker: Broker, tmp_path: Path) -> Iterator[Broker]:
     """A broker of the same kind for one test alone, which may kill it."""
-    kind = next(kind for kind in KINDS.values() if isinstance(broker, kind))
+    kind = next(kind for kind in TESTED.values() if isinstance(broker, kind))
     with running(kind(tmp_path / "own", QUICK)) as own:
         yield own
 
