@@ -2,8 +2,10 @@
 
 The controller's image says what should be here. Changes of it are queued and carried out in order
 by one task: new partitions get a log, gone ones lose theirs, leaderships begin and end. A long
-change (ten thousand partitions in one request) is worked off in slices. One thing does not wait
-for its turn: a leadership that somebody else has now ends as soon as the image says so.
+change (ten thousand partitions in one request) is worked off in slices. Two things do not wait
+for their turn: a leadership that somebody else has now ends as soon as the image says so, and a
+topic that was deleted is not found any more. Its name may be another topic's by then, and whoever
+writes to that one must not be answered by the log of the one before, which is about to go.
 
 A replica that is new has nothing that would have to be read. So it is only taken note of
 (`_unopened`), and from then on it can be used: whoever asks for it first (`get`) has it opened, in
@@ -164,6 +166,8 @@ class Replicas:
         self.racks: dict[int, str | None] = {}
         """Where the brokers of the cluster are."""
         self.moves = DirMoves(node)
+        self._deleted: set[bytes] = set()
+        """Topics that are no more, whose replicas are still to be taken away."""
         self.fetchers = Fetchers(node)
         self.observers = Observers(node, self.fetchers)
         self.selector = ReplicaSelector(node)
@@ -182,10 +186,18 @@ class Replicas:
         return len(self._partitions) + len(self._unopened)
 
     def get(self, topic: str, index: int) -> Partition | None:
-        partition = self._partitions.get((topic, index))  # type: ignore[call-overload]
+        partition: Partition | None = self._partitions.get(  # type: ignore[call-overload]
+            (topic, index)
+        )
         if partition is None and self._unopened:
-            return self._open_new(PartitionName(topic, index))
-        return partition  # type: ignore[no-any-return]
+            name = PartitionName(topic, index)
+            new = self._unopened.get(name)
+            if new is not None and new.topic_id not in self._deleted:
+                return self._open_new(name)
+            return None
+        if self._deleted and partition is not None and partition.topic_id in self._deleted:
+            return None
+        return partition
 
     def find(self, topic: str, index: int) -> Partition:
         """The partition, or the error that a client understands."""
@@ -230,6 +242,7 @@ class Replicas:
             self._follow_brokers(image)
         if delta.deleted:
             gone = [(t.name, t.id, tuple(t.partitions)) for t in delta.deleted.values()]
+            self._deleted.update(topic_id for _, topic_id, _ in gone)
             self._queue.append(lambda: self._delete(gone))
         if delta.configs:
             changed = {name for kind, name in delta.configs if kind == TOPIC}
@@ -639,6 +652,7 @@ class Replicas:
                 if here is None or here.topic_id == topic_id:
                     gone_for_good = KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
                     self._remove_replica(name, gone_for_good)
+            self._deleted.discard(topic_id)
 
     def _remove_replica(self, name: PartitionName, why: KafkaError) -> None:
         """Ends a replica: its directory gets another name now, its files go in the background."""
