@@ -274,6 +274,14 @@ class EventKind(enum.Enum):
         "Check that all controllers have their own disks and node ids, and their logs.",
         REPEATS,
     )
+    QUORUM_EPOCHS_SKIPPED = (
+        "quorum_epochs_skipped",
+        WARNING,
+        "A request had this controller skip many epochs of the quorum at once, of which there are "
+        "two thousand million. No controller that runs gets that far ahead of the others.",
+        "See who is at the address that it names; let only controllers reach their listeners.",
+        REPEATS,
+    )
     QUORUM_PEER_REFUSES = (
         "quorum_peer_refuses",
         WARNING,

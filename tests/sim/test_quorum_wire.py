@@ -9,6 +9,8 @@ from scriba.broker.metadata.quorum import snapshots
 from scriba.broker.metadata.quorum.wire import TOPIC, TOPIC_ID
 from scriba.broker.node import Node
 from scriba.errors import ErrorCode
+from scriba.events import EventKind
+from scriba.raft.allowance import MOST_AT_ONCE
 from scriba.raft.messages import Position
 from scriba.raft.roles import LAST_EPOCH
 from scriba.wire.messages import quorum as messages
@@ -76,6 +78,30 @@ def test_vote_that_is_meant_for_somebody_else_or_makes_no_sense_is_refused_with_
             assert code_of(answer) is code, changes
         assert node.metadata.quorum.raft.epoch == epoch, "none of them moved anything"
         assert await quorum.leader() == leader
+
+    play(story)
+
+
+def test_peer_that_has_controllers_skip_epochs_is_named_and_soon_refused() -> None:
+    async def story(quorum: SimQuorum) -> None:
+        await quorum.start()
+        leader = await quorum.leader()
+        asked = next(i for i in quorum.ids if i != leader)
+        node = quorum.node(asked)
+        raft = node.metadata.quorum.raft
+        refused = 0
+        for _ in range(4):
+            epoch = raft.epoch + MOST_AT_ONCE // 2
+            ahead = vote(node, replica_epoch=epoch, last_offset_epoch=0, last_offset=0)
+            refused += code_of(await ask(quorum, asked, ahead)) is ErrorCode.INVALID_REQUEST
+        assert refused >= 1, "each of them would have used up half a million"
+        assert raft.epoch < 2 * MOST_AT_ONCE
+        told = {
+            each.kind: each for each in node.events.page(0, 1000).events if "99 at" in each.about
+        }
+        assert set(told) == {EventKind.QUORUM_EPOCHS_SKIPPED, EventKind.QUORUM_FAULT}
+        assert await quorum.leader() in quorum.ids, "a leader of a later epoch"
+        await quorum.same_image()
 
     play(story)
 

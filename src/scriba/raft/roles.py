@@ -6,10 +6,6 @@ from typing import Final, NamedTuple
 MAX_WAIT_MS: Final = 500
 LAST_EPOCH: Final = (1 << 31) - 1
 """Epochs are numbers of 32 bits: nobody can be elected after this one."""
-MAX_EPOCHS_AHEAD: Final = 1 << 20
-"""How far a request may be ahead of this node's epoch. One that says more than a million elections
-went by is mistaken, and whoever believed it would have used up the epochs there are. A node that
-was away for as long learns the epoch from those whom it asks itself."""
 
 
 class Role(enum.Enum):

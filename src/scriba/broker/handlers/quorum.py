@@ -31,7 +31,7 @@ from scriba.raft.messages import (
 )
 from scriba.raft.messages import FetchRequest as FetchFacts
 from scriba.raft.messages import VoteRequest as VoteFacts
-from scriba.raft.roles import MAX_EPOCHS_AHEAD, Role
+from scriba.raft.roles import Role
 from scriba.storage.log import Slice
 from scriba.storage.segments.not_resident import NotResident
 from scriba.wire.messages import fetch as fetch_messages
@@ -79,10 +79,10 @@ def vote(
         code = ErrorCode.FENCED_LEADER_EPOCH
     elif code is ErrorCode.NONE and (
         asked.replica_id < 0
-        or asked.replica_epoch > quorum.raft.epoch + MAX_EPOCHS_AHEAD
         or asked.last_offset < 0
         or last < 0
         or last > asked.replica_epoch - (not asked.pre_vote)
+        or not quorum.may_follow(asked.replica_epoch, asked.replica_id, ctx.host)
     ):
         code = ErrorCode.INVALID_REQUEST
     if code is not ErrorCode.NONE:
@@ -128,7 +128,7 @@ def begin_quorum_epoch(
     quorum = node.metadata.quorum
     code = _check_voter_key(quorum, request.voter_id, asked.voter_directory_id)
     if code is ErrorCode.NONE:
-        code = _check_leader(quorum, asked.leader_epoch, asked.leader_id)
+        code = _check_leader(quorum, ctx, asked.leader_epoch, asked.leader_id)
     told = [(end.name, end.host, end.port) for end in request.leader_endpoints]
     if code is ErrorCode.NONE:
         quorum.learn_leader(asked.leader_id, tuple(told))
@@ -161,7 +161,7 @@ def end_quorum_epoch(
 ) -> Deferred[messages.EndQuorumEpochResponse]:
     asked: messages.EndQuorumEpochRequestPartitionData = _admit(node, ctx, request)
     quorum = node.metadata.quorum
-    code = _check_leader(quorum, asked.leader_epoch, asked.leader_id)
+    code = _check_leader(quorum, ctx, asked.leader_epoch, asked.leader_id)
     successors = [
         candidate.candidate_id
         for candidate in asked.preferred_candidates
@@ -475,14 +475,16 @@ def _check_epoch(quorum: MetadataQuorum, epoch: int) -> ErrorCode:
     return ErrorCode.NONE if raft.role is Role.LEADER else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def _check_leader(quorum: MetadataQuorum, epoch: int, leader: int) -> ErrorCode:
+def _check_leader(quorum: MetadataQuorum, ctx: Context, epoch: int, leader: int) -> ErrorCode:
     """Whether what a leader says of itself can be true."""
     raft = quorum.raft
     if epoch < raft.epoch:
         return ErrorCode.FENCED_LEADER_EPOCH
-    if leader < 0 or leader == raft.own.id or epoch > raft.epoch + MAX_EPOCHS_AHEAD:
+    if leader < 0 or leader == raft.own.id:
         return ErrorCode.INVALID_REQUEST
     if epoch == raft.epoch and raft.leader not in (None, leader):
+        return ErrorCode.INVALID_REQUEST
+    if not quorum.may_follow(epoch, leader, ctx.host):
         return ErrorCode.INVALID_REQUEST
     return ErrorCode.NONE
 

@@ -39,6 +39,7 @@ from scriba.events import EventKind
 from scriba.instant import Instant
 from scriba.peers.errors import ClientError
 from scriba.peers.ports import Signal
+from scriba.raft.allowance import EpochAllowance
 from scriba.raft.machine import Raft
 from scriba.raft.messages import (
     FetchReply,
@@ -76,6 +77,8 @@ log = logging.getLogger(__name__)
 MAX_BATCH_BYTES: Final = 8 << 20
 QUORUM_STATE: Final = "quorum-state"
 ROOM_PAUSE_S: Final = 0.2
+MANY_EPOCHS: Final = 1_000
+"""More than a controller is ever behind that asks before it takes the next (KIP-996)."""
 """Before a full device is tried again with what nothing may come before."""
 
 
@@ -112,6 +115,7 @@ class MetadataQuorum:
         self._alone = membership.alone
         self._tasks = tasks
         self._note = note
+        self._allowance = EpochAllowance(world.clock.mono_ms())
         self._flushing: asyncio.Task[None] | None = None
         self._writing = False
         """Whether something is on its way to the disk that must come before all else."""
@@ -149,6 +153,19 @@ class MetadataQuorum:
         """A leader says where it is."""
         if self.transport is not None and endpoints:
             self.transport.learn({leader: (endpoints[0][1], endpoints[0][2])})
+
+    def may_follow(self, epoch: int, node_id: int, host: str) -> bool:
+        """Whether a request that says this epoch is believed; whoever sent it is told of where it
+        has this node skip many, or is refused for that."""
+        ahead = epoch - self.raft.epoch
+        if ahead <= 0:
+            return True
+        believed = self._allowance.take(ahead, self._world.clock.mono_ms())
+        if ahead >= MANY_EPOCHS or not believed:
+            kind = EventKind.QUORUM_EPOCHS_SKIPPED if believed else EventKind.QUORUM_FAULT
+            text = f"a request says epoch {epoch}, {ahead} after the own"
+            self._note(kind, f"controller {node_id} at {host}", text)
+        return believed
 
     # ---- start ----
 
