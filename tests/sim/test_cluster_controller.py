@@ -32,6 +32,8 @@ from scriba.wire.messages.configs import (
     IncrementalAlterConfigsResponse,
 )
 from scriba.wire.messages.metadata import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     MetadataRequest,
     MetadataRequestTopic,
     MetadataResponse,
@@ -42,10 +44,12 @@ from scriba.wire.messages.quorum import (
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
+from scriba.wire.messages.txn import InitProducerIdRequest, InitProducerIdResponse
 from tests.unit.broker.scraping import parsed
 
 TOPIC_CONFIG: Final = 2
 METRIC: Final = "kafka_controller_kafkacontroller_"
+LONGEST_HOLD_S: Final = 5
 SETTINGS: Final = {"broker.session.timeout.ms": "6000", "broker.heartbeat.interval.ms": "1000"}
 
 
@@ -412,3 +416,28 @@ def test_brokers_serve_on_while_the_quorum_is_away() -> None:
         assert scene.known("made") == [1, 2, 3]
 
     play(script, Shape(1, 2))
+
+
+def test_what_clients_ask_without_a_quorum_holds_their_connection_for_seconds_only() -> None:
+    """A producer asks for metadata on the connection that it writes by: what it has under way there
+    needs no controller, and must not wait for one that does not come."""
+
+    async def script(scene: Scene) -> None:
+        for at in (1, 2):
+            scene.cluster.nodes[at].process.kill()
+        (broker, *_) = scene.brokers
+        peer = await scene.ask(broker)
+        named = MetadataRequest(
+            topics=[MetadataRequestTopic(name="unheard-of")], allow_auto_topic_creation=True
+        )
+        began = scene.sim.loop.time()
+        metadata = await peer.send(named, 12, MetadataResponse)
+        assert metadata.topics[0].error_code == ErrorCode.LEADER_NOT_AVAILABLE
+        found = await peer.send(FindCoordinatorRequest(key="g"), 3, FindCoordinatorResponse)
+        assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        anonymous = InitProducerIdRequest(transactional_id=None)
+        given = await peer.send(anonymous, 4, InitProducerIdResponse)
+        assert given.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        assert scene.sim.loop.time() - began < 3 * LONGEST_HOLD_S
+
+    play(script, Shape(3, 3, dedicated=True))

@@ -11,7 +11,7 @@ is further away. mypy proves that the node has all of it, where `node.py` puts t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from scriba.broker.access import Access
@@ -119,6 +119,12 @@ class ClusterFormation(Protocol):
         """When this node started, on its monotonic clock."""
 
 
+CLIENTS_WAIT_MS: Final = 1_000
+"""How long what ordinary clients ask goes without a controller (topics that are made as they are
+named, coordinators, producer ids): their connection answers nothing else meanwhile, and what else
+they have under way on it needs no controller."""
+
+
 class ControllerClient(Protocol):
     """The active controller, wherever it is."""
 
@@ -129,12 +135,14 @@ class ControllerClient(Protocol):
         ctx: Context | None = None,
         *,
         timeout_ms: int | None = None,
+        leaderless_ms: int | None = None,
     ) -> Any:
         """Its response, once that is committed; KafkaError where it refuses the whole request.
 
         `ctx` tells who asks, where that is not the broker itself. What an administrator changed is
         in effect on all live brokers when the answer is there. Tried again while the controller is
-        away, until `timeout_ms`, or else the request's own time, is over (REQUEST_TIMED_OUT).
+        away, until `timeout_ms`, or else the request's own time, is over (REQUEST_TIMED_OUT); for
+        no longer than `leaderless_ms` where there is no controller that takes it.
         """
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final, Protocol
 
 from scriba.broker.ports import (
+    CLIENTS_WAIT_MS,
     ClusterFormation,
     Configuration,
     ControllerAccess,
@@ -45,7 +46,8 @@ async def make_internal_topic(node: InternalTopicMaker, name: str) -> None:
     topic = internal_topic(name, node)
     try:
         response = await node.controller.call(
-            CreateTopicsRequest(timeout_ms=node.settings.request_timeout_ms, topics=[topic])
+            CreateTopicsRequest(timeout_ms=node.settings.request_timeout_ms, topics=[topic]),
+            leaderless_ms=CLIENTS_WAIT_MS,
         )
     except NoRoom as error:
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error

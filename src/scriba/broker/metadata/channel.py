@@ -130,15 +130,19 @@ class ControllerChannel:
         ctx: Context | None = None,
         *,
         timeout_ms: int | None = None,
+        leaderless_ms: int | None = None,
     ) -> Any:
         """The controller's response, once that is committed; KafkaError where it refuses the whole
         request, REQUEST_TIMED_OUT when no controller has answered in time.
 
-        What an administrator's request has changed is in effect on all live brokers by then.
+        Where none takes it, it is tried again until `leaderless_ms` have passed, else to the end
+        of its time. What an administrator's request has changed is in effect on all live brokers
+        when it is answered.
         """
         node = self._node
         limit = self._patience(request) if timeout_ms is None else timeout_ms
-        deadline = node.world.clock.mono_ms() + limit
+        began = node.world.clock.mono_ms()
+        deadline = began + limit
         passed_on = ctx is None or not node.is_controller_listener(ctx.listener)
         last: Exception | None = None
         try:
@@ -156,6 +160,10 @@ class ControllerChannel:
                         if refused.code is not ErrorCode.NOT_CONTROLLER or not passed_on:
                             raise
                         last = refused
+                    waited = node.world.clock.mono_ms() - began
+                    if leaderless_ms is not None and waited >= leaderless_ms:
+                        limit = leaderless_ms
+                        raise TimeoutError
                     await self._pause(before)
         except TimeoutError:
             raise KafkaError(

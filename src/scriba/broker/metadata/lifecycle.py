@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from scriba.broker.ports import (
+    CLIENTS_WAIT_MS,
     Configuration,
     ControllerAccess,
     EventLog,
@@ -402,7 +403,8 @@ class BrokerLifecycle:
         """A block of ids that no other broker has: the first, and how many."""
         try:
             response: AllocateProducerIdsResponse = await self._node.controller.call(
-                AllocateProducerIdsRequest(broker_id=self._node.id, broker_epoch=self.broker_epoch)
+                AllocateProducerIdsRequest(broker_id=self._node.id, broker_epoch=self.broker_epoch),
+                leaderless_ms=CLIENTS_WAIT_MS,
             )
         except KafkaError as error:
             raise KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, error.message) from error

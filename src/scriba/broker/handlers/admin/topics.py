@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource
 from scriba.broker.coordinators.internal_topics import internal_topic
+from scriba.broker.ports import CLIENTS_WAIT_MS
 from scriba.broker.request import Context, Deferred
 from scriba.controller.topics import is_legal_name
 from scriba.errors import ErrorCode, KafkaError, error_code
@@ -96,9 +97,12 @@ async def auto_create(
                 failed[name] = ErrorCode.LEADER_NOT_AVAILABLE
     if wanted.topics:
         try:
-            response = await node.controller.call(wanted, None, ctx)
+            response = await node.controller.call(wanted, None, ctx, leaderless_ms=CLIENTS_WAIT_MS)
         except KafkaError as error:  # of these alone: others are asked about in the same request
-            return failed | {topic.name: error.code for topic in wanted.topics}
+            # A client takes that for an error that passes, and asks again.
+            away = error.code is ErrorCode.REQUEST_TIMED_OUT
+            code = ErrorCode.LEADER_NOT_AVAILABLE if away else error.code
+            return failed | {topic.name: code for topic in wanted.topics}
         for result in response.topics:
             if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
                 failed[result.name] = error_code(result.error_code)
