@@ -14,6 +14,8 @@ import pytest
 from scriba.config import StartError
 from scriba.errors import ErrorCode, KafkaError
 from scriba.settings import TopicSettings
+from scriba.storage.compaction.cleaner import Rewritten
+from scriba.storage.compaction.log import Stale
 from scriba.storage.directory.checkpoints import parse_offsets
 from scriba.storage.directory.logdir import LogDir
 from scriba.storage.directory.names import PartitionName
@@ -159,6 +161,33 @@ async def test_a_topic_made_anew_is_not_measured_by_the_old_ones_checkpoints(she
     (deleted,) = directory.deleted()
     await directory.remove_deleted([deleted])
     assert directory.deleted() == []
+    directory.release()
+
+
+async def test_a_compaction_that_outlives_its_topic_says_nothing_of_the_one_made_anew(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = await ready(shelf)
+    old = await log_in(shelf, directory, topic_id=b"a" * 16)
+    for _ in range(10):
+        shelf.append(old, 10)
+    flush = Log.flush
+
+    async def meanwhile(log: Log, up_to: int | None = None) -> None:
+        await flush(log, up_to)
+        directory.begin_deletion(old)
+        await log_in(shelf, directory, topic_id=b"b" * 16)
+
+    monkeypatch.setattr(Log, "flush", meanwhile)
+    with pytest.raises(Stale):
+        await directory.take_compacted(
+            old, Rewritten(0, (0,), 0, 0, 0, b"", old.end_offset), 0, shelf.now
+        )
+    shelf.append(directory.logs[PartitionName("t", 0)], 3)
+    directory.release()
+    directory = await ready(shelf)
+    new = await log_in(shelf, directory, topic_id=b"b" * 16)
+    assert (new.end_offset, new.failure) == (3, None)
     directory.release()
 
 

@@ -30,6 +30,7 @@ from scriba.runtime.loop.pace import next_turn
 from scriba.runtime.ports import DirLock, Disk, Mark, Offload
 from scriba.settings import TopicSettings
 from scriba.storage.compaction.cleaner import Rewritten
+from scriba.storage.compaction.log import Stale
 from scriba.storage.directory.checkpoints import (
     CLEANER_OFFSETS,
     HIGH_WATERMARKS,
@@ -609,9 +610,15 @@ class LogDir:
     async def take_compacted(
         self, log: Log, rewritten: Rewritten, generation: int, now: Instant
     ) -> None:
-        """Swaps a compacted segment in, once recovery will not look at what it replaces."""
+        """Swaps a compacted segment in, once recovery will not look at what it replaces.
+
+        Stale where the log was deleted meanwhile: what the checkpoints say is of the next one of
+        its name by then.
+        """
         await log.flush(rewritten.end_offset)
         name = _name_of(log)
+        if self.logs.get(name) is not log:
+            raise Stale
         if self._recovery_points.get(name, 0) < rewritten.end_offset:
             flushed = {name: log.flushed_offset}
             await self._write_recovery_points(self._recovery_points | flushed)
