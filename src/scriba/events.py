@@ -105,6 +105,19 @@ class EventKind(enum.Enum):
         "There is room again in a log directory that was nearly full. It takes records.",
         "Nothing.",
     )
+    METADATA_RESERVE_USED = (
+        "metadata_reserve_used",
+        WARNING,
+        "A device is full, and the metadata log is written into the room that was kept for it "
+        "(`scriba.metadata.reserve.bytes`).",
+        "Make room on the device: delete topics, or lower their retention.",
+    )
+    METADATA_RESERVE_RESTORED = (
+        "metadata_reserve_restored",
+        INFO,
+        "There is room on a device that was full, and the metadata log has its reserve again.",
+        "Nothing.",
+    )
     LOG_TRUNCATED = (
         "log_truncated",
         WARNING,

@@ -13,7 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from scriba.client import Admin, BrokerError, Consumer, NewTopic, Producer, TopicPartition
+from scriba.client import (
+    Admin,
+    BrokerError,
+    ConfigResource,
+    Consumer,
+    NewTopic,
+    Producer,
+    TopicPartition,
+)
 from scriba.errors import ErrorCode
 from tools.kafka.brokers import ScribaBroker, TraceableBroker
 
@@ -65,6 +73,7 @@ def broker(tmp_path: Path) -> Iterator[CrampedBroker]:
         "replica.high.watermark.checkpoint.interval.ms": "100",
         "log.retention.check.interval.ms": "100",
         "offsets.topic.num.partitions": "2",
+        "scriba.metadata.reserve.bytes": "0",
     }
     broker = CrampedBroker(tmp_path, settings)
     broker.start()
@@ -145,6 +154,37 @@ async def test_a_stop_on_a_full_device_says_so_in_a_line_and_the_records_are_the
     assert "Traceback" not in said
     assert "not closed cleanly" in said, said
     assert len(said.splitlines()) < 30, said
+
+
+class ReservedBroker(CrampedBroker):
+    """One whose volume has room for the reserve of the metadata log."""
+
+    size = "24m"
+
+
+async def test_a_topic_can_be_deleted_on_a_device_without_a_byte_left(tmp_path: Path) -> None:
+    broker = ReservedBroker(tmp_path, {"metadata.max.idle.interval.ms": "100"})
+    broker.start()
+    try:
+        kept = broker.device / "__cluster_metadata-0" / "reserve"
+        assert kept.stat().st_size == 1 << 20
+        async with Admin(bootstrap_servers=broker.bootstrap) as admin:
+            await admin.create_topics([NewTopic("old", partitions=1), NewTopic("gone")])
+            broker.fill()
+            for value in range(60):  # more than the block that the log has begun
+                old = ConfigResource.topic("old")
+                await admin.alter_configs({old: {"retention.ms": str(1_000_000 + value)}})
+                assert await produce(broker, "old", bytes(100_000), 200) != "stored"
+            assert kept.stat().st_size < 1 << 20
+            await admin.delete_topics(["gone"])
+            broker.make_room()
+            await until(lambda: kept.exists() and kept.stat().st_size == 1 << 20)
+            assert await produce(broker, "old", b"after", 30_000) == "stored"
+        assert broker.stop() == 0
+        assert "Traceback" not in broker.output.read_text()
+    finally:
+        if not broker.ended():
+            broker.kill()
 
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace")

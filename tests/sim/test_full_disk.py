@@ -7,7 +7,7 @@ import pytest
 
 from scriba.broker.node import Node
 from scriba.config import StartError, StorageLost
-from scriba.errors import ErrorCode
+from scriba.errors import ErrorCode, KafkaError
 from scriba.events import EventKind
 from scriba.records.batch import EndTxnMarker, end_txn_batch, read_header
 from scriba.settings import NodeSettings, TopicSettings
@@ -17,6 +17,11 @@ from scriba.storage.results import NoRoom
 from scriba.testing.sim.plays.compacting import append
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
 from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest
+from scriba.wire.messages.configs import (
+    AlterConfigsRequest,
+    AlterConfigsRequestAlterableConfig,
+    AlterConfigsRequestAlterConfigsResource,
+)
 
 
 def with_a_log(story: Callable[[SimWorld, ProcessWorld, Log], Awaitable[None]]) -> None:
@@ -67,9 +72,12 @@ def test_a_flush_waits_for_room_for_the_transaction_index_and_takes_nothing_offl
 
 
 def with_a_node(
-    story: Callable[[SimWorld, ProcessWorld, Node], Awaitable[None]], **settings: str
+    story: Callable[[SimWorld, ProcessWorld, Node], Awaitable[None]],
+    reserves: bool = False,
+    **settings: str,
 ) -> None:
     sim = SimWorld(1)
+    sim.host("broker").disk_faults.reserves = reserves
 
     async def main(world: ProcessWorld) -> None:
         node = Node(node_settings(**settings), world)
@@ -283,3 +291,83 @@ def test_a_node_with_every_directory_offline_ends_and_says_why() -> None:
         await sim.host("broker").start(main).task
 
     sim.run(play())
+
+
+# ---- the reserve of the metadata log ----
+
+
+async def configure(node: Node, value: int) -> ErrorCode:
+    """A change of the metadata that needs no room for partitions."""
+    entry = AlterConfigsRequestAlterableConfig(name="retention.ms", value=str(value))
+    topic = AlterConfigsRequestAlterConfigsResource(
+        resource_type=2, resource_name="old", configs=[entry]
+    )
+    request = AlterConfigsRequest(resources=[topic], validate_only=False)
+    try:
+        answer = await node.controller.call(request)
+    except KafkaError as error:
+        return error.code
+    return ErrorCode(answer.responses[0].error_code)
+
+
+def kinds(node: Node) -> list[EventKind]:
+    return [event.kind for event in node.events.since()]
+
+
+def test_metadata_is_written_on_a_device_that_clients_have_filled() -> None:
+    async def story(sim: SimWorld, world: ProcessWorld, node: Node) -> None:
+        reserve = node.metadata.quorum.reserve
+        await create(node, "old")
+        assert reserve.left == 1 << 18
+        fill(sim)
+        for value in range(500):
+            assert await configure(node, value) is ErrorCode.NONE
+            with pytest.raises(NoRoom):
+                append(node.replicas.find("old", 0).log, [("k", "v" * 9000)], world.clock.now())
+        assert 0 < reserve.left < 1 << 18
+        assert kinds(node).count(EventKind.METADATA_RESERVE_USED) == 1
+        make_room(sim)
+        async with asyncio.timeout(60):
+            while not reserve.whole:  # noqa: ASYNC110 (of the device)
+                await asyncio.sleep(1)
+        assert kinds(node).count(EventKind.METADATA_RESERVE_RESTORED) == 1
+        assert world.disk.size("/data/__cluster_metadata-0/reserve") == 1 << 18
+
+    with_a_node(story, reserves=True, scriba_metadata_reserve_bytes=str(1 << 18))
+
+
+def test_a_reserve_that_is_used_up_refuses_changes_and_ends_nothing() -> None:
+    async def story(sim: SimWorld, world: ProcessWorld, node: Node) -> None:
+        await create(node, "old")
+        fill(sim)
+        codes = [await configure(node, value) for value in range(400)]
+        assert codes[0] is ErrorCode.NONE
+        assert codes[-1] is ErrorCode.KAFKA_STORAGE_ERROR
+        assert node.metadata.quorum.reserve.left == 0
+        assert EventKind.WRITE_REFUSED in kinds(node)
+        make_room(sim)
+        assert await configure(node, 7) is ErrorCode.NONE
+
+    with_a_node(story, reserves=True, scriba_metadata_reserve_bytes=str(1 << 14))
+
+
+def test_without_a_reserve_changes_are_refused_at_once() -> None:
+    async def story(sim: SimWorld, world: ProcessWorld, node: Node) -> None:
+        await create(node, "old")
+        fill(sim)
+        assert await configure(node, 1) is ErrorCode.KAFKA_STORAGE_ERROR
+        make_room(sim)
+
+    with_a_node(story, reserves=True, scriba_metadata_reserve_bytes="0")
+
+
+def test_a_device_that_refuses_for_another_reason_gets_nothing_of_the_reserve() -> None:
+    async def story(sim: SimWorld, world: ProcessWorld, node: Node) -> None:
+        reserve = node.metadata.quorum.reserve
+        assert not reserve.give(100)
+        assert reserve.whole
+        fill(sim)
+        assert reserve.give(100)
+        make_room(sim)
+
+    with_a_node(story, reserves=True)

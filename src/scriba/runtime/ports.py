@@ -134,6 +134,12 @@ class Disk(Protocol):
         """Replaces a small file: temporary name, fsync, rename, fsync of the directory."""
         ...
 
+    async def allocate(self, path: str, size: int) -> None:
+        """Has a file be at least that long, and its room on the device be its own: whoever cuts it
+        gives room back. OSError, and no more room is taken, where there is too little or nobody
+        could promise it."""
+        ...
+
     def exists(self, path: str) -> bool: ...
 
     def list(self, path: str) -> list[str]:

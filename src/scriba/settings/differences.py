@@ -45,6 +45,11 @@ BEHAVIOUR: Final[dict[str, str]] = {
     "`__transaction_state` has in Kafka: a committed offset is an acknowledgement like any other",
     "A broker's connection ends and its address refuses": "it is fenced at once, not after "
     "`broker.session.timeout.ms`: a process that is gone does not come back by waiting",
+    "A device that clients have filled": "metadata is still written, into 1 MiB that a file beside "
+    "its log keeps (`scriba.metadata.reserve.bytes`); Kafka's log directory goes offline, and a "
+    "controller ends",
+    "Several brokers with one advertised host": "they are one machine, and replicas of a partition "
+    "are on different ones where there are enough, after racks; Kafka knows racks only",
     "Levels of features on a new cluster": "`kraft.version` 1, so that voters can be changed; "
     "Kafka founds with 0 where it is given fixed voters",
 }

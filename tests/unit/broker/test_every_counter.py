@@ -368,6 +368,7 @@ ELSEWHERE = {
     "kafka_server_replicamanager_underreplicatedpartitions": "one node has no followers",
     "kafka_server_replicamanager_reassigningpartitions": "one node: sim/test_reassignment",
     "scriba_storage_closed_log_dirs": "no volume is nearly full: test_write_watermark",
+    "scriba_metadata_reserve_bytes": "no volume is full: sim/test_full_disk",
     **dict.fromkeys(
         ("scriba_balance_brokers", "scriba_balance_partitions_left"),
         "one node has nobody to give replicas to: sim/test_balancing",

@@ -1,8 +1,10 @@
 """The real disk: files, residency, atomic replacement, locks."""
 
 import asyncio
+import errno
 import fcntl
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -210,3 +212,15 @@ def test_a_record_lock_such_as_a_jvm_takes_excludes_us(disk: PosixDisk, tmp_path
     with pytest.raises(BlockingIOError):
         disk.lock(str(tmp_path))
     os.close(fd)
+
+
+@linux_only
+async def test_room_that_is_allocated_is_the_files_own(disk: PosixDisk, path: str) -> None:
+    await disk.allocate(path, 1 << 20)
+    assert disk.size(path) == 1 << 20
+    assert os.stat(path).st_blocks * 512 >= 1 << 20
+    await disk.allocate(path, 1 << 19)
+    assert disk.size(path) == 1 << 20, "at least that long"
+    with pytest.raises(OSError, match=re.escape(os.strerror(errno.EFBIG))):
+        await disk.allocate(path, 1 << 62)
+    assert disk.size(path) == 1 << 20, "as before"

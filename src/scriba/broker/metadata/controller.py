@@ -263,7 +263,8 @@ class QuorumController:
                 self._note,
                 clean=clean,
             )
-            quorum.log.on_refused = self._on_refused
+            if self._on_refused is not None:
+                quorum.on_refused = self._on_refused
             quorum.on_leadership = self._on_leadership
             quorum.transport = self._transport(quorum)
             self._quorum = quorum

@@ -210,6 +210,21 @@ def _take_lock(fd: int) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
+def _allocate(path: str, size: int) -> None:
+    if not hasattr(os, "posix_fallocate"):
+        raise OSError(errno.ENOTSUP, "room cannot be reserved on this system", path)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        before = os.fstat(fd).st_size
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError:
+            os.ftruncate(fd, before)
+            raise
+    finally:
+        os.close(fd)
+
+
 class PosixDisk:
     def __init__(self, offload: Offload) -> None:
         self._offload = offload
@@ -246,6 +261,9 @@ class PosixDisk:
         task = asyncio.ensure_future(self._replace_after(self._replacing.get(path), path, data))
         self._replacing[path] = task
         await asyncio.shield(task)
+
+    async def allocate(self, path: str, size: int) -> None:
+        await self._offload.run(_allocate, path, size)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

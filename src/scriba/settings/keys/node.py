@@ -215,6 +215,14 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         "of clients and the broker hands over their leaderships, until there is room again; "
         "0 for none.",
     )
+    scriba_metadata_reserve_bytes: int = setting(
+        Kind.LONG,
+        default=1 << 20,
+        at_least=0,
+        at_most=1 << 30,
+        doc="Room on the device that a file beside the metadata log keeps for it. When the device "
+        "is full, metadata is written into that room; 0 for none.",
+    )
     # --- connections and requests -------------------------------------------------------------
     socket_request_max_bytes: int = setting(
         Kind.INT,

@@ -82,7 +82,9 @@ async def open_quorum(
         if batch.facts is not None:
             history.add(batch.base_offset, batch.facts)
     raft = _machine(world, directory, membership, settings, store, history, found, first)
-    return MetadataQuorum(world, store, raft, history, membership, tasks, note), snapshot, batches
+    quorum = MetadataQuorum(world, store, raft, history, membership, tasks, note)
+    await quorum.keep_reserve(settings.scriba_metadata_reserve_bytes)
+    return quorum, snapshot, batches
 
 
 def _open_log(

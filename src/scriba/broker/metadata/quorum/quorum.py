@@ -15,11 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, TypeVar
 
 from scriba.broker.channels import Address
 from scriba.broker.metadata.quorum import quorum_state, snapshots
 from scriba.broker.metadata.quorum.batches import Batch, BatchBuilder
+from scriba.broker.metadata.quorum.reserve import MetadataReserve
 from scriba.broker.metadata.quorum.snapshots import QuorumFacts, Snapshot
 from scriba.broker.metadata.quorum.transport import QuorumTransport
 from scriba.broker.metadata.quorum.voters import (
@@ -74,12 +75,16 @@ from scriba.wire.schema import Message
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 MAX_BATCH_BYTES: Final = 8 << 20
 QUORUM_STATE: Final = "quorum-state"
 ROOM_PAUSE_S: Final = 0.2
 MANY_EPOCHS: Final = 1_000
 """More than a controller is ever behind that asks before it takes the next (KIP-996)."""
 """Before a full device is tried again with what nothing may come before."""
+RESERVE_PAUSE_S: Final = 5.0
+"""Between looks whether there is room for the reserve again."""
 
 
 class MetadataQuorum:
@@ -111,12 +116,19 @@ class MetadataQuorum:
         self.on_snapshot: Callable[[Snapshot], None] = lambda snapshot: None
         """Told of a snapshot from the leader, which stands for the log up to its end."""
         self.transport: QuorumTransport | None = None
+        self.on_refused: Callable[[str], None] = lambda text: None
+        """Told of what the device did not take, though the reserve gave what it had."""
+        self.reserve = MetadataReserve(world.disk, store.directory, 0, note)
+        store.on_refused = self._refused
         self._world = world
         self._alone = membership.alone
         self._tasks = tasks
         self._note = note
         self._allowance = EpochAllowance(world.clock.mono_ms())
         self._flushing: asyncio.Task[None] | None = None
+        self._appending = False
+        """Whether a batch is being appended: whoever does that asks for the room it needs."""
+        self._reserving: asyncio.Task[None] | None = None
         self._writing = False
         """Whether something is on its way to the disk that must come before all else."""
         self._running = False
@@ -184,6 +196,51 @@ class MetadataQuorum:
             self._flush_soon()  # what a crash left unflushed: nothing follows it before
         self._settle()
 
+    # ---- a full device ----
+
+    async def keep_reserve(self, size: int) -> None:
+        """Has the device keep that much for the metadata log, as soon as it can."""
+        self.reserve = MetadataReserve(self._world.disk, self.directory, size, self._note)
+        if await self.reserve.take():
+            self._take_reserve_soon()
+
+    def _take_reserve_soon(self) -> None:
+        if self._reserving is None:
+            self._reserving = self._tasks.spawn(self._take_reserve(), name="metadata reserve")
+
+    async def _take_reserve(self) -> None:
+        try:
+            again = True
+            while again:
+                await asyncio.sleep(RESERVE_PAUSE_S)
+                again = await self.reserve.take()
+        finally:
+            self._reserving = None
+
+    def _give_room(self, need: int = 0) -> bool:
+        given = self.reserve.give(need)
+        if given:
+            self._take_reserve_soon()
+        return given
+
+    def _refused(self, text: str) -> None:
+        """The log tries again by itself what it has to write beside its batches."""
+        if not self._appending and not self._give_room():
+            self.on_refused(text)
+
+    def _append(self, write: Callable[[], T], need: int) -> T:
+        """Appends to the log, into the reserve where the device is full; else NoRoom."""
+        while True:
+            self._appending = True
+            try:
+                return write()
+            except NoRoom as error:
+                if not self._give_room(need):
+                    self.on_refused(error.message)
+                    raise
+            finally:
+                self._appending = False
+
     # ---- what the machine wants ----
 
     def _settle(self) -> None:
@@ -215,10 +272,11 @@ class MetadataQuorum:
                 await quorum_state.write(self._world.disk, self.directory, ready.hard_state)
                 break
             except NoRoom as error:
+                if self._give_room():
+                    continue
                 if not patient:
                     raise
-                if self.log.on_refused is not None:
-                    self.log.on_refused(error.message)
+                self.on_refused(error.message)
                 await asyncio.sleep(ROOM_PAUSE_S)
         if ready.truncate_to is not None:
             now = self._world.clock.now()
@@ -284,11 +342,21 @@ class MetadataQuorum:
         now = self._world.clock.now()
         base = self.log.end_offset
         try:
-            self.log.append_follower(data, now)
+            self._append(lambda: self.log.append_follower(self._rest(data, base), now), len(data))
         except NoRoom:
             self.raft.append_refused(self.log.end_offset, now)
         self._learn(data, base)
         self._flush_soon()
+
+    def _rest(self, data: memoryview, base: int) -> memoryview:
+        """What is still to be appended: a full device may have taken some before it refused."""
+        end = self.log.end_offset
+        if end == base:
+            return data
+        for at, header in walk(data):
+            if header.base_offset >= end:
+                return data[at:]
+        return data[:0]
 
     def _learn(self, data: memoryview, base: int) -> None:
         """Takes in what appended control records say of the quorum itself."""
@@ -412,8 +480,9 @@ class MetadataQuorum:
         return batch
 
     def _write(self, data: bytearray, count: int) -> int:
-        base_offset, *_ = self.log.append(
-            memoryview(data), read_header(data), self.epoch, self._world.clock.now()
+        now, header = self._world.clock.now(), read_header(data)
+        base_offset, *_ = self._append(
+            lambda: self.log.append(memoryview(data), header, self.epoch, now), len(data)
         )
         base = self.raft.append(count)
         assert base == base_offset

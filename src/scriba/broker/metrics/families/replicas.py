@@ -51,6 +51,13 @@ def replicas() -> Iterator[Metric]:
         lambda s: sum(directory.closed is not None for directory in s.node.replicas.dirs),
     )
     yield Metric(
+        gauge(
+            "scriba_metadata_reserve_bytes",
+            "Room on the device that is kept for the metadata log; less while the device is full.",
+        ),
+        lambda s: s.node.metadata.quorum.reserve.left,
+    )
+    yield Metric(
         counter(
             "scriba_storage_refused_writes_total",
             "Writes that a device did not take, most likely for lack of room.",

@@ -281,6 +281,17 @@ class SimDisk:
         node = self.volume.find(path)
         return bytes(node.content) if isinstance(node, Inode) and node.marked else None
 
+    async def allocate(self, path: str, size: int) -> None:
+        if not self.volume.faults.reserves:
+            raise _fail(errno.ENOTSUP, path)
+        file = self.open(path, create=True)
+        growth = size - file.size()
+        if growth > self.volume.room(path):
+            raise _fail(errno.ENOSPC, path)
+        if growth > 0:
+            file.truncate(size)
+        file.close()
+
     def space(self, path: str) -> tuple[int, int]:
         self.check(path)
         return self.volume.faults.capacity, self.volume.room(path)

@@ -43,6 +43,8 @@ class DiskFaults:
     cold: float = 0.0
     """Chance that a file's cached pages are found evicted."""
     capacity: int = PLENTY
+    reserves: bool = False
+    """Whether room can be reserved. Plays that are about a full device turn it on."""
     full_in: str = ""
     """Part of the paths that this holds for: with several directories, each may be a device."""
 
