@@ -151,6 +151,12 @@ def connects(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="the cluster of this name (default: SCRIBA_PROFILE, or the profile in use)",
     )
+    properties(parser, "a setting of the client; may be repeated")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log what the client does")
+
+
+def properties(parser: argparse.ArgumentParser, text: str) -> None:
+    """Settings of clients, as many as are given."""
     parser.add_argument(
         "-X",
         "--property",
@@ -159,9 +165,8 @@ def connects(parser: argparse.ArgumentParser) -> None:
         default=[],
         dest="properties",
         metavar="KEY=VALUE",
-        help="a setting of the client; may be repeated",
+        help=text,
     )
-    parser.add_argument("-v", "--verbose", action="store_true", help="log what the client does")
 
 
 # -- single words --------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import argparse
 import os
 from collections.abc import Mapping
 
-from scriba.cli.parsing.options import BOOTSTRAP, BOOTSTRAP_VARIABLE, Commands, command, pair
+from scriba.cli.parsing.options import BOOTSTRAP, BOOTSTRAP_VARIABLE, Commands, command, properties
 
 
 def profiles(commands: Commands) -> None:
@@ -63,16 +63,7 @@ def _add(commands: Commands) -> None:
     add.add_argument(
         "-b", "--bootstrap", required=True, metavar="HOST:PORT", help="one broker or more"
     )
-    add.add_argument(
-        "-X",
-        "--property",
-        type=pair,
-        action="append",
-        default=[],
-        dest="properties",
-        metavar="KEY=VALUE",
-        help="a setting for the clients that know it; may be repeated",
-    )
+    properties(add, "a setting for the clients that know it; may be repeated")
     add.add_argument("--use", action="store_true", help="have commands go there from now on")
     add.add_argument("--replace", action="store_true", help="write over one of that name")
     _json(add)

@@ -366,7 +366,7 @@ class ClusterAdmin:
         }
 
     async def unregister_broker(self, broker: int, *, timeout_ms: int | None = None) -> None:
-        """Takes a broker that is gone for good out of the cluster's metadata."""
+        """Removes the registration of a broker that will not return."""
         await self._calls.once(
             UnregisterBrokerRequest(broker_id=broker),
             UnregisterBrokerResponse,

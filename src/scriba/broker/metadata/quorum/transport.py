@@ -137,6 +137,12 @@ class WireTransport:
         known = self._addresses_of(peer)
         return known[self._turn.get(peer, 0) % len(known)] if known else None
 
+    def _known(self, peer: int) -> Address:
+        address = self.address(peer)
+        if address is None:
+            raise NetworkError(f"nobody knows the address of controller {peer}")
+        return address
+
     def learn(self, addresses: Mapping[int, Address]) -> None:
         if len(self._learnt) + len(addresses) > MAX_UNDER_WAY:
             self._learnt.clear()
@@ -160,29 +166,19 @@ class WireTransport:
     async def snapshot_slice(
         self, leader: int, epoch: int, snapshot: Position, position: int
     ) -> tuple[int, memoryview]:
-        address = self.address(leader)
-        if address is None:
-            raise NetworkError(f"nobody knows the address of controller {leader}")
+        request = snapshot_request(
+            self._sender, epoch, snapshot, position, self._max_snapshot_bytes
+        )
         response = await self._channels.call_at(
-            leader,
-            address,
-            snapshot_request(self._sender, epoch, snapshot, position, self._max_snapshot_bytes),
-            purpose=FETCHES,
-            timeout_ms=self._timeout_ms,
+            leader, self._known(leader), request, purpose=FETCHES, timeout_ms=self._timeout_ms
         )
         return snapshot_slice(response, position)
 
     async def update_voter(self, leader: int, epoch: int) -> UpdateRaftVoterResponse:
         """Tells the leader where this voter is now."""
-        address = self.address(leader)
-        if address is None:
-            raise NetworkError(f"nobody knows the address of controller {leader}")
+        request = update_voter_request(self._sender, epoch)
         response = await self._channels.call_at(
-            leader,
-            address,
-            update_voter_request(self._sender, epoch),
-            purpose=REQUESTS,
-            timeout_ms=self._timeout_ms,
+            leader, self._known(leader), request, purpose=REQUESTS, timeout_ms=self._timeout_ms
         )
         assert isinstance(response, UpdateRaftVoterResponse)
         return response
@@ -190,12 +186,9 @@ class WireTransport:
     async def ask_for_voter(
         self, leader: int, request: AddRaftVoterRequest | RemoveRaftVoterRequest
     ) -> AddRaftVoterResponse | RemoveRaftVoterResponse:
-        address = self.address(leader)
-        if address is None:
-            raise NetworkError(f"nobody knows the address of controller {leader}")
         # It may wait for long, and votes must not wait behind it.
         response = await self._channels.call_at(
-            leader, address, request, purpose=CHANGES, timeout_ms=CHANGE_MS
+            leader, self._known(leader), request, purpose=CHANGES, timeout_ms=CHANGE_MS
         )
         assert isinstance(response, AddRaftVoterResponse | RemoveRaftVoterResponse)
         return response
@@ -246,9 +239,7 @@ class WireTransport:
             self._turn[peer] = self._turn.get(peer, 0) + 1
 
     async def _answer(self, peer: int, request: Request, message: Message) -> tuple[Reply, int]:
-        address = self.address(peer)
-        if address is None:
-            raise NetworkError(f"nobody knows the address of controller {peer}")
+        address = self._known(peer)
         response = await self._channels.call_at(
             peer,
             address,
