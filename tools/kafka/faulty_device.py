@@ -54,10 +54,6 @@ class FaultyOs(ModuleType):
         self._write()
         return os.pwrite(fd, data, offset)
 
-    def pwritev(self, fd: int, data: Any, offset: int) -> int:
-        self._write()
-        return os.pwritev(fd, data, offset)
-
     def open(self, path: str, flags: int, mode: int = 0o777) -> int:
         if flags & os.O_CREAT and not os.path.exists(path):
             self._write()
