@@ -177,10 +177,10 @@ MUTANTS: Final = (
     Mutant(tells_no_reader_of_aborted_transactions, 0, "its transaction is aborted"),
     Mutant(shows_open_transactions, 0, "its transaction is open"),
     Mutant(gives_away_what_is_not_given_up, 0, "was accepted, after"),
-    Mutant(takes_commits_of_any_generation, 10, "was accepted, after"),
+    Mutant(takes_commits_of_any_generation, 20, "was accepted, after"),
     Mutant(counts_offsets_before_the_commit, 3, "has 0 copies", cheap=False),
     Mutant(lets_a_fenced_producer_keep_its_epoch, 160, NOT_SEEN),
     Mutant(cleans_away_what_was_committed, 0, LOST_ROW),
-    Mutant(cleans_for_the_sake_of_the_aborted, 1, LOST_ROW),
+    Mutant(cleans_for_the_sake_of_the_aborted, 3, LOST_ROW),
     Mutant(cleans_past_the_last_stable_offset, 1, LOST_ROW),
 )

@@ -5,10 +5,13 @@ from typing import Any
 
 import pytest
 
+from scriba.controller.image import ClusterImage, Delta
 from scriba.testing.history.replication import Committed
+from scriba.testing.sim.checks.losses import Losses
 from scriba.testing.sim.checks.witness import Witness
 from scriba.testing.sim.cluster import SimCluster
 from scriba.testing.sim.world.world import SimWorld
+from scriba.wire.messages.stored import PartitionRecord, TopicRecord
 
 FIRST, SECOND = b"1" * 16, b"2" * 16
 
@@ -62,3 +65,26 @@ def test_a_loss_that_was_told_is_told_of_every_topic_of_that_name(witness: Witne
     witness._flag("t-0")
     assert set(committed) == {("u", 0)}
     assert set(witness.replication.flags) == {("t", 0), ("t~2", 0)}
+
+
+def test_what_nodes_know_after_a_blackout_is_not_taken_for_all_that_is_committed(
+    witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They begin with their snapshots: a topic that is missing there has not been deleted."""
+    began, known = ClusterImage(), ClusterImage()
+    records = [
+        TopicRecord(name="t", topic_id=FIRST),
+        PartitionRecord(partition_id=0, topic_id=FIRST, replicas=[1, 2], isr=[1], leader=1),
+    ]
+    known.replay(records, 10, 3, Delta())
+    newest = known
+    monkeypatch.setattr(Witness, "newest_image", lambda self: newest)
+    monkeypatch.setattr(Witness, "quorum_leader", lambda self: (1, 3))
+    losses = Losses(witness, min_isr=2, synced=False)
+    assert losses.allow(1)
+    losses.note(1)
+    newest = began
+    assert not losses.allow(2)
+    newest = known
+    assert not losses.allow(2), "what was lost is remembered"
+    assert losses.allow(1)

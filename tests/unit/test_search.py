@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scriba.testing.sim import run
 from tools.search import PLAYS, ROOT, Step, outcome, rounds, search
 
 FAR_OFF = 300.0
@@ -31,6 +32,10 @@ def test_a_step_that_is_not_done_when_time_is_up_is_ended_and_is_no_failure(tmp_
     endless = shell("endless", "sleep 1000")
     assert outcome(endless, tmp_path / "log", time.monotonic()) is None
     assert search([endless, shell("never", "exit 1")], tmp_path, time.monotonic()) == []
+
+
+def test_every_play_of_the_simulator_has_new_seeds_in_each_round() -> None:
+    assert PLAYS.keys() == run.PLAYS.keys()
 
 
 def test_rounds_differ_and_their_tests_exist() -> None:

@@ -28,11 +28,14 @@ class Losses:
 
     def allow(self, broker: int) -> bool:
         """Whether this broker's host may lose its power now."""
-        image = self.witness.newest_image()
-        if image is None:
+        if self.witness.newest_image() is None:
             return False
         if self.synced:
             return True
+        # In an older image what was lost since may look like a topic that is deleted, or healed.
+        image = self.witness.committed_image()
+        if image is None:
+            return False
         self._forgive(image)
         return all(
             len({*self.lost.get(key, ()), broker}) < self.min_isr

@@ -239,6 +239,17 @@ class Witness:
         known = [image for image in images if image is not None]
         return max(known, key=lambda image: image.end_offset, default=None)
 
+    def committed_image(self) -> ClusterImage | None:
+        """What the leader of the quorum knows to be committed; None before it knows all of it.
+
+        Who has just started begins with its snapshot, and after a blackout everybody has: the
+        newest image may then be one without most topics.
+        """
+        leading, newest = self.quorum_leader(), self.newest_image()
+        if leading is None or newest is None or newest.epoch != leading[1]:
+            return None
+        return newest
+
     def leadings(self, node_id: int, node: Node) -> Iterator[tuple[Leading, Partition]]:
         """All partitions that a node takes itself for the leader of."""
         for partition in getattr(node, "replicas", ()):

@@ -104,7 +104,8 @@ class Scene(cluster.Scene):
         self.departures += 1
 
     def holds(self, at: int) -> bool:
-        image = self.witness.newest_image()
+        """Whether it has replicas, or nobody knows."""
+        image = self.witness.committed_image()
         return image is None or any(
             at in partition.replicas
             for topic in image.topics_by_id.values()

@@ -251,6 +251,7 @@ class Fed(Directed):
 
 
 class Diverging(Fed):
+    times = 4
     meanwhiles: tuple[str, ...] = ("nothing", "power", "leader", "leader")
     """What happens while it truncates."""
     least = 0
@@ -290,8 +291,9 @@ class Diverging(Fed):
 
     async def meanwhile(self, then: str, leader: int, ahead: int) -> None:
         if then == "leader":
+            # What was truncated leads before producers have sent again what is gone from it.
             await asyncio.sleep(self.draw.between(0, 0.02))
-            self.fell(leader)
+            self.fell(leader, quickly=True)
             await self.until(lambda: self.now().leader == ahead, 4.0)
         elif then == "power" and self.losses.allow(ahead):
             if self.draw.chance(0.8):
@@ -311,7 +313,6 @@ class Diverging(Fed):
 class Truncating(Diverging):
     """Its log is on the device when it truncates, and the new one comes batch by batch."""
 
-    times = 4
     more: ClassVar[Mapping[str, str]] = {
         "log.flush.interval.messages": "1",
         "replica.fetch.max.bytes": "1",
@@ -439,6 +440,8 @@ class Observed(Fed):
         end = self.end(leader)
         await self.until(lambda: self.end(self.observer) > end, 3.0)
         self.moments += 1
+        # Nothing is committed meanwhile, whatever the observer has.
+        await self.watch_closely(self.draw.between(0.3, 0.6))
         self.fell(leader, quickly=True)
         self.sim.network.heal(self.name(leader), self.name(voter))
         await self.until(lambda: self.now().leader == voter, 5.0)
