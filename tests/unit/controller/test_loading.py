@@ -166,11 +166,17 @@ def test_equal_lists_of_brokers_are_kept_once() -> None:
     assert by_snapshot.directories is by_log.directories
 
 
-def test_lists_to_share_are_bounded() -> None:
-    share = Shared()
-    for number in range(MOST_SHARED + 10):
+def test_lists_to_share_are_bounded_and_dropped_a_few_at_a_time() -> None:
+    share, most_dropped = Shared(), 0
+    for number in range(MOST_SHARED):
         assert share([number]) == (number,)
-    assert len(share._known) < MOST_SHARED
+    known = len(share)
+    for number in range(MOST_SHARED, MOST_SHARED + 20_000):
+        assert share([number]) == (number,)
+        before, known = known, len(share)
+        most_dropped = max(most_dropped, before - known)
+        assert known <= MOST_SHARED
+    assert 0 < most_dropped <= 1024
 
 
 # ---- changes in parts ----
