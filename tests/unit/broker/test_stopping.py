@@ -9,6 +9,7 @@ from scriba.broker.node import Node
 from scriba.broker.partitions import replicas
 from scriba.broker.partitions.partition import Partition
 from scriba.errors import KafkaError
+from scriba.runtime.loop import pace
 from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages.admin import CreatableTopic, CreateTopicsRequest
 
@@ -19,7 +20,7 @@ def test_a_node_that_stops_ends_the_waits_of_a_few_partitions_in_a_turn(
     in_a_node: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    retire, next_turn = Partition.retire, replicas.next_turn
+    retire, next_turn = Partition.retire, pace.next_turn
 
     def retired(self: Partition, error: KafkaError) -> None:
         told.append("retired")
