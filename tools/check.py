@@ -20,8 +20,8 @@ CODE = [name for name in ("src", "tests", "tools", "bench", "examples") if (ROOT
 MOST_WORKERS = 4
 """Tests start brokers, which want processors too."""
 
-PATIENCE = 60 * 60
-"""Seconds for all tests, four times what two idle processors need: a single one that hangs ends
+PATIENCE = 2 * 60 * 60
+"""Seconds for all tests, five times what two idle processors need: a single one that hangs ends
 long before (`timeout` in pyproject.toml); this is for what hangs after the last."""
 
 LINT = {
