@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scriba.controller.image import BrokerImage
 from scriba.controller.partitions.placement import place
 from scriba.controller.parts import Listener
+from scriba.errors import ErrorCode, KafkaError
 from scriba.placement.spreading import Place, by_turns
 from scriba.settings.placement import parse
 from scriba.wire.messages.admin import CreatePartitionsRequest, CreatePartitionsTopic
@@ -167,3 +168,12 @@ def test_topics_and_partitions_that_are_added_are_placed_by_machines(make_cluste
     assert len(partitions) == 12
     for partition in partitions.values():
         assert len({*partition.replicas} & {1, 2}) == 1
+
+
+@pytest.mark.parametrize("factor", [0, -1])
+def test_no_replica_at_all_is_refused_whoever_asks_for_it(factor: int) -> None:
+    """As `default.replication.factor` may be set so: the controller must not look for ever."""
+    with pytest.raises(KafkaError) as refused:
+        placed({1: (None, "a"), 2: (None, "b")}, factor, 1)
+    assert refused.value.code is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "default.replication.factor" in refused.value.message

@@ -153,11 +153,18 @@ def place(
 ) -> Iterator[tuple[int, ...]]:
     """Replica lists without end, one per new partition, the preferred leader first.
 
-    INVALID_REPLICATION_FACTOR at once when there are too few brokers. A broker that is fenced or
+    INVALID_REPLICATION_FACTOR at once when there are too few brokers, or no replica is asked for,
+    as `default.replication.factor` may say. A broker that is fenced or
     shuts down takes new replicas only where its rack has no others: it is expected back, and a
     topic that is made in the middle of a restart needs all its replicas, too. One whose directories
     are all cordoned takes none.
     """
+    if replication_factor < 1:
+        fail(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"{replication_factor} replicas are no topic; ask for one or more, and set "
+            "default.replication.factor to that where nobody asks",
+        )
     by_name: dict[str, _Rack] = {}
     cordoned = 0
     for broker in sorted(brokers):
@@ -271,10 +278,9 @@ def _stripe(
     rings = [racks[at].from_leader(leader, turn)]
     rings += [rack.next() for rack in _rotated(racks, at)[1:replication_factor]]
     chosen: list[Place] = []
-    for ring in cycle(rings):
-        ring.take(chosen)
-        if len(chosen) == replication_factor:
-            break
+    turns = cycle(rings)
+    while len(chosen) < replication_factor:
+        next(turns).take(chosen)
     return _ids(chosen)
 
 
