@@ -371,3 +371,58 @@ def test_a_device_that_refuses_for_another_reason_gets_nothing_of_the_reserve() 
         make_room(sim)
 
     with_a_node(story, reserves=True)
+
+
+def test_a_write_that_is_too_large_for_the_reserve_leaves_it_to_others() -> None:
+    async def story(sim: SimWorld, world: ProcessWorld, node: Node) -> None:
+        reserve = node.metadata.quorum.reserve
+        await create(node, "old")
+        fill(sim)
+        assert not reserve.give(reserve.size + 1)
+        assert reserve.whole
+        assert await configure(node, 7) is ErrorCode.NONE
+        make_room(sim)
+
+    with_a_node(story, reserves=True, scriba_metadata_reserve_bytes=str(1 << 16))
+
+
+def test_what_is_given_while_the_reserve_is_taken_again_is_known() -> None:
+    async def story(sim: SimWorld, world: ProcessWorld, node: Node) -> None:
+        reserve = node.metadata.quorum.reserve
+        await create(node, "old")
+        fill(sim)
+        assert reserve.give(100)
+        make_room(sim)
+        allocate = world.sim_disk.allocate
+
+        async def meanwhile(path: str, size: int) -> None:
+            await allocate(path, size)
+            fill(sim)
+            assert reserve.give(reserve.left)
+            make_room(sim)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(world.sim_disk, "allocate", meanwhile)
+            assert await reserve.take(), "it is to be tried again"
+        path = "/data/__cluster_metadata-0/reserve"
+        assert reserve.left == (world.disk.size(path) if world.disk.exists(path) else 0)
+        assert EventKind.METADATA_RESERVE_RESTORED not in kinds(node)
+        assert not await reserve.take()
+        assert world.disk.size(path) == reserve.left == reserve.size
+
+    with_a_node(story, reserves=True, scriba_metadata_reserve_bytes=str(1 << 14))
+
+
+def test_what_is_written_beside_the_metadata_log_gets_its_room_at_once() -> None:
+    async def story(sim: SimWorld, world: ProcessWorld, node: Node) -> None:
+        store = node.metadata.quorum.log
+        await create(node, "old")
+        fill(sim)
+        store.epochs.dirty = True
+        began = world.clock.mono_ms()
+        await store.sync()
+        assert not store.epochs.dirty
+        assert world.clock.mono_ms() - began < 100, "it waited for somebody else to make room"
+        make_room(sim)
+
+    with_a_node(story, reserves=True)

@@ -39,6 +39,7 @@ class Durability:
         "_failed",
         "_files_new",
         "_generation",
+        "_make_room",
         "_refused",
         "_segments",
         "_snapshots",
@@ -62,6 +63,7 @@ class Durability:
         end: Callable[[], int],
         fail: Callable[[str], KafkaError],
         refused: Callable[[str, OSError], KafkaError],
+        make_room: Callable[[], bool],
         sync_parent: Callable[[], Awaitable[None]],
     ) -> None:
         """`durable` says that the files are just as a clean shutdown left them."""
@@ -77,6 +79,7 @@ class Durability:
         self._end = end
         self._fail = fail
         self._refused = refused
+        self._make_room = make_room
         self._failed: KafkaError | None = None
         self._sync_parent = sync_parent
         self._commit = GroupCommit(self._sync)
@@ -227,6 +230,8 @@ class Durability:
             except OSError as error:
                 if error.errno not in FULL:
                     raise
+                if self._make_room():
+                    continue
                 if self.closing or self.hurried:
                     raise _Full(error) from error
                 self._refused("waits to be flushed", error)

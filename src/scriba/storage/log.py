@@ -102,6 +102,7 @@ class Log:
         "found_full",
         "has_files",
         "lost_tail",
+        "make_room",
         "on_failure",
         "on_refused",
         "partition",
@@ -137,6 +138,9 @@ class Log:
         self.on_failure = on_failure
         self.on_refused: Callable[[str], None] | None = None
         """Told of each write that the device did not take, for lack of room or otherwise."""
+        self.make_room: Callable[[], bool] | None = None
+        """Asked for room where what is written beside the batches does not fit; whether there may
+        be some now."""
         self._settings = settings
         self._snapshots: Snapshots = loaded.snapshots
         self._segments = Segments(
@@ -153,6 +157,7 @@ class Log:
             end=lambda: self.end_offset,
             fail=partial(self.fail, device=True),
             refused=self.refused,
+            make_room=lambda: self.make_room is not None and self.make_room(),
             sync_parent=sync_parent
             or partial(location.disk.sync_dir, parent_of(location.directory)),
         )

@@ -120,6 +120,7 @@ class MetadataQuorum:
         """Told of what the device did not take, though the reserve gave what it had."""
         self.reserve = MetadataReserve(world.disk, store.directory, 0, note)
         store.on_refused = self._refused
+        store.make_room = self._give_room
         self._world = world
         self._alone = membership.alone
         self._tasks = tasks
@@ -224,8 +225,8 @@ class MetadataQuorum:
         return given
 
     def _refused(self, text: str) -> None:
-        """The log tries again by itself what it has to write beside its batches."""
-        if not self._appending and not self._give_room():
+        """What the log writes beside its batches did not fit; what `_append` does is told there."""
+        if not self._appending:
             self.on_refused(text)
 
     def _append(self, write: Callable[[], T], need: int) -> T:

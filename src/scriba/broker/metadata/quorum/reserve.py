@@ -4,8 +4,11 @@ Records of clients fill a device to its last byte. From then on a controller cou
 topic is deleted, which is what would make room, nor a voter its vote. So a file beside the metadata
 log (`scriba.metadata.reserve.bytes`) holds room for it from the start. When the device refuses a
 write of the metadata log or of `quorum-state`, the file shrinks by as much as the write needs, and
-the write is tried again in the same turn of the event loop: nobody else of this process can take
-the room in between. Snapshots get none of it. They can wait, and one of them could take it all.
+the write is tried again at once. A batch of the log is appended in the same turn of the event loop,
+so nobody else of this process can take its room. What a thread writes beside it (`quorum-state`,
+the epochs) may find that a client was quicker, and is tried again for as long as something is left.
+A write that is larger than all there is gets nothing: smaller ones can still be served, and one of
+them may delete a topic. Snapshots get nothing either. They can wait.
 
 What was given is taken back once the device has room for it twice.
 """
@@ -52,23 +55,38 @@ class MetadataReserve:
                 return True
             if self.size:
                 await disk.allocate(self._path, self.size)
-                self.left = self.size
+                # Not what was asked for: some may have been given away meanwhile.
+                self.left = disk.size(self._path) if disk.exists(self._path) else 0
         except OSError:
-            return disk.space(self._directory)[1] < 2 * self.size  # else it cannot be had here
+            return self._may_come()
+        if not self.whole:
+            return True
         if self._used:
             self._used = False
             text = f"{self.size} bytes are kept for the metadata log again"
             self._note(EventKind.METADATA_RESERVE_RESTORED, self._directory, text)
         return False
 
+    def _may_come(self) -> bool:
+        """Whether the device lacks the room; else the reserve cannot be had there at all."""
+        try:
+            return self._disk.space(self._directory)[1] < 2 * self.size
+        except OSError:
+            return False
+
     def give(self, need: int = 0) -> bool:
         """Gives room for a write that the device did not take; False where that cannot help."""
         if not self.left:
             return False
         try:
-            if self._disk.space(self._directory)[1] > max(need, FULL_BELOW):
+            free = self._disk.space(self._directory)[1]
+            if free > max(need, FULL_BELOW) or free + self.left < need:
                 return False
-            self._shrink(max(self.left - need - STEP, 0))
+            # Never nothing: whoever asks again must come to an end.
+            self._shrink(max(self.left - max(need + STEP - free, STEP), 0))
+        except FileNotFoundError:
+            self.left = 0
+            return False
         except OSError:
             return False
         if not self._used:
