@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from scriba.broker.jobs.compaction import Throttle
+from scriba.broker.jobs.compaction import LogCleaner, Throttle
 from scriba.broker.jobs.schedule import cleaning_pass, retention_pass
 from scriba.broker.node import Node
 from scriba.broker.partitions.partition import Partition
 from scriba.events import EventKind
 from scriba.records.batch import Record, encode_batch
+from scriba.storage.directory.names import PartitionName
 from scriba.testing.sim.world.peer import Peer
 from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.messages import admin, produce
@@ -138,6 +140,31 @@ def test_a_topic_deleted_meanwhile_ends_its_compaction(in_a_node: InANode) -> No
         assert (about, "given up" in text) == ("t-0", True)
 
     in_a_node(script, **QUIET, log_cleaner_io_max_bytes_per_second=100)
+
+
+def test_a_compaction_that_ends_after_its_topic_says_nothing_of_the_one_made_anew(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await Peer.connect(world.net, "127.0.0.1", 9092)
+        await create(client, "t")
+        await fill(client, world, "t")
+        one_pass = LogCleaner._pass
+
+        async def meanwhile(cleaner: LogCleaner, *given: Any) -> Any:
+            done = await one_pass(cleaner, *given)
+            await delete(client, "t")
+            await create(client, "t")
+            await node.replicas.settled()
+            return done
+
+        monkeypatch.setattr(LogCleaner, "_pass", meanwhile)
+        await cleaning_pass(node, world.clock.now())
+        (directory,) = node.replicas.dirs
+        assert PartitionName("t", 0) in directory.logs
+        assert PartitionName("t", 0) not in directory.compacted
+
+    in_a_node(script, **QUIET)
 
 
 def test_a_full_disk_only_puts_compaction_off(in_a_node: InANode) -> None:

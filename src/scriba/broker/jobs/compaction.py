@@ -211,6 +211,8 @@ class LogCleaner:
         while first_dirty < dirt.first_uncleanable:
             done = await self._pass(worker, candidate, first_dirty)
             first_dirty = done.end_offset
+            if home.logs.get(name) is not partition.log:
+                raise Stale  # its topic was deleted, and may have been made anew under its name
             await home.checkpoint_compacted(home.compacted | {name: first_dirty})
 
     async def _pass(self, worker: Worker, candidate: _Candidate, first_dirty: int) -> Finished:
