@@ -22,6 +22,7 @@ from scriba.storage.directory.names import PartitionName
 from scriba.testing.sim.actors.cast import PATIENCE, everything
 from scriba.testing.sim.cluster import CLIENT_PORT, SimCluster
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
+from scriba.wire.messages.coordinators import OFFSETS_TOPIC
 from tests.sim.broker_stage import Stage, play
 
 REPLICAS = (4, 5)
@@ -89,6 +90,34 @@ def test_a_record_for_a_recycled_topic_is_not_acknowledged_by_the_log_of_the_one
             assert partition.log.end_offset == 1
 
     play(script, seed=71, settings={"scriba.fast.paths": fast_paths})
+
+
+def test_an_offset_is_not_accepted_by_the_coordinator_of_a_deleted_topic() -> None:
+    """The partition of the offsets is deleted and made anew, and its leader is late with both."""
+
+    async def script(stage: Stage) -> None:
+        offsets = NewTopic(OFFSETS_TOPIC, assignments=PLACED, configs={"cleanup.policy": "compact"})
+        await stage.admin(lambda admin: admin.create_topics([offsets]))
+        await stage.admin(lambda admin: admin.alter_group_offsets("g", {("t", 0): 7}))
+        released = asyncio.Event()
+        for at in REPLICAS:
+            hold_checkpoints(stage.node(at), released)
+
+        async def client(world: ProcessWorld) -> None:
+            servers = {"bootstrap.servers": f"{stage.cluster.name(6)}:{CLIENT_PORT}"}
+            async with Admin(servers, _ports=world) as admin:
+                await admin.create_topics([NewTopic("other", assignments=PLACED)])
+                await admin.delete_topics([OFFSETS_TOPIC])
+                await admin.create_topics([offsets])
+                asyncio.get_running_loop().call_later(3, released.set)
+                await admin.alter_group_offsets("g", {TopicPartition("t", 0): 9})
+                assert released.is_set(), "it was accepted before there was a log for it"
+
+        await stage.sim.host("admin").start(client).task
+        found = await stage.admin(lambda admin: admin.list_group_offsets("g"))
+        assert found[TopicPartition("t", 0)].offset == 9
+
+    play(script, seed=72)
 
 
 SEEDS = int(os.environ.get("SEEDS", "1"))

@@ -246,6 +246,7 @@ class Replicas:
         if delta.deleted:
             gone = [(t.name, t.id, tuple(t.partitions)) for t in delta.deleted.values()]
             self._deleted.update(topic_id for _, topic_id, _ in gone)
+            self._end_coordinators(gone)
             self._queue.append(lambda: self._delete(gone))
         if delta.configs:
             changed = {name for kind, name in delta.configs if kind == TOPIC}
@@ -257,6 +258,18 @@ class Replicas:
             self._depose(touched)
             self._queue.append(lambda: self._place(touched))
         self._queue.wake()
+
+    def _end_coordinators(self, gone: list[tuple[str, bytes, tuple[int, ...]]]) -> None:
+        """What a coordinator writes from now on would be accepted, and go with the deleted log."""
+        names = [
+            PartitionName(topic, index)
+            for topic, _, indexes in gone
+            if topic in self._node.internal_topics
+            for index in indexes
+        ]
+        here = [self._partitions[name] for name in names if name in self._partitions]
+        if here:
+            self._node.on_replicas_removed(here)
 
     def _touched(self, delta: Delta, image: ClusterImage) -> Iterator[Placement]:
         """The partitions of a change that have a replica here, or had one before it."""
