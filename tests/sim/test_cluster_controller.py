@@ -44,7 +44,12 @@ from scriba.wire.messages.quorum import (
     DescribeQuorumRequestTopicData,
     DescribeQuorumResponse,
 )
-from scriba.wire.messages.txn import InitProducerIdRequest, InitProducerIdResponse
+from scriba.wire.messages.txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+)
 from tests.unit.broker.scraping import parsed
 
 TOPIC_CONFIG: Final = 2
@@ -438,6 +443,11 @@ def test_what_clients_ask_without_a_quorum_holds_their_connection_for_seconds_on
         anonymous = InitProducerIdRequest(transactional_id=None)
         given = await peer.send(anonymous, 4, InitProducerIdResponse)
         assert given.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-        assert scene.sim.loop.time() - began < 3 * LONGEST_HOLD_S
+        offsets = AddOffsetsToTxnRequest(
+            transactional_id="t", producer_id=1, producer_epoch=0, group_id="g"
+        )
+        added = await peer.send(offsets, 3, AddOffsetsToTxnResponse)
+        assert added.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert scene.sim.loop.time() - began < 4 * LONGEST_HOLD_S
 
     play(script, Shape(3, 3, dedicated=True))

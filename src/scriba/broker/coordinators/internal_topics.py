@@ -49,7 +49,10 @@ async def make_internal_topic(node: InternalTopicMaker, name: str) -> None:
             CreateTopicsRequest(timeout_ms=node.settings.request_timeout_ms, topics=[topic]),
             leaderless_ms=CLIENTS_WAIT_MS,
         )
-    except NoRoom as error:
+    except KafkaError as error:
+        # No controller for now, or one without room: clients ask again after this code.
+        if error.code != ErrorCode.REQUEST_TIMED_OUT and not isinstance(error, NoRoom):
+            raise
         raise KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message) from error
     for result in response.topics:
         if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
