@@ -12,6 +12,7 @@ from scriba.events import EventKind
 from scriba.records.batch import Record, decode_records, encode_batch, read_header
 from scriba.records.header import walk
 from scriba.storage.directory.names import PartitionName
+from scriba.storage.log import Appended
 from scriba.wire.messages.admin import (
     AlterReplicaLogDir,
     AlterReplicaLogDirsRequest,
@@ -519,7 +520,7 @@ def test_an_idempotent_producer_is_known_in_the_new_directory() -> None:
         await brokers.create("t", (1,))
         node, partition = brokers.nodes[1], brokers.partition(1, "t")
 
-        def write(sequence: int) -> Any:
+        def write(sequence: int) -> Appended:
             now = node.world.clock.now()
             batch = encode_batch(
                 [Record(0, now.wall_ms, None, b"x")],
@@ -535,8 +536,10 @@ def test_an_idempotent_producer_is_known_in_the_new_directory() -> None:
         target = elsewhere(home(brokers))
         assert await alter(brokers, target) is ErrorCode.NONE
         await moved_to(brokers, target)
-        assert write(1).duplicate
-        assert write(2).base_offset == 2
+        base_offset, _, _, repeat = write(1)
+        assert base_offset == 1
+        assert repeat is not None
+        assert write(2)[0] == 2
 
     play(script, count=1, **DIRS)
 
