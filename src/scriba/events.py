@@ -43,8 +43,10 @@ class EventKind(enum.Enum):
     PARTITION_OFFLINE = (
         "partition_offline",
         ERROR,
-        "A replica is out of use: its log is damaged, or its directory is offline.",
-        "For damage stop the node and run `scriba log repair`; for a directory check the device.",
+        "A replica is out of use: its log is damaged or could not be flushed, or its directory is "
+        "offline.",
+        "For damage stop the node and run `scriba log repair`; for lack of room make some; for a "
+        "directory check the device.",
     )
     PARTITION_STRAY = (
         "partition_stray",

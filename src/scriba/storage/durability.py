@@ -2,15 +2,17 @@
 
 `flushed_offset` moves only after a sync that covers everything before it: the sealed segments with
 their indexes, the active one if someone waits for it, leader epochs, producer snapshots, and the
-directories that name all these files. A sync that fails is the last one.
+directories that name all these files. A sync that fails is the last one: what the device has of the
+file nobody knows then. Where it failed for want of room that costs this log, else its directory.
 
-A device without room is another matter: what indexes and checkpoints say is in memory as well, so
-they are written when there is room again, and what waits for the sync waits until then.
+A write that finds no room is another matter: what indexes and checkpoints say is in memory as well,
+so they are written when there is room again, and what waits for the sync waits until then.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from scriba.errors import KafkaError
@@ -19,8 +21,8 @@ from scriba.storage.directory.names import LEADER_EPOCHS, PARTITION_METADATA
 from scriba.storage.epochs import Epochs
 from scriba.storage.group_commit import GroupCommit
 from scriba.storage.producers.snapshots import Snapshots
-from scriba.storage.results import FULL
-from scriba.storage.segments.indexes import Write
+from scriba.storage.results import FULL, NO_FILE
+from scriba.storage.room import Write, opened
 from scriba.storage.segments.segment import Segment
 from scriba.storage.segments.segments import Segments
 
@@ -61,7 +63,7 @@ class Durability:
         durable: bool,
         flushed_offset: int,
         end: Callable[[], int],
-        fail: Callable[[str], KafkaError],
+        fail: Callable[[OSError], KafkaError],
         refused: Callable[[str, OSError], KafkaError],
         make_room: Callable[[], bool],
         sync_parent: Callable[[], Awaitable[None]],
@@ -141,10 +143,14 @@ class Durability:
         await self._commit.join()
 
     async def sync_snapshots(self) -> None:
+        """Without waiting for room: NoRoom where one of them cannot be looked at now."""
         try:
-            await self._snapshots.sync()
+            await self._snapshots.sync(partial(self._with_room, patient=False))
+        except _Full as full:
+            raise self._refused("cannot be flushed", full.cause) from full.cause
         except OSError as error:
-            raise self._fail(f"cannot be flushed: {error}") from error
+            self._failed = self._fail(error)
+            raise self._failed from error
 
     def _take_back(self, sealed: list[Segment], files_new: bool, created: bool) -> None:
         """What a sync did not get to is left to the next one."""
@@ -166,16 +172,16 @@ class Durability:
                 await self._sync_segment(segment, True)
             if wanted:
                 await self._sync_segment(active, self.closing)
-            await self._snapshots.sync()
+            await self._snapshots.sync(self._with_room)
             if files_new:
-                await self._disk.sync_dir(self._segments.directory)
+                await self._sync_names(partial(self._disk.sync_dir, self._segments.directory))
             if created:
                 await self._sync_creation()
         except _Full as full:
             self._take_back(sealed, files_new, created)
             raise self._refused("cannot be flushed", full.cause) from full.cause
         except OSError as error:
-            self._failed = self._fail(f"cannot be flushed: {error}")
+            self._failed = self._fail(error)
             raise self._failed from error
         except asyncio.CancelledError:
             self._take_back(sealed, True, created)
@@ -200,12 +206,17 @@ class Durability:
     async def _sync_creation(self) -> None:
         """The directory's own name, and the file that says whose it is."""
         with suppress(FileNotFoundError):
-            file = self._disk.open(f"{self._segments.directory}/{PARTITION_METADATA}")
+            path = f"{self._segments.directory}/{PARTITION_METADATA}"
+            file = await opened(self._with_room, self._disk, path)
             try:
                 await file.datasync()
             finally:
                 file.close()
-        await self._sync_parent()
+        await self._sync_names(self._sync_parent)
+
+    async def _sync_names(self, sync: Callable[[], Awaitable[None]]) -> None:
+        """Waits only for a file to open the directory by; a sync that failed is not repeated."""
+        await self._with_room(sync, NO_FILE)
 
     async def _write_epochs(self) -> None:
         if self._epochs.dirty:
@@ -220,7 +231,9 @@ class Durability:
                 self._epochs.dirty = True
                 raise
 
-    async def _with_room(self, write: Write) -> None:
+    async def _with_room(
+        self, write: Write, full: Container[int] = FULL, patient: bool = True
+    ) -> None:
         """Writes what memory has, too, as soon as it fits; a log that closes does not wait."""
         while True:
             try:
@@ -228,11 +241,11 @@ class Durability:
                     await writing
                 return
             except OSError as error:
-                if error.errno not in FULL:
+                if error.errno not in full:
                     raise
                 if self._make_room():
                     continue
-                if self.closing or self.hurried:
+                if self.closing or self.hurried or not patient:
                     raise _Full(error) from error
                 self._refused("waits to be flushed", error)
             await asyncio.sleep(_UNTIL_ROOM_S)

@@ -60,6 +60,7 @@ logger = logging.getLogger(__name__)
 
 DAY_MS: Final = 86_400_000
 METADATA_TOPIC: Final = "__cluster_metadata"
+ROOM_AND_START: Final = "make room; if no other replica fills it anew, start the node again"
 _place = PLACE.pack_into
 
 
@@ -155,7 +156,7 @@ class Log:
             durable=loaded.durable,
             flushed_offset=loaded.recovery_point,
             end=lambda: self.end_offset,
-            fail=partial(self.fail, device=True),
+            fail=self._sync_failed,
             refused=self.refused,
             make_room=lambda: self.make_room is not None and self.make_room(),
             sync_parent=sync_parent
@@ -555,10 +556,17 @@ class Log:
         finally:
             self._durability.hurried = False
 
-    def fail(self, why: str, device: bool) -> KafkaError:
+    def _sync_failed(self, error: OSError) -> KafkaError:
+        """What the device has of a file whose sync failed nobody knows, so there is no second try.
+        For want of room it is this file alone: those of other logs say so by their own syncs."""
+        full = error.errno in FULL
+        return self.fail(f"cannot be flushed: {error}", not full, ROOM_AND_START if full else "")
+
+    def fail(self, why: str, device: bool, remedy: str = "") -> KafkaError:
         """Takes the log out of use for good, except for reading; the error to raise."""
         if not device and self.topic != METADATA_TOPIC:
-            why = f"{why}; with the node stopped, scriba log repair {self.directory} mends it"
+            mends = f"with the node stopped, scriba log repair {self.directory} mends it"
+            why = f"{why}; {remedy or mends}"
         error = storage_error(f"{self!r}: {why}")
         if self.failure is None:
             self.failure = Failure(error, device)
@@ -655,5 +663,5 @@ class Log:
             if self.failure is not None:
                 raise Stale from None
             # Between two names only this log is in doubt, and another start sorts it out.
-            device = error.errno not in FULL
-            raise self.fail(f"cannot take a compacted segment: {error}", device) from error
+            why, full = f"cannot take a compacted segment: {error}", error.errno in FULL
+            raise self.fail(why, not full, ROOM_AND_START if full else "") from error

@@ -43,7 +43,10 @@ class Failure(NamedTuple):
     """Whether the device itself failed, so that no log in its directory is safe."""
 
 
-FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+NO_FILE: Final = (errno.EMFILE, errno.ENFILE)
+"""No more files may be open: nothing was asked of the device."""
+
+FULL: Final = (errno.ENOSPC, errno.EDQUOT, *NO_FILE)
 """No room is no damage: writes fail, reads go on, and all is well when there is room again.
 
 No device is to blame, either, where the process has all the files open that it may have."""

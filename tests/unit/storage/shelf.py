@@ -77,8 +77,8 @@ class FaultyFile:
         self._note("sync")
         if self._disk.gate is not None:
             await self._disk.gate.wait()
-        if self._disk.broken:
-            raise OSError(errno.EIO, "device is gone")
+        if self._disk.broken and self.path.endswith(self._disk.broken_in):
+            raise OSError(self._disk.broken_by, os.strerror(self._disk.broken_by))
         await self.uncounted.datasync()
 
 
@@ -89,6 +89,13 @@ class FaultyDisk(PosixDisk):
         """Writes to files whose name ends so find the device full."""
         self.read_only = False
         self.broken = False
+        """Whether syncs fail: of files whose name ends so, and how."""
+        self.broken_in = ""
+        self.broken_by = errno.EIO
+        self.broken_dirs = 0
+        """How syncs of directories fail, if they do."""
+        self.unopened: dict[str, int] = {}
+        """How files cannot be opened whose names end so."""
         self.cold = False
         self.warm: set[tuple[str, int]] = set()
         self.gate: asyncio.Event | None = None
@@ -97,6 +104,9 @@ class FaultyDisk(PosixDisk):
 
     def open(self, path: str, create: bool = False) -> FaultyFile:  # type: ignore[override]
         self.calls["open"] += 1
+        for suffix, code in self.unopened.items():
+            if path.endswith(suffix):
+                raise OSError(code, os.strerror(code), path)
         return FaultyFile(self, super().open(path, create))
 
     def read(self, path: str) -> bytes:
@@ -107,6 +117,8 @@ class FaultyDisk(PosixDisk):
     async def sync_dir(self, path: str) -> None:
         self.calls["sync_dir"] += 1
         self.touched.append(("sync_dir", os.path.basename(path)))
+        if self.broken_dirs:
+            raise OSError(self.broken_dirs, os.strerror(self.broken_dirs), path)
         await super().sync_dir(path)
 
 

@@ -181,6 +181,99 @@ async def test_those_who_wait_for_the_next_sync_do_not_get_one_after_a_failure(
     assert (shelf.disk.calls["sync"], log.flushed_offset) == (syncs, 0)
 
 
+NO_ROOM = pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+
+
+@NO_ROOM
+@pytest.mark.parametrize("name", [".log", ".index", ".snapshot", "partition.metadata", "directory"])
+async def test_a_sync_that_fails_for_want_of_room_costs_its_log_and_not_the_directory(
+    shelf: Shelf, code: int, name: str
+) -> None:
+    told = []
+    log = shelf.open(
+        topic_id=bytes(range(16)),
+        on_failure=lambda log, failure: told.append((failure.device, failure.error.message)),
+    )
+    while log.segment_count < 2:
+        shelf.append(log)
+    if name == "directory":
+        shelf.disk.broken_dirs = code
+    else:
+        shelf.disk.broken, shelf.disk.broken_in, shelf.disk.broken_by = True, name, code
+    with pytest.raises(KafkaError) as failed:
+        await log.flush()
+    assert not isinstance(failed.value, NoRoom), "the same would not succeed later"
+    ((device, why),) = told
+    assert not device
+    assert "start the node again" in why
+    syncs = shelf.disk.calls["sync"], shelf.disk.calls["sync_dir"]
+    shelf.disk.broken, shelf.disk.broken_dirs = False, 0
+    with pytest.raises(KafkaError):
+        await log.flush()
+    assert (shelf.disk.calls["sync"], shelf.disk.calls["sync_dir"]) == syncs, "no second try"
+    assert log.flushed_offset == 0
+
+
+@NO_ROOM
+async def test_retention_that_cannot_sync_a_snapshot_for_want_of_room_costs_its_log(
+    shelf: Shelf, code: int
+) -> None:
+    told = []
+    log = shelf.open(on_failure=lambda log, failure: told.append(failure.device))
+    while log.segment_count < 2:
+        shelf.append(log, producer_id=3, producer_epoch=0, base_sequence=log.end_offset)
+    shelf.disk.broken, shelf.disk.broken_in, shelf.disk.broken_by = True, ".snapshot", code
+    with pytest.raises(KafkaError):
+        await log.truncation.retention(shelf.now, 0)
+    assert told == [False]
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot", "partition.metadata"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE])
+async def test_a_file_that_cannot_be_opened_for_its_sync_is_waited_for(
+    shelf: Shelf, suffix: str, code: int
+) -> None:
+    told: list[object] = []
+    refused: list[str] = []
+    log = shelf.open(
+        topic_id=bytes(range(16)), on_failure=lambda log, failure: told.append(failure)
+    )
+    log.on_refused = refused.append
+    while log.segment_count < 2:
+        shelf.append(log, producer_id=3, producer_epoch=0, base_sequence=log.end_offset)
+    log.close_if_idle(even_if_busy=True)
+    shelf.disk.unopened[suffix] = code
+    with pytest.raises(NoRoom):
+        await log.sync(hurried=True)
+    flushing = asyncio.ensure_future(log.flush())
+    async with asyncio.timeout(300):
+        while len(refused) < 3:
+            await asyncio.sleep(0.01)
+    assert not flushing.done()
+    shelf.disk.unopened.clear()
+    shelf.disk.touched.clear()
+    await flushing
+    assert told == []
+    assert log.flushed_offset == log.end_offset
+    assert any(what == "sync" and name.endswith(suffix) for what, name in shelf.disk.touched)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE])
+async def test_a_directory_that_cannot_be_opened_for_its_sync_is_waited_for(
+    shelf: Shelf, code: int
+) -> None:
+    told: list[object] = []
+    log = shelf.open(on_failure=lambda log, failure: told.append(failure))
+    shelf.append(log)
+    shelf.disk.broken_dirs = code
+    with pytest.raises(NoRoom):
+        await log.sync(hurried=True)
+    shelf.disk.broken_dirs = 0
+    await log.flush()
+    assert told == []
+    assert log.flushed_offset == 1
+
+
 async def test_a_full_disk_costs_the_batch_and_nothing_else(shelf: Shelf) -> None:
     log = shelf.open()
     shelf.append(log, 2)

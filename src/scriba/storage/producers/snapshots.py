@@ -13,6 +13,7 @@ from scriba.errors import ParseError
 from scriba.runtime.ports import Disk
 from scriba.storage.directory.names import SNAPSHOT, file_name
 from scriba.storage.producers.state import Producers
+from scriba.storage.room import WithRoom, opened
 
 logger = logging.getLogger(__name__)
 
@@ -64,21 +65,27 @@ class Snapshots:
             insort(self.offsets, offset)
         self._unsynced.append(offset)
 
-    async def sync(self) -> None:
+    async def sync(self, with_room: WithRoom) -> None:
         """Makes durable what was taken: without it, producers of deleted segments are forgotten."""
         unsynced, self._unsynced = self._unsynced, []
-        for offset in unsynced:
-            if offset not in self.offsets:
-                continue
-            try:
-                file = self._disk.open(self.path(offset))
-            except FileNotFoundError:  # only an operator removes one, and it may be missing
-                self.forget(offset)
-                continue
-            try:
-                await file.datasync()
-            finally:
-                file.close()
+        try:
+            while unsynced:
+                if unsynced[0] in self.offsets:
+                    await self._sync(unsynced[0], with_room)
+                del unsynced[0]
+        finally:
+            self._unsynced = unsynced + self._unsynced
+
+    async def _sync(self, offset: int, with_room: WithRoom) -> None:
+        try:
+            file = await opened(with_room, self._disk, self.path(offset))
+        except FileNotFoundError:  # only an operator removes one, and it may be missing
+            self.forget(offset)
+            return
+        try:
+            await file.datasync()
+        finally:
+            file.close()
 
     def load(self, up_to: int, now_ms: int, expiration_ms: int) -> tuple[Producers, int] | None:
         """The latest state at or before `up_to` that can be read."""

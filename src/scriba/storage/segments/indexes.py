@@ -4,19 +4,15 @@ They are written in strides, and rarely synced. So that recovery still knows wha
 most UNSURE_ENTRIES of them are ever less durable than the batches they name: those it reads anew.
 """
 
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
 from scriba.runtime.ports import WOULD_BLOCK, Disk
 from scriba.storage.directory.names import INDEX, TIME_INDEX
+from scriba.storage.room import WithRoom, opened
 from scriba.storage.segments.cut import Cut
 from scriba.storage.segments.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
 from scriba.storage.segments.not_resident import NotResident, Window
-
-Write = Callable[[], Awaitable[None] | None]
-WithRoom = Callable[[Write], Awaitable[None]]
-"""Has something written, if need be later, when the device has room for it."""
 
 UNSURE_ENTRIES: Final = 256
 """Entries before the recovery point that a crash may have torn."""
@@ -116,19 +112,31 @@ class Indexes:
         full = complete or len(self.offsets) - self._durable >= UNSURE_ENTRIES
         if full:
             await with_room(self.write)
-        suffixes, self._unsynced = self._unsynced, set()
+        suffixes = set(self._unsynced)
+        durable = self._durable
         if full:
             self._durable = len(self.offsets)
             if len(self.offsets):
                 suffixes.add(INDEX)
             if len(self.times):
                 suffixes.add(TIME_INDEX)
-        for suffix in sorted(suffixes):
-            file = self._disk.open(self.stem + suffix, create=True)
-            try:
-                await file.datasync()
-            finally:
-                file.close()
+        try:
+            for suffix in sorted(suffixes):
+                await self._sync(suffix, with_room)
+        except BaseException:
+            self._durable = min(self._durable, durable)
+            raise
+
+    async def _sync(self, suffix: str, with_room: WithRoom) -> None:
+        file = await opened(with_room, self._disk, self.stem + suffix, create=True)
+        self._unsynced.discard(suffix)  # what is cut from now on is another matter
+        try:
+            await file.datasync()
+        except BaseException:
+            self._unsynced.add(suffix)
+            raise
+        finally:
+            file.close()
 
     def forget(self, keep: int = 0) -> None:
         """Gives memory back, all but the last `keep` entries."""

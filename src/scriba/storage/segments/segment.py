@@ -26,11 +26,12 @@ from scriba.storage.directory.names import LOG, TXN_INDEX, file_name
 from scriba.storage.limits import Limits
 from scriba.storage.producers.state import AbortedTxn
 from scriba.storage.recovery.rebuild import rebuild_indexes
+from scriba.storage.room import WithRoom
 from scriba.storage.segments.aborted import AbortedTxns
 from scriba.storage.segments.ascent import Ascent
 from scriba.storage.segments.cut import Cut
 from scriba.storage.segments.index import MAX_RELATIVE_OFFSET, OffsetIndex, TimeIndex
-from scriba.storage.segments.indexes import Indexes, WithRoom
+from scriba.storage.segments.indexes import Indexes
 from scriba.storage.segments.not_resident import NotResident, Window, settled
 from scriba.storage.segments.recent import MOST_RECENT, Recent
 from scriba.storage.segments.scan import scan
@@ -313,6 +314,7 @@ class Segment:
 
     async def sync(self, complete: bool, with_room: WithRoom) -> None:
         """Makes the batches durable, and of the rest what must not fall behind them, or all."""
+        await with_room(self._have_open)
         await self.open_file().datasync()
         await self.indexes.sync(complete, with_room)
         if self.aborted_dirty:
@@ -324,6 +326,9 @@ class Segment:
             except BaseException:
                 self.aborted_dirty = True
                 raise
+
+    def _have_open(self) -> None:
+        self.open_file()
 
     # ---- reading ----
 

@@ -251,6 +251,10 @@ class SimDisk:
             raise _fail(errno.ENOTDIR, path)
         turn = self.volume.turn
         await self.pause(path)
+        faults = self.volume.faults
+        if faults.fail_dirs and faults.fail_in in path and self.volume.rng.chance(faults.fail_sync):
+            self.volume.note("sync failed", path)
+            raise _fail(faults.fail_by, path)
         node.sync(turn)
         self.volume.note("sync_dir", path)
 
@@ -298,13 +302,14 @@ class SimDisk:
 
     async def sync(self, node: Inode, path: str) -> None:
         """Makes durable what was written to the file before this call."""
-        volume = self.volume
+        volume, faults = self.volume, self.volume.faults
         turn = volume.turn
         await self.pause(path)
-        if volume.rng.chance(volume.faults.fail_sync) and volume.faults.fail_in in path:
+        fails = volume.rng.chance(faults.fail_sync) and not faults.fail_dirs
+        if fails and faults.fail_in in path:
             node.settle(turn, Fate(volume.rng).of)
             volume.note("sync failed", path)
-            raise _fail(errno.EIO, path)
+            raise _fail(faults.fail_by, path)
         node.sync(turn)
         volume.note("sync", path)
 

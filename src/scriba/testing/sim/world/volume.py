@@ -16,6 +16,7 @@ device, so that a second try succeeds and saves nothing.
 `Volume` is what survives its host's processes; `disk.SimDisk` is one process's view of it.
 """
 
+import errno
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -37,9 +38,12 @@ class DiskFaults:
     stall_in: str = ""
     """Part of the paths of files that this happens to."""
     fail_sync: float = 0.0
-    """Chance that a `datasync` reports EIO."""
+    """Chance that a `datasync` reports `fail_by`."""
     fail_in: str = ""
     """Part of the paths of files that this happens to."""
+    fail_by: int = errno.EIO
+    fail_dirs: bool = False
+    """Whether it is a `sync_dir` that does, and no `datasync`."""
     cold: float = 0.0
     """Chance that a file's cached pages are found evicted."""
     capacity: int = PLENTY
