@@ -23,7 +23,6 @@ from typing import Any, Final
 
 from scriba.wire.packed import Packed
 from scriba.wire.schema import (
-    UNCOUNTED,
     Buffer,
     Decoder,
     Encoder,
@@ -53,6 +52,10 @@ def _write_string_length(length: int) -> bytes:
 
 def _fail(text: str) -> None:
     raise ValueError(text)
+
+
+LONG: Final = 128
+"""Bytes of a string, or of other bytes, that count as an element more."""
 
 
 def _too_many(name: str) -> None:
@@ -398,6 +401,10 @@ class _EncoderSource(_Source):
             self.line(f"{prepare}{n} = len({v}){more}")
         self.length("h" if string else "i", n, "string_length" if string else "uvarint")
         self.line(f"out += {v}")
+        if not self.in_slices and not self.in_tags:
+            with self.block(f"if {n} >= {LONG}:"):
+                self.line(f"left -= {n} // {LONG}")
+                self.line(f"if left < 0: too_many({source!r})")
 
     def records(self, source: str, nullable: bool) -> None:
         v, n, hole = self.fresh("v"), self.fresh("n"), self.fresh("h")
@@ -525,12 +532,13 @@ def compile_encoder(cls: type[Message], version: int, in_slices: bool = False) -
 
 
 def compile_element_encoder(cls: type[Struct], version: int, flexible: bool) -> Encoder:
-    """Writes one element of an array of a message that is `flexible` in this version."""
-    source = _EncoderSource(version, flexible, in_slices=False)
+    """Writes one element of an array of a message that is `flexible` in this version, in slices:
+    it yields after each element of an array in it, and at its end."""
+    source = _EncoderSource(version, flexible, in_slices=True)
     with source.block("def encode(o, out, holes, left):"):
-        source.line(f"left = {UNCOUNTED}")
         source.struct(cls, "o")
         source.flush()
+        source.line("yield")
     for name, fields in source.later:
         source.tag_function(name, fields)
     return source.compile("encode", f"<scriba {cls.__name__} v{version} element encoder>")

@@ -403,7 +403,7 @@ class Message(Struct):
 
     @classmethod
     def element_encoder(cls, name: str, version: int) -> Encoder:
-        """Writes one element of the array `name`, which is one of structures."""
+        """Writes one element of the array `name`, which is one of structures, in slices."""
         known = cls._element_encoders.get((name, version))
         if known is None:
             from scriba.wire import codec
@@ -442,7 +442,8 @@ class Message(Struct):
         limit: int = UNCOUNTED,
     ) -> None:
         """Appends to `out`; ValueError, and `out` as it was, when a value cannot be sent; TooMany,
-        and what was written so far, where there are more elements than `limit`.
+        and what was written so far, where there are more elements than `limit`, or as many bytes
+        as would take longer.
 
         Records that are a `Hole` are left out and noted in `holes` with their place in `out`.
         """

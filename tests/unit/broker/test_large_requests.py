@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import pytest
 
-from scriba.broker.api.dispatch import PIECE_BYTES
 from scriba.broker.api.table import api_table
 from scriba.broker.handlers.records import fetch as fetch_handler
 from scriba.broker.net import connection as connections
@@ -30,6 +29,9 @@ from scriba.broker.net.large_requests import (
 from scriba.broker.node import Node
 from scriba.broker.request import Deferred, broker_context
 from scriba.errors import ErrorCode
+from scriba.groups.classic.group import ClassicGroup, Member
+from scriba.groups.machine import Groups
+from scriba.outcome import at_once as all_at_once
 from scriba.runtime.loop import pace
 from scriba.runtime.ports import Stream
 from scriba.testing.sim.world.peer import Peer
@@ -37,7 +39,7 @@ from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import API, ApiKey
 from scriba.wire.frame import encode_request
 from scriba.wire.messages import admin, fetch, groups, metadata, txn
-from scriba.wire.packed import STEP_BYTES, Packed
+from scriba.wire.packed import PIECE_BYTES, STEP_BYTES, Packed
 from scriba.wire.schema import Field, Message, Struct
 
 InANode = Callable[..., None]
@@ -351,6 +353,114 @@ def test_who_asks_beside_a_large_request_is_answered_between_its_slices(
     in_a_node(script)
 
 
+def put_group(node: Node, group_id: str, members: int, metadata: bytes = b"") -> None:
+    """A group that came to have so many members."""
+    index = node.group_coordinators.partition_of(group_id)
+    machine = node.group_coordinators.machine_of(index)
+    assert isinstance(machine, Groups)
+    group = ClassicGroup(group_id, 0)
+    for n in range(members):
+        group.add(Member(f"m{n}", None, "", "", 1, 1, (), assignment=metadata), "consumer")
+    machine.state.store.groups[group_id] = group
+
+
+class Slices:
+    """How many slices there were, and how many elements of answers were encoded in the largest."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.count = self.largest = self._since = 0
+        patch.setattr(pace, "SLICE_MS", 0)
+        call, adding = pace._Turns.call, Packed.adding
+
+        def counted(turns: Any, slice_: Any) -> None:
+            self.count += 1
+            self._since = 0
+            call(turns, slice_)
+
+        def stepped(packed: Packed, elements: Any) -> Any:
+            for _ in adding(packed, elements):
+                self._since += 1
+                self.largest = max(self.largest, self._since)
+                yield
+
+        patch.setattr(pace._Turns, "call", counted)
+        patch.setattr(Packed, "adding", stepped)
+
+
+@pytest.mark.parametrize("repeats", [10, 150])
+def test_a_large_group_that_is_described_again_and_again_is_encoded_in_slices(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch, repeats: int
+) -> None:
+    members = 1_100
+    slices = Slices(monkeypatch)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client, other = await begin(world), await dial(world)
+        put_group(node, "e0", members)
+        request = groups.DescribeGroupsRequest(groups=["e0"] * repeats)
+        slices.count = 0
+        answer = client.send(request, 5, groups.DescribeGroupsResponse)
+        rounds = 0
+        while not answer.done():
+            await other.send(metadata.ApiVersionsRequest(), 0, metadata.ApiVersionsResponse)
+            rounds += 1
+        told = (await answer).groups
+        assert [(group.group_id, len(group.members)) for group in told] == (
+            [("e0", members)] * repeats
+        )
+        assert slices.count >= repeats * members // pace.BETWEEN_LOOKS
+        assert slices.largest <= pace.BETWEEN_LOOKS
+        assert rounds > 1
+
+    in_a_node(script)
+
+
+def test_an_answer_of_few_elements_and_many_bytes_is_encoded_in_slices(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slices = Slices(monkeypatch)
+    members, size = 200, 1 << 16
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client = await begin(world)
+        put_group(node, "e0", members, bytes(size))
+        slices.count = 0
+        request = groups.DescribeGroupsRequest(groups=["e0"])
+        (told,) = (await client.send(request, 5, groups.DescribeGroupsResponse)).groups
+        assert sum(len(member.member_assignment) for member in told.members) == members * size
+        assert slices.count >= members * size // STEP_BYTES // pace.BETWEEN_LOOKS
+
+    in_a_node(script)
+
+
+@pytest.mark.parametrize("repeats", [2, 40])
+def test_an_answer_without_end_closes_the_connection_before_it_is_all_encoded(
+    in_a_node: InANode, monkeypatch: pytest.MonkeyPatch, repeats: int
+) -> None:
+    limit = 1 << 20
+    monkeypatch.setattr("scriba.broker.net.large_requests.MAX_ANSWER", limit)
+    encoded = 0
+    keep = Packed._keep
+
+    def counted(packed: Packed, out: bytearray) -> None:
+        nonlocal encoded
+        encoded += len(out)
+        keep(packed, out)
+
+    monkeypatch.setattr(Packed, "_keep", counted)
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        client, other = await begin(world), await dial(world)
+        put_group(node, "e0", 1_000, bytes(1 << 13))
+        request = groups.DescribeGroupsRequest(groups=["e0"] * repeats)
+        with pytest.raises(ConnectionError):
+            await client.send(request, 5, groups.DescribeGroupsResponse)
+        assert encoded < 2 * limit
+        await other.send(metadata.ApiVersionsRequest(), 0, metadata.ApiVersionsResponse)
+
+    in_a_node(script)
+
+
 def test_large_works_take_turns_one_slice_in_each_turn_of_the_loop() -> None:
     async def main() -> list[str]:
         order: list[str] = []
@@ -618,9 +728,8 @@ def test_no_step_of_an_answer_of_long_names_copies_much() -> None:
     """Of a step that copied all of a part, thirty-two were done without a look at the clock."""
     packed = Packed(groups.DescribeGroupsResponse, "groups", 5)
     for _ in range(4):
-        packed.extend(
-            groups.DescribeGroupsResponseDescribedGroup(group_id=name) for name in long_names(50)
-        )
+        described = groups.DescribeGroupsResponseDescribedGroup
+        all_at_once(packed.adding(described(group_id=name) for name in long_names(50)))
     answer = groups.DescribeGroupsResponse(groups=cast(Any, packed))
     out, before = bytearray(), 0
     for _ in answer.encode_in_slices(out, 5):

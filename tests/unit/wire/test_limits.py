@@ -8,6 +8,11 @@ from scriba.errors import ParseError
 from scriba.outcome import at_once
 from scriba.wire.frame import decode_request_header, encode_request
 from scriba.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from scriba.wire.messages.groups import (
+    DescribedGroupMember,
+    DescribeGroupsResponse,
+    DescribeGroupsResponseDescribedGroup,
+)
 from scriba.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -15,7 +20,7 @@ from scriba.wire.messages.metadata import (
     MetadataResponsePartition,
     MetadataResponseTopic,
 )
-from scriba.wire.packed import Packed
+from scriba.wire.packed import STEP_BYTES, Packed, in_short_steps
 from scriba.wire.schema import TooMany
 from scriba.wire.varint import MAX_TAGS, skip_tags, write_uvarint
 
@@ -110,8 +115,8 @@ def test_a_packed_array_is_written_as_the_list_would_be(version: int) -> None:
     listed = MetadataResponse(topics=topics)
     packed = MetadataResponse()
     array = Packed(MetadataResponse, "topics", version)
-    array.extend(topics[:10])
-    array.extend(topics[10:])
+    at_once(array.adding(topics[:10]))
+    at_once(array.adding(topics[10:]))
     packed.topics = array  # type: ignore[assignment]
     out = bytearray()
     at_once(packed.encode_in_slices(out, version))
@@ -119,3 +124,44 @@ def test_a_packed_array_is_written_as_the_list_would_be(version: int) -> None:
     assert len(array) == len(topics)
     with pytest.raises(TooMany):  # only slices know how to write it
         packed.encode_into(bytearray(), version)
+
+
+def group(members: int, size: int) -> DescribeGroupsResponseDescribedGroup:
+    return DescribeGroupsResponseDescribedGroup(
+        group_id="g",
+        members=[
+            DescribedGroupMember(member_id=f"m{n}", member_assignment=bytes(size))
+            for n in range(members)
+        ],
+    )
+
+
+@pytest.mark.parametrize("version", DescribeGroupsResponse.VERSIONS)
+def test_no_step_of_a_packed_array_encodes_more_than_one_inner_element(version: int) -> None:
+    array = Packed(DescribeGroupsResponse, "groups", version)
+    large = group(2_000, 10)
+    steps = 0
+    for _ in array.adding([large, large]):
+        steps += 1
+    assert steps >= 2 * 2_000
+    packed = DescribeGroupsResponse()
+    packed.groups = array  # type: ignore[assignment]
+    out = bytearray()
+    at_once(packed.encode_in_slices(out, version))
+    assert out == DescribeGroupsResponse(groups=[large, large]).encode(version)
+
+
+def test_long_values_take_as_many_steps_as_their_bytes() -> None:
+    out = bytearray()
+    work = DescribeGroupsResponse(groups=[group(3, 10 * STEP_BYTES)]).encode_in_slices(out, 5)
+    steps = sum(1 for _ in in_short_steps(work, out))
+    assert steps >= 30
+
+
+def test_bytes_count_as_elements_where_these_are_limited() -> None:
+    answer = DescribeGroupsResponse(groups=[group(3, 1 << 20)])
+    with pytest.raises(TooMany):
+        answer.encode_into(bytearray(), 5, None, 1_000)
+    whole = bytearray()
+    answer.encode_into(whole, 5, None, 30_000)
+    assert whole == answer.encode(5)

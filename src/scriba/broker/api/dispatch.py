@@ -36,6 +36,7 @@ from scriba.broker.net.large_requests import (
     QUESTIONS,
     TOLD_AT_ONCE,
     Cut,
+    check_answer,
     cut_of,
     letting_go,
     merge,
@@ -46,6 +47,7 @@ from scriba.errors import ErrorCode, KafkaError, ParseError
 from scriba.events import EventKind
 from scriba.runtime.loop.pace import BETWEEN_LOOKS, Pace, in_slices, next_turn
 from scriba.wire.frame import RequestHeader, decode_request_header
+from scriba.wire.packed import PIECE_BYTES, in_short_steps
 from scriba.wire.schema import Hole, Message, TooMany
 
 if TYPE_CHECKING:
@@ -62,8 +64,6 @@ LARGEST_KEPT: Final = 1 << 20
 LARGE_AT_A_TIME: Final = 2
 SIZES: Final = 16
 """Kinds of large requests by their bytes: each up to four times as large as the one before."""
-PIECE_BYTES: Final = 1 << 18
-"""Bytes of a large answer that lie in one piece of memory."""
 LARGE_UNSENT: Final = 1 << 29
 """Bytes of large answers that wait for their peers, before the next large request is begun."""
 
@@ -285,7 +285,9 @@ class Dispatch:
             else:
                 told = await self._handled(api, ctx, part.request)
             if told is not None:
-                whole = merge(whole, told, part, cut.told, ctx.version)
+                work = merge(whole, told, part, cut.told, ctx.version)
+                del told
+                whole = await in_slices(work, pace)
         return whole
 
     # ---- Metadata from memory ----
@@ -361,7 +363,7 @@ class Dispatch:
         out = LargeAnswer(_head(api, ctx.version, correlation_id))
         holes: list[tuple[int, Hole]] = []
         pieces: list[LargeAnswer] = []
-        work = answer.encode_in_slices(out, ctx.version, holes)
+        work = in_short_steps(answer.encode_in_slices(out, ctx.version, holes), out)
         if api.finish is finish_plain:
             work = _in_pieces(work, out, pieces)
         try:
@@ -480,8 +482,11 @@ def _in_pieces(
 ) -> Generator[None, None, None]:
     """Encodes into pieces of memory: one that grew to tens of megabytes would be copied at times,
     and be given back, in one go."""
+    size = 0
     for _ in work:
         if len(out) >= PIECE_BYTES:
+            size += len(out)
+            check_answer(size)
             pieces.append(LargeAnswer(out))
             out.clear()
         yield

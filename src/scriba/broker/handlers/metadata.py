@@ -168,7 +168,7 @@ async def _list_slowly(
             if node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
                 topic = await _topic_slowly(node, ctx, image.topics_by_name[name], living, pace)
                 _add_operations(node, ctx, request, topic)
-                listed.extend((topic,))
+                await in_slices(listed.adding((topic,)), pace)
             await pace()
         return response
     asked = await in_slices(_asked_once(ctx, request), pace)
@@ -180,7 +180,7 @@ async def _list_slowly(
             known = node.image.topics_by_name[topic.name]
             topic = await _topic_slowly(node, ctx, known, living, pace)
         _add_operations(node, ctx, request, topic)
-        listed.extend((topic,))
+        await in_slices(listed.adding((topic,)), pace)
         await pace()
     return response
 

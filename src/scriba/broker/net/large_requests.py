@@ -12,8 +12,9 @@ loop. So elements are counted while a request is decoded, in whatever array and 
 - One of more, or of more than `bytes` where no client has much to say, closes the connection. The
   limits stand far above what a client has reason to send, so nobody could make use of an error.
 
-An element that is named again and again is answered as often as Kafka does, where an answer is
-small; where repeats have to be seen side by side, `MAX_REPEATS` of them are taken.
+An element that is named again and again is answered as often as Kafka does; where repeats have to
+be seen side by side, `MAX_REPEATS` of them are taken. An element of an answer may be large itself,
+a group of thousands of members for example, so answers are encoded by what is in them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ AT_ONCE: Final = 1_000
 """Elements of a request that do not hold the loop for long."""
 
 TOLD_AT_ONCE: Final = 10_000
-"""Elements of an answer that do not hold the loop for long while they are encoded."""
+"""Elements of an answer, or bytes that take as long, that do not hold the loop for long while they
+are encoded."""
 
 ELEMENTS: Final = 20_000
 """How many elements a request may have whose API is not in `LIMITS`."""
@@ -54,7 +56,7 @@ MUCH_TO_FREE: Final = 1 << 22
 """Bytes of a request that are not given back in one go."""
 
 MAX_ANSWER: Final = 1 << 28
-"""Bytes of one answer that is put together from parts."""
+"""Bytes of one answer that is encoded in slices."""
 
 ANY_BYTES: Final = 1 << 31
 FEW_BYTES: Final = 1 << 18
@@ -154,7 +156,8 @@ LIMITS: Final[dict[ApiKey, RequestLimits]] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: RequestLimits(elements=100_000),
     # One commit is one batch of the offsets' topic, which takes some ten thousand of them.
     ApiKey.OFFSET_COMMIT: RequestLimits(elements=50_000),
-    ApiKey.TXN_OFFSET_COMMIT: _by_topic(elements=50_000, part=500),
+    # What was verified is stored in the same step, which is not cut.
+    ApiKey.TXN_OFFSET_COMMIT: _by_topic(elements=50_000, at_once=500, part=500),
     ApiKey.OFFSET_FETCH: RequestLimits(
         elements=_OF_PARTITIONS,
         cuts=(
@@ -174,8 +177,11 @@ LIMITS: Final[dict[ApiKey, RequestLimits]] = {
     ApiKey.ALTER_REPLICA_LOG_DIRS: RequestLimits(elements=_OF_PARTITIONS),
     ApiKey.DESCRIBE_LOG_DIRS: RequestLimits(elements=_OF_PARTITIONS),
     ApiKey.FIND_COORDINATOR: _flat("coordinator_keys", "coordinators", elements=50_000),
-    ApiKey.DESCRIBE_GROUPS: _flat("groups", "groups", elements=50_000, at_once=100),
-    ApiKey.CONSUMER_GROUP_DESCRIBE: _flat("group_ids", "groups", elements=50_000, at_once=100),
+    # A group may have thousands of members.
+    ApiKey.DESCRIBE_GROUPS: _flat("groups", "groups", elements=50_000, at_once=10, part=10),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _flat(
+        "group_ids", "groups", elements=50_000, at_once=10, part=10
+    ),
     ApiKey.DELETE_GROUPS: _flat(
         "groups_names", "results", elements=50_000, at_once=100, once=_itself
     ),
@@ -443,25 +449,43 @@ def letting_go(owner: Struct, path: Path) -> Generator[None, None, None]:
 # ---- putting together ----
 
 
-def merge(whole: Message | None, told: Message, part: Part, path: Path, version: int) -> Message:
-    """Adds what a part came to. Structures that are whole in each part become bytes at once."""
+def merge(
+    whole: Message | None, told: Message, part: Part, path: Path, version: int
+) -> Generator[None, None, Message]:
+    """Adds what a part came to. Structures that are whole in each part become bytes, in slices."""
+    if len(path) == 1:
+        packed: Packed = (
+            Packed(type(told), path[0], version) if whole is None else getattr(whole, path[0])
+        )
+        elements = getattr(told, path[0])[::-1]
+        setattr(told, path[0], packed)
+        for _ in packed.adding(_let_go(elements)):
+            check_answer(packed.size)
+            yield
     if whole is None:
-        if len(path) == 1:
-            packed = Packed(type(told), path[0], version)
-            packed.extend(getattr(told, path[0]))
-            setattr(told, path[0], packed)
         return told
     if getattr(told, "error_code", 0) and not getattr(whole, "error_code", 0):
         for name in ("error_code", "error_message"):
             if hasattr(told, name):
                 setattr(whole, name, getattr(told, name))
-    _add(whole, told, path, part.joined)
-    if len(path) == 1 and getattr(whole, path[0]).size > MAX_ANSWER:
+    if len(path) > 1:
+        _add(whole, told, path, part.joined)
+    return whole
+
+
+def _let_go(elements: list[Any]) -> Iterator[Any]:
+    """From the last to the first, each of them only while it is needed."""
+    while elements:
+        yield elements.pop()
+
+
+def check_answer(size: int) -> None:
+    """Ends the connection of whoever asks for more than fits into one answer."""
+    if size > MAX_ANSWER:
         raise CloseConnection(
             f"the answer would have more than {MAX_ANSWER} bytes; ask for less at a time",
             "too_large",
         )
-    return whole
 
 
 def _add(whole: Any, told: Any, path: Path, joined: int) -> None:
