@@ -23,6 +23,11 @@ Sees = Callable[[str], bool]
 """Whether somebody may know of a topic."""
 
 
+Telling = Generator[None, None, Message]
+"""Puts a reply together in short steps, and ends with it. It reads nothing that replay changes, so
+the machine goes on meanwhile."""
+
+
 class Change(NamedTuple):
     """A record of the coordinator's topic; no value is a tombstone."""
 
@@ -55,6 +60,8 @@ class Caller(NamedTuple):
 class Outcome:
     records: list[Change] = field(default_factory=list)
     replies: list[tuple[Token, Message]] = field(default_factory=list)
+    told: list[tuple[Token, Telling]] = field(default_factory=list)
+    """Replies that take long to put together, from copies that this step has made."""
     sends: list[Any] = field(default_factory=list)
     """For others, once the records are committed; which kinds, the machine says."""
     events: list[Event] = field(default_factory=list)
@@ -67,8 +74,8 @@ class Outcome:
     have been answered; None where the machine cannot go back and has to be built again."""
     work: Generator[None, None, Outcome] | None = None
     """Where there is much to do, and then instead of all the above: the step, a slice between two
-    yields, which ends with its outcome. Nobody else asks or ticks the machine meanwhile; only
-    markers are replayed."""
+    yields, which ends with its outcome. Nobody else asks or ticks the machine meanwhile, nor is a
+    marker replayed."""
 
 
 T = TypeVar("T")
@@ -95,8 +102,10 @@ class Machine(Protocol):
         """The only place where stored state changes, when loading as when leading."""
         ...
 
-    def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
-        """A transaction ended in this partition."""
+    def replay_marker(
+        self, producer_id: int, producer_epoch: int, commit: bool
+    ) -> Generator[None, None, None]:
+        """A transaction ended in this partition: in slices, between which nobody asks."""
         ...
 
     def loaded(self, now: Instant) -> Outcome:

@@ -20,7 +20,7 @@ Never: change an offset or what is stored of a group in `handle` or `tick`, answ
 another generation, keep a request waiting that no timer or member can end.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final
 
 from scriba.errors import ErrorCode, KafkaError
@@ -130,8 +130,10 @@ class Groups:
         if replay is not None:
             replay(self.state, key, value, origin)
 
-    def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
-        self.state.store.end_txn(producer_id, commit)
+    def replay_marker(
+        self, producer_id: int, producer_epoch: int, commit: bool
+    ) -> Generator[None, None, None]:
+        return self.state.store.end_txn(producer_id, commit)
 
     def loaded(self, now: Instant) -> Outcome:
         self.state.leading = True

@@ -78,6 +78,7 @@ def merge(into: Outcome, more: Outcome) -> Outcome:
     """Adds what another step of the same request brought about."""
     into.records += more.records
     into.replies += more.replies
+    into.told += more.told
     into.sends += more.sends
     into.events += more.events
     into.work = into.work or more.work

@@ -6,8 +6,8 @@ are kept apart from the groups: a simple consumer commits without ever being a m
 offsets of an open transaction wait here, by producer, until its marker arrives.
 """
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Generator, Iterator
+from typing import Final, NamedTuple, Protocol
 
 from scriba.groups.facts import NO_TOPIC_ID
 from scriba.outcome import Change
@@ -15,6 +15,9 @@ from scriba.wire.messages.stored_groups import OffsetCommitKey, OffsetCommitValu
 
 TopicPartition = tuple[str, int]
 """Topic name and partition index."""
+
+OFFSETS_AT_ONCE: Final = 250
+"""Offsets of one transaction that end with it in one slice."""
 
 CheckTopicPartition = Callable[[str, bytes, int], None]
 """Topic name, topic id, partition index: raises KafkaError where a member may not commit."""
@@ -101,6 +104,9 @@ class Store:
         """Producer id -> group id -> what its open transaction has committed so far."""
         self.open_txns: dict[str, set[int]] = {}
         """Group id -> producers with a pending commit in it; mirrors `pending`."""
+        self.unstable: dict[str, dict[TopicPartition, int]] = {}
+        """Group id -> place -> how many transactions have a pending commit there; mirrors
+        `pending`, so that nobody has to ask each of a thousand producers."""
         self.by_topic: dict[str, dict[str, int]] = {}
         """Topic -> group id -> number of its offsets there, committed and pending: which groups
         to look at when a topic goes."""
@@ -117,6 +123,8 @@ class Store:
         places = self.pending.setdefault(producer_id, {}).setdefault(group_id, {})
         if place not in places:
             self._count(place[0], group_id, 1)
+            unstable = self.unstable.setdefault(group_id, {})
+            unstable[place] = unstable.get(place, 0) + 1
         places[place] = committed
         self.open_txns.setdefault(group_id, set()).add(producer_id)
 
@@ -128,34 +136,51 @@ class Store:
             self._count(place[0], group_id, -1)
             if not offsets:
                 del self.offsets[group_id]
-        for producer_id in list(self.open_txns.get(group_id, ())):
+        if not self.is_pending(group_id, place):
+            return
+        for producer_id in list(self.open_txns[group_id]):
             groups = self.pending[producer_id]
             if groups[group_id].pop(place, None) is not None:
                 self._count(place[0], group_id, -1)
+                self._settle(group_id, place)
             if not groups[group_id]:
                 del groups[group_id]
                 self._close_txn(producer_id, group_id)
             if not groups:
                 del self.pending[producer_id]
 
-    def end_txn(self, producer_id: int, commit: bool) -> None:
+    def end_txn(self, producer_id: int, commit: bool) -> Generator[None, None, None]:
+        """Ends a transaction here, in slices. Until the last one its offsets are half there, so
+        nobody may read meanwhile."""
+        count = 0
         for group_id, places in self.pending.pop(producer_id, {}).items():
             self._close_txn(producer_id, group_id)
-            for topic, _ in places:
-                self._count(topic, group_id, -1)
-            if not commit:
-                continue
             offsets = self.offsets.get(group_id, {})
-            for place, committed in places.items():
-                standing = offsets.get(place)
-                if standing is None or standing.position < committed.position:
-                    self.put_offset(group_id, place, committed)
+            for place, committed in places.items() if commit else _taken(places):
+                count += 1
+                if count % OFFSETS_AT_ONCE == 0:
+                    yield
+                self._settle(group_id, place)
+                if commit:
+                    standing = offsets.get(place)
+                    if standing is None or standing.position < committed.position:
+                        self.put_offset(group_id, place, committed)
+                self._count(place[0], group_id, -1)
 
     def _close_txn(self, producer_id: int, group_id: str) -> None:
         producers = self.open_txns[group_id]
         producers.discard(producer_id)
         if not producers:
             del self.open_txns[group_id]
+
+    def _settle(self, group_id: str, place: TopicPartition) -> None:
+        """One transaction less has a pending commit there."""
+        unstable = self.unstable[group_id]
+        unstable[place] -= 1
+        if not unstable[place]:
+            del unstable[place]
+            if not unstable:
+                del self.unstable[group_id]
 
     def _count(self, topic: str, group_id: str, change: int) -> None:
         counts = self.by_topic.setdefault(topic, {})
@@ -169,17 +194,21 @@ class Store:
         return place in self.offsets.get(group_id, ()) or self.is_pending(group_id, place)
 
     def is_pending(self, group_id: str, place: TopicPartition) -> bool:
-        producers = self.open_txns.get(group_id)
-        return producers is not None and any(
-            place in self.pending[producer_id][group_id] for producer_id in producers
-        )
+        return place in self.unstable.get(group_id, ())
 
     def places(self, group_id: str) -> Iterator[TopicPartition]:
         """All places with an offset of the group, committed or pending, each once."""
         seen = dict.fromkeys(self.offsets.get(group_id, ()))
-        for producer_id in sorted(self.open_txns.get(group_id, ())):
-            seen.update(dict.fromkeys(self.pending[producer_id][group_id]))
+        seen.update(dict.fromkeys(self.unstable.get(group_id, ())))
         return iter(seen)
+
+
+def _taken(
+    places: dict[TopicPartition, Committed],
+) -> Iterator[tuple[TopicPartition, Committed]]:
+    """One after the other is let go of: a hundred thousand at once would hold the loop."""
+    while places:
+        yield places.popitem()
 
 
 def offset_tombstone(group_id: str, place: TopicPartition) -> Change:

@@ -25,7 +25,7 @@ ended; send markers before their outcome is committed; forget an id whose transa
 complete.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from typing import Any, Final
 
 from scriba.errors import ErrorCode, KafkaError
@@ -97,8 +97,11 @@ class Transactions:
             assert isinstance(value, TransactionLogValue)
             self.state.txns[key.transactional_id] = read(value)
 
-    def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
+    def replay_marker(
+        self, producer_id: int, producer_epoch: int, commit: bool
+    ) -> Generator[None, None, None]:
         """No transaction ever writes to this topic."""
+        yield from ()
 
     def loaded(self, now: Instant) -> Outcome:
         """Open transactions run on, and those whose outcome stands are brought to their end."""

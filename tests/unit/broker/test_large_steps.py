@@ -7,16 +7,28 @@ from typing import Any
 import pytest
 
 from scriba.broker.coordinators.markers import append_marker
+from scriba.broker.handlers.groups.offsets import txn_offset_commit
+from scriba.broker.handlers.groups.txn import end_txn
 from scriba.broker.node import Node
-from scriba.broker.request import ANONYMOUS, Context
+from scriba.broker.request import ANONYMOUS, Context, Deferred
 from scriba.errors import KafkaError
+from scriba.groups.classic.group import ClassicGroup, Member
+from scriba.groups.offsets.commit import begin_simple_group
+from scriba.groups.offsets.fetch import PAGE
+from scriba.groups.store import OFFSETS_AT_ONCE
 from scriba.records.batch import EndTxnMarker
 from scriba.runtime.loop import pace
 from scriba.testing.sim.world.world import ProcessWorld
 from scriba.wire.apis import ApiKey
 from scriba.wire.messages import groups as wire
 from scriba.wire.messages.admin import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from scriba.wire.messages.metadata import FindCoordinatorRequest, FindCoordinatorResponse
 from scriba.wire.messages.txn import (
+    AddOffsetsToTxnRequest,
+    AddOffsetsToTxnResponse,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
@@ -27,6 +39,7 @@ from tests.unit.broker.repeating import Committer
 InANode = Callable[..., None]
 MANY = 520
 PRODUCER = (77, 0)
+TID = "shop"
 
 
 @pytest.fixture(autouse=True)
@@ -66,6 +79,15 @@ class Asker(Committer):
         assert live.offsets == read.offsets
         assert live.pending == read.pending
         assert live.by_topic == read.by_topic
+        assert live.unstable == read.unstable
+
+    def fetches(self, **how: Any) -> "asyncio.Future[Any]":
+        """All offsets of the group."""
+        return self.ask(wire.OffsetFetchRequest(group_id="g", topics=None, **how), 7)
+
+    def ends(self, commit: bool, producer: tuple[int, int]) -> None:
+        where = ("__consumer_offsets", self.index)
+        append_marker(self.node, where, producer, EndTxnMarker(commit, 0), 0)
 
 
 async def settled(answer: Message | Awaitable[Message]) -> Message:
@@ -220,14 +242,185 @@ def test_a_transaction_that_ends_during_a_large_commit_leaves_what_the_log_says(
     in_a_node(script)
 
 
-def in_a_transaction(partitions: range) -> TxnOffsetCommitRequest:
+@pytest.mark.parametrize("commit", [True, False])
+def test_who_comes_while_a_large_transaction_ends_sees_all_or_nothing_of_it(
+    in_a_node: InANode, commit: bool
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(MANY)
+        await one.ask(in_a_transaction(range(MANY)), 3)
+        await one.commits(*range(MANY // 2))
+        one.ends(commit, PRODUCER)
+        assert one.busy
+        small, read = one.commits(7), one.fetches(require_stable=True)
+        turns = 0
+        while one.busy:
+            assert not small.done()
+            assert not read.done()
+            turns += 1
+            await steps(1)
+        assert turns > MANY // OFFSETS_AT_ONCE
+        assert codes(await small) == {0}
+        told = [(p.committed_offset, p.error_code) for p in (await read).topics[0].partitions]
+        later = [(1_000_000, 0)] * (MANY - MANY // 2) if commit else []
+        assert told == [(7, 0), *((n, 0) for n in range(1, MANY // 2)), *later]
+        await one.agrees_with_its_log()
+
+    in_a_node(script)
+
+
+@pytest.mark.parametrize("after", [0, 1, 3, 30])
+def test_transactions_that_end_together_are_replayed_one_after_the_other(
+    in_a_node: InANode, after: int
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(MANY)
+        for producer in (77, 78, 79):
+            await one.ask(in_a_transaction(range(producer - 77, MANY, 2), producer), 3)
+        one.ends(True, (77, 0))
+        await steps(after)
+        one.ends(False, (78, 0))
+        one.ends(True, (79, 0))
+        assert codes(await one.commits(3)) == {0}
+        assert not one.store().pending
+        assert not one.store().unstable
+        assert not one.busy
+        await one.agrees_with_its_log()
+
+    in_a_node(script)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_leadership_that_goes_while_a_large_transaction_ends_leaves_what_the_log_says(
+    in_a_node: InANode, after: int
+) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(MANY)
+        await one.ask(in_a_transaction(range(MANY)), 3)
+        one.ends(True, PRODUCER)
+        one.ends(True, (78, 0))
+        await steps(after)
+        partition = node.replicas.find("__consumer_offsets", one.index)
+        node.group_coordinators.unload(one.index)
+        node.on_lead(partition)
+        await asyncio.sleep(1)
+        assert codes(await one.commits(9)) == {0}
+        assert one.offsets() == [9, *[1_000_000] * (MANY - 1)]
+        await one.agrees_with_its_log()
+
+    in_a_node(script)
+
+
+def test_all_offsets_are_told_while_commits_go_on(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(MANY)
+        await one.commits(*range(MANY))
+        read = one.fetches()
+        assert not one.busy
+        turns = 0
+        while not read.done():
+            assert codes(await one.commits(1_000 + turns)) == {0}
+            turns += 1
+        assert turns >= MANY // PAGE
+        told = [each.committed_offset for each in (await read).topics[0].partitions]
+        assert told == list(range(MANY)), "as of the moment of the question"
+
+    in_a_node(script)
+
+
+def test_many_groups_are_listed_and_described_while_others_are_served(in_a_node: InANode) -> None:
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(1)
+        for n in range(MANY):
+            begin_simple_group(one.store(), f"other {n}", 0)
+        group = ClassicGroup("large", 0)
+        for n in range(MANY):
+            group.add(Member(f"m{n}", None, "", "", 1, 1, ()), "consumer")
+        one.store().groups["large"] = group
+        for request, version in (
+            (wire.ListGroupsRequest(), 4),
+            (wire.DescribeGroupsRequest(groups=["large"]), 5),
+        ):
+            answer, small = one.ask(request, version), one.commits(1)
+            assert one.busy
+            turns = 0
+            while one.busy:
+                turns += 1
+                await steps(1)
+            assert turns >= MANY // 250
+            assert len((await answer).groups) == (MANY + 2 if version == 4 else 1)
+            assert codes(await small) == {0}
+
+    in_a_node(script)
+
+
+def test_offsets_of_a_transaction_that_ended_while_they_waited_are_refused(
+    in_a_node: InANode,
+) -> None:
+    """Verified first and stored after a large step, they would open a transaction behind the
+    marker that ended theirs, and nobody would ever end it."""
+
+    async def script(node: Node, world: ProcessWorld) -> None:
+        one = Asker(node, world)
+        await one.ready(MANY)
+        ask = one.peer.call
+        await ask(FindCoordinatorRequest(key=TID, key_type=1), 2, FindCoordinatorResponse)
+        begun = InitProducerIdRequest(transactional_id=TID, transaction_timeout_ms=60_000)
+        loading = True
+        while loading:
+            found = await ask(begun, 4, InitProducerIdResponse)
+            loading = found.error_code != 0
+            await asyncio.sleep(0.01)
+        mine: dict[str, Any] = {
+            "transactional_id": TID,
+            "producer_id": found.producer_id,
+            "producer_epoch": found.producer_epoch,
+        }
+        added = AddOffsetsToTxnRequest(group_id="g", **mine)
+        assert (await ask(added, 3, AddOffsetsToTxnResponse)).error_code == 0
+        producer = (found.producer_id, found.producer_epoch)
+        request = in_a_transaction(range(1), *producer)
+        request.transactional_id = TID
+        ctx = Context(ANONYMOUS, "", None, "", ApiKey.TXN_OFFSET_COMMIT, 3, 0)
+        large = one.commits(*range(MANY))
+        assert one.busy
+        late: Any = asyncio.ensure_future(answered(txn_offset_commit(node, ctx, request)))
+        await steps(3)
+        end = EndTxnRequest(committed=True, **mine)
+        ended = Context(ANONYMOUS, "", None, "", ApiKey.END_TXN, 3, 0)
+        told = await answered(end_txn(node, ended, end))
+        assert told.error_code == 0
+        assert one.busy, "the transaction ended while its offsets waited"
+        assert codes(await large) == {0}
+        assert codes(await late) != {0}
+        await steps(20)
+        assert one.store().pending == {}
+        await one.agrees_with_its_log()
+
+    in_a_node(script)
+
+
+async def answered(answer: Any) -> Any:
+    while isinstance(answer, Deferred):
+        answer = await answer.awaitable
+    return answer
+
+
+def in_a_transaction(
+    partitions: range, producer_id: int = PRODUCER[0], producer_epoch: int = PRODUCER[1]
+) -> TxnOffsetCommitRequest:
     parts = [
         TxnOffsetCommitRequestPartition(partition_index=index, committed_offset=1_000_000)
         for index in partitions
     ]
     return TxnOffsetCommitRequest(
         group_id="g",
-        producer_id=PRODUCER[0],
-        producer_epoch=PRODUCER[1],
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
         topics=[TxnOffsetCommitRequestTopic(name="t", partitions=parts)],
     )

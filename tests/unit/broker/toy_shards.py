@@ -7,7 +7,7 @@ the one that is known, `wait` waits until somebody adds, `nap` until its time is
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Generator, Iterable
 
 import pytest
 
@@ -55,7 +55,10 @@ class Toy:
             assert isinstance(value, OffsetCommitValue)
             numbers[key.group] = value.offset
 
-    def replay_marker(self, producer_id: int, producer_epoch: int, commit: bool) -> None:
+    def replay_marker(
+        self, producer_id: int, producer_epoch: int, commit: bool
+    ) -> Generator[None, None, None]:
+        yield from ()
         if self.cannot_replay:
             raise RuntimeError("a bug in the machine")
         numbers = self.pending.pop(producer_id, {})

@@ -111,7 +111,8 @@ class Shard:
             assert decoded is not None
             assert type(decoded[0]) is type(change.key)
             self.written.append(decoded)
-        for token, response in outcome.replies:
+        told = [(token, at_once(telling)) for token, telling in outcome.told]
+        for token, response in [*outcome.replies, *told]:
             _, version = self.waiting.pop(token)
             self.answers[token] = type(response).decode(response.encode(version), version)
         self.events += outcome.events
@@ -127,7 +128,7 @@ class Shard:
     def _replay(self, machine: Groups, entry: Entry) -> None:
         kind, first, second, origin = entry
         if kind == "marker":
-            machine.replay_marker(first, 0, second)
+            at_once(machine.replay_marker(first, 0, second))
             return
         decoded = decode_change(OFFSETS_TOPIC, first, second)
         assert decoded is not None
@@ -199,6 +200,7 @@ class Shard:
             "offsets": store.offsets,
             "pending": store.pending,
             "open": store.open_txns,
+            "unstable": store.unstable,
             "by_topic": store.by_topic,
         }
 

@@ -6,7 +6,8 @@ requests are handed to the machine one by one. What it returns is carried out in
 await: its records are appended, replayed into it, and its replies are given to those who asked. A
 caller gets a reply, a refusal too, only once the high watermark covers all that was in the log when
 it was computed: nobody hears of what may yet be lost. A large step takes its time, in slices
-(`slices`); whoever comes meanwhile waits until it is done.
+(`slices`), and so does the end of a large transaction; whoever comes meanwhile waits until it is
+done.
 
 A shard whose append failed is thrown away, its callers come back later, and it is built again from
 the log, after a rest that grows while failures repeat. The same happens to one whose machine failed
@@ -40,7 +41,11 @@ from scriba.broker.coordinators.shard import (
     partition_for,
 )
 from scriba.broker.coordinators.shard_log import Batch, Packing, read_back
-from scriba.broker.coordinators.slices import carry_out_in_slices
+from scriba.broker.coordinators.slices import (
+    carry_out_in_slices,
+    end_in_slices,
+    tell_in_slices,
+)
 from scriba.broker.observe.counters import CoordinatorCounters
 from scriba.broker.ports import (
     Authorization,
@@ -68,6 +73,7 @@ NEVER_TAKEN: Final = frozenset(
 )
 """Why the log refuses records that it would refuse again."""
 
+END: Final = object()
 AT_ONCE: Final = 500
 """Records of one step that do not hold the loop for long."""
 TICKS_AT_ONCE: Final = 1_000
@@ -180,9 +186,9 @@ class CoordinatorRuntime:
 
     def begin(self, index: int, request: Message, ctx: Context) -> Message | Awaitable[Message]:
         """Starts a request now; its reply, if it may leave at once. KafkaError refuses it."""
-        busy = self._shards.get(index)
-        if busy is not None and busy.idle is not None:
-            return self._begin_later(busy.idle, index, request, ctx)
+        busy = self.busy(index)
+        if busy is not None:
+            return self._begin_later(busy, index, request, ctx)
         shard = self.answering(index)
         now = self._node.world.clock.now()
         fresh = self._node.world.rng.bytes(16) if type(request) in self._kind.draws else b""
@@ -209,7 +215,8 @@ class CoordinatorRuntime:
                     finally:
                         # Else its trace holds this frame, which holds it, and the request's bytes.
                         del answer, waiter
-                return answer
+                if isinstance(answer, Message):
+                    return answer
         return self._finish(shard.partition, waiter)
 
     async def _begin_later(
@@ -223,7 +230,9 @@ class CoordinatorRuntime:
         await self.covered(partition, end)
         if isinstance(answer, KafkaError):
             raise answer
-        return answer
+        if isinstance(answer, Message):
+            return answer
+        return await tell_in_slices(self.clock, answer)
 
     async def covered(self, partition: Partition, end_offset: int) -> None:
         """Waits for the high watermark, for as long as a change may take."""
@@ -282,6 +291,8 @@ class CoordinatorRuntime:
         """The records are in the log and replayed."""
         for token, answer in outcome.replies:
             shard.reply(token, answer)
+        for token, telling in outcome.told:
+            shard.reply(token, telling)
         for event in outcome.events:
             self._node.note(event.kind, event.about, event.text)
         if outcome.sends:
@@ -376,16 +387,32 @@ class CoordinatorRuntime:
     ) -> None:
         """A marker was appended to the partition just now, in the same step as this call.
 
-        A shard that is still loading finds it in the log.
+        A shard that is still loading finds it in the log. One that is BUSY replays it before
+        anybody reads; so does one in which the transaction has many offsets.
         """
         shard = self._shards.get(index)
-        if shard is not None and shard.state in (State.ACTIVE, State.BUSY):
-            try:
-                shard.machine.replay_marker(producer_id, producer_epoch, commit)
-            except Exception:
-                self.surprised(shard)
-            else:
-                self.set_alarm(shard)
+        if shard is None or shard.state not in (State.ACTIVE, State.BUSY):
+            return
+        try:
+            work = shard.machine.replay_marker(producer_id, producer_epoch, commit)
+            if shard.state is State.BUSY:
+                shard.markers.append(work)
+                return
+            few = next(work, END) is END
+        except Exception:
+            self.surprised(shard)
+            return
+        if few:
+            self.set_alarm(shard)
+            return
+        shard.move(State.BUSY)
+        shard.markers.append(work)
+        self._node.tasks.spawn(end_in_slices(self, shard), name=f"markers of {self.topic}")
+
+    def busy(self, index: int) -> asyncio.Future[None] | None:
+        """What is done when a large step of the shard is; None where there is none to wait for."""
+        shard = self._shards.get(index)
+        return shard.idle if shard is not None else None
 
     # ---- loading ----
 

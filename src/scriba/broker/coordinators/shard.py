@@ -2,7 +2,8 @@
 
 LOADING -> ACTIVE             everything has been replayed
 LOADING -> RESTING            the log could not be replayed
-ACTIVE  -> BUSY -> ACTIVE     a large step is carried out in slices; whoever comes waits
+ACTIVE  -> BUSY -> ACTIVE     a large step is carried out, or a large transaction ended, in slices;
+                              whoever comes waits
 ACTIVE  -> RESTING -> LOADING an append failed: what the machine believes is no longer true
 BUSY    -> RESTING            likewise
 any     -> ENDED              the leadership has gone
@@ -14,12 +15,14 @@ import asyncio
 import enum
 import sys
 from array import array
+from collections import deque
+from collections.abc import Generator
 from functools import lru_cache
 from operator import mul
 from typing import TYPE_CHECKING, Final
 
 from scriba.errors import ErrorCode, KafkaError
-from scriba.outcome import Machine, Token
+from scriba.outcome import Machine, Telling, Token
 from scriba.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -54,8 +57,8 @@ REFUSALS: Final = {
     State.ENDED: ErrorCode.NOT_COORDINATOR,
 }
 
-Settled = tuple[Message | KafkaError, int]
-"""A reply, and the end of the log when it was computed."""
+Settled = tuple[Message | Telling | KafkaError, int]
+"""A reply, or what puts it together, and the end of the log when it was computed."""
 
 
 class Shard:
@@ -65,6 +68,7 @@ class Shard:
         "idle",
         "index",
         "machine",
+        "markers",
         "partition",
         "rest_ms",
         "state",
@@ -87,6 +91,8 @@ class Shard:
         """Why it could not be loaded, as it was last logged."""
         self.idle: asyncio.Future[None] | None = None
         """While BUSY: done when it no longer is."""
+        self.markers: deque[Generator[None, None, None]] = deque()
+        """While BUSY: what is left to be replayed of markers, before it no longer is."""
 
     def __repr__(self) -> str:
         return f"{self.partition!r} in epoch {self.epoch}"
@@ -103,15 +109,17 @@ class Shard:
     def rest(self, now_ms: int, why: str, longest_ms: int) -> None:
         """Lets go of everyone; the log is read again, after a longer while each time."""
         self.move(State.RESTING)
+        self.markers.clear()
         self.let_go(KafkaError(ErrorCode.COORDINATOR_NOT_AVAILABLE, why))
         self.due_ms = now_ms + min(self.rest_ms, longest_ms)
         self.rest_ms = min(max(2 * self.rest_ms, FIRST_REST_MS), longest_ms)
 
     def end(self, error: KafkaError) -> None:
         self.move(State.ENDED)
+        self.markers.clear()
         self.let_go(error)
 
-    def reply(self, token: Token, answer: Message | KafkaError) -> None:
+    def reply(self, token: Token, answer: Message | Telling | KafkaError) -> None:
         waiter = self.waiting.pop(token, None)
         if waiter is not None and not waiter.done():  # else its caller has gone
             waiter.set_result((answer, self.partition.log.end_offset))

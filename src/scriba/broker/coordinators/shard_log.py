@@ -185,7 +185,10 @@ async def _replay(
     if header.is_control:
         marker = read_end_txn_marker(batch)
         if marker is not None:
-            machine.replay_marker(header.producer_id, header.producer_epoch, marker.commit)
+            for _ in machine.replay_marker(
+                header.producer_id, header.producer_epoch, marker.commit
+            ):
+                await pace()
         return
     producer = (
         (header.producer_id, header.producer_epoch) if header.is_transactional else NO_PRODUCER

@@ -1,12 +1,13 @@
 """A large step of a coordinator, a slice at a time: the commit of thousands of offsets, a topic of
-thousands of partitions that goes.
+thousands of partitions that goes, a transaction with thousands of offsets that ends.
 
 It is one step all the same. While it lasts its shard is BUSY: requests wait, timers wait, nobody
 else reads or changes the machine. The records are computed and encoded in slices, appended in one
-go, and replayed in slices; only then the replies leave. Markers alone come in between, as they do
-in the log: they end transactions, and what is carried out here belongs to none, so that what is
-left in the end does not depend on the order of the two. A plain commit stands against one that was
-pending before it by their places in the log, and a tombstone takes the pending ones of its place.
+go, and replayed in slices; only then the replies leave. Markers alone come in between, in the log.
+They end transactions, and what is carried out here belongs to none, so that what is left in the end
+does not depend on the order of the two: a plain commit stands against one that was pending before
+it by their places in the log, and a tombstone takes the pending ones of its place. So they are
+replayed when the step is done, one after the other and in slices as well, before anybody reads.
 
 Never: for records of a transaction, which must be appended in the step that verified them.
 """
@@ -14,18 +15,19 @@ Never: for records of a transaction, which must be appended in the step that ver
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from scriba.broker.coordinators.shard import Shard, State
 from scriba.errors import KafkaError
 from scriba.instant import Instant
-from scriba.outcome import Outcome
+from scriba.outcome import Outcome, Telling
 from scriba.runtime.loop.pace import Pace
 
 if TYPE_CHECKING:
     from scriba.broker.coordinators.shard_log import Batch, Packing
-    from scriba.outcome import Change, Origin
+    from scriba.outcome import Change, Machine, Origin
     from scriba.runtime.ports import Clock
+    from scriba.wire.schema import Message
 
 BETWEEN_LOOKS: Final = 64
 """Records after which the clock is looked at."""
@@ -49,60 +51,120 @@ class Steps(Protocol):
 
     def conclude(self, shard: Shard, outcome: Outcome) -> None: ...
 
+    def set_alarm(self, shard: Shard) -> None: ...
+
     def surprised(self, shard: Shard) -> None: ...
 
 
+class Done(NamedTuple):
+    """A step that is in the log and replayed, or that came to nothing for the reason given."""
+
+    outcome: Outcome
+    refused: KafkaError | None = None
+
+
+class _Gone(Exception):
+    """The shard rests, or has lost its leadership: its machine counts for nothing any more."""
+
+
+class Look:
+    """Gives way between two slices, and looks whether the work is still wanted after it."""
+
+    def __init__(self, steps: Steps, shard: Shard) -> None:
+        self._pace = Pace(steps.clock)
+        self._shard = shard
+        self._machine: Machine = shard.machine
+
+    async def __call__(self) -> None:
+        await self._pace()
+        if not self.wanted:
+            raise _Gone
+
+    @property
+    def wanted(self) -> bool:
+        return self._shard.state is State.BUSY and self._shard.machine is self._machine
+
+
 async def carry_out_in_slices(steps: Steps, shard: Shard, outcome: Outcome, now: Instant) -> None:
+    look = Look(steps, shard)
     try:
-        whole = await _carry_out(steps, shard, outcome, now)
+        done = await _carry_out(steps, shard, outcome, now, look)
+        await _replay_markers(shard, look)
+    except _Gone:
+        return
     except Exception:
-        if shard.state is State.BUSY:
+        if look.wanted:
             steps.surprised(shard)
         return
-    if whole is not None:
-        shard.move(State.ACTIVE)
-        steps.conclude(shard, whole)
+    if not look.wanted:
+        return  # the append that failed took the leadership with it
+    shard.move(State.ACTIVE)
+    if done.refused is not None:
+        steps.not_appended(shard, done.outcome, done.refused)
+    else:
+        steps.conclude(shard, done.outcome)
 
 
-async def _carry_out(steps: Steps, shard: Shard, outcome: Outcome, now: Instant) -> Outcome | None:
-    """The outcome once it is in the log and replayed; None where it came to nothing."""
-    pace = Pace(steps.clock)
+async def end_in_slices(steps: Steps, shard: Shard) -> None:
+    """Replays the markers of large transactions."""
+    look = Look(steps, shard)
+    try:
+        await _replay_markers(shard, look)
+    except _Gone:
+        return
+    except Exception:
+        if look.wanted:
+            steps.surprised(shard)
+        return
+    shard.move(State.ACTIVE)
+    steps.set_alarm(shard)
+
+
+async def tell_in_slices(clock: Clock, telling: Telling) -> Message:
+    """The reply that is put together; its shard goes on meanwhile."""
+    pace = Pace(clock)
+    while True:
+        try:
+            next(telling)
+        except StopIteration as done:
+            reply: Message = done.value
+            return reply
+        await pace()
+
+
+async def _replay_markers(shard: Shard, look: Look) -> None:
+    """Also those that come meanwhile."""
+    while shard.markers:
+        for _ in shard.markers.popleft():
+            await look()
+
+
+async def _carry_out(
+    steps: Steps, shard: Shard, outcome: Outcome, now: Instant, look: Look
+) -> Done:
     work = outcome.work
     while work is not None:
         try:
             next(work)
         except StopIteration as done:
             outcome, work = done.value, None
-        await pace()
-        if shard.state is not State.BUSY:
-            return None  # it rests, or has lost its leadership
+        await look()
     try:
         packing = steps.packing(shard, outcome, now)
         for count, change in enumerate(outcome.records):
             packing.add(change)
             if count % BETWEEN_LOOKS == 0:
-                await pace()
-                if shard.state is not State.BUSY:
-                    return None
+                await look()
         built = steps.checked(shard, packing.done())
     except KafkaError as error:
-        _give_up(steps, shard, outcome, error)
-        return None
+        return Done(outcome, error)
     for batch in built:
         try:
             replayed = steps.append_batch(shard, batch, outcome, now)
         except KafkaError as error:
-            _give_up(steps, shard, outcome, error)
-            return None
+            return Done(outcome, error)
         for count, (change, origin) in enumerate(replayed):
             shard.machine.replay(*change, origin)
             if count % BETWEEN_LOOKS == 0:
-                await pace()
-                if shard.state is not State.BUSY:
-                    return None
-    return outcome
-
-
-def _give_up(steps: Steps, shard: Shard, outcome: Outcome, error: KafkaError) -> None:
-    shard.move(State.ACTIVE)
-    steps.not_appended(shard, outcome, error)
+                await look()
+    return Done(outcome)

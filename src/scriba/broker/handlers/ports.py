@@ -27,6 +27,7 @@ from scriba.broker.ports import (
 )
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 
     from scriba.broker.coordinators.runtime import CoordinatorRuntime
@@ -65,6 +66,9 @@ class Coordinators(Protocol):
 
     def begin(self, index: int, request: Message, ctx: Context) -> Message | Awaitable[Message]:
         """Starts a request now; its reply, if it may leave at once. KafkaError refuses it."""
+
+    def busy(self, index: int) -> asyncio.Future[None] | None:
+        """What is done when a large step of that partition is; None where nothing has to wait."""
 
     async def ask(self, key: str, request: Message, ctx: Context) -> Message: ...
 
@@ -285,7 +289,7 @@ class CoordinatorLookup(
     """Who coordinates a group or a transactional id; their topics are made if need be."""
 
 
-class GroupMembership(Authorization, ConfiguredFeatures, GroupCoordinators, Protocol):
+class GroupMembership(Authorization, ConfiguredFeatures, GroupCoordinators, Timekeeping, Protocol):
     """Members, descriptions, lists and deletions of groups."""
 
 

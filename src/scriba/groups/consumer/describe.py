@@ -1,13 +1,14 @@
 """ConsumerGroupDescribe; replay of the records of consumer groups; topics that change."""
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from typing import Final
 
 from scriba.errors import ErrorCode
 from scriba.groups.consumer.group import ConsumerGroup
 from scriba.groups.consumer.member import ConsumerMember
 from scriba.groups.state import State
 from scriba.instant import Instant
-from scriba.outcome import Caller, Origin, Outcome, Token
+from scriba.outcome import Caller, Origin, Outcome, Token, at_once
 from scriba.wire.messages.groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -19,8 +20,10 @@ from scriba.wire.messages.groups import (
 from scriba.wire.messages.stored_groups import ConsumerGroupMetadataKey
 from scriba.wire.schema import Message
 
-CLASSIC_MEMBER = 0
-CONSUMER_MEMBER = 1
+CLASSIC_MEMBER: Final = 0
+CONSUMER_MEMBER: Final = 1
+AT_ONCE: Final = 250
+"""Members, and partitions assigned to them, that are described in one go."""
 
 
 def describe(
@@ -30,11 +33,30 @@ def describe(
     caller: Caller,
     now: Instant,
 ) -> Outcome:
-    groups = [_describe(state, group_id) for group_id in request.group_ids]
+    known = (state.store.groups.get(group_id) for group_id in request.group_ids)
+    much = sum(_weight(group) for group in known if isinstance(group, ConsumerGroup)) > AT_ONCE
+    work = _describe_all(state, request, token)
+    return Outcome(work=work) if much else at_once(work)
+
+
+def _weight(group: ConsumerGroup) -> int:
+    targets = (partitions for topics in group.target.values() for partitions in topics.values())
+    return len(group.members) + sum(map(len, targets))
+
+
+def _describe_all(
+    state: State, request: ConsumerGroupDescribeRequest, token: Token
+) -> Generator[None, None, Outcome]:
+    groups = []
+    for group_id in request.group_ids:
+        described = yield from _describe(state, group_id)
+        groups.append(described)
     return Outcome(replies=[(token, ConsumerGroupDescribeResponse(groups=groups))])
 
 
-def _describe(state: State, group_id: str) -> ConsumerGroupDescribeResponseDescribedGroup:
+def _describe(
+    state: State, group_id: str
+) -> Generator[None, None, ConsumerGroupDescribeResponseDescribedGroup]:
     group = state.store.groups.get(group_id)
     if not isinstance(group, ConsumerGroup):
         what = "not found" if group is None else "is not a consumer group"
@@ -43,14 +65,17 @@ def _describe(state: State, group_id: str) -> ConsumerGroupDescribeResponseDescr
             error_code=ErrorCode.GROUP_ID_NOT_FOUND,
             error_message=f"Group {group_id} {what}.",
         )
-    return ConsumerGroupDescribeResponseDescribedGroup(
+    described = ConsumerGroupDescribeResponseDescribedGroup(
         group_id=group_id,
         group_state=group.state_name(),
         group_epoch=group.epoch,
         assignment_epoch=group.target_epoch,
         assignor_name=group.assignor(state.settings.consumer_assignors),
-        members=[_member(state, group, member) for member in group.members.values()],
     )
+    for member in group.members.values():
+        described.members.append(_member(state, group, member))
+        yield
+    return described
 
 
 def _member(state: State, group: ConsumerGroup, member: ConsumerMember) -> Member:

@@ -3,8 +3,8 @@ offsets of topics that were deleted.
 
 A pass over all groups is made every `offsets.retention.check.interval.ms`, in bites: each tick
 looks at some groups and sets the timer for the next at once, so that a shard with many groups goes
-on answering in between. While the wall clock cannot be believed, nothing expires: offsets lost to
-a jump would make consumers start over.
+on answering in between. A group with many offsets is a tick of its own, in slices. While the wall
+clock cannot be believed, nothing expires: offsets lost to a jump would make consumers start over.
 """
 
 from collections.abc import Generator, Iterable
@@ -44,12 +44,25 @@ def on_expiry_timer(state: State, timer: Timer, now: Instant) -> Outcome:
         _await_pass(state, now)
         return out
     state.to_expire = state.to_expire or list(state.store.groups)
+    large = bool(state.to_expire) and _is_large(state, state.to_expire[-1])
+    work = _expire_some(state, timer, now)
+    return Outcome(work=work) if large else at_once(work)
+
+
+def _is_large(state: State, group_id: str) -> bool:
+    return len(state.store.offsets.get(group_id, ())) > PLACES_PER_TICK
+
+
+def _expire_some(state: State, timer: Timer, now: Instant) -> Generator[None, None, Outcome]:
+    out = Outcome(splittable=True)
     looked_at = 0
     while state.to_expire and looked_at < PLACES_PER_TICK:
+        if looked_at and _is_large(state, state.to_expire[-1]):
+            break
         group = state.store.groups.get(state.to_expire.pop())
         if group is not None:
             looked_at += 1 + len(state.store.offsets.get(group.group_id, ()))
-            _expire_group(state, group, out, now)
+            yield from _expire_group(state, group, out, now)
     if state.to_expire:
         state.timers.set(timer, now.mono_ms)
     else:
@@ -57,18 +70,21 @@ def on_expiry_timer(state: State, timer: Timer, now: Instant) -> Outcome:
     return out
 
 
-def _expire_group(state: State, group: Group, out: Outcome, now: Instant) -> None:
+def _expire_group(
+    state: State, group: Group, out: Outcome, now: Instant
+) -> Generator[None, None, None]:
     offsets = state.store.offsets.get(group.group_id, {})
-    expired = [
-        place
-        for place, committed in offsets.items()
-        if _expired(state, group, place, committed, now)
-    ]
-    out.records += [offset_tombstone(group.group_id, place) for place in expired]
+    expired = 0
+    for count, (place, committed) in enumerate(offsets.items(), 1):
+        if _expired(state, group, place, committed, now):
+            out.records.append(offset_tombstone(group.group_id, place))
+            expired += 1
+        if count % PLACES_PER_TICK == 0:
+            yield
     if expired:
-        text = f"{len(expired)} offsets expired"
+        text = f"{expired} offsets expired"
         out.events.append(Event(EventKind.OFFSETS_EXPIRED, group.group_id, text))
-    nothing_left = len(expired) == len(offsets)
+    nothing_left = expired == len(offsets)
     if nothing_left and group.empty() and group.group_id not in state.store.open_txns:
         out.records += group.tombstones()
 

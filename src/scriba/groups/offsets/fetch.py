@@ -1,15 +1,20 @@
-"""Reading and deleting committed offsets: OffsetFetch and OffsetDelete."""
+"""Reading and deleting committed offsets: OffsetFetch and OffsetDelete.
 
-from collections.abc import Generator
+Whoever asks for all offsets of a group is told of those that there were in one step. They are
+copied in it, and the answer is put together from the copy while commits go on.
+"""
+
+from collections.abc import Generator, Mapping
+from typing import Final, NamedTuple
 
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.classic.group import refuse
 from scriba.groups.facts import NO_TOPIC_ID
 from scriba.groups.refusals import refused
 from scriba.groups.state import State
-from scriba.groups.store import Committed, Group, offset_tombstone
+from scriba.groups.store import Committed, Group, TopicPartition, offset_tombstone
 from scriba.instant import Instant
-from scriba.outcome import Caller, Outcome, Token, nothing
+from scriba.outcome import Caller, Outcome, Telling, Token, at_once, nothing
 from scriba.wire.messages.groups import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -25,10 +30,15 @@ from scriba.wire.messages.groups import (
     OffsetFetchResponseTopic,
     OffsetFetchResponseTopics,
 )
+from scriba.wire.schema import Message
 
-SEVERAL_GROUPS_FROM = 8
-TOPIC_IDS_FROM = 10
-GROUP_ERROR_FROM = 2
+SEVERAL_GROUPS_FROM: Final = 8
+TOPIC_IDS_FROM: Final = 10
+GROUP_ERROR_FROM: Final = 2
+AT_ONCE: Final = 250
+"""Offsets of a group that are told in one go."""
+PAGE: Final = 50
+"""Offsets that are told in one step, where there are more."""
 
 
 # --- OffsetFetch ---
@@ -49,59 +59,103 @@ def check_asked_once(request: OffsetFetchRequest) -> Generator[None, None, None]
             seen.add(group.group_id)
 
 
+class Copy(NamedTuple):
+    """All offsets of a group at one moment, and how many transactions have one pending where."""
+
+    offsets: Mapping[TopicPartition, Committed]
+    unstable: Mapping[TopicPartition, int]
+
+
 def fetch(
     state: State, request: OffsetFetchRequest, token: Token, caller: Caller, now: Instant
 ) -> Outcome:
+    groups: list[OffsetFetchResponseGroup] = []
+    copies: list[tuple[OffsetFetchResponseGroup, Copy]] = []
+    for wanted in _wanted(request, caller.version):
+        found, copy = _fetch_group(state, wanted, request.require_stable, caller)
+        groups.append(found)
+        if copy is not None:
+            copies.append((found, copy))
+    telling = _tell(state, request, groups, copies, caller)
+    if sum(len(copy.offsets) for _, copy in copies) > AT_ONCE:
+        return Outcome(told=[(token, telling)])
+    return Outcome(replies=[(token, at_once(telling))])
+
+
+def _wanted(request: OffsetFetchRequest, version: int) -> list[OffsetFetchRequestGroup]:
     """Only versions up to 7 ask for one group by the request's own fields."""
-    if caller.version >= SEVERAL_GROUPS_FROM:
-        groups = [
-            _fetch_group(state, group, request.require_stable, caller) for group in request.groups
-        ]
-        return Outcome(replies=[(token, OffsetFetchResponse(groups=groups))])
+    if version >= SEVERAL_GROUPS_FROM:
+        return request.groups
     topics = None
     if request.topics is not None:
         topics = [
             OffsetFetchRequestTopics(name=topic.name, partition_indexes=topic.partition_indexes)
             for topic in request.topics
         ]
-    group = OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)
-    found = _fetch_group(state, group, request.require_stable, caller)
-    error = ErrorCode(found.error_code)
-    if error and caller.version < GROUP_ERROR_FROM:
-        return Outcome(replies=[(token, refused(request, error, caller.version))])
-    response = OffsetFetchResponse(error_code=error, topics=[_as_old(t) for t in found.topics])
-    return Outcome(replies=[(token, response)])
-
-
-def _as_old(topic: OffsetFetchResponseTopics) -> OffsetFetchResponseTopic:
-    partitions = [
-        OffsetFetchResponsePartition(
-            partition_index=each.partition_index,
-            committed_offset=each.committed_offset,
-            committed_leader_epoch=each.committed_leader_epoch,
-            metadata=each.metadata,
-            error_code=each.error_code,
-        )
-        for each in topic.partitions
-    ]
-    return OffsetFetchResponseTopic(name=topic.name, partitions=partitions)
+    return [OffsetFetchRequestGroup(group_id=request.group_id, topics=topics)]
 
 
 def _fetch_group(
     state: State, wanted: OffsetFetchRequestGroup, stable: bool, caller: Caller
-) -> OffsetFetchResponseGroup:
+) -> tuple[OffsetFetchResponseGroup, Copy | None]:
+    """The answer for a group, or where all it has is asked for, a copy to complete it from."""
+    found = OffsetFetchResponseGroup(group_id=wanted.group_id)
     group = state.store.groups.get(wanted.group_id)
     try:
         if group is not None:
             group.check_fetch(wanted.member_id, wanted.member_epoch)
     except KafkaError as e:
-        return OffsetFetchResponseGroup(group_id=wanted.group_id, error_code=e.code)
-    by_id = caller.version >= TOPIC_IDS_FROM
+        found.error_code = e.code
+        return found, None
     if wanted.topics is None:
-        topics = _fetch_all(state, wanted.group_id, stable, by_id)
-    else:
-        topics = [_fetch_topic(state, wanted.group_id, t, stable, by_id) for t in wanted.topics]
-    return OffsetFetchResponseGroup(group_id=wanted.group_id, topics=topics)
+        offsets = state.store.offsets.get(wanted.group_id, {}).copy()
+        unstable = state.store.unstable.get(wanted.group_id, {}).copy() if stable else {}
+        return found, Copy(offsets, unstable)
+    by_id = caller.version >= TOPIC_IDS_FROM
+    found.topics = [_fetch_topic(state, wanted.group_id, t, stable, by_id) for t in wanted.topics]
+    return found, None
+
+
+def _tell(
+    state: State,
+    request: OffsetFetchRequest,
+    groups: list[OffsetFetchResponseGroup],
+    copies: list[tuple[OffsetFetchResponseGroup, Copy]],
+    caller: Caller,
+) -> Telling:
+    for group, copy in copies:
+        group.topics = yield from _fetch_all(state, copy, caller)
+    if caller.version >= SEVERAL_GROUPS_FROM:
+        return OffsetFetchResponse(groups=groups)
+    (found,) = groups
+    error = ErrorCode(found.error_code)
+    if error and caller.version < GROUP_ERROR_FROM:
+        answer: Message = refused(request, error, caller.version)
+        return answer
+    response = OffsetFetchResponse(error_code=error)
+    for topic in found.topics:
+        old = yield from _as_old(topic)
+        response.topics.append(old)
+    return response
+
+
+def _as_old(
+    topic: OffsetFetchResponseTopics,
+) -> Generator[None, None, OffsetFetchResponseTopic]:
+    old = OffsetFetchResponseTopic(name=topic.name)
+    for count, each in enumerate(topic.partitions, 1):
+        old.partitions.append(
+            OffsetFetchResponsePartition(
+                partition_index=each.partition_index,
+                committed_offset=each.committed_offset,
+                committed_leader_epoch=each.committed_leader_epoch,
+                metadata=each.metadata,
+                error_code=each.error_code,
+            )
+        )
+        if count % PAGE == 0:
+            yield
+    return old
 
 
 def _fetch_topic(
@@ -118,32 +172,53 @@ def _fetch_topic(
         else:
             name, topic_id = facts.name, facts.id
     offsets = {} if error else state.store.offsets.get(group_id, {})
-    partitions = []
+    topic = OffsetFetchResponseTopics(name=name, topic_id=topic_id)
     for index in wanted.partition_indexes:
         committed = offsets.get((name, index))
-        if committed is not None and topic_id != NO_TOPIC_ID != committed.topic_id != topic_id:
+        if committed is not None and not _is_of(topic, committed):
             committed = None
         unstable = not error and stable and state.store.is_pending(group_id, (name, index))
-        partitions.append(_partition(index, committed, error, unstable))
-    return OffsetFetchResponseTopics(name=name, topic_id=wanted.topic_id, partitions=partitions)
+        topic.partitions.append(_partition(index, committed, error, unstable))
+    topic.topic_id = wanted.topic_id
+    return topic
 
 
 def _fetch_all(
-    state: State, group_id: str, stable: bool, by_id: bool
-) -> list[OffsetFetchResponseTopics]:
-    topics: dict[str, OffsetFetchResponseTopics] = {}
-    for (name, index), committed in state.store.offsets.get(group_id, {}).items():
-        topic = topics.get(name)
-        if topic is None:
-            facts = state.topics.get(name) if by_id else None
-            topic_id = NO_TOPIC_ID if facts is None else facts.id
-            topic = topics[name] = OffsetFetchResponseTopics(
-                name=name, topic_id=topic_id, partitions=[]
-            )
-        unstable = stable and state.store.is_pending(group_id, (name, index))
-        topic.partitions.append(_partition(index, committed, ErrorCode.NONE, unstable))
-    # What has no id cannot be told to a client that speaks in ids.
-    return [t for t in topics.values() if not by_id or t.topic_id != NO_TOPIC_ID]
+    state: State, copy: Copy, caller: Caller
+) -> Generator[None, None, list[OffsetFetchResponseTopics]]:
+    """Of the topics that the caller may know of."""
+    by_id = caller.version >= TOPIC_IDS_FROM
+    topics: dict[str, OffsetFetchResponseTopics | None] = {}
+    for count, (place, committed) in enumerate(copy.offsets.items(), 1):
+        if count % PAGE == 0:
+            yield
+        name, index = place
+        if name not in topics:
+            topics[name] = _topic(state, name, caller, by_id)
+        topic = topics[name]
+        if topic is not None and _is_of(topic, committed):
+            unstable = place in copy.unstable
+            topic.partitions.append(_partition(index, committed, ErrorCode.NONE, unstable))
+    return [topic for topic in topics.values() if topic is not None]
+
+
+def _topic(
+    state: State, name: str, caller: Caller, by_id: bool
+) -> OffsetFetchResponseTopics | None:
+    """None for one that is not told of: what has no id cannot be, in ids."""
+    if caller.sees is not None and not caller.sees(name):
+        return None
+    if not by_id:
+        return OffsetFetchResponseTopics(name=name)
+    facts = state.topics.get(name)
+    return None if facts is None else OffsetFetchResponseTopics(name=name, topic_id=facts.id)
+
+
+def _is_of(topic: OffsetFetchResponseTopics, committed: Committed) -> bool:
+    """Whether the offset is not of a deleted namesake, where topics are told apart by id."""
+    return NO_TOPIC_ID in (topic.topic_id, committed.topic_id) or (
+        topic.topic_id == committed.topic_id
+    )
 
 
 def _partition(

@@ -1,13 +1,14 @@
 """Groups: who may ask is decided here, what is answered by the coordinator of the group.
 
 A request that names several groups is cut up by the partitions that coordinate them, and their
-answers are put together again. Refusals have the shape of `groups.refusals`.
+answers are put together again. Each partition is asked for one group after the other: whoever waits
+for it meanwhile waits for one group. Refusals have the shape of `groups.refusals`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Generator, Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from scriba.broker.access import CLUSTER_NAME, Operation, Resource, allowed_operations
@@ -15,6 +16,7 @@ from scriba.broker.coordinators.kinds import serves_consumer_protocol
 from scriba.broker.request import Context, Deferred
 from scriba.errors import ErrorCode, KafkaError
 from scriba.groups.refusals import refused
+from scriba.runtime.loop.pace import Pace, in_slices
 from scriba.wire.messages import groups as wire
 from scriba.wire.schema import LATEST, Message
 
@@ -93,7 +95,7 @@ def consumer_group_heartbeat(
 async def _by_shard(
     node: GroupMembership, ctx: Context, group_ids: Iterable[str], part: Callable[[list[str]], M]
 ) -> list[Any]:
-    """Asks each shard about its groups, all at once; the answers of all."""
+    """Asks each shard about its groups, all shards at once; the answers of all."""
     shares: dict[int, list[str]] = {}
     answers: list[Any] = []
     for group_id in group_ids:
@@ -101,8 +103,15 @@ async def _by_shard(
             shares.setdefault(node.group_coordinators.partition_of(group_id), []).append(group_id)
         except KafkaError as error:
             answers.append(refused(part([group_id]), error.code, ctx.version))
-    asked = [_ask_shard(node, ctx, index, part(share)) for index, share in shares.items()]
-    return [*answers, *await asyncio.gather(*asked)]
+    pace = Pace(node.world.clock)
+
+    async def ask(index: int, share: list[str]) -> None:
+        for group_id in share:
+            await pace()
+            answers.append(await _ask_shard(node, ctx, index, part([group_id])))
+
+    await asyncio.gather(*(ask(index, share) for index, share in shares.items()))
+    return answers
 
 
 async def _ask_shard(node: GroupMembership, ctx: Context, index: int, request: Message) -> Message:
@@ -185,8 +194,10 @@ async def _consumer_group_describe(
             found[group_id] = wire.ConsumerGroupDescribeResponseDescribedGroup(
                 group_id=group_id, error_code=code
             )
+    pace = Pace(node.world.clock)
     for group in found.values():
-        _hide_topics(node, ctx, group)
+        if not node.access.open:
+            await in_slices(_hide_topics(node, ctx, group), pace)
         if request.include_authorized_operations:
             group.authorized_operations = _operations(node, ctx, group)
     return wire.ConsumerGroupDescribeResponse(
@@ -196,22 +207,21 @@ async def _consumer_group_describe(
 
 def _hide_topics(
     node: GroupMembership, ctx: Context, group: wire.ConsumerGroupDescribeResponseDescribedGroup
-) -> None:
+) -> Generator[None, None, None]:
     """A caller that may not see all topics of a group hears nothing of its members."""
-    if node.access.open:
-        return
-    topics = {
-        topic.topic_name
-        for member in group.members
-        for assignment in (member.assignment, member.target_assignment)
-        for topic in assignment.topic_partitions
-    }
-    topics.update(name for member in group.members for name in member.subscribed_topic_names)
-    if all(node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, t) for t in sorted(topics)):
-        return
-    group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-    group.error_message = "the group uses topics that the caller may not see"
-    group.members = []
+    topics: set[str] = set()
+    for member in group.members:
+        for assignment in (member.assignment, member.target_assignment):
+            topics.update(topic.topic_name for topic in assignment.topic_partitions)
+        topics.update(member.subscribed_topic_names)
+        yield
+    for name in sorted(topics):
+        if not node.access.allowed(ctx, Operation.DESCRIBE, Resource.TOPIC, name):
+            group.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+            group.error_message = "the group uses topics that the caller may not see"
+            group.members = []
+            return
+        yield
 
 
 def list_groups(
@@ -223,9 +233,13 @@ def list_groups(
 async def _list_groups(
     node: GroupMembership, ctx: Context, request: wire.ListGroupsRequest
 ) -> wire.ListGroupsResponse:
-    asked = [
-        _ask_shard(node, ctx, index, request) for index in node.group_coordinators.partitions_led()
-    ]
+    pace = Pace(node.world.clock)
+
+    async def ask(index: int) -> Message:
+        await pace()
+        return await _ask_shard(node, ctx, index, request)
+
+    asked = [ask(index) for index in node.group_coordinators.partitions_led()]
     everything = node.access.allowed(ctx, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER_NAME)
     response = wire.ListGroupsResponse()
     for answer in await asyncio.gather(*asked):
@@ -233,13 +247,22 @@ async def _list_groups(
         if answer.error_code not in (ErrorCode.NONE, ErrorCode.NOT_COORDINATOR):
             # Half a list would be taken for the whole.
             return wire.ListGroupsResponse(error_code=answer.error_code)
-        response.groups += (
-            group
-            for group in answer.groups
-            if everything
-            or node.access.allowed(ctx, Operation.DESCRIBE, Resource.GROUP, group.group_id)
-        )
+        if everything:
+            response.groups += answer.groups
+        else:
+            response.groups += await in_slices(_describable(node, ctx, answer.groups), pace)
     return response
+
+
+def _describable(
+    node: GroupMembership, ctx: Context, groups: list[wire.ListedGroup]
+) -> Generator[None, None, list[wire.ListedGroup]]:
+    found = []
+    for group in groups:
+        if node.access.allowed(ctx, Operation.DESCRIBE, Resource.GROUP, group.group_id):
+            found.append(group)
+        yield
+    return found
 
 
 def delete_groups(

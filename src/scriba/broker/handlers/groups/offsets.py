@@ -1,10 +1,12 @@
 """Offsets of groups: committed, also within a transaction, read back and deleted.
 
-Topics that the caller may not see are answered here; the coordinator decides about the others.
+Topics that the caller may not see are answered here, and left out by the coordinator where all are
+asked for; it decides about the others.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -129,7 +131,7 @@ async def _txn_offset_commit(
     try:
         if not request.group_id:
             raise KafkaError(ErrorCode.INVALID_GROUP_ID)
-        await _verify(node, ctx, request)
+        await _verify_while_idle(node, ctx, request)
     except KafkaError as error:
         answer: Any = refused(request, error.code, ctx.version)
         return finish(answer)
@@ -162,6 +164,20 @@ def _refused_in_txn(
     answer: Any = refused(TxnOffsetCommitRequest(topics=topics), code, FIRST_THAT_ADDS)
     found: list[TxnOffsetCommitResponseTopic] = answer.topics
     return found
+
+
+async def _verify_while_idle(
+    node: GroupOffsets, ctx: Context, request: TxnOffsetCommitRequest
+) -> None:
+    """As `_verify`, until the coordinator takes the offsets at once: what is verified must not wait
+    for a large step of it, since a marker could end the transaction meanwhile."""
+    index = node.group_coordinators.partition_of(request.group_id)
+    while True:
+        while (busy := node.group_coordinators.busy(index)) is not None:
+            await asyncio.wait([busy])
+        await _verify(node, ctx, request)
+        if node.group_coordinators.busy(index) is None:
+            return
 
 
 async def _verify(node: GroupOffsets, ctx: Context, request: TxnOffsetCommitRequest) -> None:
@@ -204,7 +220,6 @@ def offset_fetch(node: GroupOffsets, ctx: Context, request: wire.OffsetFetchRequ
     if not _group_allows(node, ctx, Operation.DESCRIBE, request.group_id):
         return refused(request, ErrorCode.GROUP_AUTHORIZATION_FAILED, ctx.version)
     denied: list[wire.OffsetFetchRequestTopic] = []
-    everything = request.topics is None
     if request.topics is not None:
         request.topics, denied = _sorted_out(
             node, ctx, Operation.DESCRIBE, request.topics, by_id=False
@@ -212,10 +227,6 @@ def offset_fetch(node: GroupOffsets, ctx: Context, request: wire.OffsetFetchRequ
     told: Any = refused(wire.OffsetFetchRequest(topics=denied), DENIED, 1)
 
     def finish(answer: wire.OffsetFetchResponse) -> Message:
-        if everything:
-            answer.topics, _ = _sorted_out(
-                node, ctx, Operation.DESCRIBE, answer.topics, by_id=False
-            )
         answer.topics += told.topics
         return answer
 
@@ -233,16 +244,11 @@ def _fetch_group(
         return refused(alone, ErrorCode.GROUP_AUTHORIZATION_FAILED, ctx.version)
     by_id = ctx.version >= TOPIC_IDS_FROM
     denied: list[wire.OffsetFetchRequestTopics] = []
-    everything = group.topics is None
     if group.topics is not None:
         group.topics, denied = _sorted_out(node, ctx, Operation.DESCRIBE, group.topics, by_id)
 
     def finish(answer: wire.OffsetFetchResponse) -> Message:
         for found in answer.groups:
-            if everything:
-                found.topics, _ = _sorted_out(
-                    node, ctx, Operation.DESCRIBE, found.topics, by_id=False
-                )
             if not found.error_code:
                 found.topics += map(_denied_topic, denied)
         return answer

@@ -1,0 +1,242 @@
+"""Steps over thousands of members, groups or offsets are taken in slices; each step here counts how
+many. Nobody asks the machine in between, or what is told was copied before."""
+
+from collections.abc import Generator
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scriba.groups.classic.group import ClassicGroup, Member, Phase
+from scriba.groups.consumer import describe as consumer_describe
+from scriba.groups.consumer.group import ConsumerGroup
+from scriba.groups.consumer.member import ConsumerMember
+from scriba.groups.listing import AT_ONCE
+from scriba.groups.offsets.commit import begin_simple_group
+from scriba.groups.offsets.expiry import PLACES_PER_TICK
+from scriba.groups.offsets.fetch import PAGE
+from scriba.groups.store import OFFSETS_AT_ONCE, Committed, Store
+from scriba.instant import Instant
+from scriba.outcome import Caller, Outcome, at_once
+from scriba.wire.messages import groups as wire
+from scriba.wire.schema import Message
+from tests.unit.groups.shard import Shard
+
+MANY = 3_000
+T = TypeVar("T")
+
+
+def asked(shard: Shard, request: Message, version: int) -> Outcome:
+    return shard.machine.handle(request, 1, Caller(version, "", "", b""), shard.now)
+
+
+def stepped(work: Generator[None, None, T] | None) -> tuple[int, T]:
+    """How many steps it took, and what it came to."""
+    assert work is not None, "all of it was done in one go"
+    steps = 1
+    while True:
+        try:
+            next(work)
+        except StopIteration as done:
+            return steps, done.value
+        steps += 1
+
+
+def offset(n: int) -> Committed:
+    return Committed(n, -1, "", 0, position=n)
+
+
+def with_offsets(shard: Shard, committed: int, pending: int = 0) -> Store:
+    store = shard.machine.state.store
+    begin_simple_group(store, "g", 0)
+    for n in range(committed):
+        store.put_offset("g", ("t", n), offset(n))
+    for n in range(committed, committed + pending):
+        store.put_pending(9, "g", ("t", n), offset(n))
+    return store
+
+
+def members(count: int) -> list[Member]:
+    return [Member(f"m{n}", None, "", "", 1, 1, (("range", b"x"),)) for n in range(count)]
+
+
+def test_a_group_of_many_members_is_described_in_slices(shard: Shard) -> None:
+    group = ClassicGroup("g", 0)
+    for member in members(MANY):
+        group.add(member, "consumer")
+    group.phase, group.protocol = Phase.STABLE, "range"
+    shard.machine.state.store.groups["g"] = group
+    out = asked(shard, wire.DescribeGroupsRequest(groups=["g", "none"]), 5)
+    steps, done = stepped(out.work)
+    assert steps >= MANY // AT_ONCE
+    ((_, answer),) = done.replies
+    assert isinstance(answer, wire.DescribeGroupsResponse)
+    assert [m.member_id for m in answer.groups[0].members] == [f"m{n}" for n in range(MANY)]
+    assert answer.groups[1].group_state == "Dead"
+
+
+def test_a_consumer_group_with_much_assigned_is_described_in_slices(shard: Shard) -> None:
+    group = ConsumerGroup("g")
+    topic = shard.topics.topics["t"].id
+    for n in range(10):
+        group.members[f"m{n}"] = ConsumerMember(f"m{n}", assigned={topic: {n: 1}})
+        group.target[f"m{n}"] = {topic: frozenset(range(n, 1_000, 10))}
+    shard.machine.state.store.groups["g"] = group
+    out = asked(shard, wire.ConsumerGroupDescribeRequest(group_ids=["g"]), 1)
+    steps, done = stepped(out.work)
+    assert steps >= 10, "one for each member"
+    ((_, answer),) = done.replies
+    assert isinstance(answer, wire.ConsumerGroupDescribeResponse)
+    assert [m.member_id for m in answer.groups[0].members] == [f"m{n}" for n in range(10)]
+    assert sum(map(consumer_describe._weight, [group])) == 1_010
+
+
+def test_many_groups_are_listed_in_slices(shard: Shard) -> None:
+    for n in range(MANY):
+        begin_simple_group(shard.machine.state.store, f"g{n}", 0)
+    steps, done = stepped(asked(shard, wire.ListGroupsRequest(), 5).work)
+    assert steps >= MANY // AT_ONCE
+    ((_, answer),) = done.replies
+    assert isinstance(answer, wire.ListGroupsResponse)
+    assert len(answer.groups) == MANY
+
+
+def test_a_group_with_many_offsets_is_deleted_in_slices(shard: Shard) -> None:
+    with_offsets(shard, MANY, pending=MANY)
+    out = asked(shard, wire.DeleteGroupsRequest(groups_names=["g", "none"]), 2)
+    assert out.records == [], "no tombstone is made before the slices begin"
+    steps, done = stepped(out.work)
+    assert steps >= 2 * MANY // AT_ONCE
+    assert len({repr(change.key) for change in done.records}) == 2 * MANY + 1
+    assert done.splittable
+
+
+@pytest.mark.parametrize("version", [7, 9, 10])
+def test_all_offsets_of_a_group_are_told_in_slices_as_of_one_moment(
+    shard: Shard, version: int
+) -> None:
+    store = with_offsets(shard, MANY)
+    store.put_pending(9, "g", ("t", 1), offset(7))
+    group = wire.OffsetFetchRequestGroup(group_id="g", topics=None)
+    request = (
+        wire.OffsetFetchRequest(groups=[group], require_stable=True)
+        if version >= 8
+        else wire.OffsetFetchRequest(group_id="g", topics=None, require_stable=True)
+    )
+    out = asked(shard, request, version)
+    assert out.replies == []
+    assert out.work is None, "whoever asks next need not wait for it"
+    ((_, telling),) = out.told
+    next(telling)
+    # The machine goes on: commits, a transaction that ends, offsets that go.
+    for n in range(MANY):
+        store.put_offset("g", ("t", n), offset(1_000_000))
+    at_once(store.end_txn(9, True))
+    store.drop_offset("g", ("t", 5))
+    steps, answer = stepped(telling)
+    assert steps >= MANY // PAGE
+    assert isinstance(answer, wire.OffsetFetchResponse)
+    (topic,) = answer.groups[0].topics if version >= 8 else answer.topics
+    told = [(each.partition_index, each.committed_offset) for each in topic.partitions]
+    assert told == [(n, -1 if n == 1 else n) for n in range(MANY)]
+    assert [each.partition_index for each in topic.partitions if each.error_code] == [1]
+
+
+def test_topics_that_the_caller_may_not_know_of_are_left_out(shard: Shard) -> None:
+    store = with_offsets(shard, MANY)
+    store.put_offset("g", ("secret", 0), offset(1))
+    group = wire.OffsetFetchRequestGroup(group_id="g", topics=None)
+    caller = Caller(9, "", "", b"", lambda name: name != "secret")
+    request = wire.OffsetFetchRequest(groups=[group])
+    out = shard.machine.handle(request, 1, caller, shard.now)
+    ((_, telling),) = out.told
+    answer: Any = at_once(telling)
+    assert [topic.name for topic in answer.groups[0].topics] == ["t"]
+
+
+def test_an_offset_of_a_deleted_namesake_is_not_told_under_the_new_id(shard: Shard) -> None:
+    store = shard.machine.state.store
+    begin_simple_group(store, "g", 0)
+    store.put_offset("g", ("t", 0), offset(1)._replace(topic_id=b"x" * 16))
+    store.put_offset("g", ("t", 1), offset(2)._replace(topic_id=shard.topics.topics["t"].id))
+    group = wire.OffsetFetchRequestGroup(group_id="g", topics=None)
+    ((_, answer),) = asked(shard, wire.OffsetFetchRequest(groups=[group]), 10).replies
+    assert isinstance(answer, wire.OffsetFetchResponse)
+    (topic,) = answer.groups[0].topics
+    assert [each.partition_index for each in topic.partitions] == [1]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_with_many_offsets_ends_in_slices(shard: Shard, commit: bool) -> None:
+    store = with_offsets(shard, 10)
+    for group in ("g", "h"):
+        for n in range(MANY):
+            store.put_pending(9, group, ("t", n), offset(MANY + n))
+    steps, _ = stepped(store.end_txn(9, commit))
+    assert steps >= 2 * MANY // OFFSETS_AT_ONCE
+    assert not (store.pending)
+    assert not (store.open_txns)
+    assert not store.unstable
+    assert len(store.offsets["g"]) == (MANY if commit else 10)
+    assert len(store.offsets.get("h", ())) == (MANY if commit else 0)
+    counts = {"g": MANY, "h": MANY} if commit else {"g": 10}
+    assert store.by_topic == {"t": counts}
+
+
+def test_the_offsets_of_a_large_group_expire_in_slices(shard: Shard) -> None:
+    store = with_offsets(shard, MANY)
+    begin_simple_group(store, "small", 0)
+    store.put_offset("small", ("t", 0), offset(0))
+    wait_ms = shard.settings.offsets_retention_check_interval_ms
+    steps, gone = 0, set[str]()
+    while gone != {"g", "small"}:
+        shard.now = Instant(shard.now.mono_ms + wait_ms, shard.now.wall_ms)
+        out = shard.machine.tick(shard.now)
+        if out.work is not None:
+            steps, out = stepped(out.work)
+        gone |= {event.about for event in out.events}
+    assert steps >= MANY // PLACES_PER_TICK
+
+
+Place = tuple[str, int]
+PLACES = st.tuples(st.sampled_from("tu"), st.integers(0, 2))
+CHANGES = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.just(0), st.sampled_from("gh"), PLACES),
+        st.tuples(st.just("pend"), st.integers(1, 3), st.sampled_from("gh"), PLACES),
+        st.tuples(st.just("drop"), st.just(0), st.sampled_from("gh"), PLACES),
+        st.tuples(st.sampled_from(["commit", "abort"]), st.integers(1, 3), st.just(""), PLACES),
+    )
+)
+
+
+@given(changes=CHANGES)
+def test_what_is_counted_beside_the_offsets_is_what_there_is(
+    changes: list[tuple[str, int, str, Place]],
+) -> None:
+    store = Store()
+    for position, (what, producer, group, place) in enumerate(changes):
+        committed = offset(position)
+        if what == "put":
+            store.put_offset(group, place, committed)
+        elif what == "pend":
+            store.put_pending(producer, group, place, committed)
+        elif what == "drop":
+            store.drop_offset(group, place)
+        else:
+            at_once(store.end_txn(producer, what == "commit"))
+        unstable: dict[str, dict[Place, int]] = {}
+        by_topic: dict[str, dict[str, int]] = {}
+        held = [*store.offsets.items()]
+        for groups in store.pending.values():
+            held += groups.items()
+            for name, places in groups.items():
+                for each in places:
+                    counts = unstable.setdefault(name, {})
+                    counts[each] = counts.get(each, 0) + 1
+        for name, places in held:
+            for topic, _ in places:
+                topics = by_topic.setdefault(topic, {})
+                topics[name] = topics.get(name, 0) + 1
+        assert (store.unstable, store.by_topic) == (unstable, by_topic)
