@@ -142,8 +142,11 @@ def _tell(
 def _as_old(
     topic: OffsetFetchResponseTopics,
 ) -> Generator[None, None, OffsetFetchResponseTopic]:
+    """Takes the partitions away one by one: as many at once would take long to let go of."""
     old = OffsetFetchResponseTopic(name=topic.name)
-    for count, each in enumerate(topic.partitions, 1):
+    topic.partitions.reverse()
+    while topic.partitions:
+        each = topic.partitions.pop()
         old.partitions.append(
             OffsetFetchResponsePartition(
                 partition_index=each.partition_index,
@@ -153,7 +156,7 @@ def _as_old(
                 error_code=each.error_code,
             )
         )
-        if count % PAGE == 0:
+        if len(old.partitions) % PAGE == 0:
             yield
     return old
 
