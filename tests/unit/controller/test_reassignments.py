@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from scriba.controller.image import NO_LEADER
+from scriba.controller.partitions.elections import End
 from scriba.errors import ErrorCode
 from scriba.wire.messages.admin import (
     AlterPartitionReassignmentsRequest,
@@ -195,20 +196,62 @@ def test_cancelling_never_takes_the_last_leader_away(five: Cluster) -> None:
     assert five.partition().leader == 4
 
 
-def test_where_unclean_elections_are_allowed_it_is_cancelled_by_one(five: Cluster) -> None:
-    five.create(
-        "u", -1, -1, assignments={0: [1]}, configs={"unclean.leader.election.enable": "true"}
-    )
-    reassign(five, [4, 5], "u")
-    epoch = five.partition("u").partition_epoch
-    topic = five.image.topics_by_name["u"].id
-    alter(five, [1, 4], topic=topic, partition_epoch=epoch)
-    crash(five, 1)
-    five.beat(1)
-    assert five.partition("u").isr == (4,)
-    assert reassign(five, None, "u").error_code == ErrorCode.NONE
+UNCLEAN: dict[str, str | None] = {"unclean.leader.election.enable": "true"}
+
+
+def only_the_added_one_is_in_sync(cluster: Cluster) -> None:
+    """Partition u-0 was on broker 1 and goes to 4 and 5; 4 has caught up, and 1 has crashed."""
+    cluster.create("u", -1, -1, assignments={0: [1]}, configs=UNCLEAN)
+    reassign(cluster, [4, 5], "u")
+    epoch = cluster.partition("u").partition_epoch
+    alter(cluster, [1, 4], topic=cluster.image.topics_by_name["u"].id, partition_epoch=epoch)
+    crash(cluster, 1)
+    cluster.beat(1)
+    assert cluster.partition("u").isr == (4,)
+
+
+def test_cancelling_elects_nobody_uncleanly_who_was_not_asked_what_he_has(five: Cluster) -> None:
+    only_the_added_one_is_in_sync(five)
+    before = five.partition("u")
+    refused = reassign(five, None, "u")
+    assert refused.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert "stop broker 4 and run `scriba cluster elect --unclean`" in refused.error_message
+    assert five.partition("u") == before
+
+    five.beat(4, want_fence=True)  # as it says: brokers that live are asked, and 1 has next to none
     after = five.partition("u")
+    assert (after.leader, after.leader_recovery_state) == (1, 1)
+    assert "broker 4 did not answer" in five.choices[-1].text
+    assert reassign(five, None, "u").error_code == ErrorCode.NONE
+    assert (five.partition("u").replicas, five.partition("u").leader) == ((1,), 1)
+
+
+def test_where_nobody_is_to_be_asked_it_is_cancelled_by_an_unclean_election() -> None:
+    cluster = Cluster(scriba_unclean_wait_ms="0").with_brokers(1, 2, 3, 4, 5)
+    only_the_added_one_is_in_sync(cluster)
+    assert reassign(cluster, None, "u").error_code == ErrorCode.NONE
+    after = cluster.partition("u")
     assert (after.replicas, after.leader, after.leader_recovery_state) == ((1,), 1, 1)
+
+
+@pytest.mark.parametrize("cancel", [False, True], ids=["begun", "cancelled"])
+def test_a_move_of_a_partition_without_a_leader_leaves_the_election_to_those_asked(
+    five: Cluster, cancel: bool
+) -> None:
+    five.create("u", -1, -1, assignments={0: [1, 2, 3]}, configs=UNCLEAN)
+    if cancel:
+        reassign(five, [4, 2, 3], "u")
+    now = five.partition("u")
+    topic = five.image.topics_by_name["u"].id
+    alter(five, [1], topic=topic, partition_epoch=now.partition_epoch)
+    five.has = lambda broker: None
+    five.beat(1, want_fence=True)
+    assert five.partition("u").leader == NO_LEADER
+    five.has = lambda broker: End(0, {2: 20, 3: 30}.get(broker, 0))
+    assert reassign(five, None if cancel else [5, 2, 3], "u").error_code == ErrorCode.NONE
+    after = five.partition("u")
+    assert (after.leader, after.leader_recovery_state) == (3, 1), "broker 2 has less"
+    assert "broker 2 had up to 20" in five.choices[-1].text
 
 
 def test_a_fenced_broker_can_be_a_target_and_is_waited_for(five: Cluster) -> None:

@@ -12,14 +12,16 @@ long as it is in sync and may be needed; if it is not, it goes at once. (Kafka's
 what a reassignment began with when it is changed.)
 
 Never: a replica is removed while one of the target is not in sync; a partition loses its leader, or
-the last replica that may lead it, because a reassignment is cancelled or changed.
+the last replica that may lead it, because a reassignment is cancelled or changed; a replica is
+elected by it that may lack records, where such are asked first what they have (`unclean`): there is
+no time to ask in the one record that it is.
 """
 
 from collections.abc import Iterator
 
 from scriba.controller.image import NO_LEADER, PartitionImage, TopicImage, changed
 from scriba.controller.partitions.balance_runs import stopped
-from scriba.controller.partitions.elections import Election, acceptor, change, rules
+from scriba.controller.partitions.elections import acceptor, change, rules
 from scriba.controller.partitions.placement import check_placement, check_replicas, refuse_replicas
 from scriba.controller.state import Result, State, fail
 from scriba.errors import ErrorCode, KafkaError
@@ -149,27 +151,21 @@ def _towards(state: State, partition: PartitionImage, target: tuple[int, ...]) -
 def _placed(
     state: State, topic: TopicImage, index: int, partition: PartitionImage, placed: PartitionImage
 ) -> PartitionChangeRecord | None:
-    of_topic = rules(state, topic.name)
-    record = change(
-        topic.id,
-        index,
-        partition,
-        acceptor(state, placed),
-        of_topic,
-        # It is one record, so that there is no time to ask replicas what they have.
-        election=Election.UNCLEAN if of_topic.unclean else None,
-        placed=placed,
-    )
+    accept, of_topic = acceptor(state, placed), rules(state, topic.name)
+    record = change(topic.id, index, partition, accept, of_topic, placed=placed)
     if record is None:
         return None
     after = changed(partition, record)
     trusted = {*partition.isr, *partition.eligible_leader_replicas}
     leads_on = after.leader != NO_LEADER or partition.leader == NO_LEADER
     if not leads_on or (after.leader == NO_LEADER and not trusted & {*after.replicas}):
+        led = partition.leader != NO_LEADER
+        first = f"stop broker {partition.leader} and run" if led else "first run"
         refuse_replicas(
             f"{topic.name}-{index}",
             f"would have no replica that may lead: in sync are {list(partition.isr)}; wait for "
-            "one of the others to catch up",
+            f"one of the others to catch up, or {first} `scriba cluster elect --unclean`, which "
+            "says what is lost",
         )
     return record
 
