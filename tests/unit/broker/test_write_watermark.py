@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 
 from scriba.broker.metrics.exposition import render
+from scriba.broker.partitions.directories import handed_over
+from scriba.broker.partitions.directories.handed_over import HANDED_OVER
 from scriba.broker.partitions.directories.write_watermark import DISTANCE_BYTES, is_closed
 from scriba.errors import ErrorCode
 from scriba.events import EventKind
+from scriba.testing.sim.world.disk import SimDisk
 from scriba.wire.messages.admin import (
     DeleteTopicsRequest,
     DeleteTopicState,
@@ -52,6 +55,25 @@ def closed(brokers: Brokers, broker_id: int) -> bool:
     return brokers.nodes[broker_id].replicas.dirs[0].closed is not None
 
 
+def cordoned(brokers: Brokers, broker_id: int) -> bool:
+    """Whether the controller knows that it takes nothing new."""
+    return not brokers.nodes[1].image.brokers[broker_id].takes_new
+
+
+async def known_as_full(brokers: Brokers, broker_id: int) -> None:
+    await brokers.until(lambda: cordoned(brokers, broker_id))
+
+
+async def led_by(brokers: Brokers, broker_id: int) -> None:
+    await brokers.until(lambda: brokers.image("t").leader == broker_id)
+
+
+async def make_room(brokers: Brokers, broker_id: int) -> None:
+    """Returns when the controller knows that there is room again."""
+    fill(brokers, broker_id, 0.5)
+    await brokers.until(lambda: not cordoned(brokers, broker_id))
+
+
 def kinds(brokers: Brokers, broker_id: int) -> list[EventKind]:
     return [event.kind for event in brokers.nodes[broker_id].events.page(0, 256).events]
 
@@ -90,6 +112,148 @@ def test_leaderships_go_to_others_and_producers_with_them() -> None:
         assert EventKind.WRITE_WATERMARK_LEFT in kinds(brokers, 2)
 
     play(script, scriba_log_dirs_write_watermark=0.9)
+
+
+def test_leaderships_pass_over_brokers_that_are_nearly_full_themselves() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 1))
+        await brokers.create("u", (2, 3))
+        fill(brokers, 3, 0.95)
+        await known_as_full(brokers, 3)
+        fill(brokers, 2, 0.95)
+        await brokers.until(lambda: brokers.image("t").leader != 2)
+        assert brokers.image("t").leader == 1
+        await brokers.until(lambda: brokers.leads(1, "t"))
+        assert await brokers.produce(1, "t", b"x") is ErrorCode.NONE
+        await asyncio.sleep(30)
+        assert brokers.image("u").leader == 2, "nobody else has room"
+        assert brokers.image("u").leader_epoch == 0
+        await make_room(brokers, 3)
+        await make_room(brokers, 2)
+        await brokers.until(lambda: brokers.image("t").replicas == (2, 3, 1))
+
+    play(script, scriba_log_dirs_write_watermark=0.9)
+
+
+@pytest.mark.parametrize("opened", [(2, 3), (3, 2)])
+def test_brokers_that_close_one_after_the_other_put_the_order_back_in_any_order(
+    opened: tuple[int, ...],
+) -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 1))
+        for broker_id, successor in ((2, 3), (3, 1)):
+            fill(brokers, broker_id, 0.95)
+            await led_by(brokers, successor)
+            await known_as_full(brokers, broker_id)
+        for broker_id in opened:
+            await make_room(brokers, broker_id)
+            await asyncio.sleep(15)
+        assert brokers.image("t").replicas == (2, 3, 1)
+
+    play(script, scriba_log_dirs_write_watermark=0.9)
+
+
+def test_leaderships_are_handed_over_once_the_controller_is_back() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3))
+        brokers.kill(1)
+        fill(brokers, 2, 0.95)
+        await brokers.until(lambda: closed(brokers, 2))
+        await asyncio.sleep(60)  # nobody answers for longer than a request is tried
+        assert brokers.leads(2, "t")
+        await brokers.boot(1)
+        await brokers.until(lambda: brokers.image("t").leader == 3)
+        fill(brokers, 2, 0.5)
+        await brokers.until(lambda: brokers.image("t").replicas == (2, 3))
+
+    play(script, scriba_log_dirs_write_watermark=0.9)
+
+
+def test_a_leadership_that_comes_while_the_directory_is_closed_goes_on_to_others() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (3, 2))
+        await brokers.create("u", (2, 3))
+        fill(brokers, 2, 0.95)
+        await brokers.until(lambda: brokers.image("u").leader == 3)
+        brokers.kill(3)
+        await brokers.until(lambda: brokers.image("t").leader == 2, seconds=30)
+        await brokers.until(lambda: brokers.image("u").leader == 2, seconds=30)
+        await brokers.boot(3)
+        await brokers.until(lambda: [brokers.image(topic).leader for topic in ("t", "u")] == [3, 3])
+        assert [brokers.image(topic).replicas for topic in ("t", "u")] == [(3, 2), (3, 2)]
+        fill(brokers, 2, 0.5)
+        await brokers.until(lambda: brokers.image("u").replicas == (2, 3))
+        assert brokers.image("t").replicas == (3, 2)
+
+    play(script, scriba_log_dirs_write_watermark=0.9, auto_leader_rebalance_enable="false")
+
+
+@pytest.mark.parametrize("end", ["stop", "kill"])
+@pytest.mark.parametrize("full", [True, False], ids=["still full", "with room"])
+def test_a_restart_while_the_directory_is_closed_forgets_no_order(
+    end: str, full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 1))
+        await brokers.create("u", (2, 3, 1))
+        fill(brokers, 2, 0.95)
+        await brokers.until(lambda: [brokers.image(t).leader for t in "tu"] == [3, 3])
+        assert brokers.image("t").replicas == (3, 1, 2)
+        await brokers.reassign("u", (1, 3))
+        if full:
+            volume, space = brokers.sim.host("b2").volume, SimDisk.space
+            nearly_full = (1000 * GB, 50 * GB)
+            monkeypatch.setattr(
+                SimDisk,
+                "space",
+                lambda disk, path: nearly_full if disk.volume is volume else space(disk, path),
+            )
+        await brokers.reboot(2, end)
+        if full:
+            await brokers.until(lambda: closed(brokers, 2))
+            await asyncio.sleep(30)
+            assert brokers.image("t").replicas == (3, 1, 2)
+            fill(brokers, 2, 0.5)
+        await brokers.until(lambda: brokers.image("t").replicas == (2, 3, 1))
+        assert not closed(brokers, 2)
+        assert brokers.image("u").replicas == (1, 3), "it was moved"
+        node = brokers.nodes[2]
+        await brokers.until(lambda: not handed_over.read(node.world.disk, "/data"))
+        assert HANDED_OVER not in node.world.disk.list("/data")
+
+    play(script, scriba_log_dirs_write_watermark=0.9)
+
+
+def test_brokers_of_a_level_without_cordons_hand_nothing_back_and_forth() -> None:
+    """None can know of another that it is full: each hands over once."""
+
+    async def script(brokers: Brokers) -> None:
+        for node in brokers.nodes.values():
+            node.lifecycle._cordons = lambda: None  # type: ignore[method-assign]
+        await brokers.create("t", (2, 3))
+        for broker_id in (2, 3):
+            fill(brokers, broker_id, 0.95)
+        await brokers.until(lambda: closed(brokers, 2) and closed(brokers, 3))
+        await asyncio.sleep(5)
+        epoch = brokers.image("t").leader_epoch
+        assert epoch <= 2
+        await asyncio.sleep(60)
+        assert brokers.image("t").leader_epoch == epoch
+
+    play(script, scriba_log_dirs_write_watermark=0.9)
+
+
+def test_what_cannot_be_read_of_the_orders_is_passed_over() -> None:
+    async def script(brokers: Brokers) -> None:
+        world = brokers.nodes[1].world
+        await handed_over.write(
+            world.disk, world.clock, "/data", {(b"x" * 16, 7): (2, 3, 1), (b"y" * 16, 0): (1, 2)}
+        )
+        written = world.disk.read(f"/data/{HANDED_OVER}")
+        await world.disk.write_atomic(f"/data/{HANDED_OVER}", written[:-4] + b"\xff?\n\n1 2\n")
+        assert handed_over.read(world.disk, "/data") == {(b"x" * 16, 7): (2, 3, 1)}
+
+    play(script, count=1)
 
 
 def test_a_produce_on_the_fast_path_is_refused_as_well() -> None:
@@ -164,12 +328,9 @@ def test_topics_are_deleted_while_clients_are_refused() -> None:
 
 def test_cordoned_and_nearly_full_directories_are_told_to_the_controller_and_to_tools() -> None:
     async def script(brokers: Brokers) -> None:
-        def cordoned(broker_id: int) -> bool:
-            return not brokers.nodes[1].image.brokers[broker_id].takes_new
-
-        assert not cordoned(2)
+        assert not cordoned(brokers, 2)
         fill(brokers, 2, 0.95)
-        await brokers.until(lambda: cordoned(2))
+        await brokers.until(lambda: cordoned(brokers, 2))
         peer = await brokers.dial(2)
         for told in (True, False):
             answer = await peer.call(
@@ -177,7 +338,7 @@ def test_cordoned_and_nearly_full_directories_are_told_to_the_controller_and_to_
             )
             assert [each.is_cordoned for each in answer.results] == [told]
             fill(brokers, 2, 0.5)
-            await brokers.until(lambda: not cordoned(2))
+            await brokers.until(lambda: not cordoned(brokers, 2))
 
     play(script, scriba_log_dirs_write_watermark=0.9)
 

@@ -18,7 +18,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, Protocol
 
 from scriba.broker.partitions.partition import stall_ms
-from scriba.broker.partitions.replication.handover import HandoverHost, Orders, hand_over, put_back
+from scriba.broker.partitions.replication.handover import (
+    HandoverHost,
+    Orders,
+    carry_out,
+    plan,
+    put_back,
+)
 from scriba.broker.ports import Configuration, EventLog, WorldAccess
 from scriba.errors import KafkaError
 from scriba.events import EventKind
@@ -144,6 +150,6 @@ class Stalls:
         text = f"brokers {told} are alive and do not fetch: it hands its leaderships over"
         node.note(EventKind.LEADER_CUT_OFF, f"broker {node.id}", text)
         try:
-            self._handed = await hand_over(node, led)
+            await carry_out(node, await plan(node, led, self._handed, even_cordoned=True))
         except KafkaError as error:
             node.note(EventKind.LEADER_CUT_OFF, f"broker {node.id}", f"could not: {error}")
