@@ -7,6 +7,7 @@ import pytest
 from scriba.broker.partitions.partition import Partition
 from scriba.broker.partitions.replication.throttles import ReplicationThrottles
 from scriba.client import BrokerError
+from scriba.replication.leader import LeaderState
 from scriba.replication.throttle import Throttle
 from tests.sim.cluster_mutants import Lied, completes_before_the_isr, counts_a_removed_replica
 from tests.sim.moving import (
@@ -29,11 +30,24 @@ async def moves(stage: Moving) -> None:
     assert await stage.read() == stage.acknowledged
 
 
-def throttles_who_is_in_sync(patch: Patch, lied: Lied) -> None:
+def takes_in_sync_replicas_at_the_rate(patch: Patch, lied: Lied) -> None:
+    """The follower's side of the exemption."""
+
     def taking(throttles: ReplicationThrottles, partition: Partition) -> Throttle | None:
         return throttles.follower if partition in throttles.followed else None
 
     patch.setattr(ReplicationThrottles, "taking", taking)
+
+
+def gives_in_sync_replicas_at_the_rate(patch: Patch, lied: Lied) -> None:
+    """The leader's side of it."""
+
+    def giving(
+        throttles: ReplicationThrottles, partition: Partition, leader: LeaderState, replica: int
+    ) -> Throttle | None:
+        return throttles.leader if partition in throttles.led else None
+
+    patch.setattr(ReplicationThrottles, "giving", giving)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +55,8 @@ def throttles_who_is_in_sync(patch: Patch, lied: Lied) -> None:
     [
         (completes_before_the_isr, moves),
         (counts_a_removed_replica, moves),
-        (throttles_who_is_in_sync, in_sync_are_exempt),
+        (takes_in_sync_replicas_at_the_rate, in_sync_are_exempt),
+        (gives_in_sync_replicas_at_the_rate, in_sync_are_exempt),
     ],
     ids=lambda value: value.__name__.replace("_", " "),
 )
