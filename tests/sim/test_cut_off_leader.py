@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from scriba.client import Admin, Consumer, NewTopic, Producer, TopicPartition
+from scriba.events import EventKind
 from scriba.testing.sim.cluster import CLIENT_PORT, SimCluster
 from scriba.testing.sim.world.world import ProcessWorld, SimWorld
+from tests.sim.broker_stage import BROKERS, Stage
 
 TOPIC, GROUP, TID = "t", "readers", "writer"
 OFFSETS, TRANSACTIONS = "__consumer_offsets", "__transaction_state"
@@ -186,6 +188,38 @@ def test_transaction_is_committed_by_the_new_coordinator(seed: int) -> None:
             assert await read_one(consumer) == b"after"
 
     play(script, seed)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_leader_that_only_controllers_and_clients_reach_steps_down(seed: int) -> None:
+    """At Kafka's defaults: before it has shrunk an ISR to itself, and whoever writes goes on."""
+    stage = Stage(SimWorld(seed))
+    leader, *others = BROKERS
+
+    async def write(world: ProcessWorld) -> None:
+        async with Producer(bootstrap_servers=stage.servers, acks="all", _ports=world) as producer:
+            await producer.send(TOPIC, b"before", partition=0)
+            for other in others:
+                stage.sim.network.cut(stage.cluster.name(leader), stage.cluster.name(other))
+            async with asyncio.timeout(WITHIN_S):
+                await producer.send(TOPIC, b"after", partition=0)
+
+    async def main() -> None:
+        await stage.cluster.start()
+        await stage.until(lambda: len(stage.image.brokers) == len(BROKERS))
+        configs = {"min.insync.replicas": "2"}
+        topic = NewTopic(TOPIC, assignments={0: list(BROKERS)}, configs=configs)
+        await stage.admin(lambda admin: admin.create_topics([topic]))
+        await stage.sim.host("client").start(write).task
+        told = [event.kind for event in stage.node(leader).events.page(0, 256).events]
+        assert EventKind.LEADER_CUT_OFF in told
+        assert EventKind.ISR_SHRUNK not in told
+        assert stage.partition(TOPIC).leader == others[0]
+        stage.sim.network.heal()
+        await stage.until(lambda: {*stage.partition(TOPIC).isr} == {*BROKERS})
+
+    stage.sim.run(main())
+    assert not stage.complaints
 
 
 def test_administrator_whose_broker_reaches_no_controller_is_served_by_another() -> None:

@@ -59,6 +59,90 @@ def test_a_leader_that_no_follower_reaches_hands_over_before_it_shrinks_an_isr()
     play(script, count=4, scriba_replica_stall_ms=STALL_MS)
 
 
+def test_it_hands_over_at_defaults_before_the_lag_time_is_over() -> None:
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 4))
+        await brokers.create("u", (3, 2, 4))
+        assert await brokers.produce(2, "t", b"before") is ErrorCode.NONE
+        cut(brokers, 3, 4)
+        await brokers.until(lambda: brokers.image("t").leader != 2, seconds=28)
+        assert brokers.image("t").leader == 3
+        assert sorted(brokers.image("t").isr) == [2, 3, 4]
+        assert brokers.image("u").leader == 3
+        assert brokers.image("u").leader_epoch == 0, "who is reached hands nothing over"
+        assert EventKind.ISR_SHRUNK not in kinds(brokers, 2)
+        await brokers.until(lambda: brokers.leads(3, "t"))
+        assert await brokers.produce(3, "t", b"after", timeout_ms=60_000) is ErrorCode.NONE
+        assert sorted(brokers.image("t").isr) == [3, 4]
+
+    play(script, count=4)
+
+
+def test_brokers_that_follow_others_by_now_are_not_silent() -> None:
+    """Their sessions are still there, and say nothing of the way to this broker."""
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 4))
+        await brokers.create("u", (2, 5))
+        for topic in ("t", "u"):
+            assert await brokers.produce(2, topic, b"x") is ErrorCode.NONE
+        await brokers.elect("t", 3)
+        assert len(brokers.nodes[2].replicas.follower_sessions) == 3
+        cut(brokers, 5)
+        await brokers.until(lambda: brokers.image("u").isr == (2,))
+        assert brokers.image("u").leader == 2
+        assert EventKind.LEADER_CUT_OFF not in kinds(brokers, 2)
+
+    play(script, count=5)
+
+
+def test_with_one_live_follower_a_leader_that_does_not_answer_bears_witness() -> None:
+    """Broker 2 leads for 3 and follows 4, and reaches neither: it is 2 that is cut off."""
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3))
+        await brokers.create("u", (4, 2, 3))
+        assert await brokers.produce(2, "t", b"before") is ErrorCode.NONE
+        cut(brokers, 3, 4)
+        await brokers.until(lambda: brokers.image("t").leader == 3, seconds=28)
+        assert sorted(brokers.image("t").isr) == [2, 3]
+        assert EventKind.ISR_SHRUNK not in kinds(brokers, 2)
+
+    play(script, count=4)
+
+
+def test_with_one_live_follower_a_leader_that_answers_speaks_for_the_broker() -> None:
+    """Broker 2 reaches 4: it is 3 that is cut off, and leaves the ISR in its time."""
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3))
+        await brokers.create("u", (4, 2))
+        assert await brokers.produce(2, "t", b"before") is ErrorCode.NONE
+        cut(brokers, 3)
+        await brokers.until(lambda: brokers.image("t").isr == (2,))
+        assert brokers.image("t").leader == 2
+        assert EventKind.LEADER_CUT_OFF not in kinds(brokers, 2)
+
+    play(script, count=4)
+
+
+def test_two_brokers_that_lose_each_other_do_not_hand_leaderships_back_and_forth() -> None:
+    """Three replicas, one broker away: nobody can say which of the other two is cut off."""
+
+    async def script(brokers: Brokers) -> None:
+        await brokers.create("t", (2, 3, 4))
+        await brokers.create("u", (3, 2, 4))
+        assert await brokers.produce(2, "t", b"before") is ErrorCode.NONE
+        brokers.kill(4)
+        await brokers.until(lambda: 4 not in brokers.image("t").isr)
+        cut(brokers, 3)
+        await brokers.until(lambda: brokers.image("t").isr == (2,))
+        await brokers.until(lambda: brokers.image("u").isr == (3,))
+        assert [brokers.image(topic).leader for topic in ("t", "u")] == [2, 3]
+
+    play(script, count=4, min_insync_replicas=1)
+
+
 def test_one_silent_follower_is_no_reason_to_step_down() -> None:
     async def script(brokers: Brokers) -> None:
         await brokers.create("t", (2, 3), configs={"min.insync.replicas": "2"})

@@ -37,6 +37,8 @@ BALANCE_CHECK_MS: Final = 1_000
 REMOVAL_CHECK_MS: Final = 1_000
 VOLUME_CHECK_MS: Final = 1_000
 STALL_CHECK_MS: Final = 250
+SILENCE_CHECK_MS: Final = 1_000
+"""Whether any follower reaches this broker: so often, or a tenth of what they may be behind."""
 OBSERVER_CHECK_MS: Final = 500
 EVENTS_CHECK_MS: Final = 10_000
 UNUSED_CHECK_MS: Final = 10_000
@@ -265,7 +267,11 @@ JOBS: Final = (
     Job(
         "stalled followers",
         stalls_pass,
-        lambda n: STALL_CHECK_MS if n.settings.scriba_replica_stall_ms else UNUSED_CHECK_MS,
+        lambda n: (
+            STALL_CHECK_MS
+            if n.settings.scriba_replica_stall_ms
+            else min(SILENCE_CHECK_MS, n.settings.replica_lag_time_max_ms // 10)
+        ),
     ),
     Job("observers", observers_pass, lambda n: OBSERVER_CHECK_MS),
     Job(

@@ -453,8 +453,8 @@ class NodeKeys(GroupKeys, TransactionKeys, CleanerKeys, MetricsKeys):
         at_least=100,
         also=0,
         doc="Time after which a follower that delays acknowledgements leaves the ISR, if "
-        "`min.insync.replicas` remain without it, and after which a leader that no follower "
-        "reaches hands over its leadership. 0 for never.",
+        "`min.insync.replicas` remain without it; 0 for never. A leader that no follower reaches "
+        "hands over its leadership after this time, or half of `replica.lag.time.max.ms`.",
     )
     scriba_unclean_wait_ms: int = setting(
         Kind.LONG,

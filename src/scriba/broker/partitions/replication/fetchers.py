@@ -156,6 +156,10 @@ class Fetchers:
             return max(state.caught_up_ms, fetcher.answered_ms)  # there was nothing to tell of it
         return state.caught_up_ms
 
+    def silent(self, since_ms: int) -> dict[int, bool]:
+        """Of each leader whether it was asked for something, and has not answered since then."""
+        return {leader: each.is_silent(since_ms) for leader, each in self._fetchers.items()}
+
     def is_truncating(self, partition: Partition) -> bool:
         return partition in self._truncating
 
@@ -212,6 +216,7 @@ class Fetcher:
         """While it is conversed on, and no answer is being taken in slices."""
         self.answered_ms = 0
         """When the leader last answered, whatever it was about."""
+        self._began_ms = self._now_ms()
         self._flushes: list[Partition] = []
         """What only counts on the device is asked for again when it is there."""
         self._failure: Exception | None = None
@@ -418,6 +423,10 @@ class Fetcher:
                 self._take_one(question, key, data, truncations)
                 await pace()
         self._taken(truncations)
+
+    def is_silent(self, since_ms: int) -> bool:
+        asked = bool(self._asked or self._failures)
+        return asked and max(self.answered_ms, self._began_ms) < since_ms
 
     def asks_for(self, partition: Partition) -> bool:
         """Whether an answer without a word of the partition says that there is nothing new."""

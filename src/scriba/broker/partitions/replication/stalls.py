@@ -8,8 +8,14 @@ leader that some follower has not asked yet.
 
 If all followers fall silent at once, two at least, and all of them are alive by the metadata while
 this broker's own heartbeats are answered, it is this broker that cannot be reached. To shrink ISRs
-would leave a leader alone that nobody can write to, either: it hands its leaderships over. With a
-single follower nobody can say which of the two it is, and nothing is done.
+would leave a leader alone that nobody can write to, either: it hands its leaderships over. That is
+looked at without the setting, too: with half of what `replica.lag.time.max.ms` forgives, so that it
+comes before any ISR shrinks.
+
+With a single live follower (two replicas, or three and one broker away) nobody can say which of the
+two is cut off: if it were the follower, it could as little replicate to this broker once it leads,
+and would hand back. So one more broker has to bear witness: none of the leaders that this broker
+follows answers its fetches, and one of them is another than that follower. Else nothing is done.
 """
 
 from __future__ import annotations
@@ -32,12 +38,15 @@ from scriba.runtime.loop.pace import Pace
 
 if TYPE_CHECKING:
     from scriba.broker.partitions.replicas import Replicas
-    from scriba.broker.partitions.replication.follower_sessions import FollowerSession
+    from scriba.broker.partitions.replication.follower_sessions import Followed, FollowerSession
     from scriba.instant import Instant
+    from scriba.settings import NodeSettings
 
 ALONE_FOR: Final = 3
 """Looks in a row by which all followers have to be silent: a process that stood still finds all of
 them so when it wakes, and hears of them with its next turn."""
+AGAIN_MS: Final = 10_000
+"""After which time a broker tries again that could hand nothing over."""
 BACK_MS: Final = 600_000
 """After which time partitions that were handed over get their old order of replicas back, so that
 the next election of preferred leaders finds this broker first where it was. Until then it has no
@@ -55,13 +64,19 @@ class ControllerContact(Protocol):
         """When it last answered a heartbeat, in monotonic milliseconds."""
 
 
-def _votes(session: FollowerSession) -> bool:
-    """Whether it follows anything as more than an observer: one behind a link that is down says
-    nothing of this broker."""
-    return any(
-        each.leader is None or session.replica not in each.leader.observers
-        for each in session.followed.values()
-    )
+def silence_ms(settings: NodeSettings) -> int:
+    """After which time without a fetch a follower is silent: half-way between how long a fetch may
+    wait and how long a follower may be behind, unless a stall takes less."""
+    half_ms = (settings.replica_lag_time_max_ms + settings.replica_fetch_wait_max_ms) // 2
+    return min(stall_ms(settings) or half_ms, half_ms)
+
+
+def _follows(session: FollowerSession, followed: Followed) -> bool:
+    """Whether a partition is led here, and followed as more than an observer: one behind a link
+    that is down says nothing of this broker."""
+    partition, replica = followed.partition, session.replica
+    leader = partition.leader if partition is not None else None
+    return leader is not None and replica in leader.followers and replica not in leader.observers
 
 
 class StallHost(Configuration, EventLog, HandoverHost, WorldAccess, Protocol):
@@ -81,25 +96,24 @@ class Stalls:
         """What was handed over, with the orders of replicas before."""
         self._back_ms = 0
         """When they get these back."""
+        self._next_ms = 0
+        """Before which time nothing is handed over."""
 
     async def look(self, now: Instant) -> None:
         """One pass over what followers have not confirmed."""
-        limit_ms = stall_ms(self._node.settings)
-        if not limit_ms:
-            self._node.replicas.unheard.clear()
-            return
         if self._handed and now.mono_ms >= self._back_ms:
-            handed, self._handed = self._handed, {}
-            with suppress(KafkaError):
-                await put_back(self._node, handed)
-        silent = self._silent(now.mono_ms - limit_ms)
-        if len(silent) > 1 and self._is_heard(now):
+            await self._put_back(now)
+        silent = await self._silent(now.mono_ms - silence_ms(self._node.settings))
+        if silent and self._is_heard(now):
             self._looks += 1
-            if self._looks >= ALONE_FOR and not self._handed:
+            if self._looks >= ALONE_FOR and now.mono_ms >= self._next_ms:
                 await self._step_down(silent, now)
             return
         self._looks = 0
-        await self._drop_stalled(now)
+        if stall_ms(self._node.settings):
+            await self._drop_stalled(now)
+        else:
+            self._node.replicas.unheard.clear()
 
     async def _drop_stalled(self, now: Instant) -> None:
         replicas = self._node.replicas
@@ -124,16 +138,34 @@ class Stalls:
                 replicas.isr_updates.look(partition, now)
             await pace()
 
-    def _silent(self, since_ms: int) -> list[int]:
-        """The live brokers that follow this one, if none of them has fetched since."""
+    async def _silent(self, since_ms: int) -> list[int]:
+        """The live brokers that do not reach this one, if it must be this one that is cut off."""
         replicas = self._node.replicas
+        pace = Pace(self._node.world.clock)
         found: set[int] = set()
-        for session in replicas.follower_sessions:
-            if _votes(session) and session.replica in replicas.active:
+        # The one heard last comes first: in good times that is all that is looked at.
+        for session in sorted(replicas.follower_sessions, key=lambda each: -each.heard.ms):
+            if session.replica in replicas.active and await self._is_followed(session, pace):
                 if session.heard.ms >= since_ms:
                     return []
                 found.add(session.replica)
-        return sorted(found)
+        if len(found) == 1:
+            for leader, silent in replicas.fetchers.silent(since_ms).items():
+                if leader in replicas.active:
+                    if not silent:
+                        return []
+                    found.add(leader)
+        return sorted(found) if len(found) > 1 else []
+
+    async def _is_followed(self, session: FollowerSession, pace: Pace) -> bool:
+        first = next(iter(session.followed.values()), None)
+        if first is not None and _follows(session, first):
+            return True
+        for followed in tuple(session.followed.values()):
+            if _follows(session, followed):
+                return True
+            await pace()
+        return False
 
     def _is_heard(self, now: Instant) -> bool:
         """Whether the controller has answered lately."""
@@ -144,12 +176,22 @@ class Stalls:
     async def _step_down(self, silent: list[int], now: Instant) -> None:
         node = self._node
         self._looks = 0
-        self._back_ms = now.mono_ms + BACK_MS
+        self._next_ms = now.mono_ms + AGAIN_MS
         led = [partition for partition in node.replicas if partition.leader is not None]
+        wanted = await plan(node, led, self._handed, even_cordoned=True)
+        if not wanted:
+            return  # nobody else is in sync: there is nothing to tell but what was told
+        self._back_ms = now.mono_ms + BACK_MS
         told = ", ".join(map(str, silent))
-        text = f"brokers {told} are alive and do not fetch: it hands its leaderships over"
+        text = f"brokers {told} are alive and do not reach it: it hands its leaderships over"
         node.note(EventKind.LEADER_CUT_OFF, f"broker {node.id}", text)
         try:
-            await carry_out(node, await plan(node, led, self._handed, even_cordoned=True))
+            await carry_out(node, wanted)
+            self._next_ms = self._back_ms
         except KafkaError as error:
             node.note(EventKind.LEADER_CUT_OFF, f"broker {node.id}", f"could not: {error}")
+
+    async def _put_back(self, now: Instant) -> None:
+        self._back_ms = now.mono_ms + AGAIN_MS
+        with suppress(KafkaError):  # else it is tried again
+            self._handed = await put_back(self._node, self._handed)
